@@ -62,14 +62,14 @@ pins: $(READY) ## write constraints.txt from what .venv holds
 	@$(PYTHON) tools/pins.py
 
 clean: ## remove everything that make made here
-	rm -rf .venv .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf kernels/cpu/built .venv .types build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved or copied from elsewhere does not work: the stamp names the folder it was made in.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(shell pwd -P))
 $(READY): again
 endif
-$(READY): pyproject.toml setup.py constraints.txt tools/setup_env.py tools/toolchain.py tools/torch_source.py
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard kernels/cpu/*.[ch]) tools/setup_env.py tools/toolchain.py tools/torch_source.py
 	@$(PYTHON) tools/setup_env.py $(SET_UP)
 
 # Tried once: afterwards `hearth pull smollm2` is for the user to run.

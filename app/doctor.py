@@ -164,6 +164,16 @@ def _torch() -> Iterator[Finding]:
         f"(for CUDA); {devices}"
     )
     yield Finding("PyTorch", "ok", text, data=asdict(report))
+    if report.cpu_kernels:
+        text = f"packed matrices are multiplied with {report.cpu_kernels} instructions"
+        yield Finding("CPU kernels", "ok", text)
+    else:
+        yield Finding(
+            "CPU kernels",
+            "warning",
+            "the native runner's kernels for processors are missing: it unpacks GGUF files there",
+            "Install a C compiler and run `make` again (docs/install.md).",
+        )
     if any(device.type == "mps" for device in report.devices):
         yield Finding(
             "MPS",

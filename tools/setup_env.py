@@ -27,6 +27,9 @@ from pathlib import Path
 import toolchain
 import torch_source
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "kernels" / "cpu"))
+import build_library as cpu_kernels
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / ".ready"
@@ -247,6 +250,17 @@ def verify_llama(recipe: toolchain.Recipe, machine: toolchain.Machine, folder: P
         say(f"  {fault} Hearth will run llama.cpp in a slower mode; see: hearth doctor")
 
 
+def build_kernels() -> None:
+    """The native runner's kernels for processors. Without them it computes with torch alone."""
+    if cpu_kernels.is_current():
+        return
+    try:
+        with step("compiling the native runner's kernels"):
+            cpu_kernels.build()
+    except cpu_kernels.NoCompiler as error:
+        say(f"  {error}\n  Packed models run on torch alone, which is slower.")
+
+
 def first_recipe(machine: toolchain.Machine) -> toolchain.Recipe:
     """The recipe to start with: the fastest one, or the safe one where the fastest failed here
     before.
@@ -303,6 +317,7 @@ def set_up() -> None:
     with step("installing Hearth and its other dependencies"):
         logged(pip("install", "-c", str(CONSTRAINTS), "--no-build-isolation", "-e", EXTRAS))
     verify_llama(recipe, machine, folder)
+    build_kernels()
     STAMP.write_text(f"{ROOT}\n")
     say(f"ready after {time.monotonic() - start:.0f} s")
 

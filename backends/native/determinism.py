@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
+from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.models.parts import Matrix, OutputMatrix
 from hearth.kernels.linear import in_tiles
 from hearth.kernels.table import LOGITS, kernels
-from hearth.quant.linear import QuantLinear
 
 
 class Tiled(nn.Module):
@@ -64,7 +64,9 @@ def make_deterministic(decoder: Decoder) -> None:
     ]
     for parent, leaf, module in places:
         tiled: nn.Module
-        if isinstance(module, Matrix | QuantLinear | WideOutput):
+        if isinstance(module, PackedLinear) and module.matrix.is_row_invariant:
+            continue
+        if isinstance(module, Matrix | PackedLinear | WideOutput):
             tiled = Tiled(module)
         elif isinstance(module, ExpertMatrix | PackedExpertMatrix):
             tiled = TiledExperts(module)

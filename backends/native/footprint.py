@@ -5,6 +5,7 @@ torch: the host asks, before anything is loaded.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,17 @@ from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import (
+    held_as,
     kv_number_bytes,
     own_dtype,
     read_model_folder,
     weight_bytes,
 )
 from hearth.backends.native.workspace import workspace_of
+from hearth.kernels.cpu.layouts import multiplied
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
-from hearth.quant.stored import StoredTensor
+from hearth.quant.stored import STAYS_PACKED, StoredTensor
 
 MAX_SESSIONS: Final = 256
 """Rows of one step, at most."""
@@ -63,10 +66,10 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         stored = [tensor.stored for tensor in header.all_tensors]
         _, config = read_gguf_config(header)
     dtype = settings.dtype or own_dtype(stored)
-    unpacked = weight_bytes(stored, dtype, packed=False)
-    packed = stays_packed(
-        unpacked,
+    packed = packed_types(
+        stored,
         settings,
+        dtype,
         free_bytes=_free_bytes(on_gpu=on_gpu),
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
     )
@@ -105,6 +108,30 @@ def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
     return asked if budget is None else min(asked, budget)
 
 
+def packed_types(
+    stored: Sequence[StoredTensor],
+    settings: ModelSettings,
+    dtype: Dtype,
+    *,
+    free_bytes: int,
+    gpu_least_bytes: int | None = None,
+) -> frozenset[str]:
+    """Types of `stored` whose matrices stay packed: those that the processor's kernels multiply,
+    unless half precision is asked for; and all that can, where memory is short.
+
+    Args:
+        stored: what the files hold.
+        dtype: of plain weights.
+        free_bytes, gpu_least_bytes: as of `stays_packed`.
+    """
+    is_for_kernels = gpu_least_bytes is None and settings.dtype in (None, "f32")
+    kept = multiplied() if is_for_kernels else frozenset()
+    unpacked = weight_bytes(stored, dtype, packed=kept)
+    if stays_packed(unpacked, settings, free_bytes=free_bytes, gpu_least_bytes=gpu_least_bytes):
+        kept |= STAYS_PACKED
+    return kept & {held_as(tensor) for tensor in stored}
+
+
 def stays_packed(
     unpacked_bytes: int,
     settings: ModelSettings,
@@ -112,9 +139,9 @@ def stays_packed(
     free_bytes: int,
     gpu_least_bytes: int | None = None,
 ) -> bool:
-    """Whether packed matrices stay so. Unpacking them for each step takes longer than all else, so
-    they are unpacked once where that fits: on a GPU into the memory that may be taken
-    (`memory_fraction` of what is free), on a processor into half of it.
+    """Whether packed matrices that no kernel multiplies stay so. Unpacking them for each step takes
+    longer than all else, so they are unpacked once where that fits: on a GPU into the memory that
+    may be taken (`memory_fraction` of what is free), on a processor into half of it.
 
     Args:
         unpacked_bytes: of the weights, if all are unpacked.

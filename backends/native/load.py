@@ -29,7 +29,7 @@ from hearth.backends.native.footprint import (
     half_head_bytes,
     is_mapped,
     least_bytes,
-    stays_packed,
+    packed_types,
 )
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.half_packing import HalfPacking
@@ -58,6 +58,7 @@ from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
+from hearth.kernels.cpu.layouts import multiplied
 from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
@@ -72,6 +73,7 @@ from hearth.quant.generation_defaults import (
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
+from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
 _PACKING_S = 1.0
@@ -198,25 +200,27 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     source = replace(source, config=config)
     device = _device(settings, len(config.layers))
     dtype = _dtype(settings, source, device)
-    stored = source.file.stored.values()
-    unpacked = weight_bytes(stored, _NAMES[dtype], packed=False)
-    packed_bytes = weight_bytes(stored, _NAMES[dtype], packed=True)
+    stored = list(source.file.stored.values())
+    unpacked = weight_bytes(stored, _NAMES[dtype], packed=frozenset())
     free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
     on_gpu = device.type != "cpu"
-    packed = stays_packed(
-        unpacked,
+    packed = packed_types(
+        stored,
         settings,
+        _NAMES[dtype],
         free_bytes=free,
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
     )
-    held_bytes = packed_bytes if packed else unpacked
+    held_bytes = weight_bytes(stored, _NAMES[dtype], packed=packed)
     mapped = is_mapped(held_bytes)
     # What stays packed or over its file does so because memory is short.
     has_room = not (packed or mapped)
     halved = is_halved(device, dtype) and has_room and not settings.deterministic
     if halved:
         held_bytes += half_head_bytes(config, settings, _NAMES[dtype])
-    compute_dtype = _compute_dtype(config, device, dtype)
+    # The kernels of processors take float32, and give it.
+    is_tiled = not on_gpu and bool(packed & multiplied())
+    compute_dtype = torch.float32 if is_tiled else _compute_dtype(config, device, dtype)
     plan = plan_memory(
         settings,
         config,
@@ -235,6 +239,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         source.file,
         device,
         packed=packed,
+        exact=settings.dtype == "f32" or settings.deterministic,
         mapped=mapped,
     )
     if plan.deterministic:
@@ -248,7 +253,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         decoder,
         plan,
         end_ids=source.end_ids,
-        fingerprint=_fingerprint(source, plan),
+        fingerprint=_fingerprint(source, plan, packed),
         own_pooling=source.pooling,
         threads=threads,
         batch_threads=batch_threads,
@@ -281,7 +286,12 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
             *plan.notices,
             *source.notices,
             *about_positions(config, plan.context),
-            *about_packing(packed_bytes, unpacked, free, packed=packed, on_gpu=on_gpu),
+            *about_packing(
+                weight_bytes(stored, _NAMES[dtype], packed=STAYS_PACKED | packed),
+                *(unpacked, free),
+                packed=bool(packed),
+                on_gpu=on_gpu,
+            ),
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),
         ),
@@ -370,13 +380,13 @@ def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype
     return dtype if devices.multiplies(device, dtype) and not overflows else torch.float32
 
 
-def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
+def _fingerprint(source: _Source, plan: NativePlan, packed: frozenset[str]) -> bytes:
     """Of everything that keys and values depend on."""
     config = source.config
     scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
-    computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic)
+    computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic, sorted(packed))
     said = repr((fingerprint(source.weight_files), config, is_long, computed))
     return hashlib.blake2b(said.encode(), digest_size=16).digest()
 

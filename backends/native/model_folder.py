@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -69,7 +69,7 @@ class ModelFolder:
 
     def weight_bytes(self, dtype: Dtype) -> int:
         """Of the weights in memory, where plain ones are held as `dtype`."""
-        return weight_bytes(self.tensors, dtype, packed=True)
+        return weight_bytes(self.tensors, dtype, packed=STAYS_PACKED)
 
     def kv_bytes_per_token(self, kv_type: KvType) -> int:
         """Of all layers, as if none had a window: the most that a token takes (`KvSizes` has the
@@ -97,20 +97,23 @@ def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
     return _OF_KINDS.get(most_common_kind(stored), "bf16")
 
 
-def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: bool) -> int:
+def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[str]) -> int:
     """Of weights in memory.
 
     Args:
         dtype: of plain weights.
-        packed: types that can stay packed do: some of GGUF's, and gpt-oss's MXFP4.
+        packed: types whose matrices stay as they are stored. gpt-oss's experts are MXFP4.
     """
     number = DTYPE_BYTES[dtype]
     return sum(
-        tensor.nbytes
-        if packed and (tensor.kind == "U8" or tensor.packing in STAYS_PACKED)
-        else _numbers(tensor) * number
+        tensor.nbytes if held_as(tensor) in packed else _numbers(tensor) * number
         for tensor in stored
     )
+
+
+def held_as(tensor: StoredTensor) -> str:
+    """The GGUF type of a packed tensor, or of what gpt-oss's bytes become; "" for plain numbers."""
+    return _MXFP4 if tensor.kind == "U8" else tensor.packing
 
 
 def kv_number_bytes(kv_type: KvType) -> int:

@@ -44,6 +44,10 @@ class TorchReport:
     devices: tuple[DeviceReport, ...]
     has_varlen: bool
     """It has attention over block tables for texts of different lengths, which CUDA cards use."""
+    cpu_kernels: str
+    """The instructions that packed matrices are multiplied with on the processor; "" where the
+    library was not built, or does not work.
+    """
 
 
 def torch_report() -> TorchReport:
@@ -72,8 +76,10 @@ def make_report() -> TorchReport:
     """Ask PyTorch in this process."""
     import torch
 
+    from hearth.kernels.cpu.library import cpu_library
     from hearth.kernels.device import best_device
 
+    library = cpu_library()
     best = best_device()
     devices = [torch.device("cpu")]
     if torch.cuda.is_available():
@@ -85,6 +91,7 @@ def make_report() -> TorchReport:
         threads=torch.get_num_threads(),
         devices=tuple(_device(device, is_best=device == best) for device in devices),
         has_varlen=_has_varlen(),
+        cpu_kernels="" if library is None else library.instructions,
     )
 
 

@@ -8,7 +8,7 @@ was read from leave memory, so that nothing is there twice.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 import torch
@@ -17,13 +17,14 @@ from torch import Tensor, nn
 from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
+from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
 from hearth.kernels.dequantize import dequantize_into
+from hearth.kernels.packed import PackedWeight, Prepared, prepare
 from hearth.quant.errors import CorruptFile
 from hearth.quant.families.family import Family
 from hearth.quant.families.inventory import Wanted, take_inventory
 from hearth.quant.families.source import Part, rows_of
 from hearth.quant.gguf.tensor_file import GgufTensorFile
-from hearth.quant.linear import QuantEmbedding, QuantLinear, Rows
 from hearth.quant.safetensors import SafetensorsTensors
 from hearth.quant.stored import LOADED, STAYS_PACKED
 from hearth.quant.verify import finite_rows
@@ -54,7 +55,8 @@ def load_weights(
     file: TensorFile,
     device: torch.device,
     *,
-    packed: bool = True,
+    packed: Set[str] = STAYS_PACKED,
+    exact: bool = False,
     mapped: bool = True,
     verify: bool = False,
     progress: Progress = lambda done, total: None,
@@ -65,7 +67,8 @@ def load_weights(
         family: says where each parameter is stored.
         file: a GGUF or safetensors; it may be closed afterwards.
         device: where the weights shall be.
-        packed: matrices whose type is worth it stay packed; otherwise all get the decoder's dtype.
+        packed: types whose matrices stay packed; others get the decoder's dtype.
+        exact: packed matrices are multiplied as `kernels.packed.prepare` says.
         mapped: tensors that need no change stay over the file on a processor; otherwise they are
             read into memory of our own, which has large pages.
         verify: look at every number for NaN and infinity; otherwise at the first and last row of
@@ -77,7 +80,9 @@ def load_weights(
     """
     is_gguf = isinstance(file, GgufTensorFile)
     inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
-    loader = _Loader(decoder, file, device, packed=packed, mapped=mapped, verify=verify)
+    loader = _Loader(
+        decoder, file, device, packed=packed, exact=exact, mapped=mapped, verify=verify
+    )
     needed = {name for one in inventory.wanted.values() for name in one.stored}
     total = sum(file.stored[name].nbytes for name in needed)
     done = 0
@@ -91,8 +96,8 @@ def load_weights(
         loader.fill(place, module, wanted)
         done += sum(file.stored[name].nbytes for one in wanted.values() for name in one.stored)
         progress(done, total)
-    if decoder.output is None and isinstance(decoder.embedding, QuantEmbedding):
-        decoder.output = QuantLinear(decoder.embedding.parts)
+    if decoder.output is None and isinstance(decoder.embedding, PackedEmbedding):
+        decoder.output = PackedLinear(decoder.embedding.matrix)
     weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
     return LoadReport(inventory.skipped, inventory.unknown, sum(weights.values()))
 
@@ -106,7 +111,8 @@ class _Loader:
         file: TensorFile,
         device: torch.device,
         *,
-        packed: bool,
+        packed: Set[str],
+        exact: bool,
         mapped: bool,
         verify: bool,
     ) -> None:
@@ -114,6 +120,7 @@ class _Loader:
         self._file = file
         self._device = device
         self._packed = packed
+        self._exact = exact
         self._mapped = mapped
         self._verify = verify
         self._tensors: dict[str, Tensor] = {}
@@ -133,32 +140,31 @@ class _Loader:
         self._release_copied([*module.parameters(), *module.buffers()])
 
     def _stays_packed(self, module: nn.Module, wanted: dict[str, Wanted]) -> bool:
-        if not self._packed or not isinstance(module, nn.Linear | ExpertMatrix | Embedding):
+        if not isinstance(module, nn.Linear | ExpertMatrix | Embedding):
             return False
-        return any(self._packing(part, None) in STAYS_PACKED for part in wanted["weight"].choice)
+        return any(self._packing(part, None) in self._packed for part in wanted["weight"].choice)
 
     def _packed_module(self, module: nn.Module, weight: Wanted, bias: Tensor | None) -> nn.Module:
-        dtype = self._decoder.dtype
         if isinstance(module, ExpertMatrix):
             return PackedExpertMatrix(
-                QuantLinear(
-                    [self._held(rows, dtype) for rows in self._parts(weight, expert)],
-                    None if bias is None else bias[expert],
-                )
+                PackedLinear(self._prepared(weight, expert), None if bias is None else bias[expert])
                 for expert in range(weight.shape[0])
             )
-        parts = [self._held(rows, dtype) for rows in self._parts(weight, None)]
+        matrix = self._prepared(weight, None)
         if isinstance(module, Embedding):
-            (table,) = parts
-            return QuantEmbedding(table, self._decoder.activations)
-        return QuantLinear(parts, bias)
+            return PackedEmbedding(matrix, self._decoder.activations)
+        return PackedLinear(matrix, bias)
 
-    def _held(self, rows: Rows, dtype: torch.dtype) -> Rows:
-        """`rows` on the device: packed where that is worth it, else of `dtype`."""
-        weight = rows.weight.to(self._device)
-        if rows.packing in STAYS_PACKED:
-            return Rows(weight, rows.packing)
-        return Rows(Rows(weight, rows.packing).unpacked(dtype))
+    def _prepared(self, weight: Wanted, expert: int | None) -> Prepared:
+        parts = [self._held(rows) for rows in self._parts(weight, expert)]
+        return prepare(parts, exact=self._exact)
+
+    def _held(self, rows: PackedWeight) -> PackedWeight:
+        """`rows` on the device: packed where that is wanted, else of the decoder's dtype."""
+        held = PackedWeight(rows.weight.to(self._device), rows.packing)
+        if rows.packing in self._packed:
+            return held
+        return PackedWeight(held.unpacked(self._decoder.dtype))
 
     def _whole(self, module: nn.Module, leaf: str, wanted: Wanted) -> Tensor:
         """A parameter as one plain tensor of its dtype: over the map if it is stored like that."""
@@ -179,7 +185,7 @@ class _Loader:
                 self._fill_rows(target, self._parts(wanted, expert))
         return value
 
-    def _fill_rows(self, target: Tensor, parts: Iterator[Rows]) -> None:
+    def _fill_rows(self, target: Tensor, parts: Iterator[PackedWeight]) -> None:
         """`target` from its top on."""
         start = 0
         for part in parts:
@@ -190,7 +196,7 @@ class _Loader:
                 place.copy_(part.weight)
             start += len(place)
 
-    def _parts(self, wanted: Wanted, expert: int | None) -> Iterator[Rows]:
+    def _parts(self, wanted: Wanted, expert: int | None) -> Iterator[PackedWeight]:
         """The parts of a parameter as the decoder wants them, over the map where possible.
 
         Args:
@@ -198,7 +204,7 @@ class _Loader:
         """
         for part in wanted.choice:
             rows = rows_of(part, self._stored(part, expert))
-            found = Rows(rows if expert is None else rows[0], self._packing(part, expert))
+            found = PackedWeight(rows if expert is None else rows[0], self._packing(part, expert))
             if self._verify or expert in (None, 0, wanted.shape[0] - 1):
                 self._check_numbers(part, found)
             yield found
@@ -222,7 +228,7 @@ class _Loader:
         name = part.names[expert or 0] if _is_by_expert(part) else part.names[0]
         return self._file.stored[name].packing
 
-    def _check_numbers(self, part: Part, found: Rows) -> None:
+    def _check_numbers(self, part: Part, found: PackedWeight) -> None:
         """Raises `CorruptFile` for what is no finite number among those that are looked at."""
         weight = found.weight
         rows = weight.reshape(-1, weight.shape[-1])

@@ -155,7 +155,7 @@ def _unpacked_bytes(header: GgufFile, settings: ModelSettings) -> int:
     from hearth.backends.native.model_folder import weight_bytes
 
     stored = [tensor.stored for tensor in header.all_tensors]
-    weights = weight_bytes(stored, settings.dtype or "bf16", packed=False)
+    weights = weight_bytes(stored, settings.dtype or "bf16", packed=frozenset())
     _, config = read_gguf_config(header)
     return weights + least_bytes(config, settings)
 

@@ -12,7 +12,7 @@ import model_shapes
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.native import load
+from hearth.backends.native import footprint, load
 from hearth.quant.gguf import quantize_run
 from model_shapes import Shape
 from quantizing import planned
@@ -49,7 +49,9 @@ def test_logits_are_near_those_of_llama_cpp(
 ) -> None:
     made = tmp_path / f"{kind}.gguf"
     quantize_run.run(planned(source, kind), made)
-    monkeypatch.setattr(load, "stays_packed", lambda *_, **__: packed)
+    if not packed:
+        monkeypatch.setenv("HEARTH_CPU_KERNELS", "off")
+    monkeypatch.setattr(footprint, "stays_packed", lambda *_, **__: packed)
     runner = Driven(load.open_model(ModelSpec(str(made), settings=SETTINGS)).runner)
     raw = RawModel(made, context=256)
     try:

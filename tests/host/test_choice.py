@@ -24,7 +24,7 @@ from hearth.backends.worker.speeds import FILE, Measured, Speed, Speeds, kind_of
 from hearth.kernels.blocks import packings
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.types import TensorType
-from hearth.quant.stored import DEQUANTIZED
+from hearth.quant.stored import DEQUANTIZED, STAYS_PACKED
 from model_folders import write_folder
 from model_shapes import SHAPES
 from random_models import write_model
@@ -172,7 +172,7 @@ def test_a_packed_gguf_that_does_not_fit_unpacked_is_for_llama_cpp(tmp_path: Pat
     path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "packed.gguf")
     header = preflight.check(path)
     stored = [tensor.stored for tensor in header.all_tensors]
-    packed, unpacked = (weight_bytes(stored, "bf16", packed=packed) for packed in (True, False))
+    packed, unpacked = (weight_bytes(stored, "bf16", packed=kept) for kept in (STAYS_PACKED, set()))
     beside = least_bytes(read_gguf_config(header)[1], ModelSettings(context=64))
 
     def at(free_bytes: int) -> tuple[str, str]:
@@ -242,7 +242,7 @@ def test_a_type_of_matrix_that_cannot_be_unpacked_is_not_chosen(gguf: Path) -> N
 
 def test_a_model_that_the_card_has_no_room_for_is_not_chosen(gguf: Path) -> None:
     stored = [tensor.stored for tensor in preflight.check(gguf).all_tensors]
-    weights = weight_bytes(stored, "bf16", packed=False)
+    weights = weight_bytes(stored, "bf16", packed=frozenset())
     _, config = read_gguf_config(preflight.check(gguf))
     least = int((weights + least_bytes(config, ModelSettings())) / 0.9) + 1
     assert chosen(gguf, replace(CARD, card_free_bytes=least))[0] == "native"

@@ -20,10 +20,10 @@ from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.load import is_halved
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.half_linear import HalfLinear
+from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.models.parts import Matrix
 from hearth.kernels import device as devices
 from hearth.kernels.half_matrix import HalfRows, has_half_matrices
-from hearth.quant.linear import QuantLinear
 from loaded_weights import CPU, load_folder, load_gguf
 from model_shapes import SHAPES
 from native_decoders import logits_of
@@ -77,7 +77,7 @@ def packed(decoder: Decoder) -> Decoder:
 def kinds(decoder: nn.Module) -> set[type]:
     """Of its matrices."""
     found = {type(one) for one in decoder.modules()}
-    return found & {HalfLinear, Matrix, QuantLinear}
+    return found & {HalfLinear, Matrix, PackedLinear}
 
 
 def apart(one: Tensor, other: Tensor) -> float:
@@ -99,7 +99,7 @@ def test_what_is_packed_already_stays(tmp_path: Path) -> None:
     path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
     decoder, _ = load_gguf(path, torch.bfloat16, activations=torch.float32)
     before = logits_of(decoder, TEXT)
-    assert kinds(packed(decoder)) == {QuantLinear}
+    assert kinds(packed(decoder)) == {PackedLinear}
     assert torch.equal(logits_of(decoder, TEXT), before)
 
 
@@ -204,13 +204,12 @@ def test_a_loaded_model_is_packed_while_it_answers(
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("short", ["stays_packed", "is_mapped"])
 def test_where_memory_is_short_nothing_is_packed(
-    short: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "multiplies", lambda device, dtype: dtype == torch.float32)
-    monkeypatch.setattr(load, short, lambda *_, **__: True)
-    path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
+    monkeypatch.setattr(load, "is_mapped", lambda *_, **__: True)
+    path = write_model(SHAPES["tiny-llama"], "f16", tmp_path / "made.gguf")
     threads = torch.get_num_threads()
     model = load.open_model(ModelSpec(str(path), settings=ModelSettings(context=64, threads=1)))
     try:

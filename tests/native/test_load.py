@@ -30,6 +30,7 @@ from hearth.quant.families.llama import LLAMA
 from hearth.quant.families.phi3 import PHI3
 from hearth.quant.gguf import preflight
 from hearth.quant.json_fields import read_fields
+from hearth.quant.stored import STAYS_PACKED
 from model_shapes import SHAPES
 from native_runners import advance
 from random_models import write_model
@@ -127,7 +128,7 @@ def test_experts_of_gpt_oss_exceed_float16(
 
     folder = tiny_folder("gpt_oss", tmp_path / "tiny")
     rewrite(pack_experts(folder) if packed else folder, enlarge)
-    monkeypatch.setattr(load, "stays_packed", lambda *_, **__: packed)
+    monkeypatch.setattr(footprint, "stays_packed", lambda *_, **__: packed)
     exact = advance(Driven(opened(folder, dtype="f32").runner), 0, TEXT)
     monkeypatch.setattr(devices, "multiplies", lambda device, dtype: True)
     monkeypatch.setattr(linear, "multiplies", lambda device, dtype: True)
@@ -202,7 +203,7 @@ def test_a_gpu_unpacks_what_fits_with_a_context(
 ) -> None:
     path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
     stored = [tensor.stored for tensor in preflight.check(path).all_tensors]
-    packed, unpacked = (weight_bytes(stored, "bf16", packed=packed) for packed in (True, False))
+    packed, unpacked = (weight_bytes(stored, "bf16", packed=kept) for kept in (STAYS_PACKED, set()))
     settings = ModelSettings(context=64, memory_fraction=0.5)
     _, config = read_gguf_config(preflight.check(path))
     beside = footprint.least_bytes(config, settings)
@@ -219,7 +220,7 @@ def test_a_gpu_unpacks_what_fits_with_a_context(
 def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_path: Path) -> None:
     def fingerprint(folder: Path, **settings: object) -> bytes:
         plan = opened(folder, **settings).runner.plan  # type: ignore[attr-defined]
-        return load._fingerprint(load._open_source(folder), plan)
+        return load._fingerprint(load._open_source(folder), plan, frozenset())
 
     folder, other = (tiny_folder("qwen2", tmp_path / name) for name in ("one", "two"))
     before = fingerprint(folder)
@@ -235,5 +236,8 @@ def test_longrope_has_a_fingerprint_for_each_of_its_factors(opened: Open, tmp_pa
     source = load._open_source(folder)
     plan = opened(folder).runner.plan  # type: ignore[attr-defined]
     contexts = (16, 32, 33, 64)
-    found = [load._fingerprint(source, replace(plan, context=context)) for context in contexts]
+    found = [
+        load._fingerprint(source, replace(plan, context=context), frozenset())
+        for context in contexts
+    ]
     assert found[0] == found[1] != found[2] == found[3]

@@ -23,6 +23,7 @@ from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder, weight_bytes
 from hearth.backends.native.workspace import workspace_of
 from hearth.quant.gguf import preflight
+from hearth.quant.stored import STAYS_PACKED
 from model_folders import write_folder
 from tiny_folders import pack_experts, tiny_folder
 
@@ -115,5 +116,5 @@ def test_packed_experts_are_counted_as_they_are_held(tmp_path: Path) -> None:
     blocks = sum(one.nbytes for name, one in packed.items() if name.endswith("_blocks"))
     plain = sum(2 * math.prod(one.shape) for one in found.tensors if one.name not in packed)
     held = sum(one.nbytes for one in packed.values())
-    assert weight_bytes(found.tensors, "bf16", packed=True) == plain + held
-    assert weight_bytes(found.tensors, "bf16", packed=False) == plain + 2 * 2 * blocks
+    assert weight_bytes(found.tensors, "bf16", packed=STAYS_PACKED) == plain + held
+    assert weight_bytes(found.tensors, "bf16", packed=frozenset()) == plain + 2 * 2 * blocks

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.experts import PackedExpertMatrix
+from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
+from hearth.kernels import packed
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.gguf.reader import read_header
 from hearth.quant.json_fields import read_fields
-from hearth.quant.linear import QuantEmbedding, QuantLinear
 from hearth.quant.mxfp4 import pack_mxfp4
 from loaded_weights import WatchedFolder, load_folder, load_gguf, shard
 from model_shapes import Shape
@@ -322,11 +323,11 @@ PACKED = Shape(
 @pytest.mark.parametrize("file_type", ["q4_0", "q8_0", "q4_k_m"])
 def test_packed_weights_stay_packed(file_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
     path = write_model(PACKED, file_type, tmp_path / "x.gguf")  # type: ignore[arg-type]
-    decoder, report = load_gguf(path, dtype)
-    plain, plain_report = load_gguf(path, dtype, packed=False)
-    assert isinstance(decoder.layers[0].qkv, QuantLinear)
-    assert isinstance(decoder.layers[0].gate_up, QuantLinear)
-    assert isinstance(decoder.embedding, QuantEmbedding)
+    decoder, report = load_gguf(path, dtype, exact=True)
+    plain, plain_report = load_gguf(path, dtype, packed=frozenset())
+    assert isinstance(decoder.layers[0].qkv, PackedLinear)
+    assert isinstance(decoder.layers[0].gate_up, PackedLinear)
+    assert isinstance(decoder.embedding, PackedEmbedding)
     assert isinstance(plain.layers[0].qkv, nn.Linear)
     assert not report.unknown and report.weight_bytes < 0.6 * plain_report.weight_bytes
     found, expected = logits_of(decoder, TEXT), logits_of(plain, TEXT)
@@ -337,17 +338,17 @@ def test_packed_weights_stay_packed(file_type: str, dtype: torch.dtype, tmp_path
 def test_parts_of_one_matrix_in_different_types(tmp_path: Path) -> None:
     path = write_model(PACKED, "q4_k_m", tmp_path / "x.gguf")
     decoder, _ = load_gguf(path)
-    kinds = {tuple(part.packing for part in layer.qkv.parts) for layer in decoder.layers}
-    assert kinds == {("Q4_K", "Q4_K", "Q6_K"), ("Q4_K", "Q4_K", "Q4_K")}
+    kinds = {layer.qkv.matrix.kind.partition(",")[0] for layer in decoder.layers}
+    assert kinds == {"Q4_K+Q4_K+Q6_K", "Q4_K+Q4_K+Q4_K"}
 
 
 def test_a_packed_tied_matrix_is_there_once(tmp_path: Path) -> None:
     path = write_model(replace(PACKED, tied=True), "q4_k_m", tmp_path / "x.gguf")
-    decoder, report = load_gguf(path)
-    assert isinstance(decoder.output, QuantLinear)
-    assert decoder.output.parts[0].weight is decoder.embedding.parts[0].weight
-    assert report.weight_bytes <= path.stat().st_size
-    expected = logits_of(load_gguf(path, packed=False)[0], TEXT)
+    decoder, report = load_gguf(path, exact=True)
+    assert isinstance(decoder.output, PackedLinear)
+    assert decoder.output.matrix is decoder.embedding.matrix
+    assert report.weight_bytes <= 1.03 * path.stat().st_size, "scales are not requantized"
+    expected = logits_of(load_gguf(path, packed=frozenset())[0], TEXT)
     assert (logits_of(decoder, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
@@ -376,8 +377,8 @@ def mxfp4_checkpoint(folder: Path) -> Path:
 
 def test_experts_in_mxfp4(tmp_path: Path) -> None:
     folder = mxfp4_checkpoint(tmp_path)
-    decoder, report = load_folder(folder)
-    plain, _ = load_folder(folder, packed=False)
+    decoder, report = load_folder(folder, exact=True)
+    plain, _ = load_folder(folder, packed=frozenset())
     assert isinstance(decoder.layers[0].experts.gate_up, PackedExpertMatrix)
     assert not report.unknown
     expected = logits_of(plain, TEXT)
@@ -403,7 +404,11 @@ def test_a_packed_file_can_be_verified(tmp_path: Path) -> None:
         load_gguf(path, verify=True)
 
 
-def test_packed_experts_can_be_made_deterministic(tmp_path: Path) -> None:
+def test_packed_experts_can_be_made_deterministic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a processor that has kernels they are already: see `Prepared.is_row_invariant`."""
+    monkeypatch.setattr(packed, "cpu_library", lambda: None)
     decoder, _ = load_folder(mxfp4_checkpoint(tmp_path))
     experts = decoder.layers[0].get_submodule("experts.down")
     assert isinstance(experts, PackedExpertMatrix)

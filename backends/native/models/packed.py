@@ -1,0 +1,62 @@
+"""Layers over packed matrices: a linear one, and an embedding. Both are inference only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hearth.kernels.packed import Prepared
+
+
+class _Packed(nn.Module):
+    """Its tensors are buffers, so that they are counted."""
+
+    def __init__(self, matrix: Prepared) -> None:
+        super().__init__()
+        self.matrix = matrix
+        for index, tensor in enumerate(matrix.tensors):
+            self.register_buffer(f"packed_{index}", tensor, persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"{self.matrix.inputs}, {self.matrix.outputs}, {self.matrix.kind}"
+
+
+class PackedLinear(_Packed):
+    """x · Wᵀ + b, where W stays packed.
+
+    Args:
+        bias: [outputs], of any float dtype.
+
+    Raises:
+        ValueError: the bias has another length.
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, matrix: Prepared, bias: Tensor | None = None) -> None:
+        super().__init__(matrix)
+        if bias is not None and bias.shape != (matrix.outputs,):
+            raise ValueError(f"a bias of {tuple(bias.shape)} for {matrix.outputs:,} outputs")
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs], of the dtype of `x`."""
+        found = self.matrix.matmul(x)
+        return found if self.bias is None else found.add_(self.bias)
+
+
+class PackedEmbedding(_Packed):
+    """A table of vectors that stays packed; rows are gathered first and unpacked then. Where it is
+    the output matrix too, a `PackedLinear` over the same matrix is that.
+
+    Args:
+        dtype: of the vectors that `forward` gives.
+    """
+
+    def __init__(self, matrix: Prepared, dtype: torch.dtype) -> None:
+        super().__init__(matrix)
+        self.dtype = dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] int64 -> [..., inputs]."""
+        return self.matrix.rows(ids.flatten(), self.dtype).view(*ids.shape, self.matrix.inputs)

@@ -1,0 +1,122 @@
+"""Products with packed matrices on this processor, beside what memory allows and beside dense ones.
+
+    python benchmarks/packed.py [--layouts Q4_0,Q4_K,Q6_K,Q8_0] [--instructions avx512] [--exact]
+                                [--outputs 8192] [--inputs 2048] [--repeats 5] [--threads N]
+
+For each GGUF type and number of rows: milliseconds of a product (the least of some repeats), packed
+gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
+bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
+first line says what reading memory alone gives. `--exact`: activations stay float32. Rows from
+which on a processor with AMX multiplies in bfloat16 are marked: `kernels/packed.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hearth.kernels import packed
+from hearth.kernels.blocks import block_of, scale_offsets
+from hearth.kernels.cpu.build_library import library_path
+from hearth.kernels.cpu.library import CpuLibrary
+from hearth.kernels.packed import PackedWeight, TiledMatrix
+
+ROWS: Final = (1, 2, 4, 8, 16, 64, 128, 512)
+ROTATED_BYTES: Final = 160 << 20
+
+
+def drawn(packing: str, outputs: int, inputs: int) -> PackedWeight:
+    """Random codes, with scales that are near each other."""
+    rng = np.random.default_rng(0)
+    elements, size = block_of(packing)
+    blocks = rng.integers(0, 256, (outputs, inputs // elements, size), dtype=np.uint8)
+    for offset in scale_offsets(packing):
+        scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
+    if packing == "MXFP4":
+        blocks[:, :, 0] = 120
+    return PackedWeight(torch.from_numpy(blocks.reshape(outputs, -1)), packing)
+
+
+def least(functions: list[Callable[[], object]], repeats: int) -> float:
+    """Seconds of one call, in turns through `functions`."""
+    for function in functions:
+        function()
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for function in functions:
+            function()
+        best = min(best, (time.perf_counter() - began) / len(functions))
+    return best
+
+
+def read_gigabytes_a_second() -> float:
+    """Of a gigabyte, by all threads."""
+    memory = torch.ones(1 << 27, dtype=torch.int64)
+    return memory.nbytes / least([memory.sum], 5) / 1e9
+
+
+def dense(dtype: torch.dtype, weight: PackedWeight, rows: int, repeats: int) -> float:
+    plain = weight.unpacked(dtype)
+    copies = [plain] + [plain.clone() for _ in range(ROTATED_BYTES // plain.nbytes)]
+    x = torch.randn(rows, weight.inputs).to(dtype)
+    return least([lambda one=one: functional.linear(x, one) for one in copies], repeats)  # type: ignore[misc]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layouts", default="Q4_0,Q4_K,Q6_K,Q8_0")
+    parser.add_argument("--instructions", choices=("plain", "avx2", "avx512"))
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--outputs", type=int, default=8192)
+    parser.add_argument("--inputs", type=int, default=2048)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    library = CpuLibrary(library_path(), asked.instructions)
+    print(
+        f"{datetime.date.today()}, {platform.machine()}, {os.cpu_count()} cores, {asked.threads} "
+        f"threads, {library.instructions}, torch {torch.__version__}; memory reads at "
+        f"{read_gigabytes_a_second():.1f} GB/s"
+    )
+    print(f"{asked.outputs} x {asked.inputs}{', exact' if asked.exact else ''}\n")
+    print("| type | bits | rows | ms | GB/s | GOP/s | bf16 / ours | f32 / ours |")
+    print("|---|---|---|---|---|---|---|---|")
+    for packing in asked.layouts.split(","):
+        weight = drawn(packing, asked.outputs, asked.inputs)
+        first = TiledMatrix(library, [weight], exact=asked.exact)
+        size = sum(tensor.nbytes for tensor in first.tensors)
+        more = range(ROTATED_BYTES // size)
+        matrices = [first, *(TiledMatrix(library, [weight], exact=asked.exact) for _ in more)]
+        bits = 8 * size / (asked.outputs * asked.inputs)
+        for rows in ROWS:
+            x = torch.randn(rows, asked.inputs)
+            some = matrices if rows <= 16 else matrices[:3]
+            calls = [lambda one=one: one.matmul(x) for one in some]  # type: ignore[misc]
+            took = least(calls, asked.repeats)
+            ratios = [
+                dense(dtype, weight, rows, max(2, asked.repeats // 2)) / took
+                for dtype in (torch.bfloat16, torch.float32)
+            ]
+            work = 2 * rows * asked.outputs * asked.inputs / took / 1e9
+            is_dense = first._is_dense and rows >= packed._DENSE_ROWS
+            print(
+                f"| {packing} | {bits:.2f} | {rows}{'*' if is_dense else ''} | {took * 1e3:.2f} | "
+                f"{size / took / 1e9:.1f} | {work:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

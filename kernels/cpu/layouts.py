@@ -1,0 +1,22 @@
+"""What the kernels for processors multiply, without torch: the host asks as well."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hearth.kernels.cpu.build_library import library_path
+
+LAYOUTS: Final = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+)
+"""GGUF types, in the order of `Kind` in layouts.h."""
+FORCE: Final = "HEARTH_CPU_KERNELS"
+"""Environment: a set of instructions to use instead of the best one, or "off"."""
+
+
+def multiplied() -> frozenset[str]:
+    """GGUF types that are multiplied as they are; none where the library was not built."""
+    is_there = os.environ.get(FORCE) != "off" and library_path().exists()
+    return frozenset(LAYOUTS) if is_there else frozenset()

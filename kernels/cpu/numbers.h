@@ -1,0 +1,29 @@
+/* Numbers of a file as floats. */
+#ifndef HEARTH_NUMBERS_H
+#define HEARTH_NUMBERS_H
+
+#include <stdint.h>
+
+static inline float from_bits(uint32_t bits) {
+  float found;
+  __builtin_memcpy(&found, &bits, 4);
+  return found;
+}
+
+/* IEEE half precision, little-endian. */
+static inline float from_f16(const uint8_t *place) {
+  const uint32_t half = (uint32_t)place[0] | (uint32_t)place[1] << 8;
+  const uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
+  if (exponent == 31) return from_bits(sign | 0x7f800000 | mantissa << 13);
+  if (exponent) return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float small = (float)mantissa * 5.9604644775390625e-8f; /* 2^-24 */
+  return sign ? -small : small;
+}
+
+/* Half of 2^(exponent - 127); the two lowest are subnormal. */
+static inline float power_of(uint8_t exponent) {
+  if (exponent < 2) return from_bits(exponent ? 0x400000 : 0x200000);
+  return from_bits((uint32_t)(exponent - 1) << 23);
+}
+
+#endif

@@ -1,0 +1,301 @@
+/* The library: packing a matrix, and products with it. Called from library.py with addresses of
+ * tensors; work is divided among the threads of torch, whose functions are handed over at the start.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "blocks.h"
+#include "numbers.h"
+#include "tiles_api.h"
+
+typedef void (*Range)(int64_t begin, int64_t end, void *context);
+typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range range, void *context);
+
+enum { OK, NO_MEMORY, NO_KIND, NO_SHAPE, NO_INSTRUCTIONS };
+enum { PLAIN, AVX2, AVX512 };
+enum { MOST_PARTS = 8, BLOCK_ROWS = 64, QUANTIZED_ALONE = 8 };
+
+/* Some rows of a matrix. */
+typedef struct {
+  const uint8_t *packed;
+  int64_t outputs;
+  int32_t kind;
+} Part;
+
+static ParallelFor parallel_for;
+
+/* Of the sources: see build_library.py. */
+EXPORT const char *hearth_version(void) { return HEARTH_VERSION; }
+
+EXPORT void hearth_use_threads(ParallelFor function) { parallel_for = function; }
+
+static void in_parallel(int64_t count, int64_t grain, Range range, void *context) {
+  if (!parallel_for || count <= grain) range(0, count, context);
+  else parallel_for(0, count, grain, range, context);
+}
+
+static int64_t tiles_of(int64_t outputs) { return (outputs + TILE - 1) / TILE; }
+
+static int is_wrong(int32_t kind, int64_t inputs) {
+  if (kind < 0 || kind >= KINDS) return NO_KIND;
+  return inputs <= 0 || inputs % (layout_of((Kind)kind).runs * RUN) ? NO_SHAPE : OK;
+}
+
+/* The best set of instructions of this processor. */
+EXPORT int32_t hearth_instructions(void) {
+#if defined(__x86_64__) || defined(_M_X64)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
+    return AVX512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+#endif
+  return PLAIN;
+}
+
+/* What `instructions` offer; nothing, not even `quantize`, where this processor lacks them. */
+static Tiles tiles_for(int32_t instructions) {
+  if (instructions < 0 || instructions > hearth_instructions()) return (Tiles){.quantize = NULL};
+  Tiles found = tiles_plain;
+#if defined(__x86_64__) || defined(_M_X64)
+  if (instructions == AVX2) found = tiles_avx2;
+  if (instructions == AVX512) found = tiles_avx512;
+#endif
+  return found;
+}
+
+/* ---- packing */
+
+/* Bytes of `outputs` packed rows; 0 for what cannot be packed. */
+EXPORT int64_t hearth_packed_bytes(int32_t kind, int64_t outputs, int64_t inputs) {
+  if (is_wrong(kind, inputs)) return 0;
+  return tiles_of(outputs) * tile_bytes(layout_of((Kind)kind), inputs);
+}
+
+typedef struct {
+  Kind kind;
+  const uint8_t *rows;
+  int64_t outputs, inputs;
+  uint8_t *packed;
+} Packing;
+
+INLINE void put_code(Layout about, uint8_t *run, int output, int input, uint8_t code) {
+  const int unit = input / UNIT, byte = output * UNIT + input % UNIT;
+  const int low = code & ((1 << about.low) - 1), high = code >> about.low;
+  if (about.low == 8) run[LINE * unit + byte] = code;
+  if (about.low == 4) run[LINE * (unit / 2) + byte] |= low << unit % 2 * 4;
+  if (about.low == 2) run[LINE * (unit / 4) + byte] |= low << unit % 4 * 2;
+  if (about.high == 1) run[LINE * about.low + byte] |= high << unit;
+  if (about.high == 2) run[LINE * (about.low + unit / 4) + byte] |= high << unit % 4 * 2;
+}
+
+INLINE void put_scales(Layout about, uint8_t *head, int output, const Block *block) {
+  if (about.scale == SCALE_E8M0) {
+    head[output] = block->scale[0];
+    return;
+  }
+  memcpy(head + 2 * output, block->scale, 2);
+  if (about.minimum) memcpy(head + 2 * TILE + 2 * output, block->minimum, 2);
+  if (about.scale == SCALE_F16) return;
+  const int groups = about.runs * RUN / about.group;
+  uint8_t *of_groups = head + 2 * TILE * (about.minimum ? 2 : 1);
+  for (int group = 0; group < groups; group++) {
+    of_groups[TILE * group + output] = block->scales[group];
+    if (about.minimum) of_groups[TILE * (groups + group) + output] = block->minima[group];
+  }
+}
+
+INLINE void pack_kind(Kind kind, const Packing *job, int64_t begin, int64_t end) {
+  const Layout about = layout_of(kind);
+  const int64_t size = tile_bytes(about, job->inputs), blocks = job->inputs / (RUN * about.runs);
+  for (int64_t tile = begin; tile < end; tile++) {
+    uint8_t *heads = job->packed + tile * size, *codes = heads + heads_bytes(about, job->inputs);
+    memset(heads, 0, size); /* Outputs that fill up the last tile have scales of zero. */
+    for (int output = 0; output < TILE && tile * TILE + output < job->outputs; output++) {
+      const uint8_t *row = job->rows + (tile * TILE + output) * blocks * block_bytes(kind);
+      for (int64_t index = 0; index < blocks; index++) {
+        Block block;
+        read_block(kind, row + index * block_bytes(kind), &block);
+        put_scales(about, heads + index * head_bytes(about), output, &block);
+        for (int input = 0; input < about.runs * RUN; input++) {
+          uint8_t *run = codes + (index * about.runs + input / RUN) * run_bytes(about);
+          put_code(about, run, output, input % RUN, block.codes[input]);
+        }
+      }
+    }
+  }
+}
+
+static void pack_tiles(int64_t begin, int64_t end, void *context) {
+  const Packing *job = context;
+#define PACK(name) case name: pack_kind(name, job, begin, end); break;
+  switch (job->kind) {
+    EACH_KIND(PACK)
+    default: break;
+  }
+}
+
+/* GGUF rows [outputs, bytes of a row] into `packed`. */
+EXPORT int32_t hearth_pack(int32_t kind, const uint8_t *rows, int64_t outputs, int64_t inputs, uint8_t *packed) {
+  const int wrong = is_wrong(kind, inputs);
+  if (wrong) return wrong;
+  Packing job = {(Kind)kind, rows, outputs, inputs, packed};
+  in_parallel(tiles_of(outputs), 4, pack_tiles, &job);
+  return OK;
+}
+
+/* ---- products */
+
+typedef struct {
+  Tiles tiles;
+  const Part *parts;
+  int64_t count, inputs, rows, outputs;
+  const float *x;
+  Quantized quantized;
+  float *y;
+  int is_wide;
+} Product;
+
+static void quantize(int64_t begin, int64_t end, void *context) {
+  Product *job = context;
+  job->tiles.quantize(&job->quantized, job->x, begin, end);
+}
+
+/* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
+static void multiply(int64_t begin, int64_t end, void *context) {
+  const Product *job = context;
+  for (int64_t row = 0; row < job->rows; row += BLOCK_ROWS) {
+    const int64_t last = row + BLOCK_ROWS < job->rows ? row + BLOCK_ROWS : job->rows;
+    int64_t first = 0, column = 0;
+    for (int64_t index = 0; index < job->count; index++) {
+      const Part *part = job->parts + index;
+      const int64_t tiles = tiles_of(part->outputs);
+      const int64_t from = begin > first ? begin - first : 0, to = end - first < tiles ? end - first : tiles;
+      for (int64_t tile = from; tile < to; tile++) {
+        const int64_t left = part->outputs - tile * TILE;
+        const int count = left < TILE ? (int)left : TILE;
+        float *y = job->y + row * job->outputs + column + tile * TILE;
+        if (job->is_wide)
+          job->tiles.wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
+                                       last - row, y, job->outputs);
+        else
+          job->tiles.dot[part->kind](part->packed, tile, count, &job->quantized, row, last, y, job->outputs);
+      }
+      first += tiles;
+      column += part->outputs;
+    }
+  }
+}
+
+/* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
+ *
+ * `is_wide`: activations stay float32; otherwise they are int8 with a scale for each 32 of a row.
+ */
+EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows,
+                               float *y, int32_t is_wide, int32_t instructions) {
+  Product job = {tiles_for(instructions), parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
+  int64_t tiles = 0;
+  if (!job.tiles.quantize) return NO_INSTRUCTIONS;
+  for (int64_t index = 0; index < count; index++) {
+    const int wrong = is_wrong(parts[index].kind, inputs);
+    if (wrong) return wrong;
+    tiles += tiles_of(parts[index].outputs);
+    job.outputs += parts[index].outputs;
+  }
+  uint8_t *room = NULL;
+  if (!is_wide) {
+    const int64_t padded = (rows + TILE - 1) / TILE * TILE, runs = padded * (inputs / RUN);
+    room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
+    if (!room) return NO_MEMORY;
+    float *about = (float *)(room + runs * RUN);
+    job.quantized = (Quantized){inputs, (int8_t *)room, about, about + runs,
+                                {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
+    in_parallel(rows, QUANTIZED_ALONE, quantize, &job);
+  }
+  in_parallel(tiles, 4, multiply, &job);
+  free(room);
+  return OK;
+}
+
+/* ---- plain numbers */
+
+typedef struct {
+  Tiles tiles;
+  const uint8_t *packed;
+  int64_t inputs, first, stride;
+  uint8_t *out;
+  int32_t kind, is_bf16;
+} Plain;
+
+static void make_plain(int64_t begin, int64_t end, void *context) {
+  const Plain *job = context;
+  for (int64_t tile = begin; tile < end; tile++) {
+    uint8_t *out = job->out + tile * TILE * (job->is_bf16 ? 2 : 4);
+    job->tiles.plain[job->kind](job->packed, job->first + tile, job->inputs, out, job->stride, job->is_bf16);
+  }
+}
+
+/* Tiles `first` to `last` as float32 or bfloat16, transposed: out[inputs, 16 (last - first)]. */
+EXPORT int32_t hearth_plain(int32_t kind, const uint8_t *packed, int64_t inputs, int64_t first, int64_t last,
+                            uint8_t *out, int32_t is_bf16, int32_t instructions) {
+  const int wrong = is_wrong(kind, inputs);
+  if (wrong) return wrong;
+  Plain job = {tiles_for(instructions), packed, inputs, first, TILE * (last - first), out, kind, is_bf16};
+  if (!job.tiles.quantize) return NO_INSTRUCTIONS;
+  in_parallel(last - first, 4, make_plain, &job);
+  return OK;
+}
+
+static float scale_at(Layout about, const uint8_t *head, int group, int output) {
+  if (about.scale == SCALE_E8M0) return power_of(head[output]);
+  const float block = from_f16(head + 2 * output);
+  if (about.scale == SCALE_F16) return block;
+  const uint8_t byte = head[2 * TILE * (about.minimum ? 2 : 1) + TILE * group + output];
+  return (about.scale == SCALE_U8 ? (float)byte : (float)(int8_t)byte) * block;
+}
+
+static float minimum_at(Layout about, const uint8_t *head, int group, int output) {
+  const float block = from_f16(head + 2 * TILE + 2 * output);
+  if (about.scale == SCALE_F16) return block;
+  return (float)head[4 * TILE + TILE * (about.runs * RUN / about.group + group) + output] * block;
+}
+
+static int code_at(Layout about, const uint8_t *run, int output, int input) {
+  const int unit = input / UNIT, byte = output * UNIT + input % UNIT;
+  int code = 0;
+  if (about.low == 8) code = run[LINE * unit + byte];
+  if (about.low == 4) code = run[LINE * (unit / 2) + byte] >> unit % 2 * 4 & 15;
+  if (about.low == 2) code = run[LINE * (unit / 4) + byte] >> unit % 4 * 2 & 3;
+  if (about.high == 1) code |= (run[LINE * about.low + byte] >> unit & 1) << about.low;
+  if (about.high == 2) code |= (run[LINE * (about.low + unit / 4) + byte] >> unit % 4 * 2 & 3) << about.low;
+  if (about.table == TABLE_IQ4) code = IQ4_CODES[code];
+  if (about.table == TABLE_E2M1) code = E2M1_CODES[code];
+  return code - about.zero;
+}
+
+/* Some rows of a packed matrix as float32, out[count, inputs]: an embedding. */
+EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs, int64_t inputs,
+                           const int64_t *wanted, int64_t count, float *out) {
+  const int wrong = is_wrong(kind, inputs);
+  if (wrong) return wrong;
+  const Layout about = layout_of((Kind)kind);
+  for (int64_t index = 0; index < count; index++, out += inputs) {
+    if (wanted[index] < 0 || wanted[index] >= outputs) return NO_SHAPE;
+    const uint8_t *heads = packed + wanted[index] / TILE * tile_bytes(about, inputs);
+    const uint8_t *codes = heads + heads_bytes(about, inputs);
+    const int output = (int)(wanted[index] % TILE);
+    for (int64_t group = 0; group < inputs / about.group; group++) {
+      const int64_t run = group * about.group / RUN;
+      const uint8_t *head = heads + run / about.runs * head_bytes(about);
+      const int of_block = (int)(group % (about.runs * RUN / about.group));
+      const float scale = scale_at(about, head, of_block, output);
+      const float minimum = about.minimum ? (float)about.minimum * minimum_at(about, head, of_block, output) : 0.0f;
+      for (int i = 0; i < about.group; i++) {
+        const int input = (int)(group * about.group % RUN) + i;
+        const float value = (float)code_at(about, codes + run * run_bytes(about), output, input) * scale;
+        out[group * about.group + i] = about.minimum ? value + minimum : value;
+      }
+    }
+  }
+  return OK;
+}

@@ -1,0 +1,204 @@
+/* Products with a packed tile, written once for vectors of `W` 32-bit lanes. A file that includes this
+ * defines the lanes and what is done with them (see tiles_avx512.c):
+ *
+ *   TARGET              attribute of every function
+ *   W, VI, VF           lanes; vectors of 32-bit integers (4 W bytes) and of floats
+ *   LOAD(p) SHR(v, n) SHL(v, n) AND(v, byte) OR(a, b) LOOKUP(v, table)    on bytes; shifts in 16 bits
+ *   DOT(sum, codes, x, wide)     adds the 4 products of each lane; `wide`: codes are signed + 128
+ *   ZERO_OF(about)               what DOT leaves to be taken from a code
+ *   LANE_BYTE(v, j)              byte j of each lane
+ *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
+ *   LOAD_F16 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
+ *   STORE_BF16(p, v)
+ *   TILES                        the name of the table of functions
+ *
+ * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
+ * added in one order.
+ */
+#include "tiles_api.h"
+
+#include "codes.h"
+
+/* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
+HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
+  const Layout about = layout_of(kind);
+  const int per_run = RUN / about.group, units = about.group / UNIT;
+  const int chains = rows < 4 ? 2 : 1;
+  const int64_t runs = x->inputs / RUN;
+  VF total[8];
+  EACH_ROW total[m] = SET_F(0.0f);
+  for (int64_t run = 0; run < runs; run++) {
+    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
+    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
+    for (int part = 0; part < per_run; part++) {
+      const int group = (int)(run % about.runs) * per_run + part;
+      VI sum[8][2];
+      EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
+      UNROLL
+      for (int unit = 0; unit < units; unit++) {
+        VI code = unpacked(kind, codes, part * units + unit);
+        EACH_ROW {
+          const int8_t *numbers = x->numbers + (row + m) * x->inputs + run * RUN + (part * units + unit) * UNIT;
+          int32_t four;
+          __builtin_memcpy(&four, numbers, 4);
+          sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), about.zero == 128);
+        }
+      }
+      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
+      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+      EACH_ROW {
+        VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
+        total[m] = added(kind, total[m], TO_F(all), ZERO_OF(about), scale, minimum, x, place_of(x, row + m, run), part);
+      }
+    }
+  }
+  EACH_ROW STORE_F(out + m * TILE, total[m]);
+}
+
+/* As `dot_rows`, with float32 activations [rows, inputs]: four sums an output, of inputs 4i + j. */
+HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inputs, const float *x, float *out) {
+  const Layout about = layout_of(kind);
+  const int per_run = RUN / about.group, units = about.group / UNIT;
+  VF sum[4][UNIT];
+  EACH_ROW
+    for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
+  for (int64_t run = 0; run < inputs / RUN; run++) {
+    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
+    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
+    for (int part = 0; part < per_run; part++) {
+      const int group = (int)(run % about.runs) * per_run + part;
+      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
+      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+UNROLL
+      for (int unit = 0; unit < units; unit++) {
+        VI code = unpacked(kind, codes, part * units + unit);
+        const float *numbers = x + run * RUN + (part * units + unit) * UNIT;
+UNROLL
+        for (int j = 0; j < UNIT; j++) {
+          VF weight = weight_of(kind, code, j, scale, minimum);
+          EACH_ROW sum[m][j] = FMA(weight, SET_F(numbers[m * inputs + j]), sum[m][j]);
+        }
+      }
+    }
+  }
+  EACH_ROW
+    STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));
+}
+
+HERE void store_rows(const float *found, const int rows, int count, float *y, int64_t stride) {
+  EACH_ROW __builtin_memcpy(y + m * stride, found + m * TILE, sizeof(float) * count);
+}
+
+HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, const Quantized *x,
+                   int64_t row, int64_t end, float *y, int64_t stride) {
+  float found[8 * TILE];
+  const Tile at = tile_at(kind, packed, x->inputs, tile);
+#define ROWS(n)                                                                   \
+  for (; end - row >= n; row += n, y += n * stride) {                             \
+    for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
+    store_rows(found, n, count, y, stride);                                       \
+  }
+  ROWS(8) ROWS(4) ROWS(2) ROWS(1)
+#undef ROWS
+}
+
+HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, int64_t inputs,
+                    const float *x, int64_t rows, float *y, int64_t stride) {
+  float found[4 * TILE];
+  const Tile at = tile_at(kind, packed, inputs, tile);
+#define ROWS(n)                                                                   \
+  for (; rows >= n; rows -= n, x += n * inputs, y += n * stride) {                \
+    for (int lane = 0; lane < TILE; lane += W) wide_rows(kind, n, at, lane, inputs, x, found + lane); \
+    store_rows(found, n, count, y, stride);                                       \
+  }
+  ROWS(4) ROWS(2) ROWS(1)
+#undef ROWS
+}
+
+/* A tile as plain numbers: out[input * stride + output], of all 16 outputs. */
+HERE void plain_tile(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, void *out, int64_t stride, int is_bf16) {
+  const Layout about = layout_of(kind);
+  const int per_run = RUN / about.group, units = about.group / UNIT;
+  const Tile at = tile_at(kind, packed, inputs, tile);
+  for (int64_t run = 0; run < inputs / RUN; run++) {
+    const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
+    for (int lane = 0; lane < TILE; lane += W) {
+      const uint8_t *codes = at.codes + run * run_bytes(about) + 4 * lane;
+      for (int part = 0; part < per_run; part++) {
+        const int group = (int)(run % about.runs) * per_run + part;
+        VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
+        if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+UNROLL
+        for (int unit = 0; unit < units; unit++) {
+          VI code = unpacked(kind, codes, part * units + unit);
+UNROLL
+          for (int j = 0; j < UNIT; j++) {
+            const int64_t place = (run * RUN + (part * units + unit) * UNIT + j) * stride + lane;
+            VF weight = weight_of(kind, code, j, scale, minimum);
+            if (is_bf16) STORE_BF16((uint16_t *)out + place, weight);
+            else STORE_F((float *)out + place, weight);
+          }
+        }
+      }
+    }
+  }
+}
+
+/* Of the kinds, each compiled for itself. */
+#define KIND(kind)                                                                                                  \
+  TARGET static void dot_##kind(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,    \
+                                int64_t end, float *y, int64_t stride) {                                            \
+    dot_tile(kind, packed, tile, count, x, row, end, y, stride);                                                    \
+  }                                                                                                                 \
+  TARGET static void wide_##kind(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,    \
+                                 int64_t rows, float *y, int64_t stride) {                                          \
+    wide_tile(kind, packed, tile, count, inputs, x, rows, y, stride);                                               \
+  }                                                                                                                 \
+  TARGET static void plain_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, void *out, int64_t stride,   \
+                                  int is_bf16) {                                                                    \
+    plain_tile(kind, packed, tile, inputs, out, stride, is_bf16);                                                   \
+  }
+EACH_KIND(KIND)
+
+/* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
+TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
+  const int64_t runs = x->inputs / RUN;
+  for (int64_t count = begin * runs; count < end * runs; count++) {
+    const int64_t index = place_of(x, count / runs, count % runs);
+    const float *from = rows + count * RUN;
+    int8_t *to = x->numbers + count * RUN;
+    int32_t largest = 0;
+    for (int i = 0; i < RUN; i++) {
+      int32_t bits;
+      __builtin_memcpy(&bits, from + i, 4);
+      bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
+      largest = bits > largest ? bits : largest;
+    }
+    float peak;
+    __builtin_memcpy(&peak, &largest, 4);
+    const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
+    const float factor = is_small ? 0.0f : 127.0f / peak;
+    int32_t sums[2] = {0, 0};
+    for (int half = 0; half < 2; half++)
+      for (int i = half * 16; i < half * 16 + 16; i++) {
+        const float shifted = from[i] * factor + 12582912.0f; /* 1.5 * 2^23: rounds to an integer. */
+        int32_t bits;
+        __builtin_memcpy(&bits, &shifted, 4);
+        to[i] = (int8_t)(bits - 0x4b400000);
+        sums[half] += to[i];
+      }
+    /* A run with NaN or infinity gives NaN. */
+    const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
+    x->scales[index] = scale;
+    x->halves[0][index] = (float)sums[0];
+    x->halves[1][index] = (float)sums[1];
+    x->sums[index] = (float)(sums[0] + sums[1]);
+    x->offsets[index] = scale * (float)(sums[0] + sums[1]);
+  }
+}
+
+#undef DOT
+#define DOT(kind) [kind] = dot_##kind,
+#define WIDE(kind) [kind] = wide_##kind,
+#define PLAIN(kind) [kind] = plain_##kind,
+const Tiles TILES = {{EACH_KIND(DOT)}, {EACH_KIND(WIDE)}, {EACH_KIND(PLAIN)}, quantize_rows};

@@ -1,0 +1,65 @@
+/* AVX2 with FMA and F16C: 8 outputs a vector. VPMADDUBSW adds two products in 16 bits, which codes of
+ * up to 6 bits cannot fill; wider ones are split into magnitudes and signs.
+ */
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
+#define W 8
+#define VI __m256i
+#define VF __m256
+#define LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
+#define SHR(v, n) _mm256_srli_epi16(v, n)
+#define SHL(v, n) _mm256_slli_epi16(v, n)
+#define AND(v, byte) _mm256_and_si256(v, _mm256_set1_epi8(byte))
+#define OR(a, b) _mm256_or_si256(a, b)
+#define LOOKUP(v, table) _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))), v)
+#define DOT(sum, codes, x, wide) dot_bytes(sum, codes, x, wide)
+#define ZERO_OF(about) ((about).zero == 128 ? 0 : (about).zero)
+#define LANE_BYTE(v, j) _mm256_and_si256(_mm256_srli_epi32(v, 8 * (j)), _mm256_set1_epi32(255))
+#define SET_I(i) _mm256_set1_epi32(i)
+#define ADD_I(a, b) _mm256_add_epi32(a, b)
+#define SUB_I(a, b) _mm256_sub_epi32(a, b)
+#define TO_F(v) _mm256_cvtepi32_ps(v)
+#define SET_F(f) _mm256_set1_ps(f)
+#define ADD_F(a, b) _mm256_add_ps(a, b)
+#define SUB_F(a, b) _mm256_sub_ps(a, b)
+#define MUL_F(a, b) _mm256_mul_ps(a, b)
+#define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define STORE_F(p, v) _mm256_storeu_ps(p, v)
+#define LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define LOAD_U8(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define LOAD_I8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define LOAD_E8M0(p) power_of(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define STORE_BF16(p, v) store_bf16(p, v)
+#define TILES tiles_avx2
+
+TARGET static inline __m256i dot_bytes(__m256i sum, __m256i codes, __m256i x, const int wide) {
+  if (wide) {
+    const __m256i signs = _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
+    codes = _mm256_abs_epi8(signs);
+    x = _mm256_sign_epi8(x, signs);
+  }
+  const __m256i pairs = _mm256_maddubs_epi16(codes, x);
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+TARGET static inline __m256 power_of(__m256i exponent) {
+  /* Half of 2^(e - 127) as a float's bits; the two lowest are subnormal. */
+  const __m256i one = _mm256_set1_epi32(1), none = _mm256_setzero_si256();
+  __m256i bits = _mm256_slli_epi32(_mm256_max_epi32(_mm256_sub_epi32(exponent, one), none), 23);
+  bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x200000), _mm256_cmpeq_epi32(exponent, none));
+  bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x400000), _mm256_cmpeq_epi32(exponent, one));
+  return _mm256_castsi256_ps(bits);
+}
+
+TARGET static inline void store_bf16(void *place, __m256 value) {
+  __m256i bits = _mm256_castps_si256(value);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i halves = _mm256_packus_epi32(bits, bits);
+  _mm_storeu_si128((__m128i *)place, _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+}
+
+#include "tiles.h"
+#endif

@@ -1,0 +1,52 @@
+/* AVX-512 with VNNI: 16 outputs a vector, 64 products an instruction. */
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
+#define W 16
+#define VI __m512i
+#define VF __m512
+#define LOAD(p) _mm512_loadu_si512(p)
+#define SHR(v, n) _mm512_srli_epi16(v, n)
+#define SHL(v, n) _mm512_slli_epi16(v, n)
+#define AND(v, byte) _mm512_and_si512(v, _mm512_set1_epi8(byte))
+#define OR(a, b) _mm512_or_si512(a, b)
+#define LOOKUP(v, table) _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(table))), v)
+#define DOT(sum, codes, x, wide) _mm512_dpbusd_epi32(sum, codes, x)
+#define ZERO_OF(about) ((about).zero)
+#define LANE_BYTE(v, j) _mm512_and_si512(_mm512_srli_epi32(v, 8 * (j)), _mm512_set1_epi32(255))
+#define SET_I(i) _mm512_set1_epi32(i)
+#define ADD_I(a, b) _mm512_add_epi32(a, b)
+#define SUB_I(a, b) _mm512_sub_epi32(a, b)
+#define TO_F(v) _mm512_cvtepi32_ps(v)
+#define SET_F(f) _mm512_set1_ps(f)
+#define ADD_F(a, b) _mm512_add_ps(a, b)
+#define SUB_F(a, b) _mm512_sub_ps(a, b)
+#define MUL_F(a, b) _mm512_mul_ps(a, b)
+#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define STORE_F(p, v) _mm512_storeu_ps(p, v)
+#define LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define LOAD_U8(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define LOAD_I8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define LOAD_E8M0(p) power_of(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define STORE_BF16(p, v) store_bf16(p, v)
+#define TILES tiles_avx512
+
+TARGET static inline __m512 power_of(__m512i exponent) {
+  /* Half of 2^(e - 127) as a float's bits; the two lowest are subnormal. */
+  const __m512i one = _mm512_set1_epi32(1);
+  __m512i bits = _mm512_slli_epi32(_mm512_max_epi32(_mm512_sub_epi32(exponent, one), _mm512_setzero_si512()), 23);
+  bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(exponent, _mm512_setzero_si512()), _mm512_set1_epi32(0x200000));
+  bits = _mm512_mask_mov_epi32(bits, _mm512_cmpeq_epi32_mask(exponent, one), _mm512_set1_epi32(0x400000));
+  return _mm512_castsi512_ps(bits);
+}
+
+TARGET static inline void store_bf16(void *place, __m512 value) {
+  __m512i bits = _mm512_castps_si512(value);
+  __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  _mm256_storeu_si256((__m256i *)place, _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+}
+
+#include "tiles.h"
+#endif

@@ -1,0 +1,92 @@
+/* Any processor: 4 outputs a vector, in GCC's and Clang's vector extensions. On ARM with the dot
+ * product extension these are its instructions.
+ */
+#include <stdint.h>
+#if defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+typedef int32_t IntLanes __attribute__((vector_size(16)));
+typedef uint32_t BitLanes __attribute__((vector_size(16)));
+typedef uint16_t HalfLanes __attribute__((vector_size(16)));
+typedef uint8_t ByteLanes __attribute__((vector_size(16)));
+typedef float FloatLanes __attribute__((vector_size(16)));
+
+#define TARGET
+#define W 4
+#define VI IntLanes
+#define VF FloatLanes
+#define LOAD(p) load(p)
+#define SHR(v, n) ((IntLanes)((HalfLanes)(v) >> (n)))
+#define SHL(v, n) ((IntLanes)((HalfLanes)(v) << (n)))
+#define AND(v, byte) ((v) & set_int((byte) * 0x01010101))
+#define OR(a, b) ((a) | (b))
+#define LOOKUP(v, table) lookup(v, table)
+#define DOT(sum, codes, x, wide) dot_bytes(sum, codes, x, wide)
+#define ZERO_OF(about) ((about).zero == 128 ? 0 : (about).zero)
+#define LANE_BYTE(v, j) ((IntLanes)((BitLanes)(v) >> (8 * (j))) & set_int(255))
+#define SET_I(i) set_int(i)
+#define ADD_I(a, b) ((a) + (b))
+#define SUB_I(a, b) ((a) - (b))
+#define TO_F(v) __builtin_convertvector(v, FloatLanes)
+#define SET_F(f) set_float(f)
+#define ADD_F(a, b) ((a) + (b))
+#define SUB_F(a, b) ((a) - (b))
+#define MUL_F(a, b) ((a) * (b))
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define STORE_F(p, v) store_float(p, v)
+#define LOAD_F16(p) load_f16(p)
+#define LOAD_U8(p) ((FloatLanes){(p)[0], (p)[1], (p)[2], (p)[3]})
+#define LOAD_I8(p) ((FloatLanes){(int8_t)(p)[0], (int8_t)(p)[1], (int8_t)(p)[2], (int8_t)(p)[3]})
+#define LOAD_E8M0(p) ((FloatLanes){power_of((p)[0]), power_of((p)[1]), power_of((p)[2]), power_of((p)[3])})
+#define STORE_BF16(p, v) store_bf16(p, v)
+#define TILES tiles_plain
+
+#include "numbers.h"
+
+static inline IntLanes set_int(int32_t value) { return (IntLanes){value, value, value, value}; }
+
+static inline FloatLanes set_float(float value) { return (FloatLanes){value, value, value, value}; }
+
+static inline IntLanes load(const uint8_t *place) {
+  IntLanes found;
+  __builtin_memcpy(&found, place, sizeof found);
+  return found;
+}
+
+static inline IntLanes lookup(IntLanes codes, const uint8_t *table) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return (IntLanes)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)codes);
+#else
+  ByteLanes bytes = (ByteLanes)codes;
+  for (int i = 0; i < 16; i++) bytes[i] = table[bytes[i]];
+  return (IntLanes)bytes;
+#endif
+}
+
+static inline IntLanes dot_bytes(IntLanes sum, IntLanes codes, IntLanes x, const int wide) {
+  if (wide) codes ^= set_int((int32_t)0x80808080);
+#if defined(__ARM_FEATURE_DOTPROD)
+  return (IntLanes)vdotq_s32((int32x4_t)sum, (int8x16_t)codes, (int8x16_t)x);
+#else
+  for (int j = 0; j < 4; j++) /* Byte j of each lane, with its sign. */
+    sum += (((IntLanes)((BitLanes)codes << (24 - 8 * j))) >> 24) * (((IntLanes)((BitLanes)x << (24 - 8 * j))) >> 24);
+  return sum;
+#endif
+}
+
+static inline void store_float(float *place, FloatLanes value) { __builtin_memcpy(place, &value, sizeof value); }
+
+static inline FloatLanes load_f16(const uint8_t *place) {
+  FloatLanes found;
+  for (int i = 0; i < 4; i++) found[i] = from_f16(place + 2 * i);
+  return found;
+}
+
+static inline void store_bf16(uint16_t *place, FloatLanes value) {
+  BitLanes bits = (BitLanes)value;
+  bits = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
+  for (int i = 0; i < 4; i++) place[i] = (uint16_t)bits[i];
+}
+
+#include "tiles.h"

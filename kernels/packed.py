@@ -1,0 +1,203 @@
+"""Packed matrices: what a file stores, and what is made of it once so that it can be multiplied.
+
+`prepare` chooses how: by the kernels of `kernels/cpu` where a processor has them and they know the
+type, else by the reference, which unpacks a slice of rows for each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.blocks import block_of
+from hearth.kernels.cpu.layouts import LAYOUTS
+from hearth.kernels.cpu.library import CpuLibrary, cpu_library, parts_of
+from hearth.kernels.device import multiplies_tiles
+from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
+
+_DENSE_ROWS: Final = 128
+"""From so many rows on, tiles of bfloat16 are faster than sums of int8; see `TiledMatrix`. Printed
+by `benchmarks/packed.py`.
+"""
+_SLICE_NUMBERS: Final = 1 << 19
+"""Weights that are unpacked at a time: a megabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """Some rows of a matrix, all stored alike."""
+
+    weight: Tensor
+    """[..., rows, bytes of a row] uint8, or [..., rows, inputs] of a float dtype."""
+    packing: str = ""
+    """The GGUF type; "" for plain numbers."""
+
+    @property
+    def inputs(self) -> int:
+        """Elements of a row. Raises `ValueError` for an unknown type."""
+        if not self.packing:
+            return self.weight.shape[-1]
+        elements, size = block_of(self.packing)
+        return self.weight.shape[-1] // size * elements
+
+    def unpacked(self, dtype: torch.dtype) -> Tensor:
+        """[..., rows, inputs], of `dtype`."""
+        if not self.packing:
+            return self.weight.to(dtype)
+        return pick(DEQUANTIZE, self.weight.device)(self.packing, self.weight, dtype)
+
+
+class Prepared(Protocol):
+    """A matrix [outputs, inputs] that can be multiplied."""
+
+    @property
+    def outputs(self) -> int: ...
+
+    @property
+    def inputs(self) -> int: ...
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What it holds of memory."""
+
+    @property
+    def is_row_invariant(self) -> bool:
+        """A row's product has the same bits whatever other rows there are."""
+
+    @property
+    def kind(self) -> str:
+        """For people: the types of its parts, and what multiplies them."""
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """x · matrixᵀ: [..., inputs] -> [..., outputs] of the same dtype.
+
+        Raises:
+            ValueError: rows have another length.
+        """
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """[count, inputs] of `dtype`: the rows `ids` [count] int64."""
+
+
+def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
+    """Make a matrix of its parts, one below the other. They may be of different types: queries and
+    keys in Q4_K over values in Q6_K.
+
+    Args:
+        parts: [rows, ...] each, on one device. The result may hold them, or copies in another
+            order.
+        exact: products of a processor are made in float32 with the very numbers that the blocks
+            stand for; otherwise activations may be rounded to int8.
+
+    Raises:
+        ValueError: there are no parts, or rows have different lengths.
+    """
+    if not parts or len({part.inputs for part in parts}) != 1:
+        lengths = ", ".join(f"{part.inputs:,}" for part in parts) or "none"
+        raise ValueError(f"rows of a matrix have one length, not {lengths}")
+    library = cpu_library() if parts[0].weight.device.type == "cpu" else None
+    if library is not None and all(part.packing in LAYOUTS for part in parts):
+        return TiledMatrix(library, parts, exact=exact)
+    return BlockMatrix(parts)
+
+
+class BlockMatrix:
+    """The reference, for every type on every device: parts stay as they are stored."""
+
+    is_row_invariant = False
+
+    def __init__(self, parts: Sequence[PackedWeight]) -> None:
+        self.parts = tuple(parts)
+        self.inputs = parts[0].inputs
+        self.outputs = sum(part.weight.shape[-2] for part in parts)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(part.weight for part in self.parts)
+
+    @property
+    def kind(self) -> str:
+        return "+".join(part.packing or "plain" for part in self.parts)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        found = [self._times(x, part) for part in self.parts]
+        return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Of a matrix of one part."""
+        (part,) = self.parts
+        return PackedWeight(part.weight.index_select(0, ids), part.packing).unpacked(dtype)
+
+    def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
+        if not part.packing:
+            return pick(LINEAR, x.device)(x, part.weight, None)
+        return pick(PACKED_LINEAR, x.device)(x, part.packing, part.weight)
+
+
+class TiledMatrix:
+    """On a processor: in the order in which the kernels of `kernels/cpu` read it.
+
+    Many rows are multiplied in bfloat16 where the processor has tiles for it (AMX) and nothing has
+    to be exact: with weights that are unpacked into its cache, slice by slice.
+    """
+
+    def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
+        self._library = library
+        self._packed = [
+            (part.packing, library.pack(part.packing, part.weight), len(part.weight))
+            for part in parts
+        ]
+        self._parts = parts_of(self._packed)
+        self._exact = exact
+        self._is_dense = not exact and multiplies_tiles()
+        self.inputs = parts[0].inputs
+        self.outputs = sum(outputs for _, _, outputs in self._packed)
+
+    @property
+    def is_row_invariant(self) -> bool:
+        return not self._is_dense
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for _, tensor, _ in self._packed)
+
+    @property
+    def kind(self) -> str:
+        packings = "+".join(packing for packing, _, _ in self._packed)
+        return f"{packings}, {self._library.instructions}{', exact' if self._exact else ''}"
+
+    def matmul(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.inputs:
+            raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, self.inputs).to(torch.float32).contiguous()
+        if self._is_dense and len(rows) >= _DENSE_ROWS:
+            found = self._dense(rows)
+        else:
+            found = self._library.multiply(self._parts, self.outputs, rows, exact=self._exact)
+        return found.view(*x.shape[:-1], self.outputs).to(x.dtype)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Of a matrix of one part."""
+        ((packing, packed, outputs),) = self._packed
+        return self._library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
+
+    def _dense(self, rows: Tensor) -> Tensor:
+        """[rows, inputs] float32 -> [rows, outputs] float32."""
+        half = rows.to(torch.bfloat16)
+        found = torch.empty((len(rows), self.outputs), dtype=torch.float32)
+        step = max(1, _SLICE_NUMBERS // (16 * self.inputs))
+        column = 0
+        for packing, packed, outputs in self._packed:
+            tiles = -(-outputs // 16)
+            for start in range(0, tiles, step):
+                some = range(start, min(start + step, tiles))
+                weight = self._library.plain(packing, packed, self.inputs, some, torch.bfloat16)
+                end = min(16 * some.stop, outputs)
+                count = end - 16 * start
+                found[:, column : column + count] = torch.mm(half, weight)[:, :count]
+                column += count
+        return found

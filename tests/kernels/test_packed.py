@@ -1,0 +1,242 @@
+"""Products with packed matrices are those with the numbers that their blocks stand for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from hearth.kernels import packed, packed_linear
+from hearth.kernels.blocks import block_of, packings, scale_offsets
+from hearth.kernels.cpu.build_library import build, is_current, library_path
+from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, multiplied
+from hearth.kernels.cpu.library import CpuLibrary, Instructions, cpu_library
+from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
+
+ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+
+
+def drawn(packing: str, rows: int, inputs: int, seed: int = 0) -> PackedWeight:
+    """Blocks of random bytes with scales that are of some size."""
+    rng = np.random.default_rng(seed)
+    elements, size = block_of(packing)
+    blocks = rng.integers(0, 256, (rows, inputs // elements, size), dtype=np.uint8)
+    for offset in scale_offsets(packing):
+        scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
+    if packing == "MXFP4":
+        blocks[:, :, 0] = rng.integers(0, 128, blocks.shape[:2])
+    return PackedWeight(torch.from_numpy(blocks.reshape(rows, -1)), packing)
+
+
+def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
+    """Squares of what `found` is off, as a share of those of the product in float64."""
+    wanted = x.double() @ weight.double().T
+    return float((found - wanted).square().sum() / wanted.square().sum())
+
+
+@pytest.fixture(params=["plain", "avx2", "avx512"])
+def library(request: pytest.FixtureRequest) -> CpuLibrary:
+    """Every set of instructions that this processor has."""
+    instructions: Instructions = request.param
+    try:
+        return CpuLibrary(library_path(), instructions)
+    except ValueError:
+        pytest.skip(f"this processor has no {instructions}")
+
+
+@pytest.fixture
+def fresh_seed(request: pytest.FixtureRequest) -> int:
+    """Another one in every run, which a failure names."""
+    seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
+    print(f"seed {seed}")
+    return seed
+
+
+# The kernels of processors.
+
+
+@pytest.mark.parametrize("packing", LAYOUTS)
+def test_a_tiled_matrix_holds_what_the_blocks_hold(packing: str, library: CpuLibrary) -> None:
+    weight = drawn(packing, 37, 512)
+    exact = weight.unpacked(torch.float32)
+    tiles = library.pack(packing, weight.weight)
+    ids = torch.tensor([36, 0, 17, 17])
+    assert torch.equal(library.rows(packing, tiles, 37, 512, ids), exact[ids])
+    for dtype in (torch.float32, torch.bfloat16):
+        plain = library.plain(packing, tiles, 512, range(1, 3), dtype)
+        assert torch.equal(plain.T[:21], exact[16:].to(dtype)) and not plain[:, 21:].any()
+
+
+@pytest.mark.parametrize("packing", LAYOUTS)
+def test_products_are_near_and_do_not_depend_on_other_rows(
+    packing: str, library: CpuLibrary, fresh_seed: int
+) -> None:
+    inputs = 512
+    weight = drawn(packing, 37, inputs, fresh_seed)
+    plain = weight.unpacked(torch.float32)
+    x = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(fresh_seed))
+    for exact, limit in ((True, 1e-5), (False, 5e-4)):
+        matrix = TiledMatrix(library, [weight], exact=exact)
+        matrix._is_dense = False
+        whole = matrix.matmul(x)
+        for rows in ROWS:
+            found = matrix.matmul(x[:rows])
+            assert error(found, x[:rows], plain) < limit
+            assert torch.equal(found, whole[:rows]) and torch.equal(
+                matrix.matmul(x[-rows:]), whole[-rows:]
+            )
+
+
+@pytest.mark.parametrize("rows", [1, 20])
+def test_what_is_not_finite_is_not_hidden(rows: int, library: CpuLibrary) -> None:
+    """A row with NaN or infinity has no finite products; those of other rows are as ever."""
+    matrix = TiledMatrix(library, [drawn("Q4_K", 16, 256)], exact=False)
+    x = torch.ones(rows + 2, 256)
+    x[rows, 3], x[rows + 1, 200] = torch.nan, torch.inf
+    x[0] = 1e-38  # A scale for it would have no finite reciprocal.
+    found = matrix.matmul(x)
+    assert not torch.isfinite(found[rows:]).any() and torch.isfinite(found[:rows]).all()
+    assert not found[0].any()
+
+
+def test_many_rows_go_through_bfloat16_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packed, "multiplies_tiles", lambda: True)
+    monkeypatch.setattr(packed, "_SLICE_NUMBERS", 5 * 16 * 256)
+    parts = [drawn("Q4_K", 100, 256), drawn("Q8_0", 37, 256, 1)]
+    matrix = prepare(parts, exact=False)
+    assert not matrix.is_row_invariant and prepare(parts, exact=True).is_row_invariant
+    x = torch.randn(packed._DENSE_ROWS, 256)
+    plain = torch.cat([part.unpacked(torch.float32) for part in parts])
+    few, many = matrix.matmul(x[1:]), matrix.matmul(x)
+    assert error(few, x[1:], plain) < 5e-4 and error(many, x, plain) < 5e-4
+    assert not torch.equal(many[1:], few)
+
+
+def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
+    threads = torch.get_num_threads()
+    weight = drawn("Q4_K", 1000, 256)
+    matrix = TiledMatrix(library, [weight], exact=False)
+    x = torch.randn(20, 256)
+    try:
+        found = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(matrix.matmul(x))
+        assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_the_library_cannot_do_is_refused(library: CpuLibrary) -> None:
+    weight = drawn("Q4_K", 4, 256)
+    tiles = library.pack("Q4_K", weight.weight)
+    with pytest.raises(ValueError, match="shape"):
+        library.rows("Q4_K", tiles, 4, 256, torch.tensor([4]))
+    with pytest.raises(ValueError, match="shape"):
+        library.plain("Q4_K", tiles, 100, range(1), torch.float32)
+    with pytest.raises(ValueError, match="256 inputs, not 32"):
+        TiledMatrix(library, [weight], exact=False).matmul(torch.zeros(1, 32))
+
+
+def test_kernels_can_be_forced_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = drawn("Q4_0", 4, 32)
+    for forced, kind in (("plain", "Q4_0, plain"), ("off", "Q4_0"), ("sse", "Q4_0")):
+        monkeypatch.setenv(FORCE, forced)
+        cpu_library.cache_clear()
+        assert prepare([weight], exact=False).kind == kind
+        assert bool(multiplied()) == (forced != "off")
+    cpu_library.cache_clear()
+
+
+def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_current(), "run `make`"
+    monkeypatch.setattr("hearth.kernels.cpu.library.version", lambda: "0" * 12)
+    with pytest.raises(ValueError, match="other sources"):
+        CpuLibrary(library_path())
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="no compiler")
+def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
+    from hearth.kernels.cpu.build_library import NoCompiler
+
+    with pytest.raises(NoCompiler, match="no-such-compiler"):
+        build(tmp_path, ["no-such-compiler"])
+    with pytest.raises(NoCompiler, match="-no-such-flag"):
+        build(tmp_path, ["cc", "-no-such-flag"])
+    assert not list(tmp_path.rglob("*.o"))
+
+
+# The reference.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packing", packings())
+def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -> None:
+    if packing in ("F32", "F16", "BF16"):
+        pytest.skip("not packed")
+    part = drawn(packing, 5, 256)
+    part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere
+    matrix = BlockMatrix([part])
+    for shape in ((256,), (1, 256), (3, 5, 256)):
+        x = torch.randn(shape, dtype=dtype)
+        found, wanted = matrix.matmul(x), functional.linear(x, part.unpacked(dtype))
+        scale = wanted.float().abs().max()
+        assert found.dtype == dtype and found.shape == wanted.shape
+        assert (found.float() - wanted.float()).abs().max() <= TOLERANCE[dtype] * scale
+
+
+def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    unpack = packed_linear.dequantize_into
+
+    def counting(packing: str, blocks: torch.Tensor, out: torch.Tensor) -> None:
+        sizes.append(out.nbytes)
+        unpack(packing, blocks, out)
+
+    monkeypatch.setattr(packed_linear, "dequantize_into", counting)
+    part = drawn("Q8_0", 5000, 512)
+    x = torch.randn(2, 512)
+    found = BlockMatrix([part]).matmul(x)
+    assert len(sizes) > 1 and max(sizes) <= 64 << 20
+    assert error(found, x, part.unpacked(torch.float32)) < 1e-10
+
+
+@pytest.mark.parametrize("is_tiled", [True, False])
+def test_parts_of_different_types(is_tiled: bool) -> None:
+    """Queries and keys in one type, values in another, and perhaps rows that are not packed."""
+    parts = [drawn("Q4_K", 8, 256), drawn("Q6_K", 4, 256, 1)]
+    if not is_tiled:
+        parts.append(PackedWeight(torch.randn(5, 256)))
+    matrix = prepare(parts, exact=True)
+    assert isinstance(matrix, TiledMatrix if is_tiled else BlockMatrix)
+    x = torch.randn(256, 6).t()  # Not contiguous.
+    plain = torch.cat([part.unpacked(torch.float32) for part in parts])
+    assert error(matrix.matmul(x), x, plain) < 1e-10
+    assert (matrix.inputs, matrix.outputs) == (256, 12 if is_tiled else 17)
+    assert "Q4_K+Q6_K" in matrix.kind
+
+
+@pytest.mark.parametrize("packing", ["Q4_K", "IQ2_S"])
+def test_rows_of_an_embedding(packing: str) -> None:
+    part = drawn(packing, 50, 256)
+    matrix, ids = prepare([part], exact=False), torch.tensor([3, 0, 49, 3])
+    for dtype in DTYPES:
+        assert torch.equal(matrix.rows(ids, dtype), part.unpacked(dtype)[ids])
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        prepare([drawn("Q8_0", 4, 32), drawn("Q8_0", 4, 64)], exact=False)
+    with pytest.raises(ValueError, match="one length, not none"):
+        prepare([], exact=False)
+    with pytest.raises(ValueError, match="32 inputs, not 33"):
+        BlockMatrix([drawn("Q8_0", 4, 32)]).matmul(torch.zeros(1, 33))
