@@ -10,7 +10,7 @@ from types import MappingProxyType
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.deep_call import call_deeply
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.text.vocab.base import pair_ids, refuse_surrogates
+from hearth.backends.text.vocab.base import refuse_surrogates
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
@@ -24,6 +24,8 @@ _STACK_BYTES_PER_CHAR = 512
 """Many vocabularies cut text into words by `std::regex`, which recurses for each character of a
 word: 324 bytes with GCC's."""
 _LONGEST_RUN = 512 * 1024
+_PLACES = re.compile(r"(\{query\}|\{document\})")
+"""What a template for ranking has in the place of the question and the text."""
 
 
 class LlamaTokenizer:
@@ -110,20 +112,27 @@ class LlamaTokenizer:
         return begin + call_deeply(lambda: self._tokenize(data, special), stack_bytes) + end
 
     def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol)."""
+        """Token ids of a question and a text (see the protocol): as the model's own template for
+        ranking says; without one closed by its end token and separated as llama.cpp's server does.
+        """
         api, vocab = self._api, self._model.vocab
+        template = self._model.metadata("tokenizer.chat_template.rerank")
+        if template is not None:
+            ids: list[int] = []
+            places = {"{query}": query, "{document}": text}
+            for part in _PLACES.split(template):
+                typed = part in places
+                ids += self.encode(places.get(part, part), special=not typed, add_bos=False)
+            return ids
         separator = int(api.llama_vocab_sep(vocab))
         closing = int(api.llama_vocab_eos(vocab))
         if closing < 0:
             closing = separator
-        return pair_ids(
-            self.encode,
-            query,
-            text,
-            self._model.metadata("tokenizer.chat_template.rerank"),
-            end=[closing] if api.llama_vocab_get_add_eos(vocab) and closing >= 0 else [],
-            between=[separator] if api.llama_vocab_get_add_sep(vocab) and separator >= 0 else [],
-        )
+        end = [closing] if api.llama_vocab_get_add_eos(vocab) and closing >= 0 else []
+        between = [separator] if api.llama_vocab_get_add_sep(vocab) and separator >= 0 else []
+        first = self.encode(query, special=False, add_bos=True)
+        second = self.encode(text, special=False, add_bos=False)
+        return [*first, *end, *between, *second, *end]
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         """The bytes of one token (see the protocol).

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Vector:
     ids: list[int]
 
 
-def files(pattern: str) -> list[object]:
+def files(pattern: str) -> list[Any]:
     """Parameters for a test over the files that match, or one that skips with the reason."""
     tree = vocabularies.found_tree()
     found = sorted(tree.glob(pattern)) if tree is not None else []

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Protocol
 
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.text.vocab.special_ids import SpecialIds
-
-_PLACES: Final = re.compile(r"(\{query\}|\{document\})")
 
 
 class BaseTokenizer:
@@ -62,33 +58,11 @@ class BaseTokenizer:
         joined = b"".join(self.piece(token_id, special=special) for token_id in ids)
         return joined.decode("utf-8", "replace")
 
-
-class Encode(Protocol):
-    """`Tokenizer.encode`."""
-
-    def __call__(self, text: str, *, special: bool, add_bos: bool) -> list[int]: ...
-
-
-def pair_ids(
-    encode: Encode,
-    query: str,
-    text: str,
-    template: str | None,
-    *,
-    end: list[int],
-    between: list[int],
-) -> list[int]:
-    """Token ids of a question and a text: as `template` says, the model's own for ranking; without
-    it the two are closed by `end` and separated by `between`, as llama.cpp's server does.
-    """
-    if template is None:
-        first = encode(query, special=False, add_bos=True)
-        return [*first, *end, *between, *encode(text, special=False, add_bos=False), *end]
-    ids: list[int] = []
-    for part in _PLACES.split(template):
-        typed = {"{query}": query, "{document}": text}.get(part)
-        ids += encode(part if typed is None else typed, special=typed is None, add_bos=False)
-    return ids
+    def encode_pair(self, query: str, text: str) -> list[int]:
+        """Raises `UnsupportedParameter`: the native runner does not rank texts."""
+        raise UnsupportedParameter(
+            "model", "The native runner does not rank texts.", "Use --backend llamacpp."
+        )
 
 
 def refuse_surrogates(text: str) -> None:

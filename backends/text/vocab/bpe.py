@@ -4,9 +4,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from hearth.backends.text.vocab.byte_alphabet import to_characters
 from hearth.backends.text.vocab.merges import SPACE_MARK, Chunks, WordCache, merged
@@ -20,42 +18,25 @@ class BpeEncoder:
     Args:
         ids: of the tokens that text may become, by their text.
         merges: "left right" in the order of their rank.
-        escapes_spaces: spaces become ▁ before merging (vocabularies made from SentencePiece's).
     """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        merges: Sequence[str],
-        kind: PreType,
-        *,
-        escapes_spaces: bool = False,
-        keeps_newlines: bool = False,
-    ) -> None:
+    def __init__(self, ids: Mapping[str, int], merges: Sequence[str], kind: PreType) -> None:
         self._ids = ids
         # Of a merge that is listed twice, the first rank counts.
         self._ranks = {merges[rank]: rank for rank in range(len(merges) - 1, -1, -1)}
-        self._kind = kind
-        self._escapes_spaces = escapes_spaces
-        self._keeps_newlines = keeps_newlines
+        self._ignores_merges = kind.ignore_merges
         self._cutter = WordCutter(kind.steps)
         self._cache = WordCache(self._encode_word)
-        self._chunks = Chunks(merge.replace(" ", "", 1) for merge in merges if escapes_spaces)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
         """Token ids of `text`; `at_start` makes no difference to this kind."""
         del at_start
-        if self._escapes_spaces:
-            text = text.replace(" ", SPACE_MARK)
-            words = [chunk for word in self._cutter.cut(text) for chunk in self._chunks.cut(word)]
-        else:
-            words = self._cutter.cut(text)
-        return self._cache.ids(words)
+        return self._cache.ids(self._cutter.cut(text))
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        written = to_characters(word.encode()) if self._kind.is_byte_level else word
+        written = to_characters(word.encode())
         known = self._ids.get(written)
-        if known is not None and (self._kind.ignore_merges or self._is_kept(word)):
+        if known is not None and self._ignores_merges:
             return (known,)
         ids: list[int] = []
         for part in merged(list(written), self._rank):
@@ -66,44 +47,13 @@ class BpeEncoder:
                 ids.append(found)
         return tuple(ids)
 
-    def _is_kept(self, word: str) -> bool:
-        """Lines between paragraphs are one token where there is one (Gemma 4)."""
-        return self._keeps_newlines and not word.strip("\n")
-
     def _rank(self, left: str, right: str) -> int | None:
         return self._ranks.get(f"{left} {right}")
 
     def _spelled(self, part: str) -> list[int]:
         """The bytes of what is no token, as far as there are tokens for them."""
-        data = part.encode()
-        names = [chr(b) if b < 0x80 else "" for b in data]
-        if not self._kind.is_byte_level:
-            names = [f"<0x{byte:02X}>" for byte in data]
+        names = (chr(byte) for byte in part.encode() if byte < 0x80)
         return [self._ids[name] for name in names if name in self._ids]
-
-
-_WHITE_SPACE: Final = re.compile(
-    r"[ \t-\r\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
-)
-
-
-class SpacelessEncoder:
-    """For vocabularies of words without the white space between them ("whitespace"): what stands
-    between is dropped, so text does not come back as it was.
-    """
-
-    def __init__(self, words: BpeEncoder, *, lowercase: bool) -> None:
-        self._words = words
-        self._lowercase = lowercase
-
-    def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Token ids of `text`."""
-        parts = _WHITE_SPACE.split(text)
-        if self._lowercase:
-            parts = ["".join(char.lower()[0] for char in part) for part in parts]
-        return [
-            token for part in parts if part for token in self._words.encode(part, at_start=at_start)
-        ]
 
 
 class SentencePieceEncoder:

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
-from hearth.backends.text.vocab.base import BaseTokenizer, pair_ids, refuse_surrogates
-from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder, SpacelessEncoder
+from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
+from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
-from hearth.backends.text.vocab.gguf_vocabulary import (
-    BPE_MODELS,
-    BPE_WORDS,
-    SENTENCE_PIECE,
-    UNIGRAM,
-    WORD_PIECE,
-    GgufVocabulary,
-)
+from hearth.backends.text.vocab.gguf_vocabulary import BPE, GgufVocabulary
 from hearth.backends.text.vocab.merges import SPACE_MARK
 from hearth.backends.text.vocab.partition import Partition
-from hearth.backends.text.vocab.unigram import UnigramEncoder
-from hearth.backends.text.vocab.word_piece import WordPieceEncoder
 from hearth.quant.gguf.types import TokenKind
 
 _UNSPOKEN: Final = (TokenKind.CONTROL, TokenKind.UNKNOWN)
 _RECOGNISED: Final = (*_UNSPOKEN, TokenKind.USER_DEFINED)
-
-
-class Encoder(Protocol):
-    """Text without special tokens to ids. Thread-safe."""
-
-    def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Token ids of `text`; `at_start`: nothing stands before it, or a special token."""
-        ...
 
 
 class GgufTokenizer(BaseTokenizer):
@@ -89,58 +72,18 @@ class GgufTokenizer(BaseTokenizer):
             else:
                 ids += self._encoder.encode(part, at_start=at_start)
                 at_start = False
-        closing = self._closing_id()
-        if add_eos and closing is not None:
-            ids.append(closing)
+        if add_eos and vocabulary.adds_eos and vocabulary.eos is not None:
+            ids.append(vocabulary.eos)
         return ids
-
-    def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol)."""
-        vocabulary = self._vocabulary
-        separator = vocabulary.separator
-        closing = separator if vocabulary.eos is None else vocabulary.eos
-        return pair_ids(
-            self.encode,
-            query,
-            text,
-            vocabulary.rank_template,
-            end=[closing] if vocabulary.adds_eos and closing is not None else [],
-            between=[separator] if vocabulary.adds_separator and separator is not None else [],
-        )
 
     def _written(self, token_id: int | None) -> str:
         return "" if token_id is None else self.decode([token_id])
 
-    def _closing_id(self) -> int | None:
-        vocabulary = self._vocabulary
-        if vocabulary.model == WORD_PIECE:
-            return vocabulary.separator
-        return vocabulary.eos if vocabulary.adds_eos else None
 
-
-def _encoder(vocabulary: GgufVocabulary) -> Encoder:
+def _encoder(vocabulary: GgufVocabulary) -> BpeEncoder | SentencePieceEncoder:
     ids = vocabulary.spellable()
-    if vocabulary.model in BPE_MODELS:
-        words = BpeEncoder(
-            ids,
-            vocabulary.merges,
-            vocabulary.pre,
-            escapes_spaces=vocabulary.escapes_spaces,
-            keeps_newlines=vocabulary.keeps_newlines,
-        )
-        if vocabulary.model == BPE_WORDS:
-            return SpacelessEncoder(words, lowercase=vocabulary.lowercase)
-        return words
-    if vocabulary.model == WORD_PIECE:
-        return WordPieceEncoder(
-            ids,
-            0 if vocabulary.unknown is None else vocabulary.unknown,
-            lowercase=vocabulary.lowercase,
-            strip_accents=vocabulary.strip_accents,
-        )
-    if vocabulary.model == UNIGRAM:
-        return UnigramEncoder(vocabulary)
-    assert vocabulary.model == SENTENCE_PIECE
+    if vocabulary.model == BPE:
+        return BpeEncoder(ids, vocabulary.merges, vocabulary.pre)
     return SentencePieceEncoder(ids, vocabulary.scores, adds_space=vocabulary.adds_space)
 
 
@@ -151,7 +94,6 @@ def _ids_of(tokens: Mapping[int, TokenKind], *kinds: TokenKind) -> list[int]:
 def _partition(vocabulary: GgufVocabulary, special: Iterable[int]) -> Partition:
     return Partition(
         {vocabulary.tokens[ident]: ident for ident in special},
-        strips_before=vocabulary.strips_before,
         strips_after=vocabulary.strips_after,
     )
 
@@ -164,6 +106,6 @@ def _piece(vocabulary: GgufVocabulary, text: str, kind: TokenKind) -> bytes:
         return bytes((int(text[3:5], 16),))
     if kind is not TokenKind.NORMAL:
         return b""
-    if vocabulary.escapes_spaces:
+    if vocabulary.model != BPE:
         return text.replace(SPACE_MARK, " ").encode("utf-8", "surrogateescape")
     return to_bytes(text)

@@ -20,16 +20,10 @@ from hearth.quant.gguf.values import NumberArray, StringArray
 
 PREFIX: Final = "tokenizer.ggml."
 Name = TypeVar("Name")
-SENTENCE_PIECE, WORD_PIECE, UNIGRAM, BPE, BPE_SPACES, BPE_WORDS = (
-    "llama",
-    "bert",
-    "t5",
-    "gpt2",
-    "gemma4",
-    "whitespace",
-)
-"""Values of `tokenizer.ggml.model`."""
-BPE_MODELS: Final = (BPE, BPE_SPACES, BPE_WORDS)
+SENTENCE_PIECE, BPE = "llama", "gpt2"
+"""Values of `tokenizer.ggml.model`: those of the families that the native runner knows."""
+_KEEP_TEXT: Final = (SENTENCE_PIECE, BPE, "gemma4")
+"""Kinds whose tokens are parts of the text itself."""
 
 
 def longest_token_bytes(file: GgufFile) -> int:
@@ -37,7 +31,7 @@ def longest_token_bytes(file: GgufFile) -> int:
     bytes in its list of tokens than in a text.
     """
     tokens = file.metadata.get(f"{PREFIX}tokens")
-    keeps_text = file.metadata.get(f"{PREFIX}model") in (SENTENCE_PIECE, BPE, BPE_SPACES)
+    keeps_text = file.metadata.get(f"{PREFIX}model") in _KEEP_TEXT
     return tokens.longest_bytes if keeps_text and isinstance(tokens, StringArray) else 0
 
 
@@ -47,21 +41,13 @@ class _Defaults:
 
     bos: int | None = None
     eos: int | None = None
-    unknown: int | None = None
-    separator: int | None = None
     adds_bos: bool = False
-    adds_eos: bool = False
-    adds_separator: bool = False
     adds_space: bool = False
 
 
 _DEFAULTS: Final[Mapping[str, _Defaults]] = {
-    SENTENCE_PIECE: _Defaults(bos=1, eos=2, unknown=0, adds_bos=True, adds_space=True),
-    WORD_PIECE: _Defaults(bos=101, unknown=100, separator=102, adds_bos=True, adds_separator=True),
+    SENTENCE_PIECE: _Defaults(bos=1, eos=2, adds_bos=True, adds_space=True),
     BPE: _Defaults(bos=11, eos=11),
-    BPE_WORDS: _Defaults(bos=11, eos=11),
-    BPE_SPACES: _Defaults(),
-    UNIGRAM: _Defaults(eos=1, unknown=2, adds_eos=True),
 }
 NAMED_TOKENS: Final[Mapping[str, str]] = {
     "unk_token": f"{PREFIX}unknown_token_id",
@@ -89,41 +75,23 @@ class GgufVocabulary:
 
     model: str
     pre: PreType
-    """Of byte-pair encoding; the default's for other kinds."""
-    keeps_newlines: bool
+    """Of byte-pair encoding; the default's for the other kind."""
     tokens: list[str]
     """Bytes that are not UTF-8 are lone surrogates, which no text has."""
     kinds: list[TokenKind]
     scores: list[float]
     merges: list[str]
-    charsmap: bytes
-    """SentencePiece's compiled normalisation; b"" where there is none."""
     special: SpecialIds
     bos: int | None
     eos: int | None
-    unknown: int | None
-    separator: int | None
     named: Mapping[str, int]
     """Those that the file itself says, by the names that chat templates give them."""
     adds_bos: bool
     adds_eos: bool
-    adds_separator: bool
     adds_space: bool
     """Text begins with a space, as every word does."""
-    merges_spaces: bool
-    lowercase: bool
-    strip_accents: bool
-    strips_before: frozenset[int]
-    """Special tokens that swallow the white space before them."""
     strips_after: frozenset[int]
-    rank_template: str | None
-
-    @property
-    def escapes_spaces(self) -> bool:
-        """A space is written ▁ in tokens."""
-        return self.model not in BPE_MODELS or (
-            not self.pre.is_byte_level and self.model != BPE_WORDS
-        )
+    """Special tokens that swallow the white space after them."""
 
     def spellable(self) -> dict[str, int]:
         """Ids of the tokens that ordinary text may become: all but those that models read as
@@ -136,9 +104,8 @@ class GgufVocabulary:
         }
 
 
-def kind_of_vocabulary(file: GgufFile) -> tuple[str, str, PreType]:
-    """What a file says as `tokenizer.ggml.model` and `tokenizer.ggml.pre`, and what that stands
-    for.
+def kind_of_vocabulary(file: GgufFile) -> tuple[str, PreType]:
+    """What a file says as `tokenizer.ggml.model`, and what its `tokenizer.ggml.pre` stands for.
 
     Raises:
         UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
@@ -150,14 +117,14 @@ def kind_of_vocabulary(file: GgufFile) -> tuple[str, str, PreType]:
             f" in: {', '.join(sorted(_DEFAULTS))} are.",
             "Use --backend llamacpp.",
         )
-    name = "gemma4" if model == BPE_SPACES else str(file.value(PREFIX + "pre", ""))
-    pre = pre_type(name) if model in BPE_MODELS else PreType(())
+    name = str(file.value(PREFIX + "pre", ""))
+    pre = pre_type(name) if model == BPE else PreType(())
     if pre is None:
         raise UnsupportedModel(
             f"{file.path.name} cuts words in the way {name!r}, which this version does not know.",
             "Use --backend llamacpp, or update Hearth.",
         )
-    return model, name, pre
+    return model, pre
 
 
 def read_vocabulary(file: GgufFile) -> GgufVocabulary:
@@ -167,45 +134,29 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
         CorruptFile: a list is missing.
     """
-    model, name, pre = kind_of_vocabulary(file)
+    model, pre = kind_of_vocabulary(file)
     tokens = _tokens(file)
     ids = {text: ident for ident, text in enumerate(tokens)}
     defaults = _DEFAULTS[model]
-    bos = defaults.bos if pre.has_default_bos else None
     eos = _id(file, ("eos_token_id",), len(tokens), defaults.eos)
     special = special_ids(ids, _given_roles(file, len(tokens), eos))
-    lowercase = bool(file.value("tokenizer.ggml.normalizer.lowercase", model != BPE_WORDS))
-    keeps_newlines = name in ("gemma4", "granite-embed-multi-311m")
     kinds = _kinds(file, len(tokens), special)
-    before, after = _strips(file, name, ids, kinds)
-    rank_template = file.value("tokenizer.chat_template.rerank")
     named = {name: (key.removeprefix(PREFIX),) for name, key in NAMED_TOKENS.items()}
-    scores, charsmap = _numbers(file, "scores"), _numbers(file, "precompiled_charsmap")
     return GgufVocabulary(
         model=model,
         pre=pre,
-        keeps_newlines=keeps_newlines,
         tokens=tokens,
         kinds=kinds,
-        scores=[float(score) for score in scores] or [0.0] * len(tokens),
-        merges=_strings(file, "merges") or [] if model in BPE_MODELS else [],
-        charsmap=bytes(int(byte) & 0xFF for byte in charsmap) if model == UNIGRAM else b"",
+        scores=[float(score) for score in _numbers(file, "scores")] or [0.0] * len(tokens),
+        merges=_strings(file, "merges") or [] if model == BPE else [],
         special=special,
-        bos=_id(file, ("bos_token_id",), len(tokens), bos),
+        bos=_id(file, ("bos_token_id",), len(tokens), defaults.bos),
         eos=eos,
-        unknown=_id(file, ("unknown_token_id",), len(tokens), defaults.unknown),
-        separator=_id(file, ("seperator_token_id",), len(tokens), defaults.separator),
         named=_ids(file, named, len(tokens)),
-        adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos) or keeps_newlines,
-        adds_eos=_flag(file, "add_eos_token", defaults.adds_eos),
-        adds_separator=_flag(file, "add_sep_token", defaults.adds_separator or pre.adds_separator),
+        adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos),
+        adds_eos=_flag(file, "add_eos_token", False),
         adds_space=_flag(file, "add_space_prefix", defaults.adds_space),
-        merges_spaces=_flag(file, "remove_extra_whitespaces", False),
-        lowercase=lowercase,
-        strip_accents=bool(file.value("tokenizer.ggml.normalizer.strip_accents", lowercase)),
-        strips_before=before,
-        strips_after=after,
-        rank_template=rank_template if isinstance(rank_template, str) else None,
+        strips_after=_strips_after(file, ids, kinds),
     )
 
 
@@ -286,27 +237,13 @@ def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[TokenKind]:
     return kinds
 
 
-def _strips(
-    file: GgufFile, pre: str, ids: Mapping[str, int], kinds: list[TokenKind]
-) -> tuple[frozenset[int], frozenset[int]]:
-    """Tokens that swallow white space before, and after. No file says it, so llama.cpp goes by
-    names, and so do we.
+def _strips_after(file: GgufFile, ids: Mapping[str, int], kinds: list[TokenKind]) -> frozenset[int]:
+    """Tokens that swallow white space after them: Phi 3's. No file says it, so llama.cpp goes by
+    the model's name, and so do we.
     """
     name = str(file.value("general.name", "")).lower()
-    architecture = str(file.value("general.architecture", ""))
-    masks = ""
-    if pre.startswith(("jina-v2-de", "jina-v2-es", "jina-v2-code")) or architecture.startswith(
-        ("nomic-bert-moe", "jina-bert-v3")
-    ):
-        masks = "<mask>"
-    elif "phi-3" in name or "phi3" in name:
-        return frozenset(), _special_of_phi3(ids, kinds)
-    elif "modern-bert" in name:
-        masks = "[MASK]"
-    return frozenset({ids[masks]} if masks in ids else ()), frozenset()
-
-
-def _special_of_phi3(ids: Mapping[str, int], kinds: list[TokenKind]) -> frozenset[int]:
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
     special = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
     found = {ident for ident, kind in enumerate(kinds) if kind in special}
     found.update(ids[name] for name in ("</s>",) if name in ids)

@@ -79,14 +79,6 @@ class JsonTokenizer(BaseTokenizer):
         end = self._end if add_eos else []
         return begin + (self._recognised(text) if special else self._plain(text)) + end
 
-    def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol), put together as the file says."""
-        refuse_surrogates(query)
-        refuse_surrogates(text)
-        with self._lock:
-            self._tokenizer.encode_special_tokens = True
-            return list(self._tokenizer.encode(query, text).ids)
-
     def _recognised(self, text: str) -> list[int]:
         with self._lock:
             self._tokenizer.encode_special_tokens = False

@@ -17,20 +17,13 @@ class Partition:
 
     Args:
         ids: of the special tokens, by their text.
-        strips_before, strips_after: those that swallow the white space beside them.
+        strips_after: those that swallow the white space after them.
     """
 
-    def __init__(
-        self,
-        ids: Mapping[str, int],
-        *,
-        strips_before: Collection[int] = (),
-        strips_after: Collection[int] = (),
-    ) -> None:
+    def __init__(self, ids: Mapping[str, int], *, strips_after: Collection[int] = ()) -> None:
         by_length = sorted(ids, key=lambda text: len(text.encode("utf-8", "surrogateescape")))
         self._ids = {text: ids[text] for text in reversed(by_length)}
         self._any = re.compile(longest_of(sorted(ids))) if ids else None
-        self._before = frozenset(strips_before)
         self._after = frozenset(strips_after)
         self._tangles: dict[str, tuple[str | int, ...]] = {}
 
@@ -41,7 +34,7 @@ class Partition:
         if self._any is None:
             return [text]
         found = _joined(self._raw_parts(self._any, text))
-        return self._stripped(found) if self._before or self._after else found
+        return self._stripped(found) if self._after else found
 
     def _raw_parts(self, any_token: re.Pattern[str], text: str) -> Iterator[str | int]:
         place = 0
@@ -74,11 +67,8 @@ class Partition:
     def _stripped(self, parts: Sequence[str | int]) -> list[str | int]:
         kept: list[str | int] = []
         for index, part in enumerate(parts):
-            if isinstance(part, str):
-                if index and parts[index - 1] in self._after:
-                    part = part.lstrip(_WHITE)
-                if index + 1 < len(parts) and parts[index + 1] in self._before:
-                    part = part.rstrip(_WHITE)
+            if isinstance(part, str) and index and parts[index - 1] in self._after:
+                part = part.lstrip(_WHITE)
             if part != "":
                 kept.append(part)
         return kept

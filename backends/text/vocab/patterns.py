@@ -18,7 +18,6 @@ LETTER: Final = "\xd2"
 PUNCTUATION: Final = "\xd3"
 MARK: Final = "\xd4"
 SYMBOL: Final = "\xd5"
-HAN: Final = "\xd6"
 OTHER: Final = "\xd0"
 SPACE: Final = "\x0b"
 OF_CATEGORY: Final = {
@@ -31,8 +30,7 @@ OF_CATEGORY: Final = {
 }
 """By the first letter of a Unicode category."""
 
-View = Literal["categories", "han", "spaces"]
-Cut = Literal["expression", "after digits", "before digits"]
+View = Literal["categories", "spaces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +40,6 @@ class Step:
     expression: str
     view: View = "categories"
     """What the expression reads: see `words`; "spaces" is the text itself."""
-    cut: Cut = "expression"
-    """Of runs of digits in groups of three, counted from their end: after each group, or before
-    each whole one. An expression for that would take quadratic time.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +50,6 @@ class PreType:
     ignore_merges: bool = False
     """A word that is a token is that token, whatever merging would make of it."""
     adds_bos: bool = False
-    adds_separator: bool = False
-    has_default_bos: bool = True
-    is_byte_level: bool = True
-    """False: SentencePiece's way, with ▁ for a space and <0x..> for bytes."""
 
 
 _S = r" \t-\r"
@@ -74,7 +64,6 @@ _GAPS = rf"[{_S}]+(?![^{_S}])|[{_S}]+"
 _BREAKS = rf"[{_S}]*[\r\n]+|{_GAPS}"
 _OTHERS = rf" ?[^{_S}{_L}{_N}]+[\r\n]*"
 _ASCII_WORD = r"[!-/:-@\[-`{-~][A-Za-z]+"
-_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
 _GPT2 = Step(
     rf"{_SMALL_ENDINGS}| ?[{_L}]+| ?[{_N}]+| ?[^{_S}{_L}{_N}]+|{_GAPS}",
@@ -90,9 +79,9 @@ def _modern(letters: str = f"[{_L}]+", numbers: str = f"[{_N}]", others: str = _
     )
 
 
-def _cased(mark: str, ending: str, numbers: str) -> Step:
+def _cased(ending: str, numbers: str) -> Step:
     """Words break where small letters are followed by capitals (Tekken, o200k)."""
-    upper, lower = f"[A-Z{LETTER}{mark}]", f"[a-z{LETTER}{mark}]"
+    upper, lower = f"[A-Z{LETTER}]", f"[a-z{LETTER}]"
     lead = rf"[^\r\n{_L}{_N}]?"
     return Step(
         rf"{lead}{upper}*{lower}+{ending}|{lead}{upper}+{lower}*{ending}|{numbers}"
@@ -100,27 +89,14 @@ def _cased(mark: str, ending: str, numbers: str) -> Step:
     )
 
 
-def _uncased(numbers: str) -> Step:
-    return Step(
-        rf"[^\r\n{_L}{_N}]?[{_L}{_M}]+(?:{_ENDINGS})?|{numbers}"
-        rf"| ?[^{_S}{_L}{_N}]+[\r\n/]*|{_BREAKS}",
-    )
-
-
 _LLAMA3 = _modern(numbers=f"[{_N}]{{1,3}}")
 _QWEN2 = _modern()
-_LINES = Step(r"[^\n]+|\n+", "spaces")
-_PUNCTUATED = rf"{_ASCII_WORD}|[^\r\n{_L}{_P}{_Y}]?[{_L}{_M}]+| ?[{_P}{_Y}]+"
 _DEEPSEEK3 = (
     _THREE_NUMBERS,
-    Step(_KANA, "spaces"),
-    Step(rf"{_PUNCTUATED}[\r\n]*|{_BREAKS}"),
-)
-_SPARK = (
-    _THREE_NUMBERS,
-    Step(_KANA, "spaces"),
-    Step(rf"{_PUNCTUATED}|[\r\n]|{_GAPS}"),
-    _EACH_NUMBER,
+    Step("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", "spaces"),
+    Step(
+        rf"{_ASCII_WORD}|[^\r\n{_L}{_P}{_Y}]?[{_L}{_M}]+| ?[{_P}{_Y}]+[\r\n]*|{_BREAKS}",
+    ),
 )
 _CASED_SCRIPTS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
@@ -155,60 +131,13 @@ _DEEPSEEK_CODER = (
     Step(_ASIAN, "spaces"),
     _EACH_NUMBER,
 )
-_YOUTU = (
-    Step(
-        "[\uac00-\ud7a3\u3131-\u318e]+"
-        "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
-        f"|[\u3105-\u312f]+|{_KANA}",
-        "spaces",
-    ),
-    _uncased(f"[{_N}]"),
-)
-_AFMOE = (
-    Step("", cut="after digits"),
-    Step(
-        "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
-        "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
-        "\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
-        "spaces",
-    ),
-    Step(rf"{_PUNCTUATED}[\r\n]*|{_BREAKS}"),
-)
-_KIMI_OTHERS = rf" ?[^{_S}{_L}{HAN}{_N}]+[\r\n]*"
-_KIMI = Step(
-    rf"{HAN}+|[^\r\n{_L}{HAN}{_N}]?[{_L}]+(?:{_ENDINGS})?|[{_N}]{{1,3}}|{_KIMI_OTHERS}|{_BREAKS}",
-    "han",
-)
-_JAIS_GAPS = "|".join(
-    rf"[{_S}]{{{count}}}(?![^{_S}])"
-    for count in ("512", "256", "128", "64", "32", "16", "8", "4", "1,2")
-)
-_JAIS2 = Step(
-    rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]{{1,3}}|{_OTHERS}|[{_S}]*[\r\n]+|{_JAIS_GAPS}|[{_S}]",
-)
 _BLOOM = Step(f" ?[^({_S}|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+", "spaces")
-_CHAMELEON = (
-    Step("<sentinel:[0-9]+>", "spaces"),
-    Step("IMGIMG[A-I]{1,4}Z", "spaces"),
-    Step(r"[\t\n]|    |  ", "spaces"),
-    _EACH_NUMBER,
-    Step(rf"[{_P}!-/:-@\[-`{{-~]"),
-    _GPT2,
-)
-_BAILING = Step(
-    rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]|{_OTHERS}"
-    rf"|[{_S}]*[\r\n]|{_GAPS}",
-)
-_EXAONE_MOE = Step(
-    rf"{_ENDINGS}|[^\r\n{_L}{_N}]?(?:[{_L}]{_M}*(?: [{_L}]{_M}*)*)+|[{_N}]"
-    rf"| ?[^{_S}{_L}{_N}]+[\r\n/]?|[{_S}]*[\r\n]|{_GAPS}",
-)
 _QWEN35 = Step(
     rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}{_M}]+|[{_N}]| ?[^{_S}{_L}{_M}{_N}]+[\r\n]*|{_BREAKS}",
 )
 _UFAKZEKA = Step(rf"[^\r\n{_L}{_N}]?[{_L}]+|[{_N}]|{_OTHERS}|{_BREAKS}")
 _SEED_CODER = _modern(others=rf" ?[^{_S}{_L}{_N}\r\n]+")
-_O200K = _cased("", f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}")
+_O200K = _cased(f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}")
 _FALCON = (
     Step(rf"[{_P}$+<=>^~|`]+"),
     _GPT2,
@@ -233,8 +162,6 @@ TYPES: Final[Mapping[str, PreType]] = {
         ("deepseek-llm", PreType(_DEEPSEEK_LLM)),
         ("deepseek-coder", PreType(_DEEPSEEK_CODER)),
         ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", PreType(_DEEPSEEK3)),
-        ("spark2_5", PreType(_SPARK)),
-        ("youtu", PreType(_YOUTU, ignore_merges=True)),
         ("falcon", PreType(_FALCON)),
         (
             "starcoder refact command-r smollm codeshell exaone minerva-7b mellum2",
@@ -245,44 +172,22 @@ TYPES: Final[Mapping[str, PreType]] = {
             "modern-bert mpt olmo jais exaone4 trillion granite-docling",
             PreType((_GPT2,)),
         ),
-        ("jina-v1-en jina-v2-code roberta-bpe", PreType((_GPT2,), adds_separator=True)),
-        ("jais-2", PreType((_JAIS2,))),
-        ("gemma4 granite-embed-multi-311m sarvam-moe", PreType((_LINES,), is_byte_level=False)),
-        ("whitespace", PreType((Step(f"[^{_S}]+", "spaces"),), is_byte_level=False)),
         (
             "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2",
             PreType((_QWEN2,)),
         ),
         ("qwen35", PreType((_QWEN35,))),
         ("dbrx smaug-bpe", PreType((_LLAMA3,))),
-        ("chatglm-bpe", PreType((_LLAMA3,), has_default_bos=False)),
-        ("glm4 glm5", PreType((_LLAMA3,), ignore_merges=True, has_default_bos=False)),
-        ("poro-chat bloom gpt3-finnish", PreType((_BLOOM,))),
         ("viking", PreType((_BLOOM, _EACH_NUMBER))),
-        ("tekken", PreType((_cased("", "", f"[{_N}]"),), ignore_merges=True, adds_bos=True)),
-        ("chameleon", PreType(_CHAMELEON, adds_bos=True)),
+        ("tekken", PreType((_cased("", f"[{_N}]"),), ignore_merges=True, adds_bos=True)),
         ("gpt-4o llama4 kanana2 talkie minimax-m2", PreType((_O200K,))),
-        (
-            "granite-embed-multi-97m",
-            PreType((_cased(_M, f"(?:{_ENDINGS})?", f"[{_N}]{{1,3}}"),), ignore_merges=True),
-        ),
-        (
-            "tiny_aya cohere2moe",
-            PreType((Step("", cut="after digits"), _uncased(f"[{_N}]{{1,3}}"))),
-        ),
-        ("kimi-k2", PreType((_KIMI,))),
-        ("superbpe", PreType((Step(f"[{_N}]+"), Step("", "spaces", "before digits")))),
-        ("bailingmoe bailingmoe2 llada-moe", PreType((_BAILING,))),
         ("seed-coder", PreType((_SEED_CODER,))),
         ("ufakzeka", PreType((_UFAKZEKA,))),
-        ("afmoe", PreType(_AFMOE)),
-        ("laguna", PreType((_LINES, _QWEN2))),
-        ("exaone-moe", PreType((_EXAONE_MOE,))),
     )
     for name in names.split()
 }
-"""By every value of `tokenizer.ggml.pre` that is built in; those that stand for the same are listed
-together.
+"""By every value of `tokenizer.ggml.pre` that is built in: those that files of the native runner's
+families may have. Those that stand for the same are listed together.
 """
 
 

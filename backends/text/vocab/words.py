@@ -9,50 +9,20 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Final
 
-from hearth.backends.text.vocab.patterns import (
-    HAN,
-    NUMBER,
-    OF_CATEGORY,
-    OTHER,
-    SPACE,
-    Cut,
-    Step,
-    View,
-)
-
-_DIGITS: Final = {
-    "after digits": re.compile(f"[0-9{NUMBER}]+"),
-    "before digits": re.compile("[0-9]+"),
-}
-_HAN_RANGES: Final = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2EBEF),
-    (0x2F800, 0x2FA1F),
-)
+from hearth.backends.text.vocab.patterns import OF_CATEGORY, OTHER, SPACE, Step, View
 
 
 class Categories(dict[int, str]):
     """For `str.translate`: categories of characters, worked out when they are first met."""
 
-    def __init__(self, *, han: bool = False) -> None:
-        """`han`: Chinese characters have a mark of their own instead of the letters'."""
+    def __init__(self) -> None:
         super().__init__({code: chr(code) for code in range(0x80)})
-        self._han = han
+        self[0x85] = SPACE
 
     def __missing__(self, code: int) -> str:
-        if self._han and any(first <= code <= last for first, last in _HAN_RANGES):
-            mark = HAN
-        elif code == 0x85:
-            mark = SPACE
-        else:
-            mark = OF_CATEGORY.get(unicodedata.category(chr(code))[0], OTHER)
-        self[code] = mark
-        return mark
+        self[code] = OF_CATEGORY.get(unicodedata.category(chr(code))[0], OTHER)
+        return self[code]
 
 
 class Spaces(dict[int, str]):
@@ -74,7 +44,6 @@ class WordCutter:
         self._steps = [(step, re.compile(step.expression)) for step in steps]
         self._views: dict[View, dict[int, str]] = {
             "categories": Categories(),
-            "han": Categories(han=True),
             "spaces": Spaces(),
         }
 
@@ -87,11 +56,7 @@ class WordCutter:
             view = step.view
             if view not in views:
                 views[view] = text if is_ascii else text.translate(self._views[view])
-            seen = views[view]
-            if step.cut == "expression":
-                spans = list(_matches(expression, seen, spans))
-            else:
-                spans = list(_digit_groups(step.cut, seen, spans))
+            spans = list(_matches(expression, views[view], spans))
         return [text[start:end] for start, end in spans]
 
 
@@ -107,22 +72,5 @@ def _matches(
                 yield place, first
             yield first, last
             place = last
-        if place < end:
-            yield place, end
-
-
-def _digit_groups(cut: Cut, text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Runs of digits cut at every third digit from their end: after each group ("after digits"), or
-    before each whole one ("before digits").
-    """
-    is_after = cut == "after digits"
-    for start, end in spans:
-        place = start
-        for found in _DIGITS[cut].finditer(text, start, end):
-            first, last = found.span()
-            for edge in range(first + (last - first) % 3, last + is_after, 3):
-                if edge > (first if is_after else place):
-                    yield place, edge
-                    place = edge
         if place < end:
             yield place, end

@@ -81,12 +81,6 @@ def test_typed_text_without_specials_is_as_in_transformers(
             assert tokenizer.encode(text, special=False, add_bos=False) == expected, text
 
 
-def test_pairs_are_put_together_as_in_transformers(
-    tokenizer: JsonTokenizer, reference: PreTrainedTokenizerFast
-) -> None:
-    assert tokenizer.encode_pair("a query", "a text") == reference.encode("a query", "a text")
-
-
 def test_pieces_joined_are_what_the_library_decodes(
     tokenizer: JsonTokenizer, reference: PreTrainedTokenizerFast
 ) -> None:

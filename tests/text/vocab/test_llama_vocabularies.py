@@ -10,16 +10,24 @@ import llama_tree
 from guide_forms import guide_path
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.text.vocab.gguf_tokenizer import GgufTokenizer
-from hearth.backends.text.vocab.gguf_vocabulary import GgufVocabulary, read_vocabulary
+from hearth.backends.text.vocab.gguf_vocabulary import (
+    SENTENCE_PIECE,
+    GgufVocabulary,
+    read_vocabulary,
+)
 from hearth.quant.gguf.reader import read_header
 from hearth.quant.gguf.types import TokenKind
 from random_texts import RandomTexts
 
 PROSE = Path(__file__).parents[3].joinpath("assets", "texts", "guide.txt")
 GUIDE = guide_path()
-LOSSY = ("bert", "t5")
-"""Kinds of vocabularies that change text before they cut it: no text need come back."""
-VOCABULARIES = [*llama_tree.files("ggml-vocab-*.gguf"), pytest.param(GUIDE, id="guide")]
+OTHERS = ("bert-bge", "nomic-bert-moe", "gemma-4")
+"""Kinds of vocabularies of which the native runner knows no model."""
+FILES = llama_tree.files("ggml-vocab-*.gguf")
+VOCABULARIES = [
+    *(one for one in FILES if not str(one.id).startswith(OTHERS)),
+    pytest.param(GUIDE, id="guide"),
+]
 FEW, MANY = 500, 10_000
 
 
@@ -74,9 +82,6 @@ def test_everything_is_as_llama_cpp_has_it(
         ):
             assert getattr(tokenizer, name) == getattr(theirs, name), name
         agree_on([prose, *texts], tokenizer, theirs)
-        for text in texts[:20]:
-            pair = text[:5], text[5:]
-            assert tokenizer.encode_pair(*pair) == theirs.encode_pair(*pair)
         step = max(1, tokenizer.vocab_size // 5000)
         for ident in (*range(0, tokenizer.vocab_size, step), *tokenizer.end_ids):
             expected = theirs.piece(ident, special=True)
@@ -90,9 +95,9 @@ def returned(vocabulary: GgufVocabulary, text: str) -> str:
     """What `text` is once encoded and decoded: itself, from byte-level BPE.
 
     SentencePiece writes a space as ▁ and so takes one for the other, and where the vocabulary says
-    so it puts a space in front. The same holds where BPE merges SentencePiece's tokens (Gemma 4).
+    so it puts a space in front.
     """
-    if vocabulary.escapes_spaces:
+    if vocabulary.model == SENTENCE_PIECE:
         text = text.replace("▁", " ")
     return f" {text}" if text and vocabulary.adds_space else text
 
@@ -101,8 +106,6 @@ def returned(vocabulary: GgufVocabulary, text: str) -> str:
 def test_any_text_comes_back(
     vocabulary: GgufVocabulary, tokenizer: GgufTokenizer, count: int
 ) -> None:
-    if vocabulary.model in LOSSY:
-        pytest.skip(f"a vocabulary of the kind {vocabulary.model!r} changes text")
     pieces = {tokenizer.piece(ident) for ident in range(tokenizer.vocab_size)}
     # Some have no token for bytes that their training text never had: in UTF-8 those of a few
     # control characters (Falcon), and of planes in which nothing is assigned.
@@ -119,7 +122,7 @@ def test_any_text_comes_back(
 def test_ten_thousand_random_strings_are_as_llama_cpp_has_them(
     path: Path, tokenizer: GgufTokenizer
 ) -> None:
-    """Of every kind: where a text does not come back, both make the same of it."""
+    """Where a text does not come back, both make the same of it."""
     pytest.importorskip("llama_cpp")
     random = RandomTexts(3)
     prose = PROSE.read_text(encoding="utf-8")
