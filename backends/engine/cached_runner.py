@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hearth.backends.engine.kv.manager import KvManager
-from hearth.backends.engine.plan_check import check_rows
-from hearth.backends.engine.runner import Interrupted, Runner, StepPlan, StepResult
-from hearth.backends.errors import HearthError
+from hearth.backends.engine.runner import (
+    Interrupted,
+    Row,
+    Runner,
+    RunnerInfo,
+    StepPlan,
+    StepResult,
+)
+from hearth.backends.errors import HearthError, InternalError
 
 
 class CachedRunner:
@@ -35,7 +41,7 @@ class CachedRunner:
             HearthError, RunnerLost, Interrupted: see `Runner.step`.
         """
         kv = self.kv
-        check_rows(plan.rows, self.runner.info, kv.length)
+        _check_rows(plan.rows, self.runner.info, kv.length)
         cells = kv.cells
         try:
             kv.prepare({row.slot: len(row.tokens) for row in plan.rows})
@@ -65,3 +71,40 @@ def lost_slots(error: Exception) -> frozenset[int]:
         return error.lost_slots
     lost = error.data.get("lost_slots") if isinstance(error, HearthError) else None
     return frozenset(lost) if isinstance(lost, list) else frozenset()
+
+
+def _check_rows(rows: Sequence[Row], info: RunnerInfo, length: Callable[[int], int]) -> None:
+    """Refuse rows that do not continue what the slots hold, or that are more than a step takes: a
+    library might answer them with an assertion or a broken sequence.
+
+    Args:
+        length: tokens that a slot holds.
+
+    Raises:
+        InternalError: with the numbers.
+    """
+    slots, tokens, outputs = set(), 0, 0
+    for row in rows:
+        count = len(row.tokens)
+        if not 0 <= row.slot < info.max_sequences:
+            raise InternalError(f"Slot {row.slot} does not exist; there are {info.max_sequences}.")
+        held = length(row.slot)
+        if count == 0 or row.start != held or not 0 <= row.outputs <= count:
+            raise InternalError(
+                f"A row of {count} tokens with {row.outputs} outputs starts at {row.start}; "
+                f"slot {row.slot} holds {held}."
+            )
+        if held + count > info.context:
+            raise InternalError(
+                f"Slot {row.slot} would hold {held + count} tokens; the context is {info.context}."
+            )
+        slots.add(row.slot)
+        tokens += count
+        outputs += row.outputs
+    if len(slots) != len(rows):
+        raise InternalError("A plan names a slot twice.")
+    if tokens > info.max_batch_tokens or outputs > info.max_outputs:
+        raise InternalError(
+            f"A plan has {tokens} tokens and {outputs} outputs; {info.max_batch_tokens} and "
+            f"{info.max_outputs} are the most."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from dataclasses import dataclass
 
@@ -26,7 +27,6 @@ from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.errors import to_info
-from hearth.backends.text.detokenizer import StreamDetokenizer
 from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.output.parts import CallPart, Part
 from hearth.backends.text.stops import StopMatcher
@@ -117,7 +117,8 @@ class Generation(Sequence):
         self._kept_tokens = kept_tokens
         self._reuses_prefix = reuse_prefix or index > 0
         self._piece = piece
-        self._detokenizer = StreamDetokenizer()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        """A character is text when its last byte has arrived."""
         self._stops = StopMatcher(stops)
         self._shown = 0
         """Prompt tokens of the last `Progress`; what is computed again is not told again."""
@@ -183,7 +184,7 @@ class Generation(Sequence):
             self._reasoning_tokens += 1
         is_shown = limits.show_special or drawn.id in limits.shown_ids
         piece = self._piece(drawn.id, special=is_shown)
-        text, matched = self._push(self._detokenizer.push(piece))
+        text, matched = self._push(self._decoder.decode(piece))
         if matched is not None:
             self._say(text + self._included(matched), flush=True, stopped=True)
             self.stop_string = matched
@@ -240,7 +241,7 @@ class Generation(Sequence):
         self, text: str, *, flush: bool = False, stopped: bool = False, cut: bool = False
     ) -> None:
         if flush and not stopped:
-            more, matched = self._push(self._detokenizer.finish())
+            more, matched = self._push(self._decoder.decode(b"", final=True))
             text += more
             if matched is None:
                 text += self._stops.finish()

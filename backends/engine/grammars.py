@@ -90,12 +90,6 @@ class Grammars:
             made = LoopClosing(made, self._tokenizer.piece, self._ready_closers())
         return made
 
-    @property
-    def proven(self) -> frozenset[str]:
-        """Sources that need not be tried again."""
-        with self._lock:
-            return frozenset(self._proven)
-
     def close(self) -> None:
         """End the helper process; no new grammar can be compiled afterwards."""
         self._helper.close()

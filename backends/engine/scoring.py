@@ -43,11 +43,10 @@ class Scoring(Sequence):
         *,
         top: int = 0,
         piece: Piece | None = None,
-        priority: int = 0,
         session: str = "",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(ident, tokens[:-1], priority=priority, session=session, clock=clock)
+        super().__init__(ident, tokens[:-1], session=session, clock=clock)
         if top and piece is None:
             raise InternalError(f"The {top} likeliest tokens cannot be named without their texts.")
         self._top = top

@@ -1,4 +1,4 @@
-"""Tokenizer contract, chat templates and their sandbox, streaming detokenizer, stop strings.
+"""Tokenizer contract, chat templates and their sandbox, stop strings.
 
 Nothing here runs a model or knows which runner does.
 """

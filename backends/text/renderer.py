@@ -26,11 +26,6 @@ class Renderer:
         """Start the helper in the background, so that the first render need not wait for it."""
         self._helper.start()
 
-    @property
-    def helper_pid(self) -> int | None:
-        """The process that would do the next render; None while there is none."""
-        return self._helper.pid
-
     def render(
         self,
         template: str,

@@ -18,7 +18,6 @@ from hearth.backends.errors import NoChatTemplate, TemplateError, UnsupportedPar
 from hearth.backends.text.adapt import Adapted, adapt
 from hearth.backends.text.chat_templates import ChatTemplates, template_for
 from hearth.backends.text.conversation import OPENAI_CALLS, CallStyle, message_values, tool_values
-from hearth.backends.text.infill import infill_ids
 from hearth.backends.text.output.families import described_format_of, format_of, thinks
 from hearth.backends.text.output.tagged_format import OutputFormat
 from hearth.backends.text.probe import NO_ANSWER, TemplateTraits, probe
@@ -96,7 +95,7 @@ class Prompts:
                 check(request.text)
                 check(request.suffix or "")
             if request.suffix is not None:
-                ids = infill_ids(request.text, request.suffix, self._tokenizer)
+                ids = _infill_ids(request.text, request.suffix, self._tokenizer)
                 return PreparedPrompt(ids, None)
             ids = self._tokenizer.encode(request.text, special=False, add_bos=True)
             return PreparedPrompt(ids, request.text)
@@ -312,6 +311,31 @@ class ChatPrompts:
             eos_token=self._tokenizer.eos_text,
             extra={**self._tokenizer.named_tokens, **protect(dict(values))},
         )
+
+
+def _infill_ids(before: str, after: str, tokenizer: Tokenizer) -> list[int]:
+    """Token ids in the order prefix, suffix, middle (arXiv 2207.14255), which most models learn and
+    llama.cpp's server uses too. Special tokens in the texts are plain text.
+
+    Raises:
+        UnsupportedParameter: the vocabulary has no tokens for this.
+    """
+    marks = tokenizer.infill_ids
+    if marks is None:
+        raise UnsupportedParameter(
+            "suffix",
+            "This model has no tokens for filling in text before a suffix.",
+            "Use a model for code that was trained to fill in the middle, or leave suffix out.",
+        )
+    prefix, suffix, middle = marks
+    return [
+        *tokenizer.encode("", special=False, add_bos=True),
+        prefix,
+        *tokenizer.encode(before, special=False, add_bos=False),
+        suffix,
+        *tokenizer.encode(after, special=False, add_bos=False),
+        middle,
+    ]
 
 
 def shown_tools(request: Request) -> tuple[Tool, ...]:

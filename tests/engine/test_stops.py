@@ -66,3 +66,11 @@ def test_special_tokens_are_text_on_request_but_the_models_end_is_not():
     tokens = [*b"a", BYTES.call_id, *b"b", END]
     assert answer(tokens)[0] == "ab"
     assert answer(tokens, show_special=True)[0] == "a<|call|>b"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [("a🙂é".encode(), "a🙂é"), ("a🙂".encode()[:-1], "a\ufffd"), (b"\xff.", "\ufffd.")],
+)
+def test_characters_are_text_once_they_are_complete(data, text):
+    assert answer(data, most=len(data))[0] == text

@@ -68,10 +68,10 @@ def test_variables_are_what_a_template_reads_and_does_not_set(renderer):
 
 def test_one_helper_serves_many_renders(renderer):
     renderer.render(GOOD, HELLO)
-    first = renderer.helper_pid
+    first = renderer._helper.pid
     for _ in range(20):
         renderer.render(GOOD, HELLO)
-    assert renderer.helper_pid == first
+    assert renderer._helper.pid == first
 
 
 def test_a_timeout_is_kept_and_named(renderer):
@@ -102,7 +102,7 @@ def test_too_much_output_is_named(renderer):
 
 def test_a_helper_that_died_while_idle_is_replaced(renderer):
     renderer.render(GOOD, HELLO)
-    pid = renderer.helper_pid
+    pid = renderer._helper.pid
     os.kill(pid, signal.SIGTERM)
     assert wait_until_gone(pid)
     assert renderer.render(GOOD, HELLO) == "helloTrue"
@@ -110,7 +110,7 @@ def test_a_helper_that_died_while_idle_is_replaced(renderer):
 
 def test_a_helper_that_dies_at_work_is_an_error_of_that_render(renderer):
     renderer.render(GOOD, HELLO)
-    threading.Timer(0.2, os.kill, (renderer.helper_pid, signal.SIGTERM)).start()
+    threading.Timer(0.2, os.kill, (renderer._helper.pid, signal.SIGTERM)).start()
     with pytest.raises(TemplateError) as caught:
         renderer.render(ENDLESS, HELLO, timeout_s=20)
     assert caught.value.data["reason"] == "crashed"
@@ -120,7 +120,7 @@ def test_a_helper_that_dies_at_work_is_an_error_of_that_render(renderer):
 @pytest.mark.skipif(sys.platform == "win32", reason="stopping a process needs POSIX signals")
 def test_a_helper_that_takes_no_input_is_killed_in_time(renderer):
     renderer.render(GOOD, HELLO)
-    os.kill(renderer.helper_pid, signal.SIGSTOP)
+    os.kill(renderer._helper.pid, signal.SIGSTOP)
     large = [{"role": "user", "content": "x" * 4_000_000}]  # more than a pipe holds
     with pytest.raises(TemplateError, match="took more than"):
         renderer.render(GOOD, large, timeout_s=0.3)
@@ -151,7 +151,7 @@ def test_the_helper_has_no_secrets_and_may_not_open_files(renderer, monkeypatch)
     renderer.render(GOOD, HELLO)
     if sys.platform != "linux":
         pytest.skip("reads /proc")
-    pid = renderer.helper_pid
+    pid = renderer._helper.pid
     assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
     lines = Path(f"/proc/{pid}/limits").read_text(encoding="ascii").splitlines()
     limits = {line[:26].strip(): line[26:].split()[:2] for line in lines}
@@ -169,7 +169,7 @@ def test_closing_ends_the_helper_and_further_renders():
     renderer = Renderer()
     renderer.start()
     renderer.render(GOOD, HELLO)
-    pid = renderer.helper_pid
+    pid = renderer._helper.pid
     renderer.close()
     assert gone(pid)
     with pytest.raises(InternalError, match="closed"):
@@ -190,7 +190,7 @@ renderer = Renderer()
 renderer.render("ready", [{"role": "user", "content": "hi"}])
 busy = (sys.argv[1], [{"role": "user", "content": "hi"}])
 threading.Thread(target=renderer.render, args=busy, kwargs={"timeout_s": 60}).start()
-print(renderer.helper_pid, flush=True)
+print(renderer._helper.pid, flush=True)
 threading.Event().wait()
 """
 

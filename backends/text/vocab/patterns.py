@@ -72,10 +72,10 @@ _EACH_NUMBER = Step(f"[{_N}]")
 _THREE_NUMBERS = Step(f"[{_N}]{{1,3}}")
 
 
-def _modern(letters: str = f"[{_L}]+", numbers: str = f"[{_N}]", others: str = _OTHERS) -> Step:
+def _modern(numbers: str = f"[{_N}]", others: str = _OTHERS) -> Step:
     """The expression that most models since GPT-4 share, with their own parts."""
     return Step(
-        rf"{_ENDINGS}|[^\r\n{_L}{_N}]?{letters}|{numbers}|{others}|{_BREAKS}",
+        rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}]+|{numbers}|{others}|{_BREAKS}",
     )
 
 
