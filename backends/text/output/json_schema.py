@@ -28,11 +28,11 @@ _MOST_REFERENCES: Final = 64
 
 _GIVEN: Final = "given"
 """The name of the unchanged document among the definitions."""
-_LARGEST_WINS: Final = frozenset(
-    ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-)
-_SMALLEST_WINS: Final = frozenset(
-    ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_BOUNDS: Final = frozenset(
+    (
+        *("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"),
+        *("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"),
+    )
 )
 _TYPES: Final = ("null", "boolean", "number", "string", "array", "object")
 _NOT_SUPPORTED: Final = frozenset(
@@ -44,7 +44,7 @@ _NOT_SUPPORTED: Final = frozenset(
 )
 """Keywords that the compiler refuses by name, so they are passed on."""
 _VALUES: Final = frozenset(("type", "enum", "const", "format", "pattern", "multipleOf")).union(
-    _LARGEST_WINS, _SMALLEST_WINS, _NOT_SUPPORTED
+    _BOUNDS, _NOT_SUPPORTED
 )
 _LISTS: Final = frozenset(("items", "prefixItems", "additionalItems"))
 _KEYWORDS: Final = _VALUES.union(
@@ -334,15 +334,6 @@ class _Document:
                 return
         if key not in values or _written(values[key]) == _written(value):
             values[key] = value
-        elif key == "type":
-            values[key] = _common_types(values[key], value)
-        elif key == "enum" and isinstance(value, list) and isinstance(values[key], list):
-            written = set(map(_written, value))
-            values[key] = [one for one in values[key] if _written(one) in written]
-        elif key in _LARGEST_WINS and _are_numbers(values[key], value):
-            values[key] = max(values[key], value)
-        elif key in _SMALLEST_WINS and _are_numbers(values[key], value):
-            values[key] = min(values[key], value)
         else:
             merged.more.append({key: value})
 
@@ -425,9 +416,10 @@ class _Document:
 
     def _closed(self, merged: _Merged) -> Any:
         """The schema of a value that has no branches."""
-        if merged.is_impossible or merged.values.get("type") == []:
+        if merged.is_impossible:
             return False
-        made = bounded(merged.values)
+        is_bound = any(_BOUNDS & one.keys() for one in merged.more)
+        made = dict(merged.values) if is_bound else bounded(merged.values)
         if merged.objects or merged.required or merged.unevaluated is not None:
             made |= self._closed_object(merged)
         if merged.items:
@@ -611,15 +603,6 @@ def _type(value: Any) -> str:
         return "null" if value is None else "boolean"
     kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
     return kinds.get(type(value), "number")
-
-
-def _common_types(one: Any, other: Any) -> list[str]:
-    ones = one if isinstance(one, list) else [one]
-    others = other if isinstance(other, list) else [other]
-    common = [kind for kind in ones if kind in others or (kind == "integer" and "number" in others)]
-    if "number" in ones and "integer" in others and "integer" not in common:
-        common.append("integer")
-    return common
 
 
 def _are_numbers(*values: Any) -> bool:
