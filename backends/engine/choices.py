@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from hearth.backends.contract.events import (
-    ChoiceFinished,
-    Event,
-    Failed,
-    Finished,
-    Progress,
-    Started,
-    Timings,
-)
+from hearth.backends.contract import events
 from hearth.backends.engine.sequence import Emit
 
 
@@ -29,27 +21,27 @@ class ChoiceGroup:
         self._emit = emit
         self._started = False
         self._over = False
-        self._finished: list[Finished | None] = [None] * count
+        self._finished: list[events.Finished | None] = [None] * count
 
     def emitter(self, index: int) -> Emit:
         """Where choice `index` sends its events."""
         return partial(self._take, index)
 
-    def _take(self, index: int, event: Event) -> None:
+    def _take(self, index: int, event: events.Event) -> None:
         if self._over:
             return
-        if isinstance(event, Started):
+        if isinstance(event, events.Started):
             if self._started:
                 return
             self._started = True
-        elif isinstance(event, Progress):
+        elif isinstance(event, events.Progress):
             if index:
                 return
-        elif isinstance(event, Failed):
+        elif isinstance(event, events.Failed):
             self._over = True
-        elif isinstance(event, Finished):
+        elif isinstance(event, events.Finished):
             self._finished[index] = event
-            self._emit(ChoiceFinished(index, event.reason, event.stop))
+            self._emit(events.ChoiceFinished(index, event.reason, event.stop))
             self._end_if_complete()
             return
         self._emit(event)
@@ -70,7 +62,7 @@ class ChoiceGroup:
         self._emit(replace(done[0], usage=usage, timings=timings, notices=notices))
 
 
-def _together(done: list[Finished], new_tokens: int) -> Timings:
+def _together(done: list[events.Finished], new_tokens: int) -> events.Timings:
     """The timings of the first, with the decode time until the last was done."""
     first = done[0].timings
     begun = first.queued_s + first.prefill_s

@@ -6,20 +6,7 @@ import codecs
 import time
 from dataclasses import dataclass
 
-from hearth.backends.contract.events import (
-    Channel,
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    Progress,
-    Started,
-    Timings,
-    Token,
-    TokenLogprob,
-    ToolCallPart,
-    Usage,
-)
+from hearth.backends.contract import events
 from hearth.backends.engine.draw_spec import Drawn, DrawSpec
 from hearth.backends.engine.logprobs import Piece, named
 from hearth.backends.engine.matcher import Matcher
@@ -124,7 +111,7 @@ class Generation(Sequence):
         """Prompt tokens of the last `Progress`; what is computed again is not told again."""
         self._reasoning_tokens = 0
         self._held_ids: list[int] = []
-        self._held_logprobs: list[TokenLogprob] = []
+        self._held_logprobs: list[events.TokenLogprob] = []
 
     @property
     def new_tokens(self) -> int:
@@ -137,17 +124,17 @@ class Generation(Sequence):
         return int(count == self.pending)
 
     def on_admitted(self) -> None:
-        self._emit(Started(self.prompt_tokens, self.cached, self._notices))
+        self._emit(events.Started(self.prompt_tokens, self.cached, self._notices))
 
     def tell(self, computed: int) -> None:
         if self.new_tokens == 0 and computed > self._shown:
             self._shown = computed
-            self._emit(Progress(computed, self.prompt_tokens))
+            self._emit(events.Progress(computed, self.prompt_tokens))
 
     def draw_spec(self) -> DrawSpec:
         return self.sampler.spec(self.total, self.limits.banned(self.new_tokens))
 
-    def take(self, row: Row, result: StepResult) -> FinishReason | None:
+    def take(self, row: Row, result: StepResult) -> events.FinishReason | None:
         """Take the next token, if this step computed the last one that was known: the one that the
         runner drew, or if there is none, or the grammar does not allow it, one drawn here.
         """
@@ -164,7 +151,7 @@ class Generation(Sequence):
             )
         return self.accept(drawn)
 
-    def accept(self, drawn: Drawn) -> FinishReason | None:
+    def accept(self, drawn: Drawn) -> events.FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
         if not self.clock.first_token:
             self.clock.first_token = time.monotonic()
@@ -204,14 +191,14 @@ class Generation(Sequence):
             return "stop"
         return None
 
-    def finish(self, reason: FinishReason) -> None:
+    def finish(self, reason: events.FinishReason) -> None:
         """End the stream well; text still held back is said first."""
         if self.done:
             return
         self.clock.ended = time.monotonic()
         if reason == "cancelled":
             self._say("", flush=True, cut=True)
-        usage = Usage(
+        usage = events.Usage(
             self.prompt_tokens,
             self.cached,
             self.new_tokens,
@@ -223,16 +210,16 @@ class Generation(Sequence):
             notices = (*notices, *self._parser.notices)
             if reason == "stop" and self._parser.calls:
                 reason = "tool_calls"
-        self._end(Finished(reason, usage, self._timings(), self.stop_string, notices))
+        self._end(events.Finished(reason, usage, self._timings(), self.stop_string, notices))
 
     def fail(self, error: Exception) -> None:
-        self._end(Failed(to_info(error)))
+        self._end(events.Failed(to_info(error)))
 
     @property
     def _has_its_call(self) -> bool:
         return self.limits.one_call and self._parser is not None and self._parser.calls > 0
 
-    def _end(self, event: Event) -> None:
+    def _end(self, event: events.Event) -> None:
         if not self.done:
             self.done = True
             self._emit(event)
@@ -274,29 +261,31 @@ class Generation(Sequence):
             self._held_ids.clear()
             self._held_logprobs.clear()
             self._emit(
-                ToolCallPart(part.position, part.id, part.name, part.arguments, ids, self.index)
+                events.ToolCallPart(
+                    part.position, part.id, part.name, part.arguments, ids, self.index
+                )
             )
         else:
             self._emit_text(part.text, part.channel)
 
-    def _emit_text(self, text: str, channel: Channel = "content") -> None:
+    def _emit_text(self, text: str, channel: events.Channel = "content") -> None:
         logprobs = tuple(self._held_logprobs) if self._held_logprobs else None
-        self._emit(Token(text, tuple(self._held_ids), logprobs, self.index, channel))
+        self._emit(events.Token(text, tuple(self._held_ids), logprobs, self.index, channel))
         self._held_ids.clear()
         self._held_logprobs.clear()
 
-    def _logprob(self, drawn: Drawn, logprob: float) -> TokenLogprob:
+    def _logprob(self, drawn: Drawn, logprob: float) -> events.TokenLogprob:
         return named(drawn.id, logprob, drawn.top, self._piece)
 
-    def _timings(self) -> Timings:
+    def _timings(self) -> events.Timings:
         clock = self.clock
         if not clock.admitted:
-            return Timings(queued_s=clock.ended - clock.arrived)
+            return events.Timings(queued_s=clock.ended - clock.arrived)
         first = clock.first_token or clock.ended
         prefill_s = first - clock.admitted
         decode_s = clock.ended - first
         computed = self.prompt_tokens - self.cached
-        return Timings(
+        return events.Timings(
             queued_s=clock.admitted - clock.arrived,
             ttft_s=first - clock.arrived if clock.first_token else 0.0,
             prefill_s=prefill_s,

@@ -10,14 +10,8 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hearth.backends.engine import grammar_library
 from hearth.backends.engine.gbnf import with_lark
-from hearth.backends.engine.grammar_library import (
-    GrammarRefused,
-    Vocabulary,
-    can_go_on,
-    compile_grammar,
-    make_tokenizer,
-)
 from hearth.backends.machine.helper_child import serve
 
 if TYPE_CHECKING:
@@ -50,11 +44,11 @@ def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         lark = with_lark(question["lark"])
-        matcher = compile_grammar(tokenizer, _with_own_tokens(lark))
-    except GrammarRefused as refused:
+        matcher = grammar_library.compile_grammar(tokenizer, _with_own_tokens(lark))
+    except grammar_library.GrammarRefused as refused:
         return {"refused": str(refused), "too_complex": refused.too_complex}
     matcher.compute_bitmask()
-    if not can_go_on(matcher):
+    if not grammar_library.can_go_on(matcher):
         return {"refused": "nothing can be written that follows it", "too_complex": False}
     return {"lark": lark}
 
@@ -63,8 +57,8 @@ def _byte_tokenizer() -> LLTokenizer:
     """Every byte a token, then the end, then tokens for a grammar to name."""
     tokens = [bytes([value]) for value in range(_END)]
     tokens += [b"<|%d|>" % number for number in range(_END, _END + 1 + _MOST_NAMED_TOKENS)]
-    vocabulary = Vocabulary(tokens, range(_END, len(tokens)), [_END], list)
-    return make_tokenizer(vocabulary, [_END])
+    vocabulary = grammar_library.Vocabulary(tokens, range(_END, len(tokens)), [_END], list)
+    return grammar_library.make_tokenizer(vocabulary, [_END])
 
 
 def _with_own_tokens(lark: str) -> str:
@@ -82,7 +76,7 @@ def _with_own_tokens(lark: str) -> str:
 
 
 def _warm_up(tokenizer: LLTokenizer) -> None:
-    compile_grammar(tokenizer, _WARM_UP).compute_bitmask()
+    grammar_library.compile_grammar(tokenizer, _WARM_UP).compute_bitmask()
 
 
 if __name__ == "__main__":

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.backends.engine.grammar_library import (
-    GrammarRefused,
-    Vocabulary,
-    can_go_on,
-    compile_grammar,
-    make_tokenizer,
-    met_a_dead_end,
-    require_library,
-    took_what_does_not_fit,
-)
+from hearth.backends.engine import grammar_library
 from hearth.backends.engine.loop_closing import JsonClosers, LoopClosing
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
@@ -77,12 +68,12 @@ class Grammars:
             BackendUnavailable: llguidance is not installed.
             InternalError: the helper process cannot be started, or is closed.
         """
-        require_library()
+        grammar_library.require_library()
         trie = self._ready_trie()
         converted = self._known(lark) or self._try_out(lark, param)
         try:
-            matcher = compile_grammar(trie, converted)
-        except GrammarRefused as refused:
+            matcher = grammar_library.compile_grammar(trie, converted)
+        except grammar_library.GrammarRefused as refused:
             raise _refusal(param, str(refused), too_complex=refused.too_complex) from refused
         self._remember(lark, converted)
         made: Matcher = GrammarMatcher(matcher, self._vocab_size, self._special_ids, param)
@@ -111,7 +102,7 @@ class Grammars:
             if self._trie is None:
                 vocabulary = self._vocabulary()
                 self._special_ids = frozenset(vocabulary.special_token_ids)
-                self._trie = make_tokenizer(vocabulary, self._end_ids)
+                self._trie = grammar_library.make_tokenizer(vocabulary, self._end_ids)
             return self._trie
 
     def _ready_closers(self) -> JsonClosers:
@@ -122,7 +113,7 @@ class Grammars:
                 self._closers = JsonClosers(pieces, self._vocab_size)
             return self._closers
 
-    def _vocabulary(self) -> Vocabulary:
+    def _vocabulary(self) -> grammar_library.Vocabulary:
         """Every token as text has it. Control tokens have no text: they are special, and keep the
         name that they are written with.
         """
@@ -136,7 +127,7 @@ class Grammars:
                 if piece:
                     special.add(ident)
             tokens[ident] = piece
-        return Vocabulary(tokens, special, self._end_ids, self._encode)
+        return grammar_library.Vocabulary(tokens, special, self._end_ids, self._encode)
 
     def _encode(self, text: bytes) -> list[int]:
         return self._tokenizer.encode(text.decode(errors="replace"), special=False, add_bos=False)
@@ -212,13 +203,13 @@ class GrammarMatcher:
         """Raises LimitExceeded: a bound is met. InvalidParameter: nothing can follow.
         InternalError: a token was accepted that is not allowed.
         """
-        if can_go_on(self._matcher):
+        if grammar_library.can_go_on(self._matcher):
             return
-        if took_what_does_not_fit(self._matcher):
+        if grammar_library.took_what_does_not_fit(self._matcher):
             raise InternalError(
                 f"Token {self._tokens:,} of the answer does not follow its grammar."
             )
-        if met_a_dead_end(self._matcher):
+        if grammar_library.met_a_dead_end(self._matcher):
             raise self._dead_end()
         raise LimitExceeded(
             self._param,

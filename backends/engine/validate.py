@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hearth.backends.contract.checks import (
-    check_count,
-    check_not_empty,
-    check_number,
-    check_strings,
-    check_text,
-    check_token_ids,
-)
+from hearth.backends.contract import checks
 from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, Field
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
@@ -50,7 +43,7 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
     _check_prompt(request, vocab_size)
     _check_sampling(request.sampling, vocab_size)
     for field in REQUEST_FIELDS:
-        check_number(field, getattr(request, field.name))
+        checks.check_number(field, getattr(request, field.name))
     if request.max_tokens is not None and request.min_tokens > request.max_tokens:
         raise ConflictingParameters(
             "min_tokens",
@@ -63,13 +56,13 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
             "truncate_prompt_tokens is 0, which leaves nothing of the prompt.",
             "Choose 1 or more, or -1 for as many as fit.",
         )
-    check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
-    check_count("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
-    check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
+    checks.check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
+    checks.check_count("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
+    checks.check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     _check_session(request.session)
     if request.constraint is None:
         return None
-    check_text("constraint", request.constraint.source)
+    checks.check_text("constraint", request.constraint.source)
     return content_rule(request.constraint, "constraint")
 
 
@@ -80,15 +73,15 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top
     Raises:
         InvalidParameter: `param` names what has a wrong value.
     """
-    check_not_empty("token_ids", ids)
-    check_token_ids("token_ids", ids, vocab_size)
+    checks.check_not_empty("token_ids", ids)
+    checks.check_token_ids("token_ids", ids, vocab_size)
     if len(ids) < 2:
         raise InvalidParameter(
             "token_ids",
             "token_ids has one token; nothing comes before it that could make it likely or not.",
             "Send two tokens or more.",
         )
-    check_number(_TOP, top)
+    checks.check_number(_TOP, top)
     _check_session(session)
 
 
@@ -101,14 +94,14 @@ def validate_embed(
     Raises:
         InvalidParameter: `param` names what has a wrong value.
     """
-    check_count("texts", texts, MOST_TEXTS)
-    check_not_empty("texts", texts)
+    checks.check_count("texts", texts, MOST_TEXTS)
+    checks.check_not_empty("texts", texts)
     for index, text in enumerate(texts):
-        check_not_empty(f"texts[{index}]", text)
+        checks.check_not_empty(f"texts[{index}]", text)
         if isinstance(text, str):
-            check_text(f"texts[{index}]", text)
+            checks.check_text(f"texts[{index}]", text)
         else:
-            check_token_ids(f"texts[{index}]", text, vocab_size)
+            checks.check_token_ids(f"texts[{index}]", text, vocab_size)
     _check_session(session)
 
 
@@ -118,8 +111,8 @@ def validate_rank(query: str, texts: Sequence[str], session: str) -> None:
     Raises:
         InvalidParameter: `param` names what has a wrong value.
     """
-    check_not_empty("query", query)
-    check_text("query", query)
+    checks.check_not_empty("query", query)
+    checks.check_text("query", query)
     validate_embed(texts, session)
 
 
@@ -136,31 +129,31 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
         )
     validate_chat(request)
     if request.text is not None:
-        check_text("text", request.text)
+        checks.check_text("text", request.text)
         if request.suffix is None:
-            check_not_empty("text", request.text)
+            checks.check_not_empty("text", request.text)
     if request.suffix is not None:
-        check_text("suffix", request.suffix)
+        checks.check_text("suffix", request.suffix)
         if request.text is None:
             raise InvalidParameter(
                 "suffix", "suffix is given without text.", "Send text, or leave suffix out."
             )
     if request.token_ids is not None:
-        check_not_empty("token_ids", request.token_ids)
-        check_token_ids("token_ids", request.token_ids, vocab_size)
+        checks.check_not_empty("token_ids", request.token_ids)
+        checks.check_token_ids("token_ids", request.token_ids, vocab_size)
 
 
 def _check_sampling(params: SamplingParams, vocab_size: int | None) -> None:
     for field in SAMPLING_FIELDS:
-        check_number(field, getattr(params, field.name))
-    check_strings(
+        checks.check_number(field, getattr(params, field.name))
+    checks.check_strings(
         "dry_sequence_breakers", params.dry_sequence_breakers, MOST_BREAKERS, LONGEST_BREAKER_BYTES
     )
-    check_count("logit_bias", params.logit_bias, MOST_BIASES)
-    check_token_ids("logit_bias", params.logit_bias, vocab_size)
+    checks.check_count("logit_bias", params.logit_bias, MOST_BIASES)
+    checks.check_token_ids("logit_bias", params.logit_bias, vocab_size)
     for value in params.logit_bias.values():
-        check_number(_BIAS, value)
+        checks.check_number(_BIAS, value)
 
 
 def _check_session(session: str) -> None:
-    check_text("session", session, LONGEST_SESSION_BYTES)
+    checks.check_text("session", session, LONGEST_SESSION_BYTES)

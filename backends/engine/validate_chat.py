@@ -7,15 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from hearth.backends.contract.checks import (
-    check_count,
-    check_not_empty,
-    check_number,
-    check_one_of,
-    check_size,
-    check_text,
-    depth_of,
-)
+from hearth.backends.contract import checks
 from hearth.backends.contract.fields import Field
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
@@ -77,8 +69,8 @@ def validate_chat(request: Request) -> None:
 
 
 def _check_messages(request: Request, messages: tuple[Message, ...]) -> None:
-    check_count("messages", messages, MOST_MESSAGES)
-    check_not_empty("messages", messages)
+    checks.check_count("messages", messages, MOST_MESSAGES)
+    checks.check_not_empty("messages", messages)
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
     kept = [index for index, message in enumerate(messages) if message.keep_s]
@@ -94,7 +86,7 @@ def _check_messages(request: Request, messages: tuple[Message, ...]) -> None:
 
 
 def _check_tools(request: Request) -> None:
-    check_count("tools", request.tools, MOST_TOOLS)
+    checks.check_count("tools", request.tools, MOST_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(request.tools):
         _check_tool(f"tools[{index}]", tool)
@@ -137,7 +129,7 @@ def _check_template_values(values: dict[str, Any]) -> None:
                 f"Use one of {', '.join(TEMPLATE_VALUES)}.",
             )
         if TEMPLATE_VALUES[name] == "effort":
-            check_one_of(param, value, EFFORTS)
+            checks.check_one_of(param, value, EFFORTS)
         else:
             is_flag = TEMPLATE_VALUES[name] == "bool"
             _check_kind(param, value, *((bool, "true or false") if is_flag else (list, "a list")))
@@ -145,7 +137,7 @@ def _check_template_values(values: dict[str, Any]) -> None:
 
 
 def _check_json(param: str, value: Any) -> None:
-    if depth_of(value, DEEPEST_VALUES + 1) > DEEPEST_VALUES:
+    if checks.depth_of(value, DEEPEST_VALUES + 1) > DEEPEST_VALUES:
         raise LimitExceeded(
             param, f"{param} is nested more than {DEEPEST_VALUES} levels deep.", "Flatten it."
         )
@@ -157,25 +149,25 @@ def _check_json(param: str, value: Any) -> None:
             f"{param} cannot be written as JSON: {error}.",
             "Use objects, lists, texts, finite numbers, true, false and null.",
         ) from error
-    check_size(param, size, LARGEST_VALUES_BYTES)
+    checks.check_size(param, size, LARGEST_VALUES_BYTES)
 
 
 def _check_message(param: str, message: Message) -> None:
-    check_text(f"{param}.content", message.content)
-    check_count(f"{param}.parts", message.parts, MOST_PARTS)
+    checks.check_text(f"{param}.content", message.content)
+    checks.check_count(f"{param}.parts", message.parts, MOST_PARTS)
     for part in message.parts:
-        check_text(f"{param}.parts", part)
+        checks.check_text(f"{param}.parts", part)
     if message.parts and "\n".join(message.parts) != message.content:
         raise ConflictingParameters(
             f"{param}.parts",
             f"{param}.parts and {param}.content differ.",
             "Make the message with Message.of_parts.",
         )
-    check_text(f"{param}.reasoning", message.reasoning)
+    checks.check_text(f"{param}.reasoning", message.reasoning)
     for name in ("tool_call_id", "name"):
-        check_text(f"{param}.{name}", getattr(message, name), LONGEST_NAME_BYTES)
-    check_number(Field(f"{param}.keep_s", "float", 0, LONGEST_KEEP_S, ""), message.keep_s)
-    check_count(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
+        checks.check_text(f"{param}.{name}", getattr(message, name), LONGEST_NAME_BYTES)
+    checks.check_number(Field(f"{param}.keep_s", "float", 0, LONGEST_KEEP_S, ""), message.keep_s)
+    checks.check_count(f"{param}.tool_calls", message.tool_calls, MOST_CALLS)
     for index, call in enumerate(message.tool_calls):
         _check_call(f"{param}.tool_calls[{index}]", call)
     if message.role != "assistant":
@@ -188,12 +180,12 @@ def _check_message(param: str, message: Message) -> None:
 
 def _check_call(param: str, call: ToolCall) -> None:
     for name in ("id", "name"):
-        if not check_text(f"{param}.{name}", getattr(call, name), LONGEST_NAME_BYTES):
+        if not checks.check_text(f"{param}.{name}", getattr(call, name), LONGEST_NAME_BYTES):
             raise InvalidParameter(
                 f"{param}.{name}", f"{param}.{name} is empty.", "Send the call as it was made."
             )
     param += ".arguments"
-    check_text(param, call.arguments, LARGEST_ARGUMENTS_BYTES)
+    checks.check_text(param, call.arguments, LARGEST_ARGUMENTS_BYTES)
     if not call.arguments.strip():
         return  # A call without arguments, as some servers write it.
     wrong = InvalidParameter(
@@ -206,7 +198,10 @@ def _check_call(param: str, call: ToolCall) -> None:
         value = read_json(call.arguments.strip())
     except (ValueError, RecursionError) as error:
         raise wrong from error
-    if not isinstance(value, dict) or depth_of(value, DEEPEST_ARGUMENTS + 1) > DEEPEST_ARGUMENTS:
+    if (
+        not isinstance(value, dict)
+        or checks.depth_of(value, DEEPEST_ARGUMENTS + 1) > DEEPEST_ARGUMENTS
+    ):
         raise wrong
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -238,7 +233,7 @@ def _check_tool(param: str, tool: Tool) -> None:
             " (a to z), digits, _ and -.",
             "Choose another name.",
         )
-    check_text(f"{param}.description", tool.description)
+    checks.check_text(f"{param}.description", tool.description)
     check_schema(tool.parameters, f"{param}.parameters")
     _check_is_of_object(f"{param}.parameters", tool.parameters)
 

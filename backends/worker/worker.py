@@ -22,34 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from hearth.backends.contract import wire
 from hearth.backends.contract.events import Failed, Finished, Prompt
 from hearth.backends.contract.loaded import EngineStats, RequestStats
 from hearth.backends.contract.models import ModelSpec
-from hearth.backends.contract.wire import (
-    NUMBER_BYTES,
-    Answer,
-    Body,
-    BodyError,
-    Cancel,
-    ClearCache,
-    Detokenize,
-    Embed,
-    Frame,
-    Generate,
-    GetEngineStats,
-    Ids,
-    Load,
-    Rank,
-    Render,
-    Score,
-    Text,
-    Tokenize,
-    WireError,
-    check_answer_fits,
-    encode_answer,
-    read_frame,
-    unreadable,
-)
 from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sequence import Clock
@@ -92,14 +68,14 @@ class Outbox:
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._frames: deque[tuple[int, Body]] = deque()
+        self._frames: deque[tuple[int, wire.Body]] = deque()
         self._came = threading.Event()
         self._sent = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._send, name="outbox", daemon=True)
         self._thread.start()
 
-    def put(self, ident: int, body: Body) -> None:
+    def put(self, ident: int, body: wire.Body) -> None:
         while len(self._frames) >= _MOST_WAITING_FRAMES:
             self._sent.clear()
             if len(self._frames) >= _MOST_WAITING_FRAMES:
@@ -120,7 +96,7 @@ class Outbox:
             while self._frames or not self._closed:
                 self._came.wait()
                 while self._frames:
-                    self._stream.write(encode_answer(*self._frames.popleft()))
+                    self._stream.write(wire.encode_answer(*self._frames.popleft()))
                     self._sent.set()
                 self._stream.flush()
                 self._came.clear()
@@ -152,17 +128,17 @@ class Desk:
         """
         self._lock = threading.Lock()
 
-    def take(self, frame: Frame) -> None:
+    def take(self, frame: wire.Frame) -> None:
         """Start answering `frame`; called by the reader thread, which never waits here."""
         ident, body = frame.id, frame.body
-        if isinstance(body, Cancel):
+        if isinstance(body, wire.Cancel):
             if self._prepared(ident):
                 self._outbox.put(ident, Finished("cancelled"))
             else:
                 self._engine.cancel(ident)
-        elif isinstance(body, GetEngineStats):
+        elif isinstance(body, wire.GetEngineStats):
             self._outbox.put(ident, self._stats())
-        elif isinstance(body, ClearCache):
+        elif isinstance(body, wire.ClearCache):
             self._engine.clear_cache(lambda stats: self._outbox.put(ident, stats))
         else:
             with self._lock:
@@ -181,7 +157,7 @@ class Desk:
         requests = (*stats.requests, *coming)[:MOST_REQUESTS]
         return replace(stats, waiting=stats.waiting + len(coming), requests=requests)
 
-    def _answer(self, frame: Frame, clock: Clock, is_large: bool) -> None:
+    def _answer(self, frame: wire.Frame, clock: Clock, is_large: bool) -> None:
         ident = frame.id
         with self._lock:
             if ident not in self._preparing:
@@ -202,38 +178,40 @@ class Desk:
         with self._lock:  # A cancel comes before this or finds the work in the engine.
             if self._preparing.pop(ident, None) is None:
                 return
-            if isinstance(prepared, (Ids, Text, Prompt)):
+            if isinstance(prepared, (wire.Ids, wire.Text, Prompt)):
                 self._outbox.put(ident, prepared)
             else:
                 self._engine.submit(*prepared)
 
-    def _prepare(self, frame: Frame, clock: Clock) -> Ids | Text | Prompt | Sequence[Work]:
+    def _prepare(
+        self, frame: wire.Frame, clock: Clock
+    ) -> wire.Ids | wire.Text | Prompt | Sequence[Work]:
         """The answer to `frame`, or the work that will give it."""
         ident, session, body = frame.id, frame.session, frame.body
 
-        def emit(answer: Answer) -> None:
+        def emit(answer: wire.Answer) -> None:
             self._outbox.put(ident, answer)
 
         match body:
-            case Generate():
+            case wire.Generate():
                 request = replace(body.request, session=session)
                 return self._preparer.generations(ident, request, emit, clock)
-            case Score():
+            case wire.Score():
                 return (self._preparer.scoring(ident, body, emit, clock, session),)
-            case Embed():
+            case wire.Embed():
                 return (self._preparer.embedding(ident, body, emit, session),)
-            case Rank():
+            case wire.Rank():
                 return (self._preparer.ranking(ident, body, emit, session),)
-            case Tokenize():
-                check_answer_fits("text", len(body.text), NUMBER_BYTES)
+            case wire.Tokenize():
+                wire.check_answer_fits("text", len(body.text), wire.NUMBER_BYTES)
                 whole = body.add_special
                 ids = self._tokenizer.encode(
                     body.text, special=body.special, add_bos=whole, add_eos=whole
                 )
-                return Ids(tuple(ids))
-            case Detokenize():
-                return Text(self._tokenizer.decode(body.ids))
-            case Render():
+                return wire.Ids(tuple(ids))
+            case wire.Detokenize():
+                return wire.Text(self._tokenizer.decode(body.ids))
+            case wire.Render():
                 return self._preparer.render(body.request)
             case _:
                 raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
@@ -262,7 +240,7 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
 
 def _has_form(body: object) -> bool:
     """Does `body` ask for an answer that follows a grammar?"""
-    if not isinstance(body, Generate):
+    if not isinstance(body, wire.Generate):
         return False
     request = body.request
     if request.constraint is not None or request.tool_choice == "required":
@@ -270,12 +248,12 @@ def _has_form(body: object) -> bool:
     return request.tool_choice == "auto" and any(tool.strict for tool in request.tools)
 
 
-def _next_frame(stream: BinaryIO) -> Frame | None:
+def _next_frame(stream: BinaryIO) -> wire.Frame | None:
     """The next frame, or why its body cannot be read; None at the end."""
     try:
-        return read_frame(stream)
-    except BodyError as error:
-        return Frame(error.ident, unreadable(error))
+        return wire.read_frame(stream)
+    except wire.BodyError as error:
+        return wire.Frame(error.ident, wire.unreadable(error))
 
 
 def serve(
@@ -325,9 +303,9 @@ def main(input_fd: int, output_fd: int) -> None:
     # Unbuffered: the reader's thread must not hold a buffer's lock when the interpreter ends.
     requests = os.fdopen(input_fd, "rb", buffering=0)
     outbox = Outbox(os.fdopen(output_fd, "wb"))
-    frame = read_frame(requests)
+    frame = wire.read_frame(requests)
     if frame is None:
         return
-    if not isinstance(frame.body, Load) or frame.model is None:
-        raise WireError("a worker's first frame must be a load with its model")
+    if not isinstance(frame.body, wire.Load) or frame.model is None:
+        raise wire.WireError("a worker's first frame must be a load with its model")
     serve(frame.model, frame.id, requests, outbox, args.cache)

@@ -9,17 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.requests import Tool
+from hearth.backends.text.output import reading
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.lark import Lark, quoted
-from hearth.backends.text.output.reading import (
-    Reader,
-    arguments,
-    arguments_from,
-    literal,
-    named,
-    visible,
-    word,
-)
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import TaggedFormat
 
@@ -75,43 +67,43 @@ class DeepSeekFormat(TaggedFormat):
         return f"{begin} {quoted(tool.name)} {separator} {arguments_of} {end}"
 
 
-def _read_first(collector: Collector) -> Reader[None]:
+def _read_first(collector: Collector) -> reading.Reader[None]:
     """What follows the marker of all calls."""
-    if (yield from visible()) != _CALL[0]:
+    if (yield from reading.visible()) != _CALL[0]:
         raise Unreadable
-    yield from literal(_CALL[1:])
+    yield from reading.literal(_CALL[1:])
     yield from _read(collector)
 
 
-def _read(collector: Collector) -> Reader[None]:
+def _read(collector: Collector) -> reading.Reader[None]:
     """What follows the marker of one call."""
     head = yield from _up_to_separator()
     try:
-        char = yield from visible()
+        char = yield from reading.visible()
     except Cut:
         if head != "function":
             collector.open_call(head)
         raise
     if char == "{":
         collector.open_call(head)
-        yield from arguments_from(char, collector)
+        yield from reading.arguments_from(char, collector)
         return
     if head != "function":
         raise Unreadable
-    name, _ = yield from named(word("\n", char))
+    name, _ = yield from reading.named(reading.word("\n", char))
     collector.open_call(name.strip())
-    if (yield from visible()) != _FENCE[0]:
+    if (yield from reading.visible()) != _FENCE[0]:
         raise Unreadable
-    yield from literal(_FENCE[1:] + "json")
-    yield from arguments(collector)
+    yield from reading.literal(_FENCE[1:] + "json")
+    yield from reading.arguments(collector)
 
 
-def _up_to_separator() -> Reader[str]:
+def _up_to_separator() -> reading.Reader[str]:
     """The text before the separator."""
     head = ""
     try:
-        head, _ = yield from word(_SEPARATOR[0])
-        yield from literal(_SEPARATOR[1:])
+        head, _ = yield from reading.word(_SEPARATOR[0])
+        yield from reading.literal(_SEPARATOR[1:])
     except Cut as cut:
         head = (head or cut.read).strip()
         raise Cut(name="" if "function".startswith(head) else head) from None

@@ -9,19 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.requests import Tool
+from hearth.backends.text.output import reading
 from hearth.backends.text.output.collector import Collector, Unreadable
 from hearth.backends.text.output.hermes import envelope_rule
 from hearth.backends.text.output.lark import Lark, quoted
-from hearth.backends.text.output.reading import (
-    Reader,
-    arguments,
-    arguments_from,
-    envelopes_from,
-    literal,
-    named,
-    visible,
-    word,
-)
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import TaggedFormat
 
@@ -66,25 +57,25 @@ class MistralFormat(TaggedFormat):
         )
 
 
-def _read(collector: Collector) -> Reader[None]:
+def _read(collector: Collector) -> reading.Reader[None]:
     """What follows the marker."""
-    first = yield from visible()
+    first = yield from reading.visible()
     if first in "[{":
-        yield from envelopes_from(first, collector)
+        yield from reading.envelopes_from(first, collector)
         return
-    name, stop = yield from named(word("[{", first))
+    name, stop = yield from reading.named(reading.word("[{", first))
     if stop == "{":
         collector.open_call(name.strip())
-        yield from arguments_from(stop, collector)
+        yield from reading.arguments_from(stop, collector)
         return
     ident = ""
     stop = yield
     if stop == "C":
-        yield from literal("ALL_ID]")
-        ident, _ = yield from word("[")
+        yield from reading.literal("ALL_ID]")
+        ident, _ = yield from reading.word("[")
         stop = yield
     if stop != "A":
         raise Unreadable
-    yield from literal("RGS]")
+    yield from reading.literal("RGS]")
     collector.open_call(name.strip(), ident.strip())
-    yield from arguments(collector)
+    yield from reading.arguments(collector)

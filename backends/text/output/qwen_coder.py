@@ -11,18 +11,10 @@ from functools import partial
 from typing import Any, Final
 
 from hearth.backends.contract.requests import Tool
+from hearth.backends.text.output import reading
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.json_scanner import SPACE, is_begun, is_json
 from hearth.backends.text.output.lark import Lark, quoted
-from hearth.backends.text.output.reading import (
-    Reader,
-    arguments_from,
-    envelopes_from,
-    literal,
-    named,
-    visible,
-    word,
-)
 from hearth.backends.text.output.rules import json_rule
 from hearth.backends.text.output.tagged import Style
 from hearth.backends.text.output.tagged_format import TaggedFormat
@@ -127,25 +119,27 @@ def _member(lark: Lark, key: str, schema: dict[str, Any]) -> str:
     return lark.rule(f'{begin} {lark.until(_PARAMETER_END)} "\\n"')
 
 
-def _read_wrapped(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> Reader[None]:
+def _read_wrapped(
+    schemas: Mapping[str, Mapping[str, Any]], collector: Collector
+) -> reading.Reader[None]:
     """What follows `<tool_call>`: a call of either kind, or an envelope as other families write."""
-    first = yield from visible()
+    first = yield from reading.visible()
     if first != _FUNCTION[0]:
-        yield from envelopes_from(first, collector)
+        yield from reading.envelopes_from(first, collector)
         return
-    yield from literal(_FUNCTION[1:])
+    yield from reading.literal(_FUNCTION[1:])
     yield from _read(schemas, collector)
 
 
-def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> Reader[None]:
+def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> reading.Reader[None]:
     """What follows `<function=`."""
-    name, _ = yield from named(word(">"))
+    name, _ = yield from reading.named(reading.word(">"))
     name = name.strip()
     collector.open_call(name)
     properties = _properties(schemas[name])
-    char = yield from visible()
+    char = yield from reading.visible()
     if char == "{":
-        yield from arguments_from(char, collector)
+        yield from reading.arguments_from(char, collector)
         return
     keys: set[str] = set()
     while True:
@@ -153,23 +147,25 @@ def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> Rea
             raise Unreadable
         char = yield
         if char == "/":
-            yield from literal(_END[2:])
+            yield from reading.literal(_END[2:])
             break
         if char != _PARAMETER[1]:
             raise Unreadable
-        yield from literal(_PARAMETER[2:])
-        key, _ = yield from word(">")
+        yield from reading.literal(_PARAMETER[2:])
+        key, _ = yield from reading.word(">")
         if key in keys:
             raise Unreadable
         head = f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: "
         keys.add(key)
         yield from _read_value(collector, head, _kinds(properties.get(key)))
-        char = yield from visible()
+        char = yield from reading.visible()
     collector.write_arguments("}" if keys else "{}")
     collector.close_call()
 
 
-def _read_value(collector: Collector, head: str, kinds: frozenset[str] | None) -> Reader[None]:
+def _read_value(
+    collector: Collector, head: str, kinds: frozenset[str] | None
+) -> reading.Reader[None]:
     """A value up to its closing tag; `head` is what comes before it in the arguments."""
     search = MarkerSearch((_PARAMETER_END,))
     marker = None
