@@ -35,20 +35,8 @@ def longest_token_bytes(file: GgufFile) -> int:
     return tokens.longest_bytes if keeps_text and isinstance(tokens, StringArray) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Defaults:
-    """What holds where a file does not say otherwise."""
-
-    bos: int | None = None
-    eos: int | None = None
-    adds_bos: bool = False
-    adds_space: bool = False
-
-
-_DEFAULTS: Final[Mapping[str, _Defaults]] = {
-    SENTENCE_PIECE: _Defaults(bos=1, eos=2, adds_bos=True, adds_space=True),
-    BPE: _Defaults(bos=11, eos=11),
-}
+_DEFAULT_BOS: Final = {SENTENCE_PIECE: 1, BPE: 11}
+_DEFAULT_EOS: Final = {SENTENCE_PIECE: 2, BPE: 11, "t5": 1, "whitespace": 11}
 NAMED_TOKENS: Final[Mapping[str, str]] = {
     "unk_token": f"{PREFIX}unknown_token_id",
     "sep_token": f"{PREFIX}seperator_token_id",
@@ -111,10 +99,10 @@ def kind_of_vocabulary(file: GgufFile) -> tuple[str, PreType]:
         UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
     """
     model = str(file.value(PREFIX + "model", ""))
-    if model not in _DEFAULTS:
+    if model not in (SENTENCE_PIECE, BPE):
         raise UnsupportedModel(
             f"{file.path.name} has a vocabulary of the kind {model or 'none'!r}, which is not built"
-            f" in: {', '.join(sorted(_DEFAULTS))} are.",
+            f" in: {BPE} and {SENTENCE_PIECE} are.",
             "Use --backend llamacpp.",
         )
     name = str(file.value(PREFIX + "pre", ""))
@@ -137,8 +125,8 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     model, pre = kind_of_vocabulary(file)
     tokens = _tokens(file)
     ids = {text: ident for ident, text in enumerate(tokens)}
-    defaults = _DEFAULTS[model]
-    eos = _id(file, ("eos_token_id",), len(tokens), defaults.eos)
+    is_sentence_piece = model == SENTENCE_PIECE
+    eos = _id(file, ("eos_token_id",), len(tokens), _DEFAULT_EOS[model])
     special = special_ids(ids, _given_roles(file, len(tokens), eos))
     kinds = _kinds(file, len(tokens), special)
     named = {name: (key.removeprefix(PREFIX),) for name, key in NAMED_TOKENS.items()}
@@ -150,12 +138,12 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
         scores=[float(score) for score in _numbers(file, "scores")] or [0.0] * len(tokens),
         merges=_strings(file, "merges") or [] if model == BPE else [],
         special=special,
-        bos=_id(file, ("bos_token_id",), len(tokens), defaults.bos),
+        bos=_id(file, ("bos_token_id",), len(tokens), _DEFAULT_BOS[model]),
         eos=eos,
         named=_ids(file, named, len(tokens)),
-        adds_bos=_flag(file, "add_bos_token", defaults.adds_bos or pre.adds_bos),
+        adds_bos=_flag(file, "add_bos_token", is_sentence_piece or pre.adds_bos),
         adds_eos=_flag(file, "add_eos_token", False),
-        adds_space=_flag(file, "add_space_prefix", defaults.adds_space),
+        adds_space=_flag(file, "add_space_prefix", is_sentence_piece),
         strips_after=_strips_after(file, ids, kinds),
     )
 
@@ -167,8 +155,8 @@ def end_tokens(file: GgufFile) -> dict[int, str]:
     if not isinstance(file.value(f"{PREFIX}tokens"), StringArray):
         return {}
     tokens = _tokens(file)
-    defaults = _DEFAULTS.get(str(file.value(PREFIX + "model", "")), _Defaults())
-    eos = _id(file, ("eos_token_id",), len(tokens), defaults.eos)
+    default = _DEFAULT_EOS.get(str(file.value(PREFIX + "model", "")))
+    eos = _id(file, ("eos_token_id",), len(tokens), default)
     ids = {text: ident for ident, text in enumerate(tokens)}
     found = special_ids(ids, _given_roles(file, len(tokens), eos)).end_ids
     return {

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 from tokenizers import AddedToken, Encoding, Tokenizer
 
 from hearth.backends.errors import CorruptFile
 from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
+from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.folder_settings import FolderSettings
-from hearth.backends.text.vocab.json_pieces import piece_rules
 from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
 
 _LARGEST_BYTES: Final = 256 * 1024 * 1024
 _NOWHERE: Final = "\U0010ffff"
 """No character, so that no vocabulary has it."""
+_BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class JsonTokenizer(BaseTokenizer):
@@ -52,7 +56,7 @@ class JsonTokenizer(BaseTokenizer):
         )
         unspoken -= special.written
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-        rules = piece_rules(tokenizer)
+        rules = _piece_rules(tokenizer)
         pieces = [b""] * max(rows, max(vocabulary.values(), default=-1) + 1)
         for text, ident in vocabulary.items():
             pieces[ident] = text.encode() if ident in added else rules.piece(text)
@@ -175,3 +179,58 @@ def _surroundings(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     places = range(len(full) - len(bare) + 1)
     start = next((n for n in places if full[n : n + len(bare)] == bare), 0)
     return list(full[:start]), list(full[start + len(bare) :])
+
+
+@dataclass(frozen=True, slots=True)
+class _PieceRules:
+    """How tokens are spelled, by what the decoder does."""
+
+    is_byte_level: bool
+    has_bytes: bool
+    """<0x..> stands for a byte."""
+    space: str
+    """What stands for a space; "" for nothing."""
+    continues: str
+    """What a token begins with that goes on with a word, where others begin one; "" for no such
+    rule.
+    """
+
+    def piece(self, text: str) -> bytes:
+        """The bytes that the token `text` stands for."""
+        if self.is_byte_level:
+            return to_bytes(text)
+        found = _BYTE.fullmatch(text) if self.has_bytes else None
+        if found is not None:
+            return bytes.fromhex(found[1])
+        if self.continues:
+            goes_on = text.startswith(self.continues)
+            text = text.removeprefix(self.continues) if goes_on else f" {text}"
+        if self.space:
+            text = text.replace(self.space, " ")
+        return text.encode()
+
+
+def _piece_rules(tokenizer: Tokenizer) -> _PieceRules:
+    """The rules of a tokenizer, from its decoder and, where that is none, its pre-tokenizer."""
+    parts = list(_parts(tokenizer.decoder)) or list(_parts(tokenizer.pre_tokenizer))
+    kinds = {str(part.get("type")): part for part in parts}
+    space = str(kinds["Metaspace"].get("replacement", "▁")) if "Metaspace" in kinds else ""
+    for part in parts:
+        if part.get("type") == "Replace" and part.get("content") == " ":
+            pattern = part.get("pattern")
+            space = str(pattern.get("String", "")) if isinstance(pattern, dict) else space
+    return _PieceRules(
+        is_byte_level="ByteLevel" in kinds,
+        has_bytes="ByteFallback" in kinds,
+        space=space,
+        continues=str(kinds["WordPiece"].get("prefix", "##")) if "WordPiece" in kinds else "",
+    )
+
+
+def _parts(component: Any) -> Iterator[Mapping[str, Any]]:
+    """The settings of a decoder or pre-tokenizer, a sequence's one after the other."""
+    if component is None:
+        return
+    state = json.loads(component.__getstate__())
+    members = state.get("decoders") or state.get("pretokenizers") or [state]
+    yield from (member for member in members if isinstance(member, dict))
