@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.draw_spec import Sparse
+from hearth.backends.engine.selection import Sparse
 from hearth.backends.text.tokenizer import Tokenizer
 
 _LARGEST_PENALTY: Final = 1e30

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 
 from hearth.backends.contract import events
-from hearth.backends.engine.draw_spec import Drawn, DrawSpec
 from hearth.backends.engine.logprobs import Piece, named
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.runner import Row, StepResult
-from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Sequence
+from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.errors import to_info
 from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.output.parts import CallPart, Part
@@ -131,24 +131,21 @@ class Generation(Sequence):
             self._shown = computed
             self._emit(events.Progress(computed, self.prompt_tokens))
 
-    def draw_spec(self) -> DrawSpec:
-        return self.sampler.spec(self.total, self.limits.banned(self.new_tokens))
+    def shortlist(self) -> ShortlistSpec | None:
+        return self.sampler.shortlist(self.limits.banned(self.new_tokens))
 
     def take(self, row: Row, result: StepResult) -> events.FinishReason | None:
-        """Take the next token, if this step computed the last one that was known: the one that the
-        runner drew, or if there is none, or the grammar does not allow it, one drawn here.
-        """
+        """Draw the next token and take it, if this step computed the last one that was known."""
         self.tell(self.computed)
         if not row.outputs:
             return None
-        drawn = result.drawn.get(row.slot)
-        if drawn is None or (self._matcher is not None and not self._matcher.allows(drawn.id)):
-            drawn = self.sampler.draw(
-                result.logits[row.slot][0],
-                self.total,
-                banned=self.limits.banned(self.new_tokens),
-                matcher=self._matcher,
-            )
+        short = result.shortlists.get(row.slot)
+        drawn = self.sampler.draw(
+            result.logits[row.slot][-1] if short is None else short,
+            self.total,
+            banned=self.limits.banned(self.new_tokens),
+            matcher=self._matcher,
+        )
         return self.accept(drawn)
 
     def accept(self, drawn: Drawn) -> events.FinishReason | None:

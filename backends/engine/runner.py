@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.draw_spec import Drawn, DrawSpec
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.kv.store import BlockStore, SavedState, SequenceStore
+from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 
 
 class RunnerLost(Exception):
@@ -77,8 +77,8 @@ class RunnerInfo:
     """Of a recurrent state, which a sequence or a kept prefix has, however many its tokens."""
     window_pool_bytes: int = 0
     """What layers that see a window only may take beside that, whatever the pool holds."""
-    draws: bool = False
-    """It draws tokens itself, where rows ask for that."""
+    has_shortlists: bool = False
+    """Logits are on a device, so rows ask for shortlists of them where these are enough."""
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
@@ -92,8 +92,8 @@ class Row:
     tokens: Seq[int]
     outputs: int
     """Ask for the logits after each of the last `outputs` tokens."""
-    draw: DrawSpec | None = None
-    """Ask for a token sampled like this from the last of them, too, of a runner that `draws`."""
+    shortlist: ShortlistSpec | None = None
+    """Ask for a shortlist of the last of them, too, of a runner that `has_shortlists`."""
     handle: Any = None
     """Where the keys and values of `slot` are: see `Handle`. Set before the step."""
 
@@ -117,12 +117,10 @@ class StepResult:
 
     logits: Mapping[int, NDArray[np.float32]]
     """[outputs, vocab_size] for each row that wanted some; read-only, and valid until the next
-    step. A runner that `draws` may fetch them only when somebody looks.
+    step. A runner that `has_shortlists` may fetch them only when they are read.
     """
-    drawn: Mapping[int, Drawn] = field(default_factory=dict)
-    """The tokens that the runner drew: each is what the sampler draws from those logits. Where one
-    is missing that a row asked for, the sampler must look itself.
-    """
+    shortlists: Mapping[int, Shortlist] = field(default_factory=dict)
+    """For each row that asked for one."""
 
 
 class BackgroundPrompt(Protocol):

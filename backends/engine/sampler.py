@@ -1,27 +1,28 @@
-"""Draws the next token from logits: the reference for every runner, in numpy.
+"""Draws the next token from the logits of any runner, in numpy.
 
 The order of the steps is that of `SamplingParams`. A pool of candidates is narrowed step by step;
-its ids stay in ascending order, so that ties and the draw itself do not depend on how a step found
-its survivors.
+its ids stay in ascending order, so that ties and the draw itself depend neither on how a step found
+its survivors, nor on whether it had the whole vocabulary or a shortlist.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.draw_spec import Drawn, DrawSpec, Sparse
 from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.penalties import SeenTokens, penalise
 from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, uniform
-from hearth.backends.engine.selection import Indices, largest
+from hearth.backends.engine.selection import FIRST_LOOK, Indices, Sparse, largest, smallest_cover
+from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 from hearth.backends.engine.truncation import (
     Pool,
     likely,
@@ -39,6 +40,62 @@ _BAN: Final = -100.0
 """A logit bias at or below this bans the token."""
 SMALL_POOL: Final = 4096
 """Pools up to this size are computed in float64, larger ones in float32: several times faster."""
+_SUM_ERROR: Final = 4e-6
+"""Sums of exp(logits) of a vocabulary, here and on a device, differ by less, as a share: in float32
+an exponential is off by 3e-7 at most, and the sum by 2e-7."""
+
+
+@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
+class Drawn:
+    """A token, and what the model itself thought of it where log probabilities were asked for."""
+
+    id: int
+    logprob: float | None = None
+    """Natural log, under the raw logits."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(id, logprob) of the likeliest tokens, best first."""
+
+
+class _FallsShort(Exception):
+    """The shortlist does not decide what is drawn."""
+
+
+@dataclass(slots=True)
+class _Hidden:
+    """What a pool of candidates from a shortlist lacks of the vocabulary."""
+
+    short: Shortlist
+    work: Logits
+    """The logits of `short`, adjusted."""
+
+    def survivors(self, pool: Pool, params: SamplingParams) -> Indices:
+        """What the first step that narrows a whole vocabulary keeps, if all of it is in `pool`.
+
+        Raises:
+            _FallsShort: it is not, or rounding decides.
+        """
+        if params.typical_p < 1.0:
+            raise _FallsShort
+        if params.top_p < 1.0:
+            weights = weights_of(pool)
+            total, error = self._total(float(pool.max()))
+            target = params.top_p * total
+            kept = smallest_cover(pool, weights, target)
+            mass, last = float(weights[kept].sum(dtype=np.float64)), float(weights[kept].min())
+            if target + error < mass < target + last - error:
+                return kept
+        elif params.min_p > 0.0 and pool.max() + math.log(params.min_p) > self.short.floor:
+            return likely(pool, params.min_p)
+        raise _FallsShort
+
+    def _total(self, peak: float) -> tuple[float, float]:
+        """The sum of exp(adjusted logits - `peak`) of the vocabulary, and how far off it may be."""
+        with np.errstate(over="ignore", invalid="ignore"):  # With NaN nothing compares as certain.
+            raw = total = float(np.exp(np.float64(self.short.log_sum - peak)))
+            if self.work is not self.short.values:
+                total += float(np.exp(self.work.astype(np.float64) - peak).sum())
+                total -= float(np.exp(self.short.values.astype(np.float64) - peak).sum())
+        return total, _SUM_ERROR * (raw + total)
 
 
 class Sampler:
@@ -78,24 +135,25 @@ class Sampler:
         if self._repeats is not None:
             self._repeats.add(token)
 
-    def spec(self, position: int, banned: Collection[int] = ()) -> DrawSpec:
-        """What `draw` does with the logits at `position`, a grammar aside."""
+    def shortlist(self, banned: Collection[int] = ()) -> ShortlistSpec | None:
+        """What the next draw, with `banned`, needs of its logits as a rule; None: all of them."""
         params = self.params
-        return DrawSpec(
-            params,
-            0.0 if self._greedy else uniform(self.seed, position, DRAW),
-            not self._greedy
-            and params.xtc_probability > 0.0
-            and uniform(self.seed, position, XTC) < params.xtc_probability,
-            self._bias,
-            None if self._seen is None else self._seen.entries(),
-            None if self._repeats is None else self._repeats.penalties(params),
-            banned,
-        )
+        adjusted = [sparse[0] for sparse in self._adjustments() if sparse is not None]
+        if len(banned):
+            adjusted.append(_array(banned))
+        if self._greedy:
+            count = 1 if params.logprobs is None and not adjusted else FIRST_LOOK
+        else:
+            narrows = params.typical_p == 1.0 and (params.top_p < 1.0 or params.min_p > 0.0)
+            if params.top_k >= FIRST_LOOK or not (params.top_k or narrows):
+                return None
+            count = FIRST_LOOK
+        ids = np.concatenate(adjusted) if adjusted else np.empty(0, dtype=np.intp)
+        return ShortlistSpec(count, ids)
 
     def draw(
         self,
-        logits: Logits,
+        logits: Logits | Shortlist,
         position: int,
         *,
         banned: Collection[int] = (),
@@ -103,7 +161,8 @@ class Sampler:
     ) -> Drawn:
         """The token at `position`.
 
-        It depends on the logits, the accepted tokens and (seed, position) alone.
+        It depends on the logits, the accepted tokens and (seed, position) alone. From a shortlist
+        comes what would come from its row, which is fetched where the shortlist does not decide.
 
         With a grammar the token is drawn as ever, and only if the grammar does not allow it, drawn
         again, independently, from what is allowed. With p the probabilities and A their sum over
@@ -112,7 +171,8 @@ class Sampler:
         on all tokens the first time, and on the allowed ones the second.
 
         Args:
-            logits: [V] float32, left unchanged.
+            logits: [V] float32, left unchanged, or the shortlist of them that `shortlist` asked
+                for, with the same `banned`.
             position: index of the token in its sequence.
             banned: ids that may not be drawn (end tokens with `ignore_eos` or before `min_tokens`);
                 an end token is drawn in spite of that where a grammar lets nothing else follow.
@@ -123,16 +183,20 @@ class Sampler:
             InvalidParameter: `logit_bias`, `banned` and the grammar leave no token, or the grammar
                 met a bound.
         """
-        spec = self.spec(position, banned)
-        work = _adjusted(logits, spec)
+        if isinstance(logits, Shortlist):
+            drawn = self._draw_from(logits, position, banned)
+            if drawn is not None and (matcher is None or matcher.allows(drawn.id)):
+                return drawn
+            logits = logits.row()
+        work = self._adjusted(logits, banned)
         if self._greedy:
             token = int(work.argmax())
             self._check_peak(logits, float(work[token]), position)
         else:
             self._check_peak(logits, float(work.max()), position)
-            token = _sample(work, spec, spec.number)
+            token = self._sample(work, position)
         if matcher is not None and not matcher.allows(token):
-            token = self._choose_allowed(work, spec, position, matcher.allowed())
+            token = self._choose_allowed(work, banned, position, matcher.allowed())
         if self.params.logprobs is None:
             return Drawn(token)
         normaliser = log_normaliser(logits)
@@ -157,7 +221,11 @@ class Sampler:
         )
 
     def _choose_allowed(
-        self, work: Logits, spec: DrawSpec, position: int, allowed: NDArray[np.bool_]
+        self,
+        work: Logits,
+        banned: Collection[int],
+        position: int,
+        allowed: NDArray[np.bool_],
     ) -> int:
         """A token from the adjusted logits `work`, of those that are `allowed`."""
         masked = np.where(allowed, work, np.float32(-np.inf))
@@ -165,8 +233,8 @@ class Sampler:
         if math.isfinite(masked[best]):
             if self._greedy:
                 return best
-            return _sample(masked, spec, uniform(self.seed, position, REDRAW))
-        ends = [token for token in spec.banned if allowed[token]]
+            return self._sample(masked, position, REDRAW)
+        ends = [token for token in banned if allowed[token]]
         if ends:
             return min(ends)
         raise InvalidParameter(
@@ -174,6 +242,118 @@ class Sampler:
             f"Every token that the grammar allows at position {position} is banned.",
             "Ban fewer tokens with logit_bias, or ask for less in the schema.",
         )
+
+    def _draw_from(self, short: Shortlist, position: int, banned: Collection[int]) -> Drawn | None:
+        """What `draw` takes from the whole row, a grammar aside; None: `short` does not decide."""
+        if not math.isfinite(short.log_sum):
+            return None
+        work = self._adjusted(short.values, banned, short.ids)
+        token = short.best
+        if not self._greedy or work is not short.values:
+            known = np.flatnonzero(work > short.floor)
+            if not known.size:
+                return None
+            ids, pool = short.ids[known], work[known]
+            try:
+                token = (
+                    int(ids[pool.argmax()])
+                    if self._greedy
+                    else self._sample(pool, position, ids=ids, hidden=_Hidden(short, work))
+                )
+            except _FallsShort:
+                return None
+        count = self.params.logprobs
+        if count is None:
+            return Drawn(token)
+        top = top_logprobs(short.values, count, short.log_sum)
+        if np.count_nonzero(short.values > short.floor) < count:
+            return None
+        place = int(np.searchsorted(short.ids, token))
+        logprob = logprob_of(short.values, place, short.log_sum)
+        return Drawn(token, logprob, tuple((int(short.ids[at]), value) for at, value in top))
+
+    def _adjustments(self) -> tuple[Sparse | None, Sparse | None, Sparse | None]:
+        """What the bias adds, how often the penalties saw tokens, and what DRY subtracts."""
+        seen = None if self._seen is None else self._seen.entries()
+        repeated = None if self._repeats is None else self._repeats.penalties(self.params)
+        return self._bias, seen, repeated
+
+    def _adjusted(
+        self, logits: Logits, banned: Collection[int], ids: Indices | None = None
+    ) -> Logits:
+        """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do.
+
+        Args:
+            ids: ascending, what `logits` are of; None: the whole vocabulary.
+        """
+        bias, seen, repeated = self._adjustments()
+        if bias is None and seen is None and repeated is None and not len(banned):
+            return logits
+
+        def places(tokens: Indices) -> Indices:
+            return tokens if ids is None else np.searchsorted(ids, tokens)
+
+        work = logits.copy()
+        if bias is not None:
+            work[places(bias[0])] += bias[1]
+        if seen is not None:
+            penalise(work, (places(seen[0]), seen[1]), self.params)
+        if repeated is not None:
+            work[places(repeated[0])] -= repeated[1]
+        if len(banned):
+            work[places(_array(banned))] = -np.inf
+        return work
+
+    def _sample(
+        self,
+        pool: Pool,
+        position: int,
+        stream: int = DRAW,
+        *,
+        ids: Indices | None = None,
+        hidden: _Hidden | None = None,
+    ) -> int:
+        """A token from adjusted logits.
+
+        Args:
+            pool: logits of `ids`, ascending; None: of the whole vocabulary.
+            hidden: the part of the vocabulary that `pool` lacks.
+
+        Raises:
+            _FallsShort: what is drawn may depend on what is hidden.
+        """
+        ids, pool = self._survivors(pool, position, ids, hidden)
+        place = pick(
+            weights_of(pool, self.params.temperature), uniform(self.seed, position, stream)
+        )
+        return place if ids is None else int(ids[place])
+
+    def _survivors(
+        self, pool: Pool, position: int, ids: Indices | None, hidden: _Hidden | None
+    ) -> tuple[Indices | None, Pool]:
+        """Ids and logits of what may be drawn."""
+        params = self.params
+        size = pool.size if hidden is None else hidden.short.vocab_size
+        if 0 < params.top_k < size:
+            if pool.size < params.top_k:
+                raise _FallsShort
+            size, hidden = params.top_k, None
+            ids, pool = _narrowed(ids, pool, np.sort(largest(pool, size)))
+        if size <= SMALL_POOL:
+            pool = pool.astype(np.float64)
+        if hidden is not None:
+            ids, pool = _narrowed(ids, pool, hidden.survivors(pool, params))
+        else:
+            if params.typical_p < 1.0:
+                ids, pool = _narrowed(ids, pool, typical(pool, params.typical_p))
+            if params.top_p < 1.0:
+                ids, pool = _narrowed(ids, pool, nucleus(pool, params.top_p))
+        if params.min_p > 0.0:
+            ids, pool = _narrowed(ids, pool, likely(pool, params.min_p))
+        chance = params.xtc_probability
+        if chance > 0.0 and uniform(self.seed, position, XTC) < chance:
+            ids, pool = _narrowed(ids, pool, without_top_choices(pool, params.xtc_threshold))
+        return ids, pool
 
 
 def _bias_of(params: SamplingParams) -> Sparse | None:
@@ -184,49 +364,8 @@ def _bias_of(params: SamplingParams) -> Sparse | None:
     return ids, np.where(bias <= _BAN, np.float32(-np.inf), bias)
 
 
-def _adjusted(logits: Logits, spec: DrawSpec) -> Logits:
-    """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do."""
-    if not spec.adjusts:
-        return logits
-    work = logits.copy()
-    if spec.bias is not None:
-        ids, bias = spec.bias
-        work[ids] += bias
-    if spec.seen is not None:
-        penalise(work, spec.seen, spec.params)
-    if spec.repeated is not None:
-        ids, penalties = spec.repeated
-        work[ids] -= penalties
-    if len(spec.banned):
-        work[np.fromiter(spec.banned, dtype=np.intp, count=len(spec.banned))] = -np.inf
-    return work
-
-
-def _sample(work: Logits, spec: DrawSpec, number: float) -> int:
-    ids, pool = _survivors(work, spec)
-    place = pick(weights_of(pool, spec.params.temperature), number)
-    return place if ids is None else int(ids[place])
-
-
-def _survivors(work: Logits, spec: DrawSpec) -> tuple[Indices | None, Pool]:
-    """Ids (ascending; None: the whole vocabulary) and logits of what may be drawn."""
-    params = spec.params
-    ids: Indices | None = None
-    pool: Pool = work
-    if 0 < params.top_k < work.size:
-        ids = np.sort(largest(work, params.top_k))
-        pool = work[ids]
-    if pool.size <= SMALL_POOL:
-        pool = pool.astype(np.float64)
-    if params.typical_p < 1.0:
-        ids, pool = _narrowed(ids, pool, typical(pool, params.typical_p))
-    if params.top_p < 1.0:
-        ids, pool = _narrowed(ids, pool, nucleus(pool, params.top_p))
-    if params.min_p > 0.0:
-        ids, pool = _narrowed(ids, pool, likely(pool, params.min_p))
-    if spec.is_xtc_active:
-        ids, pool = _narrowed(ids, pool, without_top_choices(pool, params.xtc_threshold))
-    return ids, pool
+def _array(tokens: Collection[int]) -> Indices:
+    return np.fromiter(tokens, dtype=np.intp, count=len(tokens))
 
 
 def _narrowed(ids: Indices | None, pool: Pool, kept: Indices) -> tuple[Indices, Pool]:

@@ -412,8 +412,8 @@ class Scheduler:
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
         row = Row(sequence.slot, start, tokens, sequence.outputs(count))
-        if row.outputs and self._info.draws:
-            row.draw = sequence.draw_spec()
+        if row.outputs and self._info.has_shortlists:
+            row.shortlist = sequence.shortlist()
         return row
 
     def _to_the_end(self, sequence: Sequence) -> None:

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Indices = NDArray[np.intp]
 Floats = NDArray[np.floating[Any]]
+Sparse = tuple[Indices, NDArray[np.float32]]
+"""Token ids, each once, and a number for each."""
 
 FIRST_LOOK: Final = 1024
 """How many of the best are sorted before the search widens."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from hearth.backends.contract.events import Event, FinishReason
 from hearth.backends.contract.loaded import RequestState, RequestStats
-from hearth.backends.engine.draw_spec import DrawSpec
 from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.shortlist import ShortlistSpec
 
 Emit = Callable[[Event], None]
 
@@ -143,8 +143,8 @@ class Sequence(ABC):
     def outputs(self, count: int) -> int:
         """After how many of the last of the next `count` tokens it needs logits."""
 
-    def draw_spec(self) -> DrawSpec | None:
-        """How the next token would be drawn; None where none is."""
+    def shortlist(self) -> ShortlistSpec | None:
+        """What it needs of the logits after its last token; None: all of them."""
         return None
 
     @abstractmethod

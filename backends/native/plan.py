@@ -59,8 +59,8 @@ class NativePlan:
     is_fused: bool
     """Attention may use the device's fused kernels."""
     deterministic: bool
-    draws: bool
-    """Tokens are drawn on the device, and logits stay there."""
+    has_shortlists: bool
+    """Logits stay on the device, apart from shortlists."""
     notices: tuple[str, ...] = ()
 
 
@@ -160,7 +160,7 @@ def plan_memory(
         is_fused=settings.flash_attention is not False,
         deterministic=settings.deterministic,
         # Sums of the device may depend on how many rows there are, so log probabilities would.
-        draws=device.type != "cpu" and not settings.deterministic,
+        has_shortlists=device.type != "cpu" and not settings.deterministic,
         notices=_notices(settings, context, config.context, is_budget=allowed < fits),
     )
 

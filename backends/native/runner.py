@@ -95,7 +95,7 @@ class NativeRunner:
             end_ids=end_ids,
             keeps_past=decoder.config.groups == (None,),
             embedding_width=decoder.config.width,
-            draws=plan.draws,
+            has_shortlists=plan.has_shortlists,
             slices_texts=True,
         )
 
@@ -200,7 +200,9 @@ class NativeRunner:
             return StepResult({})
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
-        return step_result(rows, self._decoder.logits(hidden), draws=self._plan.draws)
+        return step_result(
+            rows, self._decoder.logits(hidden), has_shortlists=self._plan.has_shortlists
+        )
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
         paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]

@@ -5,9 +5,8 @@ import pytest
 from hearth.backends.contract.events import Finished, ToolCallPart
 from hearth.backends.contract.requests import Tool
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.draw_spec import Drawn
 from hearth.backends.engine.generation import Generation, Limits
-from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.text.output.families import format_of
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "sea"}}'

@@ -5,9 +5,8 @@ import pytest
 from byte_tokenizer import ByteTokenizer
 from hearth.backends.contract.events import Finished, Token
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.draw_spec import Drawn
 from hearth.backends.engine.generation import Generation, Limits
-from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sampler import Drawn, Sampler
 
 BYTES = ByteTokenizer()
 END, _ = sorted(BYTES.end_ids)

@@ -122,7 +122,7 @@ def test_greedy_answers_through_the_engine_are_those_of_a_processor(
     prompts = [some_tokens(length, seed=length) for length in (3, 40, 17, 600)]
     wanted = written(loaded_of(runner_of(tmp_path, EXACT)), prompts, 48)
     runner = runner_of(tmp_path, EXACT, device=CUDA)
-    assert runner.plan.draws
+    assert runner.plan.has_shortlists
     assert written(loaded_of(runner), prompts, 48) == wanted
     runner.cache.check_integrity()
 

@@ -1,4 +1,4 @@
-"""A native runner that draws on its device says what it says when the engine draws."""
+"""An answer is the same whether its tokens are drawn from shortlists or from whole rows."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ REQUESTS = {
 
 
 @contextmanager
-def opened(device: str, *, draws: bool) -> Iterator[Loaded]:
-    """The guide, with the drawing of its plan switched."""
+def opened(device: str, *, has_shortlists: bool) -> Iterator[Loaded]:
+    """The guide, with the shortlists of its plan switched."""
 
     def planned(*args: object, **kwargs: object) -> NativePlan:
-        return replace(plan_memory(*args, **kwargs), draws=draws)  # type: ignore[arg-type]
+        return replace(plan_memory(*args, **kwargs), has_shortlists=has_shortlists)  # type: ignore[arg-type]
 
     settings = ModelSettings(
         kv_type="f32",
@@ -94,7 +94,7 @@ def opened(device: str, *, draws: bool) -> Iterator[Loaded]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(load, "plan_memory", planned)
         loaded = load.open_model(ModelSpec(str(guide_path()), settings=settings))
-    assert loaded.runner.info.draws == draws
+    assert loaded.runner.info.has_shortlists == has_shortlists
     yield loaded
     loaded.runner.close()
 
@@ -160,8 +160,8 @@ DEVICES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def both(device: str) -> Iterator[tuple[Answers, Answers]]:
-    """With and without drawing on the device."""
-    with opened(device, draws=True) as there, opened(device, draws=False) as here:
+    """With and without shortlists."""
+    with opened(device, has_shortlists=True) as there, opened(device, has_shortlists=False) as here:
         pair = Answers(there), Answers(here)
         yield pair
         for answers in pair:
@@ -170,9 +170,7 @@ def both(device: str) -> Iterator[tuple[Answers, Answers]]:
 
 @DEVICES
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_an_answer_is_the_same_wherever_its_tokens_are_drawn(
-    both: tuple[Answers, Answers], kind: str
-) -> None:
+def test_an_answer_is_the_same_with_shortlists(both: tuple[Answers, Answers], kind: str) -> None:
     there, here = both
     assert_same(there.of(REQUESTS[kind]), here.of(REQUESTS[kind]))
 
