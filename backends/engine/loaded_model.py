@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.engine.runner import Runner
-from hearth.backends.text.chat_templates import ChatTemplates
+from hearth.backends.text.chat_templates import ChatTemplates, template_for
+from hearth.backends.text.output.families import capabilities_of
 from hearth.backends.text.tokenizer import Tokenizer
 
 
@@ -22,3 +24,28 @@ class Loaded:
     """The one of the settings, else the model's own; empty if it cannot chat."""
     settle: Callable[[], object] = lambda: None
     """Waits for work on the model that goes on beside its first steps, for those who measure."""
+
+
+def described(
+    info: ModelInfo, runner: Runner, tokenizer: Tokenizer, templates: ChatTemplates
+) -> ModelInfo:
+    """`info` with what the runner, the tokenizer and the templates of the model say."""
+    template = template_for(templates, tools=False)
+    facts = runner.info
+    return replace(
+        info,
+        context=facts.context,
+        vocab_size=facts.vocab_size,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        max_sessions=facts.max_sequences,
+        max_batch_tokens=facts.max_batch_tokens,
+        has_chat_template=template is not None,
+        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
+        capabilities=capabilities_of(
+            templates,
+            tokenizer,
+            generates=facts.generates,
+            embeds=facts.embedding_width > 0,
+            ranks=facts.can_rank,
+        ),
+    )

@@ -23,8 +23,7 @@ from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abi
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
-from hearth.backends.machine import threads as thread_counts
-from hearth.backends.machine.threads import measure_threads
+from hearth.backends.machine.threads import fastest_threads, usable_cores
 
 _PROBE_TOKENS = 64
 """Size of the text that thread counts are measured with."""
@@ -49,8 +48,8 @@ class EncoderRunner:
         model: LlamaModel,
         plan: ContextPlan,
         *,
-        threads: int | None = None,
-        has_rank_head: bool = False,
+        threads: int | None,
+        has_rank_head: bool,
     ) -> None:
         texts = text_abilities(model, plan, has_rank_head)
         self._model = model
@@ -71,8 +70,7 @@ class EncoderRunner:
             can_rank=texts.can_rank,
             generates=False,
         )
-        cores = thread_counts.usable_cores()
-        self.threads = threads or cores
+        self.threads = threads or usable_cores()
         self._interrupt = Interrupt()
         self._embedder = Embedder(model, plan, self.threads, self._interrupt)
         try:
@@ -128,10 +126,8 @@ class EncoderRunner:
         """Touch every weight once, and choose the number of threads."""
         tokens = min(_PROBE_TOKENS, self._info.context)
         if measure:
-            most = max(self.threads, thread_counts.usable_threads())
-            counts = thread_counts.candidates(self.threads, most)
-            self.threads = measure_threads(
-                lambda count: self._embedder.warm_up(tokens, count), counts
+            self.threads = fastest_threads(
+                lambda count: self._embedder.warm_up(tokens, count), self.threads
             ).threads
         self._embedder.warm_up(tokens, self.threads)
 

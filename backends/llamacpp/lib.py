@@ -35,6 +35,7 @@ waits at each of them for a thread that has no core. On two idle cores that may 
 busy process it more than doubles the speed (`benchmarks/beside_llama_server.py --busy 1`).
 """
 
+_KEPT_LINES = 200
 _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
 """ggml_log_level to ours, a step quieter: what llama.cpp calls information is a few hundred lines a
@@ -50,8 +51,8 @@ class LibraryLog:
     Its debug lines, hundreds for each graph that it builds, are dropped.
     """
 
-    def __init__(self, lines: int = 200) -> None:
-        self._lines: deque[tuple[int, str]] = deque(maxlen=lines)
+    def __init__(self) -> None:
+        self._lines: deque[tuple[int, str]] = deque(maxlen=_KEPT_LINES)
         self._partial = ""
         self._level = 0
 
@@ -72,12 +73,12 @@ class LibraryLog:
         self._lines.clear()
         self._partial = ""
 
-    def said(self, count: int = 3) -> str:
-        """The last `count` warnings or errors, or lines of any level if there was none; "" if
+    def said(self) -> str:
+        """The last three warnings or errors, or lines of any level if there was none; "" if
         silent."""
         lines = list(self._lines)
         chosen = [line for level, line in lines if level >= _WARNING] or [line for _, line in lines]
-        return " | ".join(chosen[-count:])
+        return " | ".join(chosen[-3:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,6 @@ class Library:
     log: LibraryLog
     callbacks: tuple[Any, ...]
     """ctypes callbacks that C holds: they live as long as the library."""
-
-    def has(self, feature: str) -> bool:
-        """Whether the build uses `feature`, e.g. "AMX_INT8", "AVX512" or "REPACK"."""
-        return f"{feature} = 1" in self.system_info
 
 
 @functools.cache

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.loaded_model import Loaded, described
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.encoder import EncoderRunner
 from hearth.backends.llamacpp.facts import has_rank_head, least_long_cells
 from hearth.backends.llamacpp.lib import load_library
-from hearth.backends.llamacpp.model import LlamaModel, Progress
+from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.text.chat_templates import template_for, templates_of
-from hearth.backends.text.output.families import capabilities_of
+from hearth.backends.text.chat_templates import templates_of
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.quant.fingerprint import fingerprint
 from hearth.quant.generation_defaults import (
@@ -36,16 +34,13 @@ from hearth.quant.gguf.file import GgufFile
 NAME = "llamacpp"
 
 
-def open_model(
-    spec: ModelSpec, cache_dir: Path | None = None, progress: Progress | None = None
-) -> Loaded:
+def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
     """Check, load and warm up a GGUF model.
 
     Args:
         spec: the file and how to load it.
         cache_dir: where the verdict on the library (`selftest.verdict`) and what attention costs
             (`attention.measured`) are kept; None: tested and measured each time.
-        progress: called with the share of the weights that is loaded; what it raises ends the load.
 
     Raises:
         ModelNotFound: there is no such file.
@@ -79,7 +74,6 @@ def open_model(
         gpu_layers=layers,
         extra_buffers=extra_buffers,
         map_file=layers != 0 or footprint.is_mapped(_weight_bytes(header), available_bytes()),
-        progress=progress,
     )
     try:
         runner = _runner(model, plan, header, settings, costs)
@@ -87,7 +81,6 @@ def open_model(
         model.close()
         raise
     templates = templates_of(settings, header.chat_templates)
-    template = template_for(templates, tools=False)
     tokenizer = LlamaTokenizer(model)
     info = ModelInfo(
         name=spec.name or path.stem,
@@ -98,30 +91,20 @@ def open_model(
         quantization=header.file_type_name,
         parameters=model.facts.parameters,
         size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
-        context=runner.info.context,
         trained_context=model.facts.trained_context,
-        vocab_size=model.facts.vocab_size,
-        kv_bytes_per_token=plan.kv_bytes_per_token,
         kv_type=settings.kv_type,
         threads=runner.threads,
         batch_threads=runner.batch_threads,
         gpu_layers=model.facts.layers + 1 if layers < 0 else layers,
         load_s=time.perf_counter() - started,
-        has_chat_template=template is not None,
-        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
-        notices=(*_notices(plan, notice), *about_sampling(gguf_generation_defaults(header))),
-        capabilities=capabilities_of(
-            templates,
-            tokenizer,
-            generates=runner.info.generates,
-            embeds=runner.info.embedding_width > 0,
-            ranks=runner.info.can_rank,
+        notices=(
+            *plan.notices,
+            *filter(None, (notice,)),
+            *about_sampling(gguf_generation_defaults(header)),
         ),
-        max_sessions=runner.info.max_sequences,
-        max_batch_tokens=runner.info.max_batch_tokens,
         longest_token_bytes=longest_token_bytes(header),
     )
-    return Loaded(runner, tokenizer, info, templates)
+    return Loaded(runner, tokenizer, described(info, runner, tokenizer, templates), templates)
 
 
 def _runner(
@@ -179,7 +162,3 @@ def _extra_buffers(
         return True, None
     found = selftest.verdict(cache_dir)
     return found.extra_buffers_safe, selftest.explain(found)
-
-
-def _notices(plan: ContextPlan, notice: str | None) -> tuple[str, ...]:
-    return plan.notices if notice is None else (*plan.notices, notice)

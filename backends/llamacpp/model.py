@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hearth.backends.errors import CorruptFile, DoesNotFit, HearthError, UnsupportedModel
 from hearth.backends.llamacpp.lib import Library, load_library, set_fields
-
-Progress = Callable[[float], None]
-"""Called with the share of the weights that is loaded, 0..1; raising stops the load."""
 
 _NO_VOCABULARY = 0
 _WORD_PIECE = 3
@@ -25,10 +20,7 @@ _NO_DECODER = "the llama.cpp backend only runs models that generate text."
 class ModelFacts:
     """What the loaded model says of itself."""
 
-    description: str
-    """E.g. "llama 1B Q8_0"."""
     parameters: int
-    size_bytes: int
     trained_context: int
     layers: int
     vocab_size: int
@@ -64,7 +56,6 @@ class LlamaModel:
         gpu_layers: int = 0,
         extra_buffers: bool = True,
         map_file: bool = True,
-        progress: Progress | None = None,
     ) -> LlamaModel:
         """Load the model.
 
@@ -74,7 +65,6 @@ class LlamaModel:
             extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
             map_file: map the file where llama.cpp thinks it of use, so that the system can drop
                 weights and read them again; otherwise they are read into memory of our own.
-            progress: called with the share that is loaded; what it raises ends the load.
 
         Raises:
             CorruptFile: llama.cpp rejects the file.
@@ -85,31 +75,15 @@ class LlamaModel:
         """
         library = load_library()
         api = library.api
-        failure: list[BaseException] = []
-
-        def on_progress(share: float, _user_data: object) -> bool:
-            try:
-                if progress is not None:
-                    progress(share)
-            except BaseException as error:  # noqa: BLE001 - it travels around C, not through
-                failure.append(error)
-                return False
-            return True
-
         params = api.llama_model_default_params()
         set_fields(
             params,
             n_gpu_layers=gpu_layers,
             use_extra_bufts=extra_buffers,
             load_mode=api.LLAMA_LOAD_MODE_AUTO if map_file else api.LLAMA_LOAD_MODE_NONE,
-            progress_callback=api.llama_progress_callback(on_progress),
         )
         library.log.clear()
         handle = api.llama_model_load_from_file(os.fsencode(path), params)
-        if failure:
-            if handle:
-                api.llama_model_free(handle)
-            raise failure[0]
         if not handle:
             raise _load_error(path, library.log.said())
         model = None
@@ -120,17 +94,6 @@ class LlamaModel:
             if model is None:
                 api.llama_model_free(handle)
         return model
-
-    def __enter__(self) -> LlamaModel:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def handle(self) -> Any:
@@ -160,15 +123,11 @@ class LlamaModel:
 
     def _read_facts(self) -> ModelFacts:
         api, handle, vocab = self.library.api, self._handle, self.vocab
-        buffer = ctypes.create_string_buffer(256)
-        api.llama_model_desc(handle, buffer, len(buffer))
         size = int(api.llama_vocab_n_tokens(vocab))
         bos = int(api.llama_vocab_bos(vocab))
         is_recurrent = api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle)
         return ModelFacts(
-            description=buffer.value.decode("utf-8", "replace"),
             parameters=int(api.llama_model_n_params(handle)),
-            size_bytes=int(api.llama_model_size(handle)),
             trained_context=int(api.llama_model_n_ctx_train(handle)),
             layers=int(api.llama_model_n_layer(handle)),
             vocab_size=size,

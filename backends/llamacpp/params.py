@@ -71,7 +71,6 @@ class ContextPlan:
     """Tokens that the first context holds."""
     kept_tokens: int
     """Most tokens that are kept for prefixes alone."""
-    trained_context: int
     slots: int
     """Sequences that run at the same time."""
     sequences: int
@@ -225,7 +224,6 @@ def plan_context(
         pool_tokens=pool_tokens,
         first_tokens=min(pool_tokens, START_CELLS) if grows else pool_tokens,
         kept_tokens=pool_tokens // 2,
-        trained_context=trained,
         slots=slots,
         sequences=sequences,
         max_batch_tokens=settings.max_batch_tokens,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 VOCAB = 288
 
@@ -75,7 +76,7 @@ FORMATS = ("Q8_0", "Q4_0")
 take them."""
 
 
-def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Path]:
+def write_pair(folder: Path, format_name: str) -> tuple[Path, Path]:
     """Write a one-layer model quantized to `format_name`, and one with the very same weights in
     float32.
 
@@ -89,34 +90,35 @@ def write_pair(folder: Path, format_name: str, seed: int = 0) -> tuple[Path, Pat
     import gguf
 
     kind = gguf.GGMLQuantizationType[format_name]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     packed: dict[str, Any] = {}
     plain: dict[str, Any] = {}
     for name, shape in _PAIR.tensors.items():
-        if len(shape) == 1:
-            packed[name] = plain[name] = np.ones(shape, np.float32)
-            continue
-        weight = (rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
-        packed[name] = gguf.quants.quantize(weight, kind)
-        plain[name] = gguf.quants.dequantize(packed[name], kind)
+        packed[name] = plain[name] = weights = _weights(shape, rng)
+        if len(shape) > 1:
+            packed[name] = gguf.quants.quantize(weights, kind)
+            plain[name] = gguf.quants.dequantize(packed[name], kind)
     quantized, exact = folder / f"{format_name}.gguf", folder / f"{format_name}-f32.gguf"
     write_llama(quantized, packed, kind, _PAIR)
     write_llama(exact, plain, None, _PAIR)
     return quantized, exact
 
 
-def write_attention(path: Path, heads: Heads, context: int, seed: int = 0) -> Path:
+def write_attention(path: Path, heads: Heads, context: int) -> Path:
     """Write a one-layer model in which nearly all the work is attention, in float32."""
     layer = Shape(hidden=64, ffn=32, context=context, heads=heads)
-    rng = np.random.default_rng(seed)
-    tensors = {
-        name: np.ones(shape, np.float32)
-        if len(shape) == 1
-        else (rng.standard_normal(shape) * shape[-1] ** -0.5).astype(np.float32)
-        for name, shape in layer.tensors.items()
-    }
+    rng = np.random.default_rng(0)
+    tensors = {name: _weights(shape, rng) for name, shape in layer.tensors.items()}
     write_llama(path, tensors, None, layer)
     return path
+
+
+def _weights(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Ones for a norm, and random numbers for a matrix."""
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    weights: NDArray[np.float64] = rng.standard_normal(shape) * shape[-1] ** -0.5
+    return weights.astype(np.float32)
 
 
 def write_llama(

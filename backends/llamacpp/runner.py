@@ -31,9 +31,8 @@ from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import TILE, ContextPlan
 from hearth.backends.llamacpp.store import LlamaStore
-from hearth.backends.machine import threads as thread_counts
 from hearth.backends.machine.thread_pace import ThreadPace
-from hearth.backends.machine.threads import ThreadChoice, measure_threads
+from hearth.backends.machine.threads import fastest_threads, usable_cores
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class LlamaRunner:
         self._pace: ThreadPace | None = None
         self._step_s: float | None = None
         """Of one token, at best, where that was measured with `threads`."""
-        cores = thread_counts.usable_cores()
+        cores = usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
         self._batch = Batch(model.library.api, plan.batch)
@@ -361,18 +360,13 @@ class LlamaRunner:
         thread counts."""
         probe = min(_PROBE_TOKENS, self._plan.max_batch_tokens, self._plan.context)
         self._probe(1)
-        most = thread_counts.usable_threads()
         if measure_decode:
-            choice = self._measured(self.threads, most, 1)
+            choice = fastest_threads(self._probe_with(1), self.threads)
             self.threads, self._step_s = choice.threads, choice.measured_s.get(choice.threads)
         if measure_batch and probe > 1:
-            self.batch_threads = self._measured(self.batch_threads, most, probe).threads
+            step = self._probe_with(probe)
+            self.batch_threads = fastest_threads(step, self.batch_threads).threads
         self._store.context.set_threads(self.threads, self.batch_threads)
-
-    def _measured(self, default: int, most: int, tokens: int) -> ThreadChoice:
-        return measure_threads(
-            self._probe_with(tokens), thread_counts.candidates(default, max(default, most))
-        )
 
     def _probe_with(self, tokens: int) -> Callable[[int], None]:
         def step(count: int) -> None:

@@ -23,15 +23,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.machine.json_file import write_json
+from hearth.backends.machine.memory import available_bytes
 from hearth.backends.machine.process import die_with_parent
+from hearth.quant.gguf.reader import read_header
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
@@ -251,24 +254,15 @@ def _probe(folder: Path, extra_buffers: bool) -> None:
 def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     """[1 + _STEPS, vocabulary] float32: after a prefill, and after each of some one-token steps."""
     model = LlamaModel.open(path, extra_buffers=extra_buffers)
-    plan = ContextPlan(
+    settings = ModelSettings(
         context=probe_model.PAIR_CONTEXT,
-        pool_tokens=probe_model.PAIR_CONTEXT,
-        first_tokens=probe_model.PAIR_CONTEXT,
-        kept_tokens=0,
-        trained_context=probe_model.PAIR_CONTEXT,
-        slots=1,
-        sequences=1,
+        max_sessions=1,
         max_batch_tokens=_PREFILL,
-        max_outputs=1,
-        batch=_PREFILL,
-        ubatch=_PREFILL,
         kv_type="f32",
-        ggml_type=0,
-        flash_attention=0,
-        kv_bytes_per_token=0,
-        host_kv_bytes_per_token=0,
+        flash_attention=False,
     )
+    room = available_bytes()
+    plan = plan_context(settings, read_header(path), weight_bytes=0, available_bytes=room)
     runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
     rows = [Row(0, 0, tokens[:_PREFILL], outputs=1, handle=0)]

@@ -48,6 +48,11 @@ def usable_threads() -> int:
     return max(1, min(logical, quota) if quota else logical)
 
 
+def fastest_threads(step: Callable[[int], None], default: int) -> ThreadChoice:
+    """The fastest number of threads for `step`, of those worth trying (see `measure_threads`)."""
+    return measure_threads(step, candidates(default, max(default, usable_threads())))
+
+
 def candidates(default: int, most: int) -> list[int]:
     """Counts worth trying, the default first: half of it, one less (leaves a core to others), and
     all threads."""

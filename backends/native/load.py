@@ -14,15 +14,10 @@ from hearth.backends.contract.checks import check_settings
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.loaded_model import Loaded, described
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.machine.threads import (
-    candidates,
-    measure_threads,
-    usable_cores,
-    usable_threads,
-)
+from hearth.backends.machine.threads import fastest_threads, usable_cores, usable_threads
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.footprint import (
     MAX_SESSIONS,
@@ -52,8 +47,7 @@ from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.text_attention import TextsAttention
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import TensorFile, load_weights
-from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
-from hearth.backends.text.output.families import capabilities_of
+from hearth.backends.text.chat_templates import ChatTemplates, templates_of
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
@@ -261,7 +255,6 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         packing=packing,
     )
     templates = templates_of(settings, source.templates)
-    template = template_for(templates, tools=False)
     info = ModelInfo(
         name=spec.name or (source.path.name if source.path.is_dir() else source.path.stem),
         path=str(source.path),
@@ -271,17 +264,12 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         quantization=source.quantization,
         parameters=parameters,
         size_bytes=report.weight_bytes,
-        context=plan.context,
         trained_context=config.context,
-        vocab_size=config.vocab_size,
-        kv_bytes_per_token=plan.kv_bytes_per_token,
         kv_type=settings.kv_type,
         threads=threads,
         batch_threads=batch_threads,
         gpu_layers=0 if device.type == "cpu" else len(config.layers) + 1,
         load_s=time.perf_counter() - started,
-        has_chat_template=template is not None,
-        template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
         notices=(
             *plan.notices,
             *source.notices,
@@ -295,11 +283,9 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),
         ),
-        capabilities=capabilities_of(templates, source.tokenizer),
-        max_sessions=plan.slots,
-        max_batch_tokens=plan.max_batch_tokens,
         longest_token_bytes=source.longest_token_bytes,
     )
+    info = described(info, runner, source.tokenizer, templates)
     loaded = Loaded(runner, source.tokenizer, info, templates)
     return loaded if packing is None else replace(loaded, settle=packing.settle)
 
@@ -328,7 +314,7 @@ def _fastest_threads(decoder: Decoder, device: torch.device) -> int:
         torch.set_num_threads(threads)
         decoder.logits(decoder(token, token, TextsAttention(decoder.config, [1])))
 
-    return measure_threads(step, candidates(cores, usable_threads())).threads
+    return fastest_threads(step, cores).threads
 
 
 def _device(settings: ModelSettings, layers: int) -> torch.device:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def test_numbers_of_threads_that_would_abort_are_refused(causal: Path, threads: 
     plan = plan_context(
         ModelSettings(), preflight.check(causal), weight_bytes=0, available_bytes=1 << 34
     )
-    with LlamaModel.open(causal) as model, pytest.raises(InvalidParameter, match="512"):
+    with closing(LlamaModel.open(causal)) as model, pytest.raises(InvalidParameter, match="512"):
         Embedder(model, plan, threads)
 
 

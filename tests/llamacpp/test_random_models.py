@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -62,7 +63,7 @@ def test_every_tiny_model_runs_and_tells_its_context_apart(
 ) -> None:
     path = write_model(shape, file_type, tmp_path / "model.gguf")
     assert preflight.check(path).chat_template == vocabularies.TEMPLATE
-    with LlamaModel.open(path) as model:
+    with closing(LlamaModel.open(path)) as model:
         assert model.facts.can_roll_back == (not SHAPES[shape].recurrent_layers)
         assert model.facts.sliding_window == SHAPES[shape].sliding_window
     found = logits_after(path, TEXT)
@@ -80,7 +81,7 @@ def test_the_hybrid_and_the_sliding_window_have_layers_of_both_kinds() -> None:
 
 def test_the_library_knows_the_hybrid_as_one(tmp_path: Path) -> None:
     path = write_model("tiny-hybrid", "f32", tmp_path / "model.gguf")
-    with LlamaModel.open(path) as model:
+    with closing(LlamaModel.open(path)) as model:
         assert model.library.api.llama_model_is_hybrid(model.handle)
 
 
@@ -169,7 +170,7 @@ def test_a_vocabulary_is_copied_and_padded_with_unused_tokens(tmp_path: Path) ->
     tokens, types = (after.value(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
     assert list(tokens)[:count] == list(before.value("tokenizer.ggml.tokens"))
     assert set(list(types)[count:]) == {int(gguf.TokenType.UNUSED)} and len(tokens) == count + 40
-    with LlamaModel.open(path) as model:
+    with closing(LlamaModel.open(path)) as model:
         assert model.facts.vocab_size == count + 40
         tokenizer = LlamaTokenizer(model)
         ids = tokenizer.encode("hello, Wörld", special=False, add_bos=False)

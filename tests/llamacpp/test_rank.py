@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import gguf
@@ -146,5 +147,5 @@ def test_what_has_no_head_or_sorts_into_classes_does_not_rank(load: Load, tmp_pa
     tiny_qwen3_reranker(classes, labels=("joy", "anger", "fear"))
     assert not load(headless).runner.info.can_rank
     assert not load(classes).runner.info.can_rank
-    with LlamaModel.open(tiny_llama(tmp_path / "llama.gguf")) as model:
+    with closing(LlamaModel.open(tiny_llama(tmp_path / "llama.gguf"))) as model:
         assert not names_rank(model)

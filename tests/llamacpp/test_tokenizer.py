@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def tokenizer(f32_model: Path) -> Iterator[LlamaTokenizer]:
-    with LlamaModel.open(f32_model) as model:
+    with closing(LlamaModel.open(f32_model)) as model:
         yield LlamaTokenizer(model)
 
 
@@ -90,7 +91,7 @@ def test_a_beginning_is_added_where_the_model_wants_one(
 ) -> None:
     assert tokenizer.encode("hello", special=False, add_bos=True) == [259]
     _, sentencepiece = write_pair(tmp_path, "Q8_0")
-    with LlamaModel.open(sentencepiece) as model:
+    with closing(LlamaModel.open(sentencepiece)) as model:
         assert model.facts.adds_bos and model.facts.bos_id == 1
         wants = LlamaTokenizer(model)
         assert wants.encode("", special=False, add_bos=True) == [1]
@@ -101,8 +102,8 @@ def test_an_end_is_added_where_the_model_wants_one(
     tokenizer: LlamaTokenizer, tmp_path: Path
 ) -> None:
     assert tokenizer.encode("hello", special=False, add_bos=True, add_eos=True) == [259]
-    closing = tiny_llama(tmp_path / "closing.gguf", extra={"tokenizer.ggml.add_eos_token": True})
-    with LlamaModel.open(closing) as model:
+    path = tiny_llama(tmp_path / "closing.gguf", extra={"tokenizer.ggml.add_eos_token": True})
+    with closing(LlamaModel.open(path)) as model:
         assert model.facts.closing_id in model.facts.end_ids
         wants = LlamaTokenizer(model)
         ids = wants.encode("hello", special=False, add_bos=True, add_eos=True)
@@ -125,7 +126,9 @@ def test_infill_needs_all_three_tokens(tokenizer: LlamaTokenizer, tmp_path: Path
         ({}, None),
         ({"tokenizer.ggml.fim_mid_token_id": 262}, (260, 261, 262)),
     ):
-        with LlamaModel.open(tiny_llama(tmp_path / "fim.gguf", extra={**extra, **third})) as model:
+        with closing(
+            LlamaModel.open(tiny_llama(tmp_path / "fim.gguf", extra={**extra, **third}))
+        ) as model:
             assert LlamaTokenizer(model).infill_ids == expected
 
 
@@ -152,7 +155,7 @@ def test_infill_needs_all_three_tokens(tokenizer: LlamaTokenizer, tmp_path: Path
 def test_a_query_and_a_text_are_put_together_as_the_model_says(
     tmp_path: Path, extra: dict[str, int | float | bool | str], expected: list[int | str]
 ) -> None:
-    with LlamaModel.open(tiny_llama(tmp_path / "rank.gguf", extra=extra)) as model:
+    with closing(LlamaModel.open(tiny_llama(tmp_path / "rank.gguf", extra=extra))) as model:
         tokenizer = LlamaTokenizer(model)
         for query, text in (("hello", "the"), ("<|end|>", "{query}")):
             words = {"hello": query, "the": text}
@@ -184,7 +187,7 @@ def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:
 @pytest.mark.parametrize("char", ["!", "x", " ", "7", "語"])
 def test_a_long_word_harms_nobody(char: str, tmp_path: Path) -> None:
     """Where text is cut into words by expressions, each character of a word takes some stack."""
-    with LlamaModel.open(tiny_llama(tmp_path / "m.gguf", pre="deepseek-llm")) as model:
+    with closing(LlamaModel.open(tiny_llama(tmp_path / "m.gguf", pre="deepseek-llm"))) as model:
         tokenizer = LlamaTokenizer(model)
         text = f"so {char * 60_000} it is"
         assert tokenizer.decode(tokenizer.encode(text, special=False, add_bos=False)) == text

@@ -100,9 +100,9 @@ def capabilities_of(
     templates: ChatTemplates,
     tokenizer: Tokenizer,
     *,
-    generates: bool = True,
-    embeds: bool = True,
-    ranks: bool = False,
+    generates: bool,
+    embeds: bool,
+    ranks: bool,
 ) -> tuple[Capability, ...]:
     """What a model can be asked for, by its templates, its vocabulary and what its runner can."""
     template = template_for(templates, tools=False)
