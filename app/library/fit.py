@@ -350,12 +350,11 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     from hearth.backends.native.footprint import (
         PAGE,
         half_head_bytes,
-        pool_bytes,
         pool_tokens,
     )
     from hearth.backends.native.kv_sizes import kv_sizes
     from hearth.backends.native.model_folder import kv_number_bytes
-    from hearth.backends.native.workspace import workspace_of
+    from hearth.backends.native.workspace import Workspace
 
     trained = folder.config.context
     number_bytes = kv_number_bytes(settings.kv_type)
@@ -366,18 +365,19 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     context = settings.context or min(trained, USUAL_CONTEXT)
     free = int(room.free_bytes * settings.memory_fraction) - weights - head
     most = max(trained, context)
-    workspace = workspace_of(folder.config, settings, number_bytes=number_bytes)
+    workspace = Workspace(folder.config, settings, number_bytes=number_bytes)
 
     def taken(tokens: int) -> int:
         return sizes.pool_bytes(tokens) + workspace.bytes(tokens)
 
     largest = min(sizes.tokens_in(free, most, taken), most)
+    tokens = pool_tokens(settings, sizes, context)
     use = MemoryUse(
         weights=weights + head,
         repacked=0,
-        kv=pool_bytes(settings, sizes, context),
+        kv=sizes.pool_bytes(tokens),
         states=0,
-        compute=workspace.bytes(pool_tokens(settings, sizes, context)),
+        compute=workspace.bytes(tokens),
         outputs=0,
         vocabulary=0,
         base=_BASE_BYTES,

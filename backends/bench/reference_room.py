@@ -17,7 +17,7 @@ from hearth.backends.errors import (
 )
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
-from hearth.backends.native.workspace import workspace_of
+from hearth.backends.native.workspace import Workspace
 
 _POOLS: Final = 3
 """Of keys and values: the engine's, and one for each way of transformers to generate."""
@@ -72,7 +72,7 @@ def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
     token = max(
         facts.kv_bytes["f32" if dtype == "f32" else "f16"], facts.kv_bytes[settings.kv_type]
     )
-    workspace = workspace_of(folder.config, settings, number_bytes=DTYPE_BYTES["f32"])
+    workspace = Workspace(folder.config, settings, number_bytes=DTYPE_BYTES["f32"])
     need = ours + theirs + _POOLS * pool_tokens * token + 2 * workspace.bytes(pool_tokens)
     usable = int(available * settings.memory_fraction)
     if need > usable:

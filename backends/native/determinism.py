@@ -13,27 +13,15 @@ from hearth.kernels.table import LOGITS, kernels
 
 
 class Tiled(nn.Module):
-    """A matrix that always multiplies the same number of rows at a time."""
+    """A matrix, or those of experts, that always multiplies the same number of rows at a time."""
 
     def __init__(self, matrix: nn.Module) -> None:
         super().__init__()
         self.matrix = matrix
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[rows, inputs] -> [rows, outputs]."""
-        return in_tiles(self.matrix, rows)
-
-
-class TiledExperts(nn.Module):
-    """The same for the matrices of experts."""
-
-    def __init__(self, matrix: nn.Module) -> None:
-        super().__init__()
-        self.matrix = matrix
-
-    def forward(self, rows: Tensor, expert: int) -> Tensor:
-        """As `ExpertMatrix`."""
-        return in_tiles(lambda tile: self.matrix(tile, expert), rows)
+    def forward(self, rows: Tensor, *expert: int) -> Tensor:
+        """[rows, inputs] -> [rows, outputs], through one expert where it is of experts."""
+        return in_tiles(lambda tile: self.matrix(tile, *expert), rows)
 
 
 class WideOutput(nn.Module):
@@ -62,16 +50,10 @@ def make_deterministic(decoder: Decoder) -> None:
         (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
         for name, module in decoder.named_modules()
     ]
+    tiled = (Matrix, PackedLinear, WideOutput, ExpertMatrix, PackedExpertMatrix)
     for parent, leaf, module in places:
-        tiled: nn.Module
         if isinstance(module, PackedLinear) and module.matrix.is_row_invariant:
             continue
-        if isinstance(module, Matrix | PackedLinear | WideOutput):
-            tiled = Tiled(module)
-        elif isinstance(module, ExpertMatrix | PackedExpertMatrix):
-            tiled = TiledExperts(module)
-        else:
-            continue
-        if isinstance(parent, nn.ModuleList):
-            continue  # One expert of a packed matrix, which is tiled as a whole.
-        setattr(parent, leaf, tiled)
+        # One expert of a packed matrix, in a list, is tiled with the others.
+        if isinstance(module, tiled) and not isinstance(parent, nn.ModuleList):
+            setattr(parent, leaf, Tiled(module))

@@ -22,7 +22,7 @@ from hearth.backends.native.model_folder import (
     read_model_folder,
     weight_bytes,
 )
-from hearth.backends.native.workspace import workspace_of
+from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
@@ -79,21 +79,12 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     number_bytes = kv_number_bytes(settings.kv_type)
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
-    workspace = workspace_of(config, settings, number_bytes=number_bytes)
-    pool = pool_bytes(settings, sizes, config.context)
-    return weights + workspace.bytes(tokens) + pool
+    workspace = Workspace(config, settings, number_bytes=number_bytes)
+    return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
-    """Tokens of the pool to set aside for; see `pool_bytes`."""
-    times = settings.max_sessions if settings.kv_pool == "static" else 1
-    most = times * sizes.pages(settings.context or trained) * sizes.page
-    budget = sizes.checked_budget(settings)
-    return most if budget is None else sizes.tokens_in(budget, most)
-
-
-def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
-    """Of the keys and values to set aside for.
+    """Tokens of the pool to set aside for.
 
     Args:
         trained: tokens that the model was trained for.
@@ -101,11 +92,10 @@ def pool_bytes(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
     Raises:
         DoesNotFit: the context that was asked for does not fit into the KV budget.
     """
-    context = settings.context or trained
     times = settings.max_sessions if settings.kv_pool == "static" else 1
-    asked = sizes.pool_bytes(times * sizes.pages(context) * sizes.page)
+    most = times * sizes.pages(settings.context or trained) * sizes.page
     budget = sizes.checked_budget(settings)
-    return asked if budget is None else min(asked, budget)
+    return most if budget is None else sizes.tokens_in(budget, most)
 
 
 def packed_types(
@@ -162,7 +152,7 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
     sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
     tokens = settings.context or min(config.context, START_TOKENS)
     pool = int(sizes.pool_bytes(tokens) * growth_factor(settings, on_gpu=True))
-    return pool + workspace_of(config, settings, number_bytes=number_bytes).bytes(tokens)
+    return pool + Workspace(config, settings, number_bytes=number_bytes).bytes(tokens)
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:

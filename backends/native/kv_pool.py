@@ -150,7 +150,8 @@ class KvPool:
         try:
             # One tensor after the other, so that no more than one is there twice.
             for layer in self._layers_of(group):
-                self._layers[layer] = self._grown(self._layers[layer], more)
+                if len(self._by_token(self._layers[layer])) < more:
+                    self._layers[layer] = self._resized(self._layers[layer], more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
@@ -173,7 +174,7 @@ class KvPool:
         # What does not fit a second time, for a moment, stays larger than it need be.
         with suppress(torch.OutOfMemoryError):
             for layer in self._layers_of(group):
-                self._layers[layer] = self._cut(self._layers[layer], fewer)
+                self._layers[layer] = self._resized(self._layers[layer], fewer)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         elif self._device.type == "mps":
@@ -183,8 +184,8 @@ class KvPool:
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
         for layer in self._layers_of(group):
-            blocks = self._by_block(self._layers[layer])
-            blocks[target][..., :tokens, :] = blocks[source][..., :tokens, :]
+            blocks = self._by_token(self._layers[layer])
+            blocks[target, :tokens] = blocks[source, :tokens]
 
     @property
     def token_bytes(self) -> int:
@@ -245,14 +246,6 @@ class KvPool:
         """Of one layer."""
         return 2 * self._heads * self.page * self._width * self._dtype.itemsize
 
-    def _by_block(self, tensor: Tensor) -> Tensor:
-        """A layer as [blocks, 2, kv_heads, page, head_dim]."""
-        return (
-            tensor.permute(2, 0, 1, 3, 4)
-            if self.layout == "heads"
-            else tensor.permute(1, 0, 3, 2, 4)
-        )
-
     def _shape(self, blocks: int) -> tuple[int, ...]:
         heads, page, width = self._heads, self.page, self._width
         if self.layout == "pages":
@@ -266,18 +259,12 @@ class KvPool:
     def _started(self, layer: int) -> Tensor:
         """A layer on a processor, of which the blocks of the start take memory."""
         tensor = self._lazy[layer].tensor
-        self._by_block(tensor)[: self._start[self.group_of[layer]]].zero_()
+        self._by_token(tensor)[: self._start[self.group_of[layer]]].zero_()
         return tensor
 
-    def _grown(self, tensor: Tensor, blocks: int) -> Tensor:
-        have = len(self._by_block(tensor))
-        if have >= blocks:
-            return tensor
-        larger = self._zeros(blocks)
-        self._by_block(larger)[:have] = self._by_block(tensor)
-        return larger
-
-    def _cut(self, tensor: Tensor, blocks: int) -> Tensor:
-        smaller = self._zeros(blocks)
-        self._by_block(smaller)[:] = self._by_block(tensor)[:blocks]
-        return smaller
+    def _resized(self, tensor: Tensor, blocks: int) -> Tensor:
+        """A layer with the first `blocks` blocks of `tensor`, or with zeros after all of them."""
+        made = self._zeros(blocks)
+        kept = min(blocks, len(self._by_token(tensor)))
+        self._by_token(made)[:kept] = self._by_token(tensor)[:kept]
+        return made

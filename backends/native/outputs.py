@@ -88,7 +88,7 @@ def shortlists(
     size = logits.shape[-1]
     count = min(max(spec.count for spec in specs), size)
     floor = peak = logits.amax(dim=-1, keepdim=True)
-    total = (logits - peak).exp().sum(dim=-1, keepdim=True)
+    total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
     ids = best = logits.argmax(dim=-1, keepdim=True)
     if count > 1:
         largest = logits.topk(count, dim=-1)

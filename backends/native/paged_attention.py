@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.kv_pool import KvPool
-from hearth.backends.native.scores import additive, attend_to
+from hearth.backends.native.scores import additive, attend_to, causal_mask
 from hearth.quant.families.config import ModelConfig
 
 _PADDING: Final = 0.25
@@ -242,12 +242,9 @@ class PagedAttention:
             return _Run(begin, end, pages, keys, spans=spans)
         if row.start == 0 and (window is None or row.count <= window):
             return _Run(begin, end, None, slice(0))
-        queries = torch.arange(row.start, reach.end, device=self._device).unsqueeze(1)
-        positions = torch.arange(reach.first, reach.end, device=self._device)
-        mask = positions <= queries
-        if window is not None:
-            mask &= positions > queries - window
-        return _Run(begin, end, pages, keys, additive(mask, self._compute)[None, None])
+        queries, positions = range(row.start, reach.end), range(reach.first, reach.end)
+        mask = causal_mask(queries, positions, window, dtype=self._compute, device=self._device)
+        return _Run(begin, end, pages, keys, mask)
 
     def _buckets(self, singles: list[_Reach]) -> Iterable[list[_Reach]]:
         """Rows that are read together."""

@@ -19,7 +19,7 @@ from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
 from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
-from hearth.backends.native.workspace import MIN_OUTPUTS, workspace_of
+from hearth.backends.native.workspace import MIN_OUTPUTS, Workspace
 from hearth.quant.families.config import ModelConfig
 
 Attention = Literal["gather", "varlen"]
@@ -114,7 +114,7 @@ def plan_memory(
     slots = settings.max_sessions
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
-    workspace = workspace_of(config, settings, number_bytes=numbers.itemsize)
+    workspace = Workspace(config, settings, number_bytes=numbers.itemsize)
 
     def taken(tokens: int) -> int:
         return int(sizes.pool_bytes(tokens) * factor) + workspace.bytes(tokens)

@@ -19,6 +19,20 @@ def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, float("-inf"))
 
 
+def causal_mask(
+    queries: range, keys: range, window: int | None, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """[1, 1, queries, keys], to add: each query, by its position, sees the keys up to its own
+    position, of which a window has the last ones only.
+    """
+    asking = torch.arange(queries.start, queries.stop, device=device).unsqueeze(1)
+    seen = torch.arange(keys.start, keys.stop, device=device)
+    sees = seen <= asking
+    if window is not None:
+        sees &= seen > asking - window
+    return additive(sees, dtype)[None, None]
+
+
 def attend_to(
     query: Tensor,
     key: Tensor,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hearth.backends.native.scores import additive, attend_to
+from hearth.backends.native.scores import attend_to, causal_mask
 from hearth.quant.families.config import ModelConfig
 
 
@@ -78,15 +78,12 @@ class SlicedAttention:
 
     def _mask(self, window: int | None, keys: int, like: Tensor) -> Tensor:
         """[1, 1, tokens of the slice, keys], to add."""
-        mask = self._masks.get(window)
-        if mask is None:
-            queries = torch.arange(self._start, self._end, device=like.device)[:, None]
-            positions = torch.arange(self._end - keys, self._end, device=like.device)
-            sees = positions <= queries
-            if window is not None:
-                sees &= positions > queries - window
-            mask = self._masks[window] = additive(sees, like.dtype)[None, None]
-        return mask
+        if window not in self._masks:
+            queries, seen = range(self._start, self._end), range(self._end - keys, self._end)
+            self._masks[window] = causal_mask(
+                queries, seen, window, dtype=like.dtype, device=like.device
+            )
+        return self._masks[window]
 
 
 class TextsAttention:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -28,28 +28,8 @@ _PARAMETERS: Final = frozenset(
 )
 
 
-class VarlenFunction(Protocol):
-    """`torch.nn.attention.varlen.varlen_attn`, as far as it is used here."""
-
-    def __call__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cu_seq_q: Tensor,
-        cu_seq_k: Tensor | None,
-        max_q: int,
-        max_k: int,
-        *,
-        scale: float | None = None,
-        window_size: tuple[int, int] = (-1, -1),
-        enable_gqa: bool = False,
-        seqused_k: Tensor | None = None,
-        block_table: Tensor | None = None,
-        num_splits: int | None = None,
-    ) -> Tensor:
-        """See PyTorch's documentation."""
-        ...
+VarlenFunction = Callable[..., Tensor]
+"""`torch.nn.attention.varlen.varlen_attn`, or what takes the same arguments."""
 
 
 def can_read(config: ModelConfig) -> bool:

@@ -4,7 +4,6 @@ gathers, and logits. The arithmetic of planning, as `kv_sizes`. Without torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
@@ -26,71 +25,58 @@ _BASE_BYTES: Final = 64 << 20
 """Slices of matrices that are unpacked or widened, the libraries' own buffers, small tensors."""
 
 
-@dataclass(frozen=True, slots=True)
 class Workspace:
     """What a step of a model takes with activations of float32. Those of half precision take less,
     and so does a kernel that reads block tables.
+
+    Args:
+        settings: what the model is loaded with.
+        number_bytes: of one number of stored keys and values.
     """
 
-    config: ModelConfig
-    step_tokens: int
-    context: int
-    """Tokens of one sequence."""
-    outputs: int
-    """Rows of logits."""
-    number_bytes: int
-    """Of one number of stored keys and values."""
-    fused: bool
-    """Attention need not write its scores out."""
+    def __init__(self, config: ModelConfig, settings: ModelSettings, *, number_bytes: int) -> None:
+        self._context = settings.context or config.context
+        self._config = config.for_context(self._context)
+        self._step_tokens = step_tokens(settings)
+        self._outputs = max(settings.max_sessions, MIN_OUTPUTS)
+        self._number_bytes = number_bytes
+        writes_scores = config.attention_softcap or config.sinks
+        self._fused = settings.flash_attention is not False and not writes_scores
 
     def bytes(self, pool_tokens: int) -> int:
         """With a pool of `pool_tokens` tokens; never less for more tokens."""
-        config, tokens = self.config, self.step_tokens
+        config, tokens = self._config, self._step_tokens
         stream = 3 * config.width * _F32
         # A layer's feed-forward is computed after its attention has given its memory back.
         layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
-        logits = self.outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
+        logits = self._outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
         return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
 
     def _feed_forward(self) -> int:
         """Of one token: gate and up, what comes of them, and what experts give, in two orders."""
-        experts = self.config.experts
+        experts = self._config.experts
         if experts is None:
-            return _F32 * 3 * self.config.feed_forward
-        return _F32 * (3 * experts.width + 5 * experts.active * self.config.width)
+            return _F32 * 3 * self._config.feed_forward
+        return _F32 * (3 * experts.width + 5 * experts.active * self._config.width)
 
     def _attention(self, pool_tokens: int) -> int:
-        config = self.config
+        config = self._config
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        projected = _F32 * self.step_tokens * (4 * queries + 3 * keys)
+        projected = _F32 * self._step_tokens * (4 * queries + 3 * keys)
         # As they are stored, then widened to float32.
-        read = config.kv_elements * (self.number_bytes + _F32)
-        seen = min(self.context, pool_tokens)
-        single = config.kv_elements * self.number_bytes if self.fused else read
+        read = config.kv_elements * (self._number_bytes + _F32)
+        seen = min(self._context, pool_tokens)
+        single = config.kv_elements * self._number_bytes if self._fused else read
         gathered = max(read * seen, int(single * pool_tokens * _PADDED))
-        if self.fused:
+        if self._fused:
             return projected + gathered
-        scores = _F32 * self.step_tokens * config.heads * seen
+        scores = _F32 * self._step_tokens * config.heads * seen
         return projected + gathered + 2 * min(scores, _SCORES_BYTES)
 
     def _masks(self, pool_tokens: int) -> int:
         """Of all kinds of layers, for the whole of a step."""
-        seen = min(self.context, pool_tokens)
-        return self.step_tokens * sum(
-            _MASK_BYTES * (seen if window is None else min(seen, window + self.step_tokens))
-            for window in self.config.groups
+        seen = min(self._context, pool_tokens)
+        return self._step_tokens * sum(
+            _MASK_BYTES * (seen if window is None else min(seen, window + self._step_tokens))
+            for window in self._config.groups
         )
-
-
-def workspace_of(config: ModelConfig, settings: ModelSettings, *, number_bytes: int) -> Workspace:
-    """Of a model that is loaded with `settings`."""
-    context = settings.context or config.context
-    return Workspace(
-        config=config.for_context(context),
-        step_tokens=step_tokens(settings),
-        context=context,
-        outputs=max(settings.max_sessions, MIN_OUTPUTS),
-        number_bytes=number_bytes,
-        fused=settings.flash_attention is not False
-        and not (config.attention_softcap or config.sinks),
-    )

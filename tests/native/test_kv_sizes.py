@@ -16,7 +16,7 @@ from hearth.backends.native.footprint import PAGE, half_head_bytes, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
-from hearth.backends.native.workspace import workspace_of
+from hearth.backends.native.workspace import Workspace
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from model_folders import write_folder
 
@@ -98,7 +98,7 @@ def test_a_long_context_costs_what_the_layers_keep_that_see_all_of_it() -> None:
     assert plan.context == 131_072 and plan.notices == ()
     assert plan.kv_bytes_per_token == sizes.bytes_per_token
     taken = plan.pool_tokens * plan.kv_bytes_per_token + plan.window_pool_bytes
-    workspace = workspace_of(gemma3_4b(), ModelSettings(), number_bytes=2)
+    workspace = Workspace(gemma3_4b(), ModelSettings(), number_bytes=2)
     room = int((20 << 30) * 0.9) - (9 << 30) - workspace.bytes(plan.pool_tokens)
     assert room * 0.99 < taken <= room
 
@@ -145,9 +145,7 @@ def test_with_what_it_needs_it_is_planned_in_full_and_with_less_it_is_not(
     if settings.kv_pool == "static":
         assert full.pool_tokens == most.pool_tokens
     held = full.pool_tokens * full.kv_bytes_per_token + full.window_pool_bytes
-    workspace = workspace_of(
-        folder.config, settings, number_bytes=kv_number_bytes(settings.kv_type)
-    )
+    workspace = Workspace(folder.config, settings, number_bytes=kv_number_bytes(settings.kv_type))
     assert held <= needed - weights - workspace.bytes(full.pool_tokens)
     less = plan(replace(settings, context=None), needed - (held // 3))
     assert less.pool_tokens < full.pool_tokens and less.context <= full.context

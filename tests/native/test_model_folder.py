@@ -21,7 +21,7 @@ from hearth.backends.errors import (
 from hearth.backends.native.footprint import needed_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder, weight_bytes
-from hearth.backends.native.workspace import workspace_of
+from hearth.backends.native.workspace import Workspace
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED
 from model_folders import write_folder
@@ -68,14 +68,14 @@ def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path
         )
         if wanted.kv_budget_bytes is not None:
             tokens = wanted.kv_budget_bytes // TOKEN // 16 * 16
-        workspace = workspace_of(config, wanted, number_bytes=number_bytes)
+        workspace = Workspace(config, wanted, number_bytes=number_bytes)
         return needed_bytes(path, wanted) - workspace.bytes(tokens) - weights
 
     assert pool() == 512 * TOKEN
     assert pool(context=100) == 112 * TOKEN, "whole pages"
     assert pool(kv_type="f32") == 512 * 2 * TOKEN
     assert pool(kv_pool="static", max_sessions=3) == 3 * 512 * TOKEN
-    assert pool(kv_budget_bytes=10_000) == 10_000
+    assert pool(kv_budget_bytes=10_000) == 10_000 // (16 * TOKEN) * 16 * TOKEN
     assert pool(dtype="f32") == 512 * TOKEN + weights
     with pytest.raises(InvalidParameter, match="q8_0"):
         pool(kv_type="q8_0")
@@ -89,7 +89,7 @@ def test_a_gguf_is_counted_as_it_will_be_held(tmp_path: Path) -> None:
     numbers = 4 * header.parameter_count
     pool = header.context_length * header.kv_bytes_per_token()
     settings = ModelSettings(dtype="f32")
-    workspace = workspace_of(read_gguf_config(header)[1], settings, number_bytes=2)
+    workspace = Workspace(read_gguf_config(header)[1], settings, number_bytes=2)
     need = needed_bytes(path, settings)
     assert need == workspace.bytes(header.context_length) + numbers + pool
 
