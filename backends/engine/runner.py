@@ -78,7 +78,7 @@ class RunnerInfo:
     window_pool_bytes: int = 0
     """What layers that see a window only may take beside that, whatever the pool holds."""
     has_shortlists: bool = False
-    """Logits are on a device, so rows ask for shortlists of them where these are enough."""
+    """Logits are on a device, so rows ask for shortlists where these are enough."""
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
@@ -93,7 +93,7 @@ class Row:
     outputs: int
     """Ask for the logits after each of the last `outputs` tokens."""
     shortlist: ShortlistSpec | None = None
-    """Ask for a shortlist of the last of them, too, of a runner that `has_shortlists`."""
+    """Ask a runner that `has_shortlists` for a shortlist of the last of them instead."""
     handle: Any = None
     """Where the keys and values of `slot` are: see `Handle`. Set before the step."""
 
@@ -117,7 +117,7 @@ class StepResult:
 
     logits: Mapping[int, NDArray[np.float32]]
     """[outputs, vocab_size] for each row that wanted some; read-only, and valid until the next
-    step. A runner that `has_shortlists` may fetch them only when they are read.
+    step.
     """
     shortlists: Mapping[int, Shortlist] = field(default_factory=dict)
     """For each row that asked for one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -17,74 +17,46 @@ from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 Logits = NDArray[np.float32]
 
 
-class DeviceLogits(Mapping[int, Logits]):
-    """Logits by slot, copied to the host when they are read.
-
-    Args:
-        logits: [outputs of all slots, V] float32.
-        places: the rows of each slot.
-    """
-
-    def __init__(self, logits: Tensor, places: Mapping[int, slice]) -> None:
-        self._logits = logits
-        self._places = places
-
-    def __getitem__(self, slot: int) -> Logits:
-        found: Logits = self._logits[self._places[slot]].cpu().numpy()
-        return found
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def last(self, slot: int) -> Logits:
-        """[V]: the last row of `slot`."""
-        row: Logits = self[slot][-1]
-        return row
-
-
-def step_result(rows: Sequence[Row], logits: Tensor, *, has_shortlists: bool) -> StepResult:
-    """The result of a step with `rows`.
+def step_result(rows: Sequence[Row], logits: Tensor) -> StepResult:
+    """The result of a step with `rows`: at most two copies to the host, one of the shortlists that
+    rows ask for, and one of the logits of all other rows.
 
     Args:
         logits: [outputs of all rows, V] float32.
-        has_shortlists: make those that rows ask for, and leave logits on the device until they are
-            read; else all of them come to the host at once.
     """
-    places: dict[int, slice] = {}
+    specs: dict[int, ShortlistSpec] = {}
+    last: list[int] = []
+    whole: dict[int, slice] = {}
+    copied: list[int] = []
     at = 0
     for row in rows:
-        if row.outputs:
-            places[row.slot] = slice(at, at + row.outputs)
-            at += row.outputs
-    if not has_shortlists:
-        on_host = logits.cpu().numpy()
-        return StepResult({slot: on_host[place] for slot, place in places.items()})
-    on_device = DeviceLogits(logits, places)
-    specs = {row.slot: row.shortlist for row in rows if row.shortlist is not None}
-    if not specs:
-        return StepResult(on_device)
-    last = [places[slot].stop - 1 for slot in specs]
-    made = shortlists(
-        logits if len(last) == at else logits[last],
-        list(specs.values()),
-        [partial(on_device.last, slot) for slot in specs],
+        if row.shortlist is not None:
+            specs[row.slot] = row.shortlist
+            last.append(at + row.outputs - 1)
+        elif row.outputs:
+            whole[row.slot] = slice(len(copied), len(copied) + row.outputs)
+            copied += range(at, at + row.outputs)
+        at += row.outputs
+    made = shortlists(logits, last, list(specs.values())) if specs else []
+    on_host = _some(logits, copied).cpu().numpy()
+    return StepResult(
+        {slot: on_host[places] for slot, places in whole.items()},
+        dict(zip(specs, made, strict=True)),
     )
-    return StepResult(on_device, dict(zip(specs, made, strict=True)))
 
 
 def shortlists(
-    logits: Tensor, specs: Sequence[ShortlistSpec], fetch: Sequence[Callable[[], Logits]]
+    logits: Tensor, rows: Sequence[int], specs: Sequence[ShortlistSpec]
 ) -> list[Shortlist]:
-    """The shortlists of all rows, in one copy to the host.
+    """The shortlists of some rows, in one copy to the host.
 
     Args:
-        logits: [n, V] float32 on any device, left unchanged.
-        specs: n of them.
-        fetch: `Shortlist.row` of each.
+        logits: [outputs of all rows, V] float32 on any device, left unchanged.
+        rows: which of them.
+        specs: what is asked of each.
     """
+    fetches = [partial(fetch_row, logits, row) for row in rows]
+    logits = _some(logits, rows)
     size = logits.shape[-1]
     count = min(max(spec.count for spec in specs), size)
     floor = peak = logits.amax(dim=-1, keepdim=True)
@@ -99,22 +71,32 @@ def shortlists(
         # From memory that is not pinned CUDA copies aside before it returns.
         more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
         ids = torch.cat((largest.indices, more), dim=1).sort(dim=-1).values
-    integers = torch.cat((best, ids), dim=1).int().view(torch.float32)
-    table = torch.cat((peak, total, floor, logits.gather(-1, ids), integers), dim=1).cpu().numpy()
-    values, bits = np.split(table[:, 3:], [ids.shape[-1]], axis=1)
-    numbers = bits.view(np.int32).astype(np.intp)
+    # Ids are exact in float32 up to 2**24, beyond any vocabulary.
+    columns = torch.cat((peak, total, floor, best, ids, logits.gather(-1, ids)), dim=1)
     found = []
-    for at, whole in enumerate(fetch):
-        is_first = np.diff(numbers[at, 1:], prepend=-1) > 0
+    for line, fetch in zip(columns.cpu().numpy(), fetches, strict=True):
+        repeated, values = np.split(line[4:], 2)
+        is_first = np.diff(repeated, prepend=-1) > 0
         found.append(
             Shortlist(
-                best=int(numbers[at, 0]),
-                ids=numbers[at, 1:][is_first],
-                values=values[at][is_first],
-                floor=-math.inf if count == size else float(table[at, 2]),
-                log_sum=float(table[at, 0]) + math.log(table[at, 1]),
+                best=int(line[3]),
+                ids=repeated[is_first].astype(np.intp),
+                values=values[is_first],
+                floor=-math.inf if count == size else float(line[2]),
+                log_sum=float(line[0]) + math.log(line[1]),
                 vocab_size=size,
-                row=whole,
+                row=fetch,
             )
         )
     return found
+
+
+def fetch_row(logits: Tensor, row: int) -> Logits:
+    """[V]: one row, on the host."""
+    found: Logits = logits[row].cpu().numpy()
+    return found
+
+
+def _some(logits: Tensor, rows: Sequence[int]) -> Tensor:
+    """Some `rows` of `logits`, ascending; no copy where they are all."""
+    return logits if len(rows) == len(logits) else logits[list(rows)]

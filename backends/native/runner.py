@@ -200,9 +200,7 @@ class NativeRunner:
             return StepResult({})
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
-        return step_result(
-            rows, self._decoder.logits(hidden), has_shortlists=self._plan.has_shortlists
-        )
+        return step_result(rows, self._decoder.logits(hidden))
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
         paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]

@@ -27,9 +27,8 @@ from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sequence import Clock
-from hearth.backends.native import load
+from hearth.backends.native import load, outputs
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.outputs import DeviceLogits
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.worker.preparer import Preparer
 from speakers import Listener, at_rest, drain
@@ -222,16 +221,16 @@ def test_logits_stay_on_the_device_unless_somebody_needs_them(
 ) -> None:
     there, _ = both
     fetched: list[int] = []
-    fetch = DeviceLogits.__getitem__
+    fetch_row = outputs.fetch_row
 
-    def noted(self: DeviceLogits, slot: int) -> NDArray[np.float32]:
-        fetched.append(slot)
-        return fetch(self, slot)
+    def noted(logits: Tensor, row: int) -> NDArray[np.float32]:
+        fetched.append(row)
+        return fetch_row(logits, row)
 
-    monkeypatch.setattr(DeviceLogits, "__getitem__", noted)
+    monkeypatch.setattr(outputs, "fetch_row", noted)
     there.of(REQUESTS["usual"], REQUESTS["greedy"], REQUESTS["logprobs"])
     assert not fetched
-    there.of(REQUESTS["grammar"])
+    there.of(REQUESTS["greedy grammar"])
     assert fetched
 
 

@@ -53,9 +53,10 @@ def made(cases: Sequence[Case], device: str = "cpu") -> list[Shortlist]:
     logits = torch.from_numpy(np.stack([case.logits for case in cases])).to(device)
     before = logits.clone()
     specs = [case.spec for case in cases]
-    found = shortlists(
-        logits, [spec for spec in specs if spec is not None], [case.row for case in cases]
-    )
+    found = shortlists(logits, range(len(cases)), [spec for spec in specs if spec is not None])
+    for case, short in zip(cases, found, strict=True):
+        np.testing.assert_array_equal(short.row(), case.logits)
+        short.row = case.row
     assert torch.equal(logits.nan_to_num(), before.nan_to_num()), "the logits were changed"
     return found
 
