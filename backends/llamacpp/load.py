@@ -147,18 +147,14 @@ def _weight_bytes(header: GgufFile) -> int:
     return sum(tensor.nbytes for tensor in header.all_tensors)
 
 
-def is_quantized(header: GgufFile) -> bool:
-    """Whether any tensor is stored in blocks, so that a broken repacking kernel would meet it."""
-    return any(tensor.type.block_elements > 1 for tensor in header.all_tensors)
-
-
 def _extra_buffers(
     asked: bool | None, header: GgufFile, cache_dir: Path | None
 ) -> tuple[bool, str | None]:
     """Whether to let llama.cpp repack weights, and what the user should know about it."""
     if asked is not None:
         return asked, None
-    if not is_quantized(header):
+    # A broken repacking kernel meets only tensors that are stored in blocks.
+    if all(tensor.type.block_elements == 1 for tensor in header.all_tensors):
         return True, None
     found = selftest.verdict(cache_dir)
     return found.extra_buffers_safe, selftest.explain(found)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
-from hearth.backends.errors import InternalError, InvalidParameter, LimitExceeded
-from hearth.backends.llamacpp.deep_call import call_deeply
+from hearth.backends.errors import Busy, InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.text.vocab.base import refuse_surrogates
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
@@ -26,6 +27,9 @@ word: 324 bytes with GCC's."""
 _LONGEST_RUN = 512 * 1024
 _PLACES = re.compile(r"(\{query\}|\{document\})")
 """What a template for ranking has in the place of the question and the text."""
+_PAGE_BYTES = 4096
+_ONE_AT_A_TIME = threading.Lock()
+"""The size of a new thread's stack is a setting of the whole process."""
 
 
 class LlamaTokenizer:
@@ -109,7 +113,7 @@ class LlamaTokenizer:
         if run <= _SHORT_RUN:
             return begin + self._tokenize(data, special) + end
         stack_bytes = (run + _LONGEST_RUN // 16) * _STACK_BYTES_PER_CHAR
-        return begin + call_deeply(lambda: self._tokenize(data, special), stack_bytes) + end
+        return begin + _on_stack(stack_bytes, lambda: self._tokenize(data, special)) + end
 
     def encode_pair(self, query: str, text: str) -> list[int]:
         """Token ids of a question and a text (see the protocol): as the model's own template for
@@ -209,6 +213,29 @@ class LlamaTokenizer:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+
+def _on_stack(stack_bytes: int, work: Callable[[], list[int]]) -> list[int]:
+    """What `work` returns, on a thread with `stack_bytes` of stack, or a little more. Of the stack
+    only what is used takes memory.
+
+    Raises:
+        Busy: the system has no memory for such a thread.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenize") as thread:
+        with _ONE_AT_A_TIME:
+            before = threading.stack_size(-(-stack_bytes // _PAGE_BYTES) * _PAGE_BYTES)
+            try:
+                result = thread.submit(work)
+            except RuntimeError as error:
+                raise Busy(
+                    f"There is no memory for a thread with a stack of {stack_bytes:,} bytes.",
+                    "Try again later, or close other programs.",
+                    retry_after_s=1.0,
+                ) from error
+            finally:
+                threading.stack_size(before)
+        return result.result()
 
 
 def _longest_run(text: str) -> int:

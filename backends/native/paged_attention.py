@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
@@ -107,6 +108,9 @@ class PagedAttention:
         self._config = config
         self._compute = compute
         self._fused = fused
+        self._attend_to = partial(
+            attend_to, scale=config.scale, softcap=config.attention_softcap, fused=fused
+        )
         self._deterministic = deterministic
         self._kept = pool.layer(0).dtype
         self._device = pool.layer(0).device
@@ -142,14 +146,11 @@ class PagedAttention:
         self, plan: _Singles, query: Tensor, pool: Tensor, sinks: Tensor | None
     ) -> Tensor:
         keys, values = self._read(pool, plan.pages, plan.rows)[..., plan.keys, :].to(plan.dtype)
-        found = attend_to(
+        found = self._attend_to(
             query.to(plan.dtype).transpose(0, 1),
             keys,
             values,
-            scale=self._config.scale,
             mask=plan.mask,
-            softcap=self._config.attention_softcap,
-            fused=self._fused,
             sinks=None if sinks is None else sinks.view(-1, 1, self._shared, 1),
         )
         return found.transpose(0, 1).to(query.dtype)
@@ -168,15 +169,12 @@ class PagedAttention:
                 [self._attend_one(run, at, query, keys, values, sinks) for at in range(len(query))]
             )
         heads = query.permute(1, 2, 0, 3)
-        found = attend_to(
+        found = self._attend_to(
             heads,
             keys.unsqueeze(1),
             values.unsqueeze(1),
-            scale=self._config.scale,
             mask=run.mask,
             causal=run.mask is None,
-            softcap=self._config.attention_softcap,
-            fused=self._fused,
             sinks=None if sinks is None else sinks.view(-1, self._shared, 1, 1),
         )
         return found.permute(2, 0, 1, 3)
@@ -186,13 +184,10 @@ class PagedAttention:
     ) -> Tensor:
         """One token of a run as if it came alone: exactly the keys that it sees, and no mask."""
         seen = run.spans[at]
-        found = attend_to(
+        found = self._attend_to(
             query[at].unsqueeze(1),
             keys[:, seen].unsqueeze(1),
             values[:, seen].unsqueeze(1),
-            scale=self._config.scale,
-            softcap=self._config.attention_softcap,
-            fused=self._fused,
             sinks=None if sinks is None else sinks.view(-1, 1, self._shared, 1),
         )
         return found.transpose(0, 1)

@@ -10,12 +10,9 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hearth.backends.errors import BackendUnavailable
-
-if TYPE_CHECKING:
-    import torch
 
 TIMEOUT_S: Final = 120.0
 _REINSTALL: Final = "Install it as docs/install.md says."
@@ -77,36 +74,31 @@ def make_report() -> TorchReport:
     import torch
 
     from hearth.kernels.cpu.library import cpu_library
-    from hearth.kernels.device import best_device
+    from hearth.kernels.device import best_device, free_bytes, multiplies
 
-    library = cpu_library()
-    best = best_device()
     devices = [torch.device("cpu")]
     if torch.cuda.is_available():
         devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append(torch.device("mps"))
-    return TorchReport(
-        version=torch.__version__,
-        threads=torch.get_num_threads(),
-        devices=tuple(_device(device, is_best=device == best) for device in devices),
-        has_varlen=_has_varlen(),
-        cpu_kernels="" if library is None else library.instructions,
-    )
-
-
-def _device(device: torch.device, *, is_best: bool) -> DeviceReport:
-    import torch
-
-    from hearth.kernels.device import free_bytes, multiplies
-
     dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
-    return DeviceReport(
-        type=device.type,
-        name=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        free_bytes=free_bytes(device),
-        multiplies=tuple(name for name, dtype in dtypes.items() if multiplies(device, dtype)),
-        is_best=is_best,
+    reports = [
+        DeviceReport(
+            type=device.type,
+            name=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            free_bytes=free_bytes(device),
+            multiplies=tuple(name for name, dtype in dtypes.items() if multiplies(device, dtype)),
+            is_best=device == best_device(),
+        )
+        for device in devices
+    ]
+    library = cpu_library()
+    return TorchReport(
+        torch.__version__,
+        torch.get_num_threads(),
+        tuple(reports),
+        _has_varlen(),
+        "" if library is None else library.instructions,
     )
 
 
