@@ -188,7 +188,7 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
 def _folder_facts(path: Path) -> dict[str, Any]:
     from hearth.backends.native.footprint import PAGE
     from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
-    from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
+    from hearth.backends.native.model_folder import read_model_folder
     from hearth.backends.text.chat_templates import DEFAULT
     from hearth.quant.convert.folder_files import chat_templates
     from hearth.quant.generation_defaults import read_generation_defaults
@@ -199,10 +199,7 @@ def _folder_facts(path: Path) -> dict[str, Any]:
     sizes: dict[KvType, KvSizes | None] = dict.fromkeys(get_args(KvType))
     for kv_type in sizes:
         with suppress(InvalidParameter):  # The native runner keeps none of that type.
-            number_bytes = kv_number_bytes(kv_type)
-            sizes[kv_type] = kv_sizes(
-                folder.config, ModelSettings(), number_bytes=number_bytes, page=PAGE
-            )
+            sizes[kv_type] = kv_sizes(folder.config, ModelSettings(kv_type=kv_type), page=PAGE)
     return {
         "title": None,
         "size_bytes": folder.size_bytes,

@@ -353,19 +353,17 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         pool_tokens,
     )
     from hearth.backends.native.kv_sizes import kv_sizes
-    from hearth.backends.native.model_folder import kv_number_bytes
     from hearth.backends.native.workspace import Workspace
 
     trained = folder.config.context
-    number_bytes = kv_number_bytes(settings.kv_type)
-    sizes = kv_sizes(folder.config, settings, number_bytes=number_bytes, page=PAGE)
+    sizes = kv_sizes(folder.config, settings, page=PAGE)
     dtype = settings.dtype or folder.dtype
     weights = folder.weight_bytes(dtype)
     head = 0 if 2 * weights > room.free_bytes else half_head_bytes(folder.config, settings, dtype)
     context = settings.context or min(trained, USUAL_CONTEXT)
     free = int(room.free_bytes * settings.memory_fraction) - weights - head
     most = max(trained, context)
-    workspace = Workspace(folder.config, settings, number_bytes=number_bytes)
+    workspace = Workspace(folder.config, settings)
 
     def taken(tokens: int) -> int:
         return sizes.pool_bytes(tokens) + workspace.bytes(tokens)

@@ -5,6 +5,7 @@ for all that both sides hold. Nothing is loaded for that.
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from typing import Final
 
 from hearth.backends.bench.model_facts import ModelFacts
@@ -72,7 +73,7 @@ def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
     token = max(
         facts.kv_bytes["f32" if dtype == "f32" else "f16"], facts.kv_bytes[settings.kv_type]
     )
-    workspace = Workspace(folder.config, settings, number_bytes=DTYPE_BYTES["f32"])
+    workspace = Workspace(folder.config, replace(settings, kv_type="f32"))
     need = ours + theirs + _POOLS * pool_tokens * token + 2 * workspace.bytes(pool_tokens)
     usable = int(available * settings.memory_fraction)
     if need > usable:

@@ -17,7 +17,6 @@ from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import (
     held_as,
-    kv_number_bytes,
     own_dtype,
     read_model_folder,
     weight_bytes,
@@ -76,10 +75,9 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     weights = weight_bytes(stored, dtype, packed=packed)
     if not (packed or is_mapped(weights)):
         weights += half_head_bytes(config, settings, dtype)
-    number_bytes = kv_number_bytes(settings.kv_type)
-    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
+    sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
-    workspace = Workspace(config, settings, number_bytes=number_bytes)
+    workspace = Workspace(config, settings)
     return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
 
 
@@ -148,11 +146,10 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
     """What a GPU must have for more than weights: the workspace, and keys and values of the context
     that was asked for, or of the first pool.
     """
-    number_bytes = kv_number_bytes(settings.kv_type)
-    sizes = kv_sizes(config, settings, number_bytes=number_bytes, page=PAGE)
+    sizes = kv_sizes(config, settings, page=PAGE)
     tokens = settings.context or min(config.context, START_TOKENS)
     pool = int(sizes.pool_bytes(tokens) * growth_factor(settings, on_gpu=True))
-    return pool + Workspace(config, settings, number_bytes=number_bytes).bytes(tokens)
+    return pool + Workspace(config, settings).bytes(tokens)
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:

@@ -13,6 +13,7 @@ from typing import Final
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.kv.group import most_blocks
 from hearth.backends.errors import DoesNotFit
+from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.quant.families.config import ModelConfig
 
 _TOKENS_OF_AN_END: Final = 65_536
@@ -124,18 +125,18 @@ class KvSizes:
         )
 
 
-def kv_sizes(
-    config: ModelConfig, settings: ModelSettings, *, number_bytes: int, page: int
-) -> KvSizes:
+def kv_sizes(config: ModelConfig, settings: ModelSettings, *, page: int) -> KvSizes:
     """The sizes of a model that is loaded with `settings`. A window that holds the whole context in
     use counts as none.
 
     Args:
-        number_bytes: of one number of keys and values.
         page: tokens of a block.
+
+    Raises:
+        InvalidParameter: a KV type that the native runner does not have.
     """
     config = config.for_context(settings.context or config.context)
-    layer_bytes = config.kv_elements * number_bytes
+    layer_bytes = config.kv_elements * kv_number_bytes(settings.kv_type)
     windows = [layer.window for layer in config.layers]
     return KvSizes(
         windows=config.groups,

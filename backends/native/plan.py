@@ -109,12 +109,12 @@ def plan_memory(
     numbers = kv_dtype(settings.kv_type, dtype, device)
     attention = _attention(settings, config, varlen=varlen and numbers == compute_dtype)
     page = VARLEN_PAGE if attention == "varlen" else PAGE
-    sizes = kv_sizes(config, settings, number_bytes=numbers.itemsize, page=page)
+    sizes = kv_sizes(config, settings, page=page)
     wanted = settings.context or config.context
     slots = settings.max_sessions
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
-    workspace = Workspace(config, settings, number_bytes=numbers.itemsize)
+    workspace = Workspace(config, settings)
 
     def taken(tokens: int) -> int:
         return int(sizes.pool_bytes(tokens) * factor) + workspace.bytes(tokens)

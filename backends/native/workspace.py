@@ -8,6 +8,7 @@ from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.native.kv_sizes import step_tokens
+from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.quant.families.config import ModelConfig
 
 MIN_OUTPUTS: Final = 32
@@ -31,15 +32,17 @@ class Workspace:
 
     Args:
         settings: what the model is loaded with.
-        number_bytes: of one number of stored keys and values.
+
+    Raises:
+        InvalidParameter: a KV type that the native runner does not have.
     """
 
-    def __init__(self, config: ModelConfig, settings: ModelSettings, *, number_bytes: int) -> None:
+    def __init__(self, config: ModelConfig, settings: ModelSettings) -> None:
         self._context = settings.context or config.context
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
         self._outputs = max(settings.max_sessions, MIN_OUTPUTS)
-        self._number_bytes = number_bytes
+        self._number_bytes = kv_number_bytes(settings.kv_type)
         writes_scores = config.attention_softcap or config.sinks
         self._fused = settings.flash_attention is not False and not writes_scores
 

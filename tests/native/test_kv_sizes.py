@@ -14,7 +14,7 @@ from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.footprint import PAGE, half_head_bytes, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
-from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder
+from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.workspace import Workspace
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
@@ -91,14 +91,14 @@ def planned(
 
 def test_a_long_context_costs_what_the_layers_keep_that_see_all_of_it() -> None:
     one = ModelSettings(max_sessions=1)
-    sizes = kv_sizes(gemma3_4b(), one, number_bytes=2, page=PAGE)
+    sizes = kv_sizes(gemma3_4b(), one, page=PAGE)
     assert sizes.bytes_per_token == 5 * 2 * 4 * 256 * 2
     assert 2.9e9 < sizes.pool_bytes(131_072) < 3.2e9
     plan = planned(gemma3_4b(), ModelSettings(), 20 << 30, weight_bytes=9 << 30)
     assert plan.context == 131_072 and plan.notices == ()
     assert plan.kv_bytes_per_token == sizes.bytes_per_token
     taken = plan.pool_tokens * plan.kv_bytes_per_token + plan.window_pool_bytes
-    workspace = Workspace(gemma3_4b(), ModelSettings(), number_bytes=2)
+    workspace = Workspace(gemma3_4b(), ModelSettings())
     room = int((20 << 30) * 0.9) - (9 << 30) - workspace.bytes(plan.pool_tokens)
     assert room * 0.99 < taken <= room
 
@@ -145,7 +145,7 @@ def test_with_what_it_needs_it_is_planned_in_full_and_with_less_it_is_not(
     if settings.kv_pool == "static":
         assert full.pool_tokens == most.pool_tokens
     held = full.pool_tokens * full.kv_bytes_per_token + full.window_pool_bytes
-    workspace = Workspace(folder.config, settings, number_bytes=kv_number_bytes(settings.kv_type))
+    workspace = Workspace(folder.config, settings)
     assert held <= needed - weights - workspace.bytes(full.pool_tokens)
     less = plan(replace(settings, context=None), needed - (held // 3))
     assert less.pool_tokens < full.pool_tokens and less.context <= full.context
@@ -167,7 +167,7 @@ def test_what_a_context_needs_is_said_where_it_does_not_fit(kind: str, tmp_path:
     assert 0 < fitting < 2000
     smaller = replace(settings, context=fitting)
     assert planned(folder.config, smaller, needed - 1, weight_bytes=weights).context == fitting
-    sizes = kv_sizes(folder.config, settings, number_bytes=2, page=PAGE)
+    sizes = kv_sizes(folder.config, settings, page=PAGE)
     for budget in (sizes.pool_bytes(2000), sizes.pool_bytes(2000) - 1):
         limited = replace(settings, kv_budget_bytes=budget)
         if budget == sizes.pool_bytes(2000):

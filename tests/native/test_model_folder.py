@@ -20,7 +20,7 @@ from hearth.backends.errors import (
 )
 from hearth.backends.native.footprint import needed_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.model_folder import kv_number_bytes, read_model_folder, weight_bytes
+from hearth.backends.native.model_folder import read_model_folder, weight_bytes
 from hearth.backends.native.workspace import Workspace
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED
@@ -62,13 +62,12 @@ def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path
     def pool(**settings: object) -> int:
         wanted = ModelSettings(**settings)  # type: ignore[arg-type]
         config = read_model_folder(path).config
-        number_bytes = kv_number_bytes(wanted.kv_type)
         tokens = (wanted.max_sessions if wanted.kv_pool == "static" else 1) * (
             -(-(wanted.context or 512) // 16) * 16
         )
         if wanted.kv_budget_bytes is not None:
             tokens = wanted.kv_budget_bytes // TOKEN // 16 * 16
-        workspace = Workspace(config, wanted, number_bytes=number_bytes)
+        workspace = Workspace(config, wanted)
         return needed_bytes(path, wanted) - workspace.bytes(tokens) - weights
 
     assert pool() == 512 * TOKEN
@@ -89,7 +88,7 @@ def test_a_gguf_is_counted_as_it_will_be_held(tmp_path: Path) -> None:
     numbers = 4 * header.parameter_count
     pool = header.context_length * header.kv_bytes_per_token()
     settings = ModelSettings(dtype="f32")
-    workspace = Workspace(read_gguf_config(header)[1], settings, number_bytes=2)
+    workspace = Workspace(read_gguf_config(header)[1], settings)
     need = needed_bytes(path, settings)
     assert need == workspace.bytes(header.context_length) + numbers + pool
 

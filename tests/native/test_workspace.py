@@ -80,7 +80,7 @@ def test_a_step_takes_no_more_than_the_plan_says(kind: str, step: str, tmp_path:
             runner.step(StepPlan(rows))
     finally:
         runner.close()
-    said = Workspace(config, settings, number_bytes=2).bytes(sessions * CONTEXT)
+    said = Workspace(config, settings).bytes(sessions * CONTEXT)
     said -= _BASE_BYTES
     assert peak.most <= said
     if step == "rest of a prompt":
@@ -106,7 +106,7 @@ def test_a_large_step_takes_more_than_a_quarter_of_a_gigabyte() -> None:
 
     def taken(**settings: Any) -> int:
         wanted = ModelSettings(max_sessions=1, **settings)
-        return Workspace(config, wanted, number_bytes=2).bytes(wanted.context or 131_072)
+        return Workspace(config, wanted).bytes(wanted.context or 131_072)
 
     large = taken(max_batch_tokens=2048, context=8192)
     assert 512 << 20 < large < 1 << 30
@@ -127,7 +127,7 @@ def test_a_large_step_takes_more_than_a_quarter_of_a_gigabyte() -> None:
     assert plans[0].context > plans[1].context > 0
     for plan in plans:
         settings = ModelSettings(max_sessions=1, max_batch_tokens=plan.max_batch_tokens)
-        step = Workspace(config, settings, number_bytes=2).bytes(plan.pool_tokens)
+        step = Workspace(config, settings).bytes(plan.pool_tokens)
         pool = plan.pool_tokens * plan.kv_bytes_per_token
         free = int((22 << 30) * settings.memory_fraction) - (16 << 30)
         assert 0.99 * free < step + pool <= free
