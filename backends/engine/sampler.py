@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -184,9 +185,10 @@ class Sampler:
                 met a bound.
         """
         if isinstance(logits, Shortlist):
-            drawn = self._draw_from(logits, position, banned)
-            if drawn is not None and (matcher is None or matcher.allows(drawn.id)):
-                return drawn
+            with suppress(_FallsShort):
+                drawn = self._draw_from(logits, position, banned)
+                if matcher is None or matcher.allows(drawn.id):
+                    return drawn
             logits = logits.row()
         work = self._adjusted(logits, banned)
         if self._greedy:
@@ -243,31 +245,31 @@ class Sampler:
             "Ban fewer tokens with logit_bias, or ask for less in the schema.",
         )
 
-    def _draw_from(self, short: Shortlist, position: int, banned: Collection[int]) -> Drawn | None:
-        """What `draw` takes from the whole row, a grammar aside; None: `short` does not decide."""
+    def _draw_from(self, short: Shortlist, position: int, banned: Collection[int]) -> Drawn:
+        """What `draw` takes from the whole row, a grammar aside.
+
+        Raises:
+            _FallsShort: `short` does not decide what that is.
+        """
         if not math.isfinite(short.log_sum):
-            return None
+            raise _FallsShort
         work = self._adjusted(short.values, banned, short.ids)
         token = short.best
         if not self._greedy or work is not short.values:
             known = np.flatnonzero(work > short.floor)
             if not known.size:
-                return None
+                raise _FallsShort
             ids, pool = short.ids[known], work[known]
-            try:
-                token = (
-                    int(ids[pool.argmax()])
-                    if self._greedy
-                    else self._sample(pool, position, ids=ids, hidden=_Hidden(short, work))
-                )
-            except _FallsShort:
-                return None
+            if self._greedy:
+                token = int(ids[pool.argmax()])
+            else:
+                token = self._sample(pool, position, ids=ids, hidden=_Hidden(short, work))
         count = self.params.logprobs
         if count is None:
             return Drawn(token)
-        top = top_logprobs(short.values, count, short.log_sum)
         if np.count_nonzero(short.values > short.floor) < count:
-            return None
+            raise _FallsShort
+        top = top_logprobs(short.values, count, short.log_sum)
         place = int(np.searchsorted(short.ids, token))
         logprob = logprob_of(short.values, place, short.log_sum)
         return Drawn(token, logprob, tuple((int(short.ids[at]), value) for at, value in top))

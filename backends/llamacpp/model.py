@@ -81,6 +81,8 @@ class LlamaModel:
             n_gpu_layers=gpu_layers,
             use_extra_bufts=extra_buffers,
             load_mode=api.LLAMA_LOAD_MODE_AUTO if map_file else api.LLAMA_LOAD_MODE_NONE,
+            # llama.cpp's own writes dots into the log, in front of what it says of an error.
+            progress_callback=api.llama_progress_callback(lambda _share, _user_data: True),
         )
         library.log.clear()
         handle = api.llama_model_load_from_file(os.fsencode(path), params)
