@@ -1,6 +1,7 @@
 """Maps the top-level folders into one import namespace: `backends/` is `hearth.backends`
 (docs/decisions/0001). The pages of `docs/` are installed with them, as data. A wheel holds the
-library of `kernels/cpu` as well, if there is a compiler; it is for one kind of machine then.
+library of `kernels/cpu` as well, if there is a compiler: it is for one kind of machine then.
+"""
 
 import sys
 from pathlib import Path

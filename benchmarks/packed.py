@@ -103,7 +103,7 @@ def main() -> None:
         for rows in ROWS:
             x = torch.randn(rows, asked.inputs)
             some = matrices if rows <= 16 else matrices[:3]
-            calls = [lambda one=one: one.matmul(x) for one in some]  # type: ignore[misc]
+            calls = [lambda one=one, x=x: one.matmul(x) for one in some]  # type: ignore[misc]
             took = least(calls, asked.repeats)
             ratios = [
                 dense(dtype, weight, rows, max(2, asked.repeats // 2)) / took
