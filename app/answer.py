@@ -102,8 +102,11 @@ class Choice:
         texts = (part for part in self.parts if part.kind == "content")
         return [token for part in texts for token in part.logprobs]
 
-    def add(self, event: Token | ToolCallPart) -> None:
-        """Add text, or a piece of a tool call."""
+    def add(self, event: Token | ToolCallPart, now_s: float) -> None:
+        """Add text, or a piece of a tool call, that came at `now_s`."""
+        if self._last_s is not None:
+            self.gap_s = now_s - self._last_s
+        self._last_s = now_s
         if event.ids:
             self.ids += event.ids
         if isinstance(event, Token):
@@ -122,12 +125,6 @@ class Choice:
                 self._calls[event.position] = Part("call", event.id, event.name)
                 self.parts.append(self._calls[event.position])
             self._calls[event.position].pieces.append(event.arguments)
-
-    def time(self, now_s: float) -> None:
-        """Tokens came at `now_s`."""
-        if self._last_s is not None:
-            self.gap_s = now_s - self._last_s
-        self._last_s = now_s
 
     def _text(self, kind: PartKind) -> str:
         texts = [part.text for part in self.parts if part.kind == kind]
@@ -176,11 +173,9 @@ class Answer:
     def add(self, event: Event) -> None:
         """Add the next event of the stream."""
         if isinstance(event, (Token, ToolCallPart)):
-            choice = self.choices[event.index]
-            choice.add(event)
-            self.tokens += len(event.ids)
             now_s = self.last_s = self.clock()
-            choice.time(now_s)
+            self.choices[event.index].add(event, now_s)
+            self.tokens += len(event.ids)
             if self.first_s is None:
                 self.first_s = now_s
         elif isinstance(event, Started):

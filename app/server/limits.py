@@ -19,6 +19,8 @@ HEAD_S: Final = 20.0
 """Time from the first byte (or from connecting) to the end of the headers."""
 BODY_S: Final = 60.0
 """Time from the end of the headers to the end of the body."""
+STALL_S: Final = 60.0
+"""How long a client may read nothing of a response that it has not read completely."""
 FREE_PIECES: Final = 10_000
 LEAST_PIECE_BYTES: Final = 8
 """Least mean size of the chunks of a body with more than `FREE_PIECES`: each chunk costs as much

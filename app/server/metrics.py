@@ -51,8 +51,10 @@ class Histogram:
         self._counts[bisect_left(_EDGES, seconds)] += times
         self.count += times
         self.sum_s += seconds * times
-        self._least_s = min(self._least_s, seconds)
-        self._most_s = max(self._most_s, seconds)
+        if seconds < self._least_s:
+            self._least_s = seconds
+        if seconds > self._most_s:
+            self._most_s = seconds
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of `other`."""
@@ -194,7 +196,12 @@ class Recorder:
         """Count the tokens of `event`, which `answer` contains already."""
         if isinstance(event, (Token, ToolCallPart)):
             if event.ids:
-                self._tokens(len(event.ids), answer, answer.choices[event.index].gap_s)
+                gap_s, count = answer.choices[event.index].gap_s, len(event.ids)
+                if gap_s is not None:
+                    self._series.inter_token.observe(gap_s / count, count)
+                elif not self._answers:
+                    self._series.ttft.observe(answer.last_s - self._began_s)
+                self._generated(count, answer, answer.last_s)
         elif isinstance(event, Started):
             self.prompt(event.prompt_tokens, event.cached_tokens)
         elif isinstance(event, Finished):
@@ -207,13 +214,6 @@ class Recorder:
             unseen = usage.completion_tokens - answer.tokens
             if unseen > 0:
                 self._generated(unseen, answer, self.clock())
-
-    def _tokens(self, count: int, answer: Answer, gap_s: float | None) -> None:
-        if gap_s is not None:
-            self._series.inter_token.observe(gap_s / count, count)
-        elif not self._answers:
-            self._series.ttft.observe(answer.last_s - self._began_s)
-        self._generated(count, answer, answer.last_s)
 
     def _generated(self, count: int, answer: Answer, now_s: float) -> None:
         self._answers[answer.position] = answer

@@ -300,7 +300,7 @@ class _Answer:
             async for made, event in events:
                 if isinstance(event, Token) and (event.text or event.logprobs):
                     piece = Choice()
-                    piece.add(event)
+                    piece.add(event, made.last_s)
                     yield self.piece(piece)
                 elif isinstance(event, Finished):
                     calls = [part for part in made.last.parts if part.kind == "call"]

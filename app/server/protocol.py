@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, cast
 import h11
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from hearth.app.server import limits
-from hearth.app.server.errors import error_response
+from hearth.app.server.errors import ClientGone, error_response
 from hearth.app.server.limits import (
     MalformedRequest,
     RequestTimeout,
@@ -38,6 +38,11 @@ _KEEPALIVE: Final = (
 """A client that vanished without closing its connection is noticed within a minute."""
 _CLOSE: Final = (b"connection", b"close")
 
+_MOST_HELD_BYTES: Final = 64 << 10
+"""Data that is held back for one packet with what follows it."""
+STREAMED_BODY: Final = "hearth.streamed_body"
+"""The ASGI extension with the `StreamedBody` of a request's response."""
+
 Awaited = Literal["head", "body"]
 
 
@@ -49,28 +54,33 @@ class Outgoing:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._held: list[bytes] = []
-        self._holding = False
+        self._held_bytes = 0
+        self.holding = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def hold(self) -> None:
-        """Hold back what is written, until `release`."""
-        self._holding = True
+        """Hold back what is written, until `release`, or until it is too much."""
+        self.holding = True
 
     def release(self) -> None:
         """Write what was held back in one piece, and stop holding back."""
-        self._holding = False
+        self.holding = False
         if self._held:
             data = b"".join(self._held)
             self._held.clear()
+            self._held_bytes = 0
             if not self._transport.is_closing():
                 self._transport.write(data)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Write `data`, at once or at the next `release`."""
-        if self._holding:
+        if self.holding:
             self._held.append(bytes(data))
+            self._held_bytes += len(data)
+            if self._held_bytes > _MOST_HELD_BYTES:
+                self.release()
         else:
             self._transport.write(data)
 
@@ -78,6 +88,66 @@ class Outgoing:
         """Close after everything has been sent."""
         self.release()
         self._transport.close()
+
+
+class StreamedBody:
+    """The body of a response whose parts are written as they are generated.
+
+    It does what ASGI's `send` does with each part, but that takes a coroutine in each layer of the
+    application and a copy in h11, which costs more than to generate a token. The head and the end
+    of a response are sent with `send`. What is written in one iteration of the event loop is sent
+    as one packet.
+
+    Args:
+        cycle: the request and its response.
+        in_chunks: the body has the chunked transfer coding (RFC 9112, 7.1), as h11 sends it to
+            clients of HTTP/1.1; to others the end of the connection ends it.
+
+    Attributes:
+        writes: number of calls of `write`.
+    """
+
+    def __init__(
+        self,
+        outgoing: Outgoing,
+        cycle: RequestResponseCycle,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        in_chunks: bool,
+    ) -> None:
+        self._outgoing = outgoing
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._loop = loop
+        self._in_chunks = in_chunks
+        self.writes = 0
+
+    def write(self, part: bytes) -> None:
+        """Send `part`, which is not empty; does nothing before the head is sent and after the
+        client has disconnected.
+        """
+        self.writes += 1
+        if self._cycle.disconnected or not self._cycle.response_started:
+            return
+        if not self._outgoing.holding:
+            self._outgoing.hold()
+            self._loop.call_soon(self._outgoing.release)
+        self._outgoing.write(b"%x\r\n%b\r\n" % (len(part), part) if self._in_chunks else part)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client reads more slowly than is written, so that `drained` waits for it."""
+        return self._flow.write_paused
+
+    async def drained(self) -> None:
+        """Wait until the client has read most of what was written.
+
+        Raises:
+            ClientGone: it has disconnected.
+        """
+        await self._flow.drain()
+        if self._cycle.disconnected:
+            raise ClientGone("The client disconnected.")
 
 
 class Reader(h11.Connection):
@@ -114,6 +184,7 @@ class Connection(H11Protocol):
       connection is closed after the response, which prevents request smuggling.
     - A request that is not HTTP gets an error response like any other.
     - Head and body of a response are sent together, unless the body is available later.
+    - A client that reads nothing of its response for `limits.STALL_S` is disconnected.
     """
 
     def __init__(
@@ -130,6 +201,7 @@ class Connection(H11Protocol):
         self._outgoing: Outgoing
         self._awaited: Awaited | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._read_ahead = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -151,6 +223,9 @@ class Connection(H11Protocol):
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application for one request, with as few writes as possible."""
         outgoing = self._outgoing
+        in_chunks = scope["http_version"] == "1.1"
+        body = StreamedBody(outgoing, self.cycle, self.loop, in_chunks=in_chunks)
+        scope["extensions"] = {STREAMED_BODY: body}
 
         async def joined(message: Message) -> None:
             outgoing.hold()
@@ -166,7 +241,32 @@ class Connection(H11Protocol):
 
         await self._application(scope, receive, joined)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._check_stalled(sys.maxsize)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_stall_timer()
+
+    def _check_stalled(self, unread_bytes: int) -> None:
+        """Disconnect the client if there is still as much for it to read; look again later if
+        not.
+        """
+        before, unread_bytes = unread_bytes, self.transport.get_write_buffer_size()
+        if unread_bytes >= before:
+            self.transport.abort()
+            return
+        later = self.loop.call_later(limits.STALL_S, self._check_stalled, unread_bytes)
+        self._stall_timer = later
+
+    def _end_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end_stall_timer()
         self._await(None)
         super().connection_lost(exc)
 

@@ -95,8 +95,6 @@ class Services:
     """How long a streaming response waits for its first event before it sends status 200."""
     ping_s: float = 10.0
     """A stream that is silent for longer sends a ping."""
-    stall_s: float = 60.0
-    """How long a client may read nothing of its stream before its request is cancelled."""
     state: ServerState = field(default_factory=ServerState)
     """Whether new requests are accepted."""
     log: RequestLog | None = None

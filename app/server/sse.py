@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,14 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
 from hearth.app.server.leaving import cancel, until_gone
+from hearth.app.server.protocol import STREAMED_BODY, StreamedBody
 from hearth.app.server.services import Services, services_of
 from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
-_MOST_HELD_BYTES: Final = 64 << 10
-"""Bytes that are buffered for a client that reads more slowly than the model generates."""
-_FAREWELL_S: Final = 0.5
-"""Time limit for sending the last event when the server stops: some clients do not read."""
 
 Parts = AsyncGenerator[bytes, None]
 
@@ -123,10 +119,8 @@ class EventStream(StreamingResponse):
 
     Args:
         first: the task that waits for the first part.
-        parts: the other parts; closed at the end, and as soon as the client disconnects or has
-            read nothing for the services' `stall_s`.
-        services: the stream is checked for silence every `ping_s`, so that a silence is shorter
-            than twice that time.
+        parts: the other parts; closed at the end, and as soon as the client disconnects.
+        services: a stream that is silent for their `ping_s` sends a ping.
         dialect: the format of errors and pings.
     """
 
@@ -146,116 +140,39 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole stream; it is cancelled only when the server stops."""
+        body: StreamedBody = scope["extensions"][STREAMED_BODY]
         try:
             try:
                 with contextlib.suppress(ClientGone):
-                    await until_gone(receive, self._write(send))
+                    await until_gone(receive, self._send(send, body))
             finally:
                 await _end(self._first, self._parts)
         except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_FAREWELL_S):
-                    await _Line(send, _FAREWELL_S).send(self._dialect.failure(server_ended()))
+            body.write(self._dialect.failure(server_ended()))
 
-    async def _write(self, send: Send) -> None:
+    async def _send(self, send: Send, body: StreamedBody) -> None:
+        """Send all parts; a failed stream ends with an error, and its body has no end."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        line = _Line(send, self._services.stall_s)
-        begun = self._first.done() and self._first.exception() is None
-        if begun:
-            await line.send(self._first.result())  # At once, in one packet with the head.
-        writing = asyncio.create_task(line.write())
-        watching = asyncio.create_task(line.watch(self._services.ping_s, self._dialect.ping))
-        producing = asyncio.create_task(self._produce(line, begun))
-        tasks = (writing, watching, producing)
+        pinging = asyncio.create_task(self._ping(body))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if producing.done():
-                producing.result()
-                await asyncio.wait((writing, watching), return_when=asyncio.FIRST_COMPLETED)
-            for sending in (writing, watching):
-                if sending.done():
-                    sending.result()
-        finally:
-            await cancel(*tasks)
-
-    async def _produce(self, line: _Line, begun: bool) -> None:
-        """Put every part on the line, except the first if the stream has `begun`, and close it; a
-        failed stream ends with an error.
-        """
-        is_whole = True
-        try:
-            if not begun:
-                await line.put(await self._first)
+            body.write(await self._first)  # If it is there already, in one packet with the head.
             async for part in self._parts:
-                await line.put(part)
+                if body.is_full:
+                    await body.drained()
+                body.write(part)
         except Exception as error:  # noqa: BLE001 - sent to the client as an event
-            await line.put(self._dialect.failure(as_hearth_error(error)))
-            is_whole = False
-        line.close(whole=is_whole)
+            body.write(self._dialect.failure(as_hearth_error(error)))
+        else:
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            pinging.cancel()
 
-
-class _Line:
-    """Sends the body; parts that are put while others are being sent go out together."""
-
-    def __init__(self, send: Send, stall_s: float) -> None:
-        self._send = send
-        self._stall_s = stall_s
-        self._waiting: list[bytes] = []
-        self._held_bytes = 0
-        self._came = asyncio.Event()
-        self._room = asyncio.Event()
-        self._closed = self._whole = False
-        self._sends = 0
-        self._sending_since: float | None = None
-
-    async def put(self, part: bytes) -> None:
-        """Queue `part` for sending; waits if the client reads too slowly."""
-        self._waiting.append(part)
-        self._held_bytes += len(part)
-        self._came.set()
-        if self._held_bytes > _MOST_HELD_BYTES:
-            self._room.clear()
-            await self._room.wait()
-
-    def close(self, *, whole: bool) -> None:
-        """Let `write` return when everything is sent; only a `whole` body gets its last chunk."""
-        self._closed = True
-        self._whole = whole
-        self._came.set()
-
-    async def write(self) -> None:
-        """Send queued parts until `close`."""
-        ended = False
-        while not ended:
-            await self._came.wait()
-            self._came.clear()
-            ended = self._closed
-            data = b"".join(self._waiting)
-            self._waiting.clear()
-            self._held_bytes = 0
-            if data or (ended and self._whole):
-                await self.send(data, last=ended and self._whole)
-                self._room.set()
-
-    async def send(self, data: bytes, *, last: bool = False) -> None:
-        """Send `data` at once; `last` ends the body."""
-        self._sending_since = time.monotonic()
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-        self._sending_since = None
-        self._sends += 1
-
-    async def watch(self, ping_s: float, ping: bytes) -> None:
-        """Queue `ping` whenever nothing was sent for `ping_s`. One timer checks for silence and for
-        stalled clients: a timer for each part would cost as much as sending it.
-
-        Raises:
-            ClientGone: the client has read nothing for `stall_s` or up to twice as long.
+    async def _ping(self, body: StreamedBody) -> None:
+        """Send a ping whenever nothing was written for `ping_s` or up to twice as long: a timer for
+        each part would cost as much as writing it.
         """
         while True:
-            sends = self._sends
-            await asyncio.sleep(min(ping_s, self._stall_s))
-            since = self._sending_since
-            if since is not None and time.monotonic() - since >= self._stall_s:
-                raise ClientGone("The client has stopped reading.")
-            if since is None and sends == self._sends and not self._waiting:
-                await self.put(ping)
+            writes = body.writes
+            await asyncio.sleep(self._services.ping_s)
+            if writes == body.writes and not body.is_full:
+                body.write(self._dialect.ping)

@@ -59,6 +59,7 @@ from hearth.backends.errors import (
 )
 from hearth.backends.machine.local_socket import HostPlace, connect
 from hearth.backends.machine.logs import open_log
+from hearth.backends.machine.mailbox import Mailbox
 
 __all__ = ["HostClient", "HostPlace"]
 
@@ -84,7 +85,7 @@ class HostClient:
         self._name = f"client-{secrets.token_hex(4)}"
         """The client of calls that name none."""
         self._idents = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[Answer]] = {}
+        self._answers: dict[int, Mailbox[Answer]] = {}
         self._lost = False
         self._task: asyncio.Task[None] | None = None
 
@@ -191,18 +192,20 @@ class HostClient:
             raise InvalidParameter(
                 "request", f"The request cannot be sent: {error}.", "Shorten or correct it."
             ) from error
-        queue = self._answers[ident] = asyncio.Queue()
+        mailbox = self._answers[ident] = Mailbox()
         over = False
         try:
             if self._lost:
-                queue.put_nowait(self._lost_answer())
+                mailbox.put(self._lost_answer())
             else:
                 self._writer.write(question)
                 del question  # It may have megabytes.
-            while not over:
-                answer = await queue.get()
-                over = is_last(answer)
-                yield answer
+            while True:
+                for answer in await mailbox.take():
+                    over = is_last(answer)
+                    yield answer
+                    if over:
+                        return
         finally:
             del self._answers[ident]
             if not over and not self._lost:
@@ -211,14 +214,14 @@ class HostClient:
     async def _read(self) -> None:
         try:
             async for sealed in self._frames:
-                if (queue := self._answers.get(sealed.id)) is not None:
-                    queue.put_nowait(sealed.open())  # type: ignore[arg-type]
+                if (mailbox := self._answers.get(sealed.id)) is not None:
+                    mailbox.put(sealed.open())  # type: ignore[arg-type]
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream says so below.
         finally:
             self._lost = True
-            for queue in self._answers.values():
-                queue.put_nowait(self._lost_answer())
+            for mailbox in self._answers.values():
+                mailbox.put(self._lost_answer())
 
     def _lost_answer(self) -> Failed:
         error = HostUnreachable(

@@ -12,7 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from endpoints import HELLO
-from hearth.app.server.protocol import Connection, Outgoing
+from hearth.app.server.protocol import STREAMED_BODY, Connection, Outgoing
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = GET.replace(b"GET", b"HEAD")
@@ -151,17 +151,62 @@ def test_requests_of_one_connection_get_their_own_answers(question) -> None:
     assert one == other
 
 
-def test_the_first_event_of_a_stream_leaves_with_its_head(endpoint) -> None:
+def test_the_events_of_a_stream_that_are_there_leave_with_its_head(endpoint) -> None:
     made = endpoint([{"prompt_tokens": 7}, {"text": "Hi"}, {"finish": "stop"}])
     body = json.dumps({**HELLO, "stream": True}).encode()
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
     )
-    first, *others = written(made.app, head + body)
-    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and b"data: " in first
-    assert b"[DONE]" not in first
-    assert b"[DONE]" in others[-1] and others[-1].endswith(END)
+    [whole] = written(made.app, head + body)
+    assert whole.startswith(b"HTTP/1.1 200 OK\r\n") and b"data: " in whole
+    assert b"[DONE]" in whole and whole.endswith(END)
+
+
+def streaming(body):
+    """An application whose response has the parts that `body(streamed)` writes."""
+
+    async def app(scope, receive, send) -> None:
+        await send(START)
+        await body(scope["extensions"][STREAMED_BODY])
+        await send({**BODY, "body": b""})
+
+    return app
+
+
+async def twice(body) -> None:
+    body.write(b"hello")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    body.write(b"world")
+    body.write(b"!")
+
+
+def test_parts_that_are_written_together_leave_together() -> None:
+    first, last = written(streaming(twice))
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and first.endswith(b"\r\n\r\n5\r\nhello\r\n")
+    assert last == b"5\r\nworld\r\n1\r\n!\r\n" + END
+
+
+def test_a_client_of_http_1_0_gets_no_chunks() -> None:
+    first, last = written(streaming(twice), GET.replace(b"1.1", b"1.0"))
+    assert first.endswith(b"\r\n\r\nhello") and b"transfer-encoding" not in first.lower()
+    assert last == b"world!"
+
+
+def test_much_of_a_stream_is_not_held_back() -> None:
+    async def much(body) -> None:
+        for _ in range(10):
+            body.write(b"x" * 20_000)
+
+    assert len(written(streaming(much))) > 2
+
+
+def test_nothing_is_written_before_the_head() -> None:
+    async def app(scope, receive, send) -> None:
+        scope["extensions"][STREAMED_BODY].write(b"hello")
+
+    assert b"".join(written(app)).startswith(b"HTTP/1.1 500")
 
 
 def test_what_is_held_back_goes_out_before_the_end() -> None:

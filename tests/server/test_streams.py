@@ -72,35 +72,6 @@ def test_leaving_several_prompts_cancels_all_of_them(endpoint) -> None:
     assert made.host.cancelled == 3
 
 
-def test_a_client_that_stopped_reading_is_not_waited_for(endpoint) -> None:
-    """What it does not read would pile up here."""
-    made = endpoint([START, {"text": "Hi"}, {"text": "!"}, {"wait": True}], times={"stall_s": 0.01})
-
-    async def read_one_part():
-        return await asking(made.app, CHAT, {**HELLO, "stream": True}, stall_after=1)
-
-    reply = asyncio.run(read_one_part())
-    assert len(reply.parts) == 1 and not reply.complete
-    assert made.host.cancelled == 1
-
-
-def test_a_server_that_ends_waits_for_no_client_that_stopped_reading(endpoint) -> None:
-    made = endpoint([START, {"text": "Hi"}, {"wait": True}])
-
-    async def end_while_it_stalls():
-        begun = asyncio.Event()
-        body = {**HELLO, "stream": True}
-        asked = asking(made.app, CHAT, body, stall_after=1, on_part=lambda part: begun.set())
-        task = asyncio.create_task(asked)
-        await begun.wait()
-        task.cancel()
-        return await task
-
-    reply = asyncio.run(end_while_it_stalls())
-    assert len(reply.parts) == 1 and not reply.complete
-    assert made.host.cancelled == 1
-
-
 def test_a_parameter_that_is_refused_late_has_the_name_that_was_sent(endpoint) -> None:
     """The vocabulary is known when the model is loaded, and a stream may have begun by then."""
     data = {"param": "token_ids"}

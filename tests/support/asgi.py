@@ -10,7 +10,28 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hearth.app.server.protocol import STREAMED_BODY
+
 Headers = Iterable[tuple[str, str]]
+
+
+class Body:
+    """Implements `protocol.StreamedBody`: passes parts on until the client has `gone`."""
+
+    is_full = False
+
+    def __init__(self, reply: Reply, gone: asyncio.Event, on_part: Callable[[bytes], None]) -> None:
+        self.writes = 0
+        self._reply = reply
+        self._gone = gone
+        self._on_part = on_part
+
+    def write(self, part: bytes) -> None:
+        self.writes += 1
+        assert part and not self._reply.complete
+        if self._reply.status and not self._gone.is_set():
+            self._reply.parts.append(part)
+            self._on_part(part)
 
 
 @dataclass
@@ -56,10 +77,9 @@ async def exchange(
     headers: Headers = (),
     *,
     leave: asyncio.Event | None = None,
-    stall_after: int | None = None,
     on_part: Callable[[bytes], None] = lambda part: None,
 ) -> Reply:
-    """One request; the client leaves when `leave` is set, and reads `stall_after` parts at most."""
+    """One request; the client leaves when `leave` is set."""
     reply = Reply()
     gone = leave or asyncio.Event()
     path, _, query = path.partition("?")
@@ -77,8 +97,6 @@ async def exchange(
             reply.status = message["status"]
             reply.headers = {k.decode(): v.decode() for k, v in message["headers"]}
             return
-        if len(reply.parts) == stall_after:
-            await asyncio.Event().wait()
         reply.parts.append(message.get("body", b""))
         reply.complete = not message.get("more_body", False)
         on_part(reply.parts[-1])
@@ -93,6 +111,7 @@ async def exchange(
         "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 4242),
+        "extensions": {STREAMED_BODY: Body(reply, gone, on_part)},
     }
     await app(scope, receive, send)
     return reply
