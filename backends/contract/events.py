@@ -68,7 +68,7 @@ class Progress:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
 class Token:
     """More text. `ids` are the tokens since the last event; text of a token that may begin a stop
     string, or a tool call, comes later.

@@ -417,7 +417,8 @@ def kind_of(body: Body | Sealed) -> str:
 
 def is_last(answer: Answer | Sealed) -> bool:
     """Does `answer` end what a call gets? All do but those that more of a stream follows."""
-    return kind_of(answer) not in _MORE_FOLLOWS
+    kind = answer.kind if isinstance(answer, Sealed) else type(answer).__name__
+    return kind not in _MORE_FOLLOWS
 
 
 def encode(frame: Frame) -> bytes:
@@ -431,17 +432,21 @@ def encode(frame: Frame) -> bytes:
     body = frame.body
     if isinstance(body, Sealed):
         return body.relayed(frame.id)
-    kind = kind_of(body)
-    parts: tuple[object, ...] = (kind, body)
     if frame.model is not None or frame.session or frame.cost is not None:
-        parts = (*parts, frame.model, frame.session, frame.cost)
+        return _encode(frame.id, body, frame.model, frame.session, frame.cost)
+    return _encode(frame.id, body)
+
+
+def _encode(ident: int, body: Body, *call: object) -> bytes:
+    """See `encode`; `call` is what only calls have."""
+    kind = type(body).__name__
     try:
-        content = _ENCODER.encode(parts)
+        content = _ENCODER.encode((kind, body, *call))
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind} frame cannot be written: {error}") from error
     if len(content) > MAX_FRAME_BYTES:
         raise FrameTooLarge(f"a {kind} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}")
-    return _HEAD.pack(len(content), frame.id) + content
+    return _HEAD.pack(len(content), ident) + content
 
 
 def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
@@ -465,7 +470,7 @@ def encode_answer(ident: int, body: Body | Sealed) -> bytes:
     if isinstance(body, Sealed):
         return body.relayed(ident)
     try:
-        return encode(Frame(ident, body))
+        return _encode(ident, body)
     except FrameTooLarge as error:
         failure: HearthError = LimitExceeded(
             "request", f"The answer is too large: {error}.", "Ask for less at a time."
@@ -473,7 +478,7 @@ def encode_answer(ident: int, body: Body | Sealed) -> bytes:
     except WireError as error:
         failure = InternalError(f"The answer cannot be sent: {error}.")
     log.error("%s", failure)
-    return encode(Frame(ident, Failed(to_info(failure))))
+    return _encode(ident, Failed(to_info(failure)))
 
 
 def unreadable(error: WireError) -> Failed:

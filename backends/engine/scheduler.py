@@ -218,13 +218,15 @@ class Scheduler:
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)
         if len(self._running) > 1 and not self._arriving:
-            self._copy_ahead(self._least())
+            self._copy_ahead()
 
-    def _copy_ahead(self, sequence: Sequence) -> None:
-        """While memory is short, copy what `sequence`, which would make way next, holds."""
+    def _copy_ahead(self) -> None:
+        """While memory is short, copy what the sequence that would make way next holds."""
+        if self._kv.free_tokens() >= COPY_AHEAD_TOKENS * len(self._running):
+            return
+        sequence = self._least()
         assert sequence.slot is not None
-        is_short = self._kv.free_tokens() < COPY_AHEAD_TOKENS * len(self._running)
-        if is_short and sequence.computed >= WORTH_SAVING:
+        if sequence.computed >= WORTH_SAVING:
             self._kv.copy_out(sequence.slot, grows=True)
 
     def _is_arriving(self, sequence: Sequence) -> bool:

@@ -94,6 +94,8 @@ class Sequence(ABC):
 
     def due_pins(self) -> list[tuple[int, float]]:
         """Take those out of `pins` whose tokens are computed now."""
+        if not self.pins:
+            return []
         due = [pin for pin in self.pins if pin[0] <= self.computed]
         del self.pins[: len(due)]
         return due

@@ -42,6 +42,8 @@ class MarkerSearch:
         Returns:
             what is no part of a marker, the marker (None: there is none yet), and how far was read.
         """
+        if not self._steps[0]:  # There are no markers.
+            return text[start:], None, len(text)
         state = self._state
         for index in range(start, len(text)):
             state = self._next(state, text[index])

@@ -238,8 +238,7 @@ class KvManager:
         prefix = self._slot(slot)
         if tokens > self._limits.context:
             return False
-        if prefix is not None and self._same_pages(prefix, tokens):
-            prefix.reserved = tokens
+        if prefix is not None and self._claim_idle(prefix, tokens):
             return True
         more = self._more_for(prefix, tokens)
         counted = self._leaves.counted()
@@ -652,9 +651,24 @@ class KvManager:
             group.claims -= prefix.claims[group.number]
         prefix.claims = [0] * len(prefix.claims)
 
-    def _same_pages(self, prefix: Prefix, tokens: int) -> bool:
-        pages = self._tree.pages(max(tokens, prefix.length))
-        return pages == self._tree.pages(max(prefix.reserved, prefix.length))
+    def _claim_idle(self, prefix: Prefix, tokens: int) -> bool:
+        """Reserve `tokens` for `prefix` where nothing has to make way for them, which is so for
+        most tokens of most streams; False if that is not certain.
+        """
+        if self._sequences is None:
+            pages = self._tree.pages(max(tokens, prefix.length))
+            if pages != self._tree.pages(max(prefix.reserved, prefix.length)):
+                return False
+        else:  # Each cell is a page.
+            pool = self._sequences.first
+            more = max(0, tokens - prefix.length) - prefix.claims[0]
+            claims = pool.claims + more
+            if pool.used + claims > min(pool.limit, self._sequences.store.allocated_tokens):
+                return False
+            prefix.claims[0] += more
+            pool.claims = claims
+        prefix.reserved = tokens
+        return True
 
     def _wants_more(self, prefix: Prefix) -> bool:
         return self._tree.pages(prefix.reserved) > self._leaves.taken(prefix)
