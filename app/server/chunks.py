@@ -183,10 +183,12 @@ class Chunks(ABC):
             content = self.content(event.text, event.channel)
             return self.chunk(answer, event.index, content, None, logprobs, event.ids)
         key = (answer.position, event.index, event.channel)
-        if key not in self._repeated:
+        repeated = self._repeated.get(key)
+        if repeated is None:
             content = self.content(sse.Repeated.HOLE, event.channel)
-            self._repeated[key] = sse.Repeated(self.chunk(answer, event.index, content))
-        return self._repeated[key].event(event.text)
+            repeated = sse.Repeated(self.chunk(answer, event.index, content))
+            self._repeated[key] = repeated
+        return repeated.event(event.text)
 
     def _prefill(self, answer: Answer, event: Progress) -> bytes:
         if not self._progress:

@@ -98,15 +98,17 @@ class Rate:
 
     def __init__(self, started_s: float) -> None:
         self._started_s = started_s
-        self._by_second: Counter[int] = Counter()
+        self._by_second: dict[int, int] = {}
 
     def add(self, now_s: float, events: int) -> None:
         """Count `events`."""
-        self._by_second[int(now_s)] += events
-        if len(self._by_second) > 2 * WINDOW_S:
-            first = int(now_s) - WINDOW_S + 1
-            for second in [second for second in self._by_second if second < first]:
-                del self._by_second[second]
+        now = int(now_s)
+        if now in self._by_second:
+            self._by_second[now] += events
+            return
+        self._by_second[now] = events
+        for second in [second for second in self._by_second if second <= now - WINDOW_S]:
+            del self._by_second[second]
 
     def per_s(self, now_s: float) -> float:
         """Events per second; a span below one second counts as one."""

@@ -25,6 +25,8 @@ from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"
 
+_JSON: Final = msgspec.json.Encoder()
+
 Parts = AsyncGenerator[bytes, None]
 
 
@@ -35,8 +37,8 @@ def event(value: dict[str, Any]) -> bytes:
 
 def one_line(value: Any) -> bytes:
     """`value` as JSON, with characters escaped that some clients take for line ends."""
-    data = msgspec.json.encode(value)
-    if b"\xe2\x80" in data or b"\xc2\x85" in data:
+    data = _JSON.encode(value)
+    if not data.isascii():
         for character in "\u2028\u2029\u0085":
             data = data.replace(character.encode(), b"\\u%04x" % ord(character))
     return data

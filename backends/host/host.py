@@ -74,7 +74,9 @@ class Client:
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[bytes] = []
         self._unsent: dict[int, int] = {}
-        """Bytes in `_outgoing`, by the call that they answer."""
+        """Bytes in `_outgoing` that wait for the front end to read, by the call that they
+        answer.
+        """
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
 
@@ -155,6 +157,11 @@ class Client:
         written together. What a front end does not read is held up to a limit.
         """
         data = encode_answer(ident, body)
+        if self._sending is None:
+            if not self._outgoing:
+                asyncio.get_running_loop().call_soon(self._flush)
+            self._outgoing.append(data)
+            return
         if is_last(body):  # type: ignore[arg-type]
             self._unsent.pop(ident, None)
             if self._unsent_bytes + len(data) > _MOST_ANSWER_BYTES:
@@ -168,8 +175,6 @@ class Client:
                 return
         self._unsent_bytes += len(data)
         self._outgoing.append(data)
-        if len(self._outgoing) == 1 and self._sending is None:
-            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         """Write what is held, unless the front end is still reading what was written before."""

@@ -87,7 +87,7 @@ class Stream:
 
     def put(self, answer: Answer | Sealed) -> None:
         """Deliver `answer`; what comes after the last one is dropped."""
-        if self.over:
+        if self.ended.done():
             return
         if kind_of(answer) == _STARTED:
             self.started = True
@@ -377,11 +377,10 @@ class WorkerProcess:
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
     def _deliver(self, answer: Sealed) -> None:
-        if (question := self._questions.get(answer.id)) is not None:
-            question.put(answer)
-            return
         stream = self._streams.get(answer.id)
         if stream is None:
+            if (question := self._questions.get(answer.id)) is not None:
+                question.put(answer)
             return
         self._watch.progress()
         stream.put(answer)
