@@ -11,7 +11,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -128,7 +128,8 @@ class Exchange:
     async def events(
         self, requests: Sequence[Request], at_once: int = 0, source: Generates | None = None
     ) -> GenerationEvents:
-        """The events of `requests`.
+        """The events of `requests`, measured as one request; `Answer.position` is that of the
+        request. The first that fails cancels the others.
 
         Args:
             at_once: how many run at the same time; 0: as many as the model runs with all their
@@ -137,55 +138,36 @@ class Exchange:
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
-        return self._events(requests, at_once, source)
+        clock = self.services.metrics.clock
+        made = [
+            (request, Answer(request.n, position, self.notices, clock))
+            for position, request in enumerate(requests)
+        ]
+        measuring = self._measuring(len(made))
+        if len(made) == 1:
+            return _generate(source, *made[0], measuring)
+        return _several(source, made, at_once, measuring)
 
     def answer(self, body: dict[str, Any]) -> Response:
         """The response `body` with the notices."""
         return JSONResponse({**body, **notices(self.notices)})
 
-    async def _events(
-        self, requests: Sequence[Request], at_once: int, source: Generates
-    ) -> GenerationEvents:
-        """The events of all `requests`, measured as one request; `Answer.position` is that of the
-        request.
-
-        Raises:
-            HearthError: the error of the first request that fails; the others are cancelled.
-        """
-        left = len(requests)
-        try:
-            with self._measuring() as recorder:
-                made = [
-                    (request, Answer(request.n, position, self.notices, recorder.clock))
-                    for position, request in enumerate(requests)
-                ]
-                if left == 1:
-                    generated = _generate(source, *made[0], recorder)
-                else:
-                    generated = _several(source, made, at_once, recorder)
-                async with aclosing(generated) as events:
-                    async for answer, event in events:
-                        if isinstance(event, Finished):
-                            left -= 1
-                            if not left:
-                                recorder.end(200)
-                        yield answer, event
-        except HearthError as error:
-            raise renamed(error, self.names) from error
-
     @contextmanager
-    def _measuring(self) -> Iterator[Recorder]:
-        """Measure the block as a request: status 499 if it is left early, unless the end was
-        recorded before.
+    def _measuring(self, requests: int = 1) -> Iterator[Recorder]:
+        """Measure the block as one request, which it ends with status 499 if it is left before all
+        `requests` have finished; errors name the client's parameters.
         """
-        recorder = self.services.metrics.begin(self.http.state.route, self.model)
+        recorder = self.services.metrics.begin(self.http.state.route, self.model, requests)
         self.http.state.recorder = recorder
         status = 499
         try:
             yield recorder
             status = 200
-        except Exception as error:
-            status = error.http_status if isinstance(error, HearthError) else 500
+        except HearthError as error:
+            status = error.http_status
+            raise renamed(error, self.names) from error
+        except Exception:
+            status = 500
             raise
         finally:
             recorder.end(status)
@@ -215,7 +197,10 @@ class Exchange:
 
 
 async def _generate(
-    backend: Generates, request: Request, answer: Answer, recorder: Recorder
+    backend: Generates,
+    request: Request,
+    answer: Answer,
+    measuring: AbstractContextManager[Recorder],
 ) -> GenerationEvents:
     """The events of `request`.
 
@@ -223,27 +208,34 @@ async def _generate(
         HearthError: the error of a `Failed` event.
         Interrupted: the generation was cancelled by another program.
     """
-    async with aclosing(answer.follow(backend, request)) as events:
-        async for event in events:
-            recorder.event(answer, event)
-            if isinstance(event, (ChoiceFinished, Finished)) and event.reason == "cancelled":
-                raise Interrupted("The generation was interrupted.", "Send the request again.")
-            yield answer, event
+    with measuring as recorder:
+        async with aclosing(answer.follow(backend, request)) as events:
+            async for event in events:
+                recorder.event(answer, event)
+                if isinstance(event, (ChoiceFinished, Finished)):
+                    if event.reason == "cancelled":
+                        raise Interrupted(
+                            "The generation was interrupted.", "Send the request again."
+                        )
+                    if isinstance(event, Finished):
+                        recorder.finish_one()
+                yield answer, event
 
 
 async def _several(
     backend: Generates,
     requests: Sequence[tuple[Request, Answer]],
     at_once: int,
-    recorder: Recorder,
+    measuring: AbstractContextManager[Recorder],
 ) -> GenerationEvents:
     arrived: asyncio.Queue[tuple[Answer, Event] | Exception | None]
     arrived = asyncio.Queue(_MOST_WAITING_EVENTS)
     slots = asyncio.Semaphore(at_once)
 
-    async def pump(request: Request, answer: Answer) -> None:
+    async def pump(request: Request, answer: Answer, recorder: Recorder) -> None:
+        generated = _generate(backend, request, answer, nullcontext(recorder))
         try:
-            async with slots, aclosing(_generate(backend, request, answer, recorder)) as events:
+            async with slots, aclosing(generated) as events:
                 async for arrival in events:
                     await arrived.put(arrival)
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
@@ -251,19 +243,20 @@ async def _several(
         else:
             await arrived.put(None)
 
-    pumps = [asyncio.create_task(pump(*asked)) for asked in requests]
-    left = len(pumps)
-    try:
-        while left:
-            arrival = await arrived.get()
-            if isinstance(arrival, Exception):
-                raise arrival
-            if arrival is None:
-                left -= 1
-            else:
-                yield arrival
-    finally:
-        await cancel(*pumps)
+    with measuring as recorder:
+        pumps = [asyncio.create_task(pump(*asked, recorder)) for asked in requests]
+        left = len(pumps)
+        try:
+            while left:
+                arrival = await arrived.get()
+                if isinstance(arrival, Exception):
+                    raise arrival
+                if arrival is None:
+                    left -= 1
+                else:
+                    yield arrival
+        finally:
+            await cancel(*pumps)
 
 
 async def _collect(events: GenerationEvents) -> list[Answer]:

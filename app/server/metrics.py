@@ -167,6 +167,7 @@ class Recorder:
     __slots__ = (
         "_answers",
         "_began_s",
+        "_left",
         "_metrics",
         "_prompt_tokens",
         "_series",
@@ -174,11 +175,12 @@ class Recorder:
         "status",
     )
 
-    def __init__(self, metrics: Metrics, series: Series, began_s: float) -> None:
+    def __init__(self, metrics: Metrics, series: Series, began_s: float, parts: int) -> None:
         self._metrics = metrics
         self.clock = metrics.clock
         self._series = series
         self._began_s = began_s
+        self._left = parts
         self._answers: dict[int, Answer] = {}
         """Those with generated tokens, by position."""
         self._prompt_tokens = 0
@@ -228,6 +230,12 @@ class Recorder:
         self._series.prompt_tokens += tokens
         self._series.cached_tokens += cached_tokens
 
+    def finish_one(self) -> None:
+        """One of the request's parts is complete; the last one ends it with status 200."""
+        self._left -= 1
+        if not self._left:
+            self.end(200)
+
     def end(self, status: int) -> None:
         """Record the end with this HTTP status; 499: the client disconnected. Only the first call
         counts.
@@ -261,15 +269,16 @@ class Metrics:
         self.generated = Rate(self._started_s)
         self._series: dict[tuple[str, str], Series] = {}
 
-    def begin(self, route: str, model: str = "") -> Recorder:
+    def begin(self, route: str, model: str = "", parts: int = 1) -> Recorder:
         """Start measuring a request; the caller must call `Recorder.end`.
 
         Args:
             route: path of the endpoint, such as "/v1/chat/completions"; never text of a request.
             model: the model's name in the catalog; never text of a request.
+            parts: how many requests of the backend it consists of.
         """
         self.running += 1
-        return Recorder(self, self._of(route, model), self.clock())
+        return Recorder(self, self._of(route, model), self.clock(), parts)
 
     def answered(self, route: str, status: int, model: str = "") -> None:
         """Count a request without tokens, or one that was refused before it began."""
