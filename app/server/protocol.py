@@ -123,11 +123,10 @@ class StreamedBody:
         self.writes = 0
 
     def write(self, part: bytes) -> None:
-        """Send `part`, which is not empty; does nothing before the head is sent and after the
-        client has disconnected.
-        """
+        """Send `part`; does nothing before the head, after the end, or if the client is gone."""
         self.writes += 1
-        if self._cycle.disconnected or not self._cycle.response_started:
+        cycle = self._cycle
+        if not part or cycle.disconnected or cycle.response_complete or not cycle.response_started:
             return
         if not self._outgoing.holding:
             self._outgoing.hold()

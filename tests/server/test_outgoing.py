@@ -202,6 +202,18 @@ def test_much_of_a_stream_is_not_held_back() -> None:
     assert len(written(streaming(much))) > 2
 
 
+def test_an_empty_part_does_not_end_the_body_and_nothing_follows_its_end() -> None:
+    async def app(scope, receive, send) -> None:
+        body = scope["extensions"][STREAMED_BODY]
+        await send(START)
+        for part in (b"", b"hello"):
+            body.write(part)
+        await send({**BODY, "body": b""})
+        body.write(b"more")
+
+    assert b"".join(written(app)).endswith(b"\r\n\r\n5\r\nhello\r\n" + END)
+
+
 def test_nothing_is_written_before_the_head() -> None:
     async def app(scope, receive, send) -> None:
         scope["extensions"][STREAMED_BODY].write(b"hello")

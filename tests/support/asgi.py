@@ -128,3 +128,23 @@ def post(app: Any, path: str, body: Any, headers: Headers = JSON) -> Reply:
 
 def get(app: Any, path: str, headers: Headers = JSON) -> Reply:
     return asyncio.run(exchange(app, "GET", path, headers=headers))
+
+
+def streaming(app: Any) -> Any:
+    """`app` behind a server with `protocol.StreamedBody`, for clients that speak plain ASGI."""
+
+    async def behind(scope: Any, receive: Any, send: Any) -> None:
+        streamed = Reply(status=200)
+
+        async def joined(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": streamed.body + message.get("body", b"")}
+                streamed.parts.clear()
+            await send(message)
+
+        body = Body(streamed, asyncio.Event(), lambda part: None)
+        await app({**scope, "extensions": {STREAMED_BODY: body}}, receive, joined)
+        if streamed.parts:
+            await send({"type": "http.response.body", "body": streamed.body, "more_body": True})
+
+    return behind

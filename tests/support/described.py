@@ -16,6 +16,7 @@ from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation, BaseSchema
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from asgi import streaming
 from hearth.app.server.openapi import BEYOND_SCHEMAS
 
 HOST = "testserver"
@@ -44,7 +45,8 @@ def description(app: Any, headers: dict[str, str] | None = None) -> BaseSchema:
         {"checks": _CHECKS, "request-timeout": SECONDS_A_CASE, "generation": {"database": "none"}}
     )
     path = "/openapi.json"
-    return schemathesis.openapi.from_asgi(path, app, config=config, headers=headers or {})
+    behind = streaming(app)
+    return schemathesis.openapi.from_asgi(path, behind, config=config, headers=headers or {})
 
 
 def check(case: Any, **sending: Any) -> Counter[str]:
