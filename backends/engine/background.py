@@ -53,19 +53,21 @@ class BackgroundPrompts:
         """Tokens of `sequence` that are still to be computed here; 0 if it is not here."""
         return sequence.total - 1 - self.computed(sequence) if self.holds(sequence) else 0
 
-    def offer(self, sequences: Iterable[Sequence], allowance: int, headroom: int) -> None:
+    def offer(
+        self, sequences: Iterable[Sequence], allowance: Callable[[int], int], headroom: int
+    ) -> None:
         """Begin with the first of `sequences` that is worth it.
 
         Args:
             sequences: that run, with room reserved for all their tokens.
-            allowance: tokens that a step would compute of it.
+            allowance: tokens that a step would compute behind so many others.
             headroom: tokens that others keep to grow, where it needs more room than is reserved.
         """
         if self._job is not None or self._prefill is None:
             return
-        least = max(WORTH_TOKENS, WORTH_STEPS * allowance)
         for sequence in sequences:
             left = sequence.pending - 1
+            least = max(WORTH_TOKENS, WORTH_STEPS * allowance(sequence.computed))
             if left < least or sequence in self._failed or sequence.outputs(left):
                 continue
             if self._may_copy(sequence.computed, left, headroom):

@@ -233,8 +233,8 @@ class Engine:
             self._after_failure(plan, error)
             return
         self._commit(plan, result)
-        decoding = _decoding(plan)
-        self._budget.observe(decoding, plan.tokens - decoding, self._clock() - started)
+        decoding, prefill, cells = _load(plan)
+        self._budget.observe(decoding, prefill, self._clock() - started, cells)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
@@ -279,11 +279,8 @@ class Engine:
         """Compute a few texts of the job whose turn it is, or a slice of one, with what `plan` has
         left of the time that prefill may take; False if there is none that can go on.
         """
-        decoding, prefill = 0, 0
-        if plan is not None:
-            decoding = _decoding(plan)
-            prefill = plan.tokens - decoding
-        tokens = self._budget.allowance_of_texts(decoding, prefill)
+        decoding, prefill, cells = (0, 0, 0) if plan is None else _load(plan)
+        tokens = self._budget.allowance_of_texts(decoding, prefill, cells)
         job = self._next_text_job(tokens)
         if job is None:
             return False
@@ -436,6 +433,11 @@ class Engine:
         return tuple(rows)
 
 
-def _decoding(plan: StepPlan) -> int:
-    """Rows of sequences that stream: one token, and logits to draw the next from."""
-    return sum(len(row.tokens) == row.outputs == 1 for row in plan.rows)
+def _load(plan: StepPlan) -> tuple[int, int, int]:
+    """Rows of sequences that stream (one token, and logits to draw the next from), tokens of all
+    other rows, and how many tokens are before each of these, all together.
+    """
+    prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == 1]
+    tokens = sum(len(row.tokens) for row in prefill)
+    cells = sum(len(row.tokens) * row.start for row in prefill)
+    return len(plan.rows) - len(prefill), tokens, cells

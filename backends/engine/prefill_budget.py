@@ -16,9 +16,18 @@ BURST_STEP_S: Final = 0.5
 """Most of that in one step."""
 TOGETHER_S: Final = 0.75
 """Those who stream wait for prompts that are computed together so long in a step."""
+UNMEASURED_DEPTH: Final = 256
+"""Behind so many others a token is taken to cost twice as much as the first, until that is
+measured: llama.cpp's flash attention on processors, which has no tiles for the few rows of a mixed
+step."""
 _FASTER_LEARNING: Final = 0.5
 _SLOWER_LEARNING: Final = 0.2
-_LEAST_TOKEN_S: Final = 1e-9
+_LEAST_S: Final = 1e-9
+_LEAST_CELL_S: Final = 1e-15
+_LITTLE: Final = 0.5
+"""Attention that takes less than this, by what a token takes otherwise, does not make prefill
+smaller: it is made of whole tiles.
+"""
 _LEAST_OF_TEXTS: Final = 0.25
 """Of the time that prefill may take, texts take so much if they must, or they would never come to
 an end while prompts arrive.
@@ -38,7 +47,9 @@ class PrefillBudget:
     They have no bursts: a client that waits for one has nothing to decode meanwhile.
 
     It learns from the steps that it is shown how long one takes that only decodes, by the number of
-    sequences, and what a prefill token adds; and from the texts what one of their tokens takes.
+    sequences, and what a prefill token adds, by itself and for each cell that it attends to; and
+    from the texts what one of their tokens takes. Steps without others have more rows, for which
+    attention to a cell may cost much less: they are learned from apart.
 
     Args:
         target_s: seconds of inter-token latency to aim at.
@@ -50,6 +61,9 @@ class PrefillBudget:
         self._most = most
         self._decode_s: dict[int, float] = {}
         self._prefill = _Tokens(most)
+        """In steps with sequences that stream,"""
+        self._apart = _Tokens(most)
+        """and in those without."""
         self._texts = _Tokens(most)
         self._burst_s = BURST_S
         """What is left of the burst."""
@@ -59,38 +73,45 @@ class PrefillBudget:
         if decoding == 0:
             return self._most
         share_s = self._share_s(self._alone_s(decoding) or 0.0)
-        return self._prefill.fitting(max(share_s, min(share_s + self._burst_s, BURST_STEP_S)))
+        return self._mixed.fitting(max(share_s, min(share_s + self._burst_s, BURST_STEP_S)))
+
+    def weight(self, decoding: int, start: int) -> float:
+        """As how many of the `allowance`, or of those `together`, a prefill token counts that has
+        `start` tokens before it: 1 and more.
+        """
+        return (self._mixed if decoding else self._unmixed).weight(start)
 
     def together(self) -> int:
         """Prefill tokens for a step that those who stream wait for; 0 while nothing is known."""
-        token_s = self._prefill.token_s
+        token_s = self._unmixed.token_s
         return 0 if token_s is None else min(max(int(TOGETHER_S / token_s), LEAST), self._most)
 
-    def is_short(self, tokens: int) -> bool:
-        """Whether this many prefill tokens take no longer than a whole burst."""
-        token_s = self._prefill.token_s
-        return token_s is not None and tokens * token_s <= BURST_S
+    def is_short(self, tokens: int, start: int) -> bool:
+        """Whether this many prefill tokens behind `start` others take no longer than a burst."""
+        known = self._unmixed
+        return known.token_s is not None and known.cost_s(tokens, tokens * start) <= BURST_S
 
-    def lasting(self, decoding: int) -> int:
-        """The same for each of many steps: without a burst."""
+    def lasting(self, decoding: int, start: int = 0) -> int:
+        """Prefill tokens with `start` tokens before them for each of many steps: without bursts."""
         if decoding == 0:
             return self._most
-        return self._prefill.fitting(self._share_s(self._alone_s(decoding) or 0.0))
+        fits = self._mixed.fitting(self._share_s(self._alone_s(decoding) or 0.0))
+        return max(int(fits / self.weight(decoding, start)), 1)
 
-    def allowance_of_texts(self, decoding: int, prefill: int) -> int:
+    def allowance_of_texts(self, decoding: int, prefill: int, cells: int = 0) -> int:
         """Tokens of texts for a turn whose step has `decoding` sequences that stream, and `prefill`
-        prefill tokens.
+        prefill tokens with `cells` tokens before them, all together.
         """
         if decoding == 0:
             return max(self._most - prefill, int(_LEAST_OF_TEXTS * self._most), 1)
         share_s = self._share_s(self._alone_s(decoding) or 0.0)
-        left_s = share_s - prefill * (self._prefill.token_s or 0.0)
+        left_s = share_s - self._mixed.cost_s(prefill, cells)
         room_s = max(left_s, _LEAST_OF_TEXTS * share_s)
-        return (self._prefill if self._texts.token_s is None else self._texts).fitting(room_s)
+        return (self._mixed if self._texts.token_s is None else self._texts).fitting(room_s)
 
-    def observe(self, decoding: int, prefill: int, seconds: float) -> None:
+    def observe(self, decoding: int, prefill: int, seconds: float, cells: int = 0) -> None:
         """Learn from a step that took `seconds` for so many sequences that decode and so many
-        prefill tokens.
+        prefill tokens, with `cells` tokens before them, all together.
         """
         if prefill == 0:
             known = self._decode_s.get(decoding)
@@ -103,7 +124,7 @@ class PrefillBudget:
             self._spend(seconds - (alone_s or 0.0) - self._share_s(alone_s or 0.0))
         # Where a step costs less than one without prefill did, the difference says nothing.
         added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)
-        self._prefill.learn(prefill, added_s)
+        (self._prefill if decoding else self._apart).learn(prefill, cells, added_s)
 
     def observe_texts(self, decoding: int, tokens: int, seconds: float) -> None:
         """Learn from texts of `tokens` tokens, which took `seconds` after a step in which
@@ -112,7 +133,19 @@ class PrefillBudget:
         if decoding:
             self._texts.largest = max(self._texts.largest, tokens)
             self._spend(seconds)
-        self._texts.learn(tokens, seconds)
+        self._texts.learn(tokens, 0, seconds)
+
+    @property
+    def _mixed(self) -> _Tokens:
+        """What prefill costs next to those who stream, or a guess."""
+        if self._prefill.token_s is None:
+            self._prefill.guess(self._apart)
+        return self._prefill
+
+    @property
+    def _unmixed(self) -> _Tokens:
+        """What it costs where they wait."""
+        return self._prefill if self._apart.token_s is None else self._apart
 
     def _share_s(self, alone_s: float) -> float:
         """Seconds for prefill in a step that takes `alone_s` without any."""
@@ -141,11 +174,13 @@ class _Tokens:
     def __init__(self, most: int) -> None:
         self._most = most
         self.token_s: float | None = None
+        self._cell_s = 0.0
+        """What a token takes more for each one before it."""
         self.largest = min(FIRST_LOOK, most)
         """Tokens of the largest turn that others streamed in."""
 
     def fitting(self, room_s: float) -> int:
-        """Tokens that take `room_s`."""
+        """Tokens without others before them that take `room_s`."""
         # Where no step without prefill was seen, what a token costs has decoding in it.
         if self.token_s is None:
             return min(FIRST_LOOK, self._most)
@@ -153,10 +188,38 @@ class _Tokens:
         fits = min(int(room_s / self.token_s), 2 * self.largest)
         return min(max(fits, LEAST), self._most)
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        """Note that `tokens` took `seconds`."""
-        token_s = max(seconds / tokens, _LEAST_TOKEN_S)
-        self.token_s = token_s if self.token_s is None else _towards(self.token_s, token_s)
+    def weight(self, start: int) -> float:
+        """What a token behind `start` others takes, by what one behind none does; 1 where there is
+        little between them.
+        """
+        more = start / UNMEASURED_DEPTH
+        if self.token_s is not None:
+            more = start * self._cell_s / self.token_s
+        return 1.0 if more < _LITTLE else 1.0 + more
+
+    def cost_s(self, tokens: int, cells: int) -> float:
+        """Seconds of `tokens` tokens with `cells` before them, all together; 0 if not known."""
+        return 0.0 if self.token_s is None else tokens * self.token_s + cells * self._cell_s
+
+    def guess(self, other: _Tokens) -> None:
+        """Take a token to cost what one of `other` does, with nothing measured for what is before
+        it.
+        """
+        self.token_s = other.token_s
+        self._cell_s = (other.token_s or 0.0) / UNMEASURED_DEPTH
+
+    def learn(self, tokens: int, cells: int, seconds: float) -> None:
+        """Note that `tokens` tokens took `seconds`, with `cells` before them, all together."""
+        if self.token_s is None:
+            token_s = max(seconds / (tokens + cells / UNMEASURED_DEPTH), _LEAST_S)
+            self.token_s, self._cell_s = token_s, token_s / UNMEASURED_DEPTH
+            return
+        # What was expected to take most of the time is most to blame for the difference.
+        expected_s = self.cost_s(tokens, cells)
+        own = tokens * self.token_s / expected_s
+        wrong = _towards(1.0, seconds / expected_s) - 1.0
+        self.token_s = max(self.token_s * (1.0 + own * wrong), _LEAST_S)
+        self._cell_s = max(self._cell_s * (1.0 + (1.0 - own) * wrong), _LEAST_CELL_S)
 
 
 def _towards(known: float, seen: float) -> float:

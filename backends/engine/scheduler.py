@@ -8,6 +8,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from hearth.backends.contract.loaded import RequestState, RequestStats
@@ -335,7 +336,8 @@ class Scheduler:
         behind.sort(key=self._rank, reverse=True)
         if decoding:
             headroom = HEADROOM_TOKENS * len(self._running)
-            self._background.offer(behind, self._budget.lasting(decoding), headroom)
+            lasting = partial(self._budget.lasting, decoding)
+            self._background.offer(behind, lasting, headroom)
         return [sequence for sequence in behind if not self._background.holds(sequence)]
 
     def _should_hold(self, decoding: list[Row], behind: list[Sequence], allowed: int) -> bool:
@@ -346,11 +348,14 @@ class Scheduler:
         """
         if not decoding or self._budget.together() < WORTH_HOLDING * allowed:
             return False
-        if sum(self._wanted(sequence) for sequence in behind) <= allowed:
+        # What would fit into a mixed step has too few rows for attention in tiles apart, too.
+        if sum(map(self._wanted, behind)) <= max(allowed, self._info.mixed_tokens or 0):
             return False
         highest = max(self._running[row.slot].priority for row in decoding)
         waiting = [sequence for sequence in behind if sequence.priority >= highest]
-        short = sum(self._budget.is_short(one.prompt_tokens - one.cached) for one in waiting)
+        short = sum(
+            self._budget.is_short(one.prompt_tokens - one.cached, one.cached) for one in waiting
+        )
         return short >= len(decoding)
 
     def _prefill_rows(self, behind: list[Sequence], decoding: int, allowed: int) -> list[Row]:
@@ -369,22 +374,32 @@ class Scheduler:
     def _shares(self, behind: list[Sequence], decoding: int, allowed: int) -> dict[Sequence, int]:
         """Who of `behind`, the first in rank first, gets how many tokens of prefill: half of them
         who is first of all, so that nobody starves, and the rest who needs least, so that as few as
-        possible wait. A higher priority comes before both.
+        possible wait. A higher priority comes before both. Tokens with many others before them
+        count as more than one, and have less of a burst, since cutting attention small costs no
+        more in all; but who is first of all gets one.
         """
-        tokens = self._info.max_batch_tokens - decoding
-        if allowed < tokens:
+        tokens: float = self._info.max_batch_tokens - decoding
+        is_cut = allowed < tokens
+        if is_cut:
             tokens = self._whole_tiles(allowed, decoding)
+        lasting: float = self._budget.lasting(decoding)
         shares: dict[Sequence, int] = {}
+
+        def give(sequence: Sequence, room: float, least: int) -> None:
+            nonlocal tokens, lasting
+            held = shares.get(sequence, 0)
+            weight = self._budget.weight(decoding, sequence.computed) if is_cut else 1.0
+            room = min(room, lasting + max(room - lasting, 0) / weight)
+            more = min(self._wanted(sequence) - held, max(int(room / weight), least))
+            shares[sequence] = held + more
+            tokens = max(tokens - more * weight, 0)
+            lasting = max(lasting - more * weight, 0)
+
         for priority in sorted({sequence.priority for sequence in behind}, reverse=True):
             group = [sequence for sequence in behind if sequence.priority == priority]
-            first = group[0]
-            shares[first] = min(self._wanted(first), -(-tokens // 2))
-            tokens -= shares[first]
+            give(group[0], -(-tokens // 2), 0 if shares or tokens < 1 else 1)
             for sequence in sorted(group, key=self._wanted):
-                held = shares.get(sequence, 0)
-                more = min(self._wanted(sequence) - held, tokens)
-                shares[sequence] = held + more
-                tokens -= more
+                give(sequence, tokens, 0)
         return shares
 
     def _whole_tiles(self, tokens: int, decoding: int) -> int:

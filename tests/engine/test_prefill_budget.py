@@ -175,6 +175,28 @@ def test_steps_of_more_sequences_than_were_seen_are_estimated_from_those_that_we
     assert budget.lasting(8) == pytest.approx((0.05 + 8 * row_s) / 0.005, rel=0.1)
 
 
+@pytest.mark.parametrize("cell_s", [0.0, 1e-6, 4e-6])
+def test_tokens_behind_a_long_context_count_as_what_they_take(cell_s):
+    budget = PrefillBudget(0.05, 4096)
+    budget.observe(1, 0, 0.01)
+    for start in [0, 20_000, 500, 5_000] * 60:
+        tokens = max(int(budget.allowance(1) / budget.weight(1, start)), 1)
+        budget.observe(1, tokens, 0.01 + tokens * (0.0005 + start * cell_s), tokens * start)
+    assert budget.weight(1, 20_000) == pytest.approx(1 + 40e6 * cell_s, rel=0.3)
+    assert budget.weight(1, 0) == 1
+    assert 60 <= budget.lasting(1) <= 90
+    assert budget.lasting(1, 20_000) >= 1
+
+
+def test_what_attention_costs_alone_says_nothing_of_steps_with_few_rows():
+    budget = PrefillBudget(0.05, 512)
+    for start in range(0, 20_000, 512):
+        budget.observe(0, 512, 512 * (0.0005 + start * 1e-8), 512 * start)
+    budget.observe(1, 0, 0.01)
+    assert budget.weight(0, 20_000) < 5, "where there are tiles"
+    assert budget.weight(1, 20_000) > budget.allowance(1), "a row behind it is tried by itself"
+
+
 def test_texts_take_what_prefill_has_left_of_its_share():
     budget = PrefillBudget(0.05, 4096)
     budget.observe(1, 0, 0.01)
