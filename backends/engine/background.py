@@ -35,6 +35,8 @@ class BackgroundPrompts:
         self._done = done
         self._job: BackgroundPrompt | None = None
         self._sequence: Sequence | None = None
+        self._expected: Sequence | None = None
+        """For which memory is being made."""
         self._copied = 0
         """Tokens that were not computed here."""
         self._failed: WeakSet[Sequence] = WeakSet()
@@ -42,8 +44,10 @@ class BackgroundPrompts:
         """By all prompts that were brought back."""
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether `sequence` is being computed here, so that steps go on without it."""
-        return self._sequence is sequence
+        """Whether `sequence` is being computed here, or will be soon, so that steps go on without
+        it.
+        """
+        return sequence in (self._sequence, self._expected)
 
     def computed(self, sequence: Sequence) -> int:
         """Tokens of `sequence` that are computed here and not in its slot yet."""
@@ -51,7 +55,7 @@ class BackgroundPrompts:
 
     def left(self, sequence: Sequence) -> int:
         """Tokens of `sequence` that are still to be computed here; 0 if it is not here."""
-        return sequence.total - 1 - self.computed(sequence) if self.holds(sequence) else 0
+        return sequence.total - 1 - self.computed(sequence) if self._sequence is sequence else 0
 
     def offer(
         self, sequences: Iterable[Sequence], allowance: Callable[[int], int], headroom: int
@@ -90,6 +94,7 @@ class BackgroundPrompts:
             return
         # The pool grows now, while little has to be moved, rather than when it is brought back.
         if not kv.has_memory(len(tokens) - held):
+            self._expected = sequence if kv.is_growing else None
             return
         begun = kv.save(slot) if held else None
         if held and begun is None:
@@ -112,6 +117,7 @@ class BackgroundPrompts:
     def collect(self) -> None:
         """Bring back what is complete; tell its reader how far it is otherwise."""
         job, sequence = self._job, self._sequence
+        self._expected = None
         if job is None:
             return
         if not job.over:

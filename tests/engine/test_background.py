@@ -24,10 +24,12 @@ def streaming(beside, prompt=CHAT, pool=9000, tokens=200, **how):
     return runner, engine, heard
 
 
+@pytest.mark.parametrize("grown", [{}, {"allocated": 64, "grows_after": 5}])
 @pytest.mark.parametrize("shared", [0, 1, 30])
-def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be(shared):
+def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be(shared, grown):
+    """Also while the pool grows for it."""
     chat = [*LONG[:shared], 60, 61, 62]
-    runner, engine, heard = streaming(beside=20, prompt=chat)
+    runner, engine, heard = streaming(beside=20, prompt=chat, **grown)
     before = runner.computed_tokens
     made, long = generation(2, LONG, runner)
     engine.submit(made)

@@ -337,7 +337,7 @@ class KvManager:
         short. What is copied into slots comes first. Returns how many tokens arrived, by slot.
         """
         self._offloading.renew()
-        if self._is_growing:
+        if self.is_growing:
             self.has_memory(0)
         arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
         if self._may_offload and not self._fetches:
@@ -598,16 +598,16 @@ class KvManager:
         fetch = self._fetches[slot]
         began = self.length(slot)
         while self.length(slot) < len(fetch.tokens):
-            if not self._offloading.has_time or self._is_growing:
+            if not self._offloading.has_time or self.is_growing:
                 return self.length(slot) - began
             prefix = self._slots[slot]
             reserved = 0 if prefix is None else prefix.reserved
             if not self.reserve(slot, max(reserved, len(fetch.tokens))):
                 break
             prefix = self._prefix(slot)
-            is_done = not self._is_growing and self._offloading.copy_in(prefix, fetch)
+            is_done = not self.is_growing and self._offloading.copy_in(prefix, fetch)
             self._settle(prefix)
-            if not is_done and not self._is_growing:
+            if not is_done and not self.is_growing:
                 break
         del self._fetches[slot]
         return self.length(slot) - began
@@ -718,7 +718,8 @@ class KvManager:
             self._keep_to_limits()
 
     @property
-    def _is_growing(self) -> bool:
+    def is_growing(self) -> bool:
+        """Whether more memory is being made, so that `has_memory` is worth asking again."""
         return self._sequences is not None and self._sequences.store.is_growing
 
     @property
