@@ -30,6 +30,7 @@ from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import (
     CELL_ALIGNMENT,
+    FLASH_DEPTH,
     FLASH_TILE,
     START_CELLS,
     TILE,
@@ -364,11 +365,14 @@ class Embedder:
             context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
         return context
 
-    def slice_size(self, tokens: int) -> int:
-        """What a slice of about `tokens` tokens should have: whole tiles on a processor."""
+    def slice_size(self, tokens: int, start: int) -> int:
+        """What a slice of about `tokens` tokens, with `start` before them, should have: whole tiles
+        on a processor.
+        """
         if not self._model.on_gpu:
-            if self._plan.flash_attention != 0 and tokens >= FLASH_TILE * 3 // 4:
-                tokens = (tokens + FLASH_TILE // 4) // FLASH_TILE * FLASH_TILE
+            is_deep = start >= FLASH_DEPTH
+            if self._plan.flash_attention != 0 and (is_deep or tokens >= FLASH_TILE * 3 // 4):
+                tokens = max((tokens + FLASH_TILE // 4) // FLASH_TILE, 1) * FLASH_TILE
             else:
                 tokens = max((tokens + TILE // 2) // TILE, 1) * TILE
         return min(tokens, self._batch_tokens())
@@ -449,7 +453,7 @@ class LlamaSlicedText:
     def __init__(
         self,
         slices: _Slices | None,
-        size: Callable[[int], int],
+        size: Callable[[int, int], int],
         finish: Callable[[Vectors], Vectors],
         leave: Callable[[Callable[[], None]], None],
     ) -> None:
@@ -481,7 +485,7 @@ class LlamaSlicedText:
         """See the protocol."""
         if self._slices is None:
             return tokens  # `compute` says why there are none.
-        return min(self._size(tokens), self._slices.left)
+        return min(self._size(tokens, self._slices.start), self._slices.left)
 
     def compute(self, tokens: int) -> Vectors | None:
         """See the protocol."""
@@ -518,26 +522,27 @@ class _Slices:
         self._context = context
         self._kind = kind
         self._text = text
-        self._start = 0
+        self.start = 0
+        """Tokens that are computed."""
         self._pooled = np.zeros(context.width, np.float64)
 
     @property
     def left(self) -> int:
         """Tokens that are not computed."""
-        return len(self._text) - self._start
+        return len(self._text) - self.start
 
     def next(self, tokens: int) -> Vectors | None:
         """Compute the next `tokens` tokens, at most `max_tokens`; [context.width] when the rest
         makes no difference.
         """
-        piece = self._text[self._start : self._start + tokens]
-        vector = self._context.compute([Row(0, self._start, piece, outputs=len(piece))])[0]
-        self._start += len(piece)
+        piece = self._text[self.start : self.start + tokens]
+        vector = self._context.compute([Row(0, self.start, piece, outputs=len(piece))])[0]
+        self.start += len(piece)
         if self._kind == _MEAN:
             self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
         else:
             self._pooled[:] = vector
-        is_over = self._kind == _CLS or self._start == len(self._text)
+        is_over = self._kind == _CLS or self.start == len(self._text)
         return self._pooled.astype(np.float32) if is_over else None
 
     def close(self) -> None:

@@ -37,6 +37,8 @@ FLASH_TILE = 64
 """From this many tokens of one sequence on, flash attention on processors works in tiles and costs
 as much for a cell as the other kind; with fewer it takes several times as much
 (`ggml_fa_tile_config` in ggml-cpu)."""
+FLASH_DEPTH = 1024
+"""Behind this many tokens a whole such tile takes no longer than `TILE` tokens without it."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096

@@ -30,7 +30,7 @@ from hearth.backends.llamacpp.embedder import Embedder, Vectors
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import plan_context
+from hearth.backends.llamacpp.params import FLASH_DEPTH, plan_context
 from hearth.quant.gguf import preflight
 from random_models import write_model
 from tiny_rerankers import WIDTH, tiny_bert
@@ -391,6 +391,7 @@ def test_slices_are_whole_tiles_and_no_more_than_is_left(
         made = plain
     sliced = made.begin(texts_of(600)[0], "mean", ready)
     assert {tokens: sliced.slice_tokens(tokens) for tokens in sizes} == sizes
+    assert made.slice_size(1, FLASH_DEPTH) == (64 if flash else 16), "cheaper than 16 are there"
     for _ in range(4):
         assert sliced.compute(128) is None
     assert sliced.slice_tokens(1000) == 600 - 4 * 128
