@@ -1,14 +1,15 @@
 """Whether `kv_budget` is a limit: the most anonymous memory that a process takes beyond what it has
 when its model is loaded and idle, during a mixed load.
 
-    python benchmarks/memory_account.py [--model FILE.gguf] [--budget-mb 256] [--sessions 12]
+    python benchmarks/memory_account.py [--model MODEL] [--budget-mb 256] [--sessions 12]
+        [--backend llamacpp] [--answer 512] [--text 500]
 
-One engine over one runner, in this process. The prompts of the sessions fill the budget and their
-answers exceed it, so that some are preempted, and copied to plain memory as far as the budget
-leaves any; each is asked twice, so that what is kept and offloaded is found again. Meanwhile texts
-are embedded. RssAnon is read every few milliseconds. The bound is 1.05 times the budget and 64 MiB.
-What llama.cpp computes in is outside of the budget, and is touched by the first work of each kind:
-so the growth is also given over the process after one long prompt and some texts to embed.
+One engine over one runner, in this process. The prompts of the sessions fill the budget with half
+of their answers and the rest exceeds it, so that some are preempted, and copied to plain memory as
+far as the budget leaves any; each is asked twice, so that what is kept and offloaded is found
+again. Meanwhile texts are embedded. RssAnon is read every few milliseconds. The bound is 1.05 times
+the budget and 64 MiB. The growth is also given over the process after one long prompt and some
+texts to embed, for what is touched by the first work of each kind.
 Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
 """
 
@@ -29,8 +30,6 @@ from hearth.backends.worker.runners import open_model
 _EVERY_S = 0.005
 _SLACK_BYTES = 64 << 20
 _TARGET_S = 0.05
-_GROWTH_TOKENS = 64
-"""Tokens of each answer; there is room for half of them."""
 
 
 def anonymous_bytes() -> int:
@@ -64,14 +63,14 @@ class HighWater:
             self.most = max(self.most, anonymous_bytes())
 
 
-def load(sessions: Sessions, count: int, prompt_tokens: int) -> None:
+def load(sessions: Sessions, count: int, prompt_tokens: int, answer: int, text: int) -> None:
     """`count` sessions at once, texts to embed next to them, and the sessions' next questions."""
-    asked = [sessions.begin(prompt_tokens, _GROWTH_TOKENS) for _ in range(count)]
-    texts = [sessions.embed(500) for _ in range(8)]
+    asked = [sessions.begin(prompt_tokens, answer) for _ in range(count)]
+    texts = [sessions.embed(text) for _ in range(8)]
     while not all(one.done for one in (*asked, *texts)):
         sessions.engine.turn()
     again = [sessions.ask([*one.tokens[:prompt_tokens], 5, 6, 7], 20) for one in asked]
-    texts = [sessions.embed(500) for _ in range(8)]
+    texts = [sessions.embed(text) for _ in range(8)]
     while not all(one.done for one in (*again, *texts)):
         sessions.engine.turn()
 
@@ -79,7 +78,10 @@ def load(sessions: Sessions, count: int, prompt_tokens: int) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, help="a GGUF file; a random one by default")
+    parser.add_argument("--model", type=Path, help="a file or folder; a random one by default")
+    parser.add_argument("--backend", choices=("auto", "llamacpp", "native"), default="auto")
+    parser.add_argument("--answer", type=int, default=512, help="tokens of each answer")
+    parser.add_argument("--text", type=int, default=500, help="tokens of each text to embed")
     parser.add_argument("--budget-mb", type=int, default=256)
     parser.add_argument("--sessions", type=int, default=12)
     parser.add_argument("--kv-pool", choices=("grow", "static"), default="grow")
@@ -94,7 +96,8 @@ def main() -> None:
             kv_budget_bytes=budget,
             kv_pool=arguments.kv_pool,
         )
-        loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
+        spec = ModelSpec(str(path), backend=arguments.backend, settings=settings)
+        loaded = open_model(spec, Path(folder))
         sessions = Sessions(loaded, _TARGET_S)
         warm = sessions.begin(64, 2)
         sessions.first_token_s(warm)
@@ -102,16 +105,16 @@ def main() -> None:
         info = loaded.runner.info
         idle = anonymous_bytes()
         if not arguments.no_warm_up:
-            warm = sessions.begin(1000, 2)
-            texts = [sessions.embed(500) for _ in range(8)]
+            warm = sessions.begin(min(1000, info.context // 2), 2)
+            texts = [sessions.embed(arguments.text) for _ in range(8)]
             while not all(one.done for one in (warm, *texts)):
                 sessions.engine.turn()
             sessions.end(warm)
         used = anonymous_bytes()
-        prompt_tokens = info.pool_tokens // arguments.sessions - _GROWTH_TOKENS // 2
+        prompt_tokens = info.pool_tokens // arguments.sessions - arguments.answer // 2
         water = HighWater()
         water.start()
-        load(sessions, arguments.sessions, prompt_tokens)
+        load(sessions, arguments.sessions, prompt_tokens, arguments.answer, arguments.text)
         most = water.stop()
         stats = sessions.engine.stats()
         loaded.runner.close()

@@ -80,7 +80,7 @@ class MemoryUse:
     growing: int
     """The copy of what a pool held, when it last grew. There is no scratch memory then."""
     turning: int
-    """Copies of what it holds, while attention changes to the other kind: only on processors where
+    """A copy of what it holds, while attention changes to the other kind: only on processors where
     that pays, and only where so much is free."""
     mapped: bool = False
     """`weights` are pages of a file, which the system can drop and read again."""
@@ -141,7 +141,7 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
         vocabulary=vocabulary_bytes(shape),
         base=RUNTIME_BASE_BYTES,
         growing=pool.copied_cells * token_bytes,
-        turning=_turning_bytes(shape, pool) if pool.may_turn else 0,
+        turning=pool.used_cells * token_bytes if pool.may_turn else 0,
         mapped=weights.mapped,
     )
 
@@ -169,14 +169,6 @@ def estimated_use(
     if not knows_kv:
         guessed += use.kv + use.growing
     return replace(use, uncertain=int(guessed * (GUESS_FACTOR - 1)))
-
-
-def _turning_bytes(shape: ModelShape, pool: Pool) -> int:
-    """What was saved, the same the other way round, and on the way there its values once more."""
-    keys_only = replace(shape, value_length=0)
-    everything = shape.kv_bytes_per_token(pool.kv_type, pool.kv_type)
-    values = everything - keys_only.kv_bytes_per_token(pool.kv_type, pool.kv_type)
-    return pool.used_cells * (2 * everything + values)
 
 
 def vocabulary_bytes(shape: ModelShape) -> int:

@@ -16,10 +16,10 @@ from dataclasses import replace
 from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import Row
 from hearth.backends.errors import HearthError
-from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
+from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext, scratch_bytes
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import COMPUTE_BYTES, ContextPlan
+from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.llamacpp.store import LlamaState, LlamaStore
 from hearth.backends.machine.memory import available_bytes
 
@@ -65,18 +65,21 @@ class LlamaBackground:
 
     @property
     def nbytes(self) -> int:
-        """What keys and values take outside the pool; until the state is taken, or thrown away."""
-        tokens = 0 if self._prefill is None else len(self._prefill.tokens)
-        return tokens * self._plan().kv_bytes_per_token
+        """What it takes at most, with copies of its state, until that is taken or thrown away."""
+        prefill = self._prefill
+        return 0 if prefill is None else self._bytes_of(len(prefill.tokens), prefill.held)
+
+    def _bytes_of(self, tokens: int, held: int) -> int:
+        plan = self._plan()
+        cells = max(tokens, plan.least_cells)
+        scratch = scratch_bytes(self._model, plan, tokens=CHUNK, cells=cells, outputs=1)
+        return (cells + tokens + held) * plan.kv_bytes_per_token + scratch
 
     def room_for(self, tokens: int, held: int) -> bool:
         """See the protocol."""
         if self.is_busy or self.threads < 1:
             return False
-        needed = (2 * tokens + held) * self._plan().kv_bytes_per_token
-        if needed + COMPUTE_BYTES > available_bytes():
-            return False
-        return needed <= self._store.budget_left_bytes
+        return self._bytes_of(tokens, held) <= min(available_bytes(), self._store.budget_left_bytes)
 
     def begin(
         self, tokens: Sequence[int], begun: SavedState | None, held: int, done: Callable[[], None]
@@ -99,10 +102,11 @@ class LlamaBackground:
         return self._prefill
 
     def close(self) -> None:
-        """End what is computed."""
-        if self._prefill is not None:
-            self._prefill.cancel()
-            self._prefill.wait()
+        """End what is computed; what is over is given up."""
+        prefill, self._prefill = self._prefill, None
+        if prefill is not None:
+            prefill.cancel()
+            prefill.wait()
 
 
 class LlamaBackgroundPrompt:
@@ -132,6 +136,7 @@ class LlamaBackgroundPrompt:
         done: Callable[[], None],
     ) -> None:
         self.tokens = tokens
+        self.held = held
         self._begun = begun
         self._model = model
         self._plan = replace(

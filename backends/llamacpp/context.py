@@ -16,6 +16,7 @@ from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
+from hearth.quant.memory_graph import Graph, compute_bytes, work_bytes
 
 ABORTED = 2
 """What `llama_decode` and `llama_encode` return where the abort callback ended them."""
@@ -82,6 +83,21 @@ class Batch:
         """Of the tokens written last."""
         tokens = self._tokens[: self.struct.n_tokens]
         return int(tokens.min()), int(tokens.max())
+
+
+def scratch_bytes(
+    model: LlamaModel, plan: ContextPlan, *, tokens: int, cells: int, outputs: int
+) -> int:
+    """What a context with `cells` cells computes in, and keeps results in, beside its keys and
+    values: approximately.
+
+    Args:
+        tokens: of a graph.
+        outputs: tokens of a graph whose logits are computed.
+    """
+    graph = Graph(tokens, cells, 1, outputs, plan.flash_attention != 0)
+    rows = 4 * outputs * (model.facts.vocab_size + model.shape.width)
+    return compute_bytes(model.shape, graph) + work_bytes(model.shape, tokens) + rows
 
 
 class LlamaContext:

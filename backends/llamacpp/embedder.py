@@ -5,6 +5,7 @@ sequences.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from hearth.backends.errors import (
     UnsupportedParameter,
     prompt_too_long,
 )
-from hearth.backends.llamacpp.context import ABORTED, Batch
+from hearth.backends.llamacpp.context import ABORTED, Batch, scratch_bytes
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
@@ -47,8 +48,8 @@ only an interrupt ends early, after an operation of the graph."""
 MAX_TEXTS = 16
 """In one batch; each costs a model with recurrent layers a state."""
 LOGIT_BYTES = 256 << 20
-"""A generating model computes the logits of every token too, wanted or not: its batches are no
-larger than fits into this."""
+"""A generating model computes the logits of every token too, wanted or not, and copies them: its
+batches are no larger than fits into this."""
 QUICK_BYTES = 64 << 20
 """A context with at most this many bytes of keys and values is made in no time."""
 WHOLE_LOGIT_BYTES = 1 << 30
@@ -138,9 +139,10 @@ def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
     """Most tokens of a text; positions beyond the trained ones may have no row in the model's
     table, which llama.cpp answers with an assertion.
     """
+    most = plan.context if plan.text_tokens is None else min(plan.context, plan.text_tokens)
     if not _takes_whole_texts(model):
-        return plan.context
-    limit = min(plan.context, MAX_WHOLE_TOKENS)
+        return most
+    limit = min(most, MAX_WHOLE_TOKENS)
     if model.facts.trained_context > 0:
         limit = min(limit, model.facts.trained_context)
     if not is_encoder(model):
@@ -150,14 +152,16 @@ def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
 
 class Embedder:
     """Embeds or ranks texts with a loaded model. Its contexts, one for texts and one for a text in
-    slices, are made when they are first needed, and again for another pooling or a longer text; a
-    long text in slices has one of its own. Close it before the model.
+    slices, are made when they are first needed, and again for another pooling, or a longer text or
+    batch; a long text in slices has one of its own. Close it before the model.
 
     Args:
         model: outlives the embedder.
         plan: the context's KV type, attention and longest text.
         threads: for all of its work.
         interrupt: ends it early, with `Interrupted`.
+        bytes_left: what more its contexts may take; the least that can compute a text is made even
+            beyond that.
 
     Raises:
         InvalidParameter: more threads than llama.cpp can take, or none.
@@ -169,6 +173,7 @@ class Embedder:
         plan: ContextPlan,
         threads: int,
         interrupt: Interrupt | None = None,
+        bytes_left: Callable[[], float] = lambda: math.inf,
     ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise InvalidParameter(
@@ -178,11 +183,12 @@ class Embedder:
         self._plan = plan
         self._threads = threads
         self._interrupt = interrupt
+        self._bytes_left = bytes_left
         self._context: _PoolingContext | None = None
         self._slicing: _PoolingContext | None = None
         """For a text that is computed in slices and is not long."""
         self._open: LlamaSlicedText | None = None
-        """The last one that has a context of its own."""
+        """The last one."""
         self._thread: threading.Thread | None = None
         """The last of those that make and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
@@ -241,16 +247,17 @@ class Embedder:
         kind = RANK if pooling is None else self._pooling_type(pooling)
         self._check(0, text)
         self._check_length(len(text))
-        batch, cells = self._batch_tokens(), self._cells(len(text))
+        cells = self._cells(len(text))
+        batch = self._sized(len(text), cells, self._slicing)
         finish = _ranks if pooling is None else _normalized
         if max(cells, batch) * self._plan.kv_bytes_per_token <= QUICK_BYTES:
             context = self._slicing
             if context is None or not context.suits(kind, batch, cells):
                 self._close_slicing()
                 context = self._slicing = self._made(kind, batch, cells, 1)
-            return LlamaSlicedText(
-                _Slices(context, kind, text), self.slice_size, finish, _no_context
-            )
+            slices = _Slices(context, kind, text)
+            self._open = LlamaSlicedText(slices, self.slice_size, finish, _no_context)
+            return self._open
 
         def make() -> None:
             try:
@@ -269,10 +276,16 @@ class Embedder:
 
     @property
     def nbytes(self) -> int:
-        """What keys and values of its contexts take."""
-        cells = sum(one.cells for one in (self._context, self._slicing) if one is not None)
-        cells += 0 if self._open is None else self._open.cells
-        return cells * self._plan.kv_bytes_per_token
+        """What its contexts take."""
+        own = None if self._open is None else self._open.context
+        contexts = {self._context, self._slicing, own} - {None}
+        return sum(self._bytes_of(one.batch_tokens, one.cells) for one in contexts if one)
+
+    def release(self) -> None:
+        """Free the contexts that no text is computed in: their memory is needed."""
+        self._close_context()
+        if self._open is None or self._open.is_closed:
+            self._close_slicing()
 
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
@@ -301,7 +314,7 @@ class Embedder:
         vectors = np.zeros((len(texts), width), np.float32)
         if not texts:
             return vectors
-        context = self._fitting(kind, max(len(text) for text in texts))
+        context = self._fitting(kind, [len(text) for text in texts])
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
                 vectors[group] = _Slices(context, kind, texts[group.start]).rest()
@@ -347,19 +360,23 @@ class Embedder:
         limit = _longest_text(self._model, self._plan)
         if longest > limit:
             hint = "Split the text: this model reads both ways, so a text is computed in one piece."
+            if not self._takes_whole_texts:
+                hint = "Split the text, or set a larger kv_budget (--kv-budget)."
             hint = hint if limit < self._plan.context else ""
             raise prompt_too_long("texts", longest, limit, hint=hint)
 
-    def _fitting(self, kind: int, longest: int) -> _PoolingContext:
-        """A context for texts of `longest` tokens: the one that is there, if it will do."""
+    def _fitting(self, kind: int, lengths: Sequence[int]) -> _PoolingContext:
+        """A context for texts of so many tokens: the one that is there, if it will do."""
+        longest = max(lengths)
         self._check_length(longest)
         context = self._context
-        batch = self._batch_tokens()
         cells = 0
-        if self._takes_whole_texts and longest > batch:
+        if self._takes_whole_texts:
             batch = min(_power_of_two(longest), _longest_text(self._model, self._plan))
-        elif longest > batch:
-            cells = self._cells(longest)
+            batch = max(batch, self._batch_tokens())
+        else:
+            batch = self._sized(sum(lengths), self._cells(longest), context)
+            cells = self._cells(longest) if longest > batch else 0
         if context is None or not context.suits(kind, batch, cells):
             self._close_context()
             context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
@@ -395,15 +412,35 @@ class Embedder:
         self._thread.start()
 
     def _batch_tokens(self) -> int:
-        """Tokens of a batch, where no text is longer or texts can be cut."""
+        """Most tokens of a batch, where no text is longer or texts can be cut."""
         batch = self._plan.ubatch
         if not is_encoder(self._model):
-            batch = min(batch, LOGIT_BYTES // (4 * self._model.facts.vocab_size))
+            batch = min(batch, LOGIT_BYTES // (8 * self._model.facts.vocab_size))
         return max(1, batch)
+
+    def _sized(self, tokens: int, cells: int, present: _PoolingContext | None) -> int:
+        """Tokens of a batch for texts that can be cut and have `tokens` tokens together: as many as
+        there is memory for without the context that is `present`, and at least a tile.
+        """
+        batch = min(max(_power_of_two(tokens), TILE), self._batch_tokens())
+        left = self._bytes_left()
+        if present is not None:
+            left += self._bytes_of(present.batch_tokens, present.cells)
+        while batch > TILE and self._bytes_of(batch, cells) > left:
+            batch = max(TILE, batch // 2)
+        return batch
+
+    def _bytes_of(self, batch: int, cells: int) -> int:
+        """What a context takes."""
+        cells = max(cells, batch)
+        outputs = 0 if is_encoder(self._model) else batch
+        scratch = scratch_bytes(self._model, self._plan, tokens=batch, cells=cells, outputs=outputs)
+        return scratch + cells * self._plan.kv_bytes_per_token
 
     def _cells(self, tokens: int) -> int:
         """What a context for a text of `tokens` tokens has, so that it will do for others too."""
-        most = -(-self._plan.context // CELL_ALIGNMENT) * CELL_ALIGNMENT
+        limit = _longest_text(self._model, self._plan)
+        most = -(-limit // CELL_ALIGNMENT) * CELL_ALIGNMENT
         return min(_power_of_two(tokens), most)
 
     def _close_context(self) -> None:
@@ -415,6 +452,8 @@ class Embedder:
         context, self._slicing = self._slicing, None
         if context is not None:
             context.close()
+            if self._open is not None and self._open.context is context:
+                self._open = None
 
     def _made(self, kind: int, batch_tokens: int, cells: int, texts: int) -> _PoolingContext:
         cells = max(cells, batch_tokens)
@@ -463,7 +502,7 @@ class LlamaSlicedText:
         self._error: Exception | None = None
         self._finish = finish
         self._leave = leave
-        self._is_closed = False
+        self.is_closed = False
 
     def open(self, slices: _Slices) -> None:
         """Its context is made; from any thread."""
@@ -476,30 +515,31 @@ class LlamaSlicedText:
         self.is_ready = True
 
     @property
-    def cells(self) -> int:
-        """Of its context, once that is made and until it is freed."""
+    def context(self) -> _PoolingContext | None:
+        """Once it is made and until it is freed."""
         slices = self._slices
-        return 0 if slices is None else slices.cells
+        return None if slices is None else slices.context
 
     def slice_tokens(self, tokens: int) -> int:
         """See the protocol."""
         if self._slices is None:
             return tokens  # `compute` says why there are none.
-        return min(self._size(tokens, self._slices.start), self._slices.left)
+        most = min(self._slices.max_tokens, self._slices.left)
+        return min(self._size(tokens, self._slices.start), most)
 
     def compute(self, tokens: int) -> Vectors | None:
         """See the protocol."""
         if self._error is not None:
             raise self._error
-        if self._slices is None or self._is_closed:
+        if self._slices is None or self.is_closed:
             raise InternalError("The text is closed, or not ready.")
         vector = self._slices.next(tokens)
         return None if vector is None else self._finish(vector[None])
 
     def close(self) -> None:
         """See the protocol."""
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._leave(self._free)
 
     def _free(self) -> None:
@@ -518,8 +558,7 @@ class _Slices:
     def __init__(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> None:
         context.clear()
         self.max_tokens = context.batch_tokens
-        self.cells = context.cells
-        self._context = context
+        self.context = context
         self._kind = kind
         self._text = text
         self.start = 0
@@ -536,7 +575,7 @@ class _Slices:
         makes no difference.
         """
         piece = self._text[self.start : self.start + tokens]
-        vector = self._context.compute([Row(0, self.start, piece, outputs=len(piece))])[0]
+        vector = self.context.compute([Row(0, self.start, piece, outputs=len(piece))])[0]
         self.start += len(piece)
         if self._kind == _MEAN:
             self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
@@ -547,7 +586,7 @@ class _Slices:
 
     def close(self) -> None:
         """Free the context."""
-        self._context.close()
+        self.context.close()
 
     def rest(self) -> Vectors:
         """[context.width] of the text."""

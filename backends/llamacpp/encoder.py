@@ -156,6 +156,9 @@ class _NoSequences:
     def make_room(self, cells: int) -> None:
         """Nothing is allocated."""
 
+    def most_offloaded_while_growing(self, cells: int) -> int:
+        return 0
+
     def grow(self, cells: int) -> bool:
         """Nothing is allocated."""
         return True

@@ -16,7 +16,7 @@ from hearth.backends.llamacpp.params import (
     MAX_SEQUENCES,
     ContextPlan,
     check_settings,
-    head_count,
+    larger_pool,
     plan_context,
 )
 from hearth.backends.llamacpp.recurrent import state_bytes
@@ -124,7 +124,7 @@ def pool_cells(plan: ContextPlan, tokens: int) -> tuple[int, int]:
     """
     cells, copied = plan.first_tokens, 0
     while cells < min(tokens, plan.pool_tokens):
-        cells, copied = min(plan.pool_tokens, 2 * cells), cells
+        cells, copied = larger_pool(cells, cells + 1, plan.pool_tokens), cells
     return math.ceil(cells / CELL_ALIGNMENT) * CELL_ALIGNMENT, copied
 
 
@@ -138,7 +138,7 @@ def _planned_bytes(header: GgufFile, settings: ModelSettings, plan: ContextPlan)
     cells = plan.pool_tokens if settings.kv_pool == "static" else plan.context
     per_cell = plan.kv_bytes_per_token * GROWTH_FACTOR[settings.kv_pool]
     if settings.flash_attention is False:
-        per_cell += 4 * plan.ubatch * head_count(header)
+        per_cell += plan.scratch_bytes_per_cell
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     states = state_bytes(header) * plan.sequences
     return weight_bytes + states + COMPUTE_BYTES + int(cells * per_cell)

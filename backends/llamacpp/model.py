@@ -10,6 +10,7 @@ from typing import Any
 
 from hearth.backends.errors import CorruptFile, DoesNotFit, HearthError, UnsupportedModel
 from hearth.backends.llamacpp.lib import Library, load_library, set_fields
+from hearth.quant.memory_shape import ModelShape
 
 _NO_VOCABULARY = 0
 _WORD_PIECE = 3
@@ -47,6 +48,8 @@ class LlamaModel:
         self._handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
+        self.shape = self._read_shape()
+        """As far as the memory of graphs goes."""
 
     @classmethod
     def open(
@@ -139,6 +142,30 @@ class LlamaModel:
             closing_id=_closing_id(api, vocab),
             can_roll_back=not is_recurrent,
             sliding_window=int(api.llama_model_n_swa(handle)),
+        )
+
+    def _read_shape(self) -> ModelShape:
+        api, handle = self.library.api, self._handle
+        architecture = self.metadata("general.architecture")
+
+        def number(key: str, default: int = 0) -> int:
+            return int(self.metadata(f"{architecture}.{key}") or default)
+
+        width, heads = int(api.llama_model_n_embd(handle)), int(api.llama_model_n_head(handle))
+        kv_heads = int(api.llama_model_n_head_kv(handle))
+        length = width // heads if heads else 0
+        experts = number("expert_used_count") * number("expert_feed_forward_length")
+        return ModelShape(
+            layers=self.facts.layers,
+            width=width,
+            heads=heads,
+            kv_heads=kv_heads,
+            kv_heads_in_all=kv_heads * self.facts.layers,
+            key_length=number("attention.key_length", length),
+            value_length=number("attention.value_length", length),
+            feed_forward=max(number("feed_forward_length"), experts),
+            vocabulary=self.facts.vocab_size,
+            windows=self.facts.sliding_window > 0,
         )
 
 

@@ -58,7 +58,7 @@ COMPUTE_BYTES = 256 << 20
 """Graph and output buffers of one context, held back from the pool: 512 rows of a wide model."""
 GROWTH_FACTOR: dict[KvPool, float] = {"grow": 1.5, "static": 1.0}
 """While the pool doubles, the new one and a copy of what the old one (half its size) held are there
-together."""
+together (`larger_pool`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,13 @@ class ContextPlan:
     """Of each id: its recurrent state."""
     notices: tuple[str, ...] = ()
     kv_budget_bytes: int | None = None
-    """Most for keys, values and states, wherever they are; None: not limited beyond the pool."""
+    """Most for keys, values and states, wherever they are, and for what contexts beside the pool
+    compute in; None: not limited beyond the pool."""
+    text_tokens: int | None = None
+    """Longest text to embed or rank that the KV budget leaves memory for; None: `context`."""
+    scratch_bytes_per_cell: int = 0
+    """What a graph takes for each cell of its context (the mask, and without flash attention the
+    products)."""
     least_cells: int = 0
     """Of each context whose keys go into the pool: with longrope llama.cpp chooses the factors by
     the cells of a context (`get_rope_factors` in llama-model.cpp), so that keys of a small one do
@@ -146,11 +152,14 @@ def plan_context(
     """Choose context length and pool size for a model on this machine.
 
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
-    allows, whichever is least. What fits is, in whole blocks of 256 cells,
+    allows, whichever is least. The budget holds the pool, a graph's scratch memory for its cells,
+    and the copy while it grows, whose share is for offloaded prefixes, texts and prompts in the
+    background at other times. A context that was asked for and fits only without a copy has a pool
+    that is made at once. What fits is, in whole blocks of 256 cells,
     `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`;
     factor is 1.5 for a pool that grows and 1 for a static one, and without flash attention a cell
-    costs its share of the graph's scratch buffer too. The budget holds recurrent states
-    and cells. Half the pool at most is kept for prefixes without a running sequence.
+    costs its share of the graph's scratch buffer too. Half the pool at most is kept for prefixes
+    without a running sequence.
 
     Where layers are on GPUs, what fits there is computed in the same way from what these layers
     take, and the lesser of both is taken. The factor is 1 for GPUs: a pool that grows is copied to
@@ -187,7 +196,7 @@ def plan_context(
     ubatch = min(batch, PLAIN_UBATCH if plain else UBATCH)
     states = a_state * sequences
     token = facts.kv_bytes_per_token(settings.kv_type, settings.kv_type)
-    scratch = 4 * ubatch * head_count(facts) if plain else 0
+    scratch = _scratch_bytes_per_cell(ubatch, head_count(facts), plain=plain)
 
     def memory_of(
         free: int, weights: int, share: float, copied: float, *, is_on_gpus: bool
@@ -198,7 +207,7 @@ def plan_context(
         return _Memory(
             usable=int(free * settings.memory_fraction),
             fixed=weights + int(states * share) + COMPUTE_BYTES,
-            cell=token * (share + copied) + (scratch if share else 0) if token else 0.0,
+            cell=token * (share + copied) + (scratch if share and plain else 0) if token else 0.0,
             is_on_gpus=is_on_gpus,
         )
 
@@ -215,16 +224,19 @@ def plan_context(
     )
     if fits == 0 or (settings.context is not None and fits < wanted):
         raise _does_not_fit(settings, wanted, fits, memory)
-    allowed = _allowed_by_budget(settings, states, token, wanted)
+    # A memory without a cost per token (recurrent) has nothing to grow.
+    grows = settings.kv_pool == "grow" and token > 0
+    allowed = _allowed_by_budget(settings, states, token, scratch, wanted, grows=grows)
+    if grows and allowed < (settings.context or 0):
+        grows = False
+        allowed = _allowed_by_budget(settings, states, token, scratch, wanted, grows=False)
     context = min(wanted, fits, allowed)
     pool_tokens = min(context * slots, fits, allowed)
     is_quantized = _BLOCK[settings.kv_type] > 1
-    # A memory without a cost per token (recurrent) has nothing to grow.
-    grows = settings.kv_pool == "grow" and token > 0
     return ContextPlan(
         context=context,
         pool_tokens=pool_tokens,
-        first_tokens=min(pool_tokens, START_CELLS) if grows else pool_tokens,
+        first_tokens=START_CELLS if grows and pool_tokens >= 2 * START_CELLS else pool_tokens,
         kept_tokens=pool_tokens // 2,
         slots=slots,
         sequences=sequences,
@@ -244,7 +256,20 @@ def plan_context(
             settings, context, trained, is_budget=allowed < fits, is_encoder=is_encoder
         ),
         kv_budget_bytes=settings.kv_budget_bytes,
+        text_tokens=_text_tokens(settings, states + pool_tokens * token, token) if grows else None,
+        scratch_bytes_per_cell=scratch,
     )
+
+
+def larger_pool(cells: int, wanted: int, most: int) -> int:
+    """Size of the pool that follows one of `cells` cells, to have at least `wanted`, which are
+    more: twice as many, and half of `most` before `most`, so that no copy is larger than half of
+    the pool that it goes into.
+    """
+    size, half = max(wanted, 2 * cells), -(-most // (2 * CELL_ALIGNMENT)) * CELL_ALIGNMENT
+    if size < half:
+        return size
+    return half if max(wanted, 3 * cells // 2) <= half else most
 
 
 def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
@@ -339,8 +364,17 @@ def _sequences(slots: int, a_state: int, budget: int | None) -> int:
     return min(wanted, MAX_SEQUENCES)
 
 
-def _allowed_by_budget(settings: ModelSettings, states: int, token: int, wanted: int) -> int:
-    """Cells that the KV budget allows, in whole blocks.
+def _scratch_bytes_per_cell(ubatch: int, heads: int, *, plain: bool) -> int:
+    """A mask of f16 for flash attention; else one of f32, and each head's products."""
+    return 4 * ubatch * (heads + 1) if plain else 2 * ubatch
+
+
+def _allowed_by_budget(
+    settings: ModelSettings, states: int, token: int, scratch: int, wanted: int, *, grows: bool
+) -> int:
+    """Cells that the KV budget allows, in whole blocks; of a pool that `grows`, with what a graph
+    takes for them, or with their copy, since nothing is computed while it grows. (What graphs take
+    of one that has its size when the model is loaded is there then.)
 
     Raises:
         DoesNotFit: not one block, or fewer than the context that was asked for.
@@ -363,7 +397,22 @@ def _allowed_by_budget(settings: ModelSettings, states: int, token: int, wanted:
         )
     if token == 0:
         return MAX_CONTEXT * MAX_SEQUENCES
-    return _whole_blocks((budget - states) // token)
+    left = budget - states
+    cells = _whole_blocks(int(left / (token * GROWTH_FACTOR["grow"] if grows else token)))
+    if grows and cells >= 2 * START_CELLS:
+        most = _whole_blocks(left // (token + scratch))
+        cells = min(cells, max(most, 2 * START_CELLS - CELL_ALIGNMENT))
+    return max(cells, CELL_ALIGNMENT)
+
+
+def _text_tokens(settings: ModelSettings, pool_bytes: int, token: int) -> int | None:
+    """Cells for a text in what the pool leaves of the KV budget, whose other half is for what they
+    are computed in.
+    """
+    budget = settings.kv_budget_bytes
+    if budget is None:
+        return None
+    return max(_whole_blocks((budget - pool_bytes) // (2 * token)), CELL_ALIGNMENT)
 
 
 def _notices(

@@ -31,6 +31,7 @@ from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import TILE, ContextPlan
 from hearth.backends.llamacpp.store import LlamaStore
+from hearth.backends.machine.memory import touched_allocations
 from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 
@@ -95,16 +96,18 @@ class LlamaRunner:
         self.batch_threads = batch_threads or cores
         self._batch = Batch(model.library.api, plan.batch)
         by_channel = self.plan.flash_attention == 0
-        self._store = LlamaStore(
-            self._make_context,
-            plan,
-            model.facts,
-            by_channel=by_channel,
-            fingerprint=repr(
-                (fingerprint, model.library.version, plan.kv_type, plan.least_cells > 0)
-            ).encode(),
-            beside_bytes=lambda: self.beside_bytes,
-        )
+        with touched_allocations():
+            self._store = LlamaStore(
+                self._make_context,
+                plan,
+                model.facts,
+                by_channel=by_channel,
+                fingerprint=repr(
+                    (fingerprint, model.library.version, plan.kv_type, plan.least_cells > 0)
+                ).encode(),
+                beside_bytes=lambda: self.beside_bytes,
+                make_way=self._make_way,
+            )
         self._limits = KvLimits(
             slots=plan.slots,
             pool_tokens=plan.pool_tokens,
@@ -271,8 +274,23 @@ class LlamaRunner:
 
     def _text_context(self) -> Embedder:
         if self._embedder is None:
-            self._embedder = Embedder(self._model, self._plan, self.batch_threads, self._interrupt)
+            self._embedder = Embedder(
+                self._model,
+                self._plan,
+                self.batch_threads,
+                self._interrupt,
+                lambda: self._store.texts_left_bytes,
+            )
         return self._embedder
+
+    def _make_way(self, most_bytes: float) -> None:
+        """Let what is beside the pool take at most so much, as far as it can be given up: contexts
+        for texts that wait for the next, then a prompt in the background, which steps compute then.
+        """
+        if self._embedder is not None and self.beside_bytes > most_bytes:
+            self._embedder.release()
+        if self._background is not None and self.beside_bytes > most_bytes:
+            self._background.close()
 
     def _share_cores(self) -> None:
         """Set the threads of the next step: fewer where other programs need cores. A side prefill

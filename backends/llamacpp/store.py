@@ -14,9 +14,9 @@ from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.errors import Busy, DoesNotFit, HearthError, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.model import ModelFacts
-from hearth.backends.llamacpp.params import ContextPlan
+from hearth.backends.llamacpp.params import ContextPlan, larger_pool
 from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
-from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes, release_free_memory
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,13 @@ class LlamaState:
 class LlamaStore:
     """Implements `hearth.backends.engine.kv.store.SequenceStore`.
 
-    The context starts with `plan.first_tokens` cells and doubles, because llama.cpp zeroes a whole
-    pool when it makes one. Where there is memory for both, the larger one is made in a thread while
-    steps go on, and what the pool holds is moved between two of them. At rest it may shrink again.
+    The context starts with `plan.first_tokens` cells and doubles (`larger_pool`), because llama.cpp
+    zeroes a whole pool when it makes one. Where there is memory for both, and for a copy, the
+    larger one is made in a thread while steps go on, and what the pool holds is moved between two
+    of them. Else it is copied out, and the smaller pool freed first. At rest it may shrink again.
+
+    Whatever it does, pools, copies, states and what is beside them stay within the KV budget; only
+    contexts for texts that are being computed do not make way.
 
     What can be gone on from depends on the memory. Full attention: any first part. A recurrent
     state (hybrids have one too) has no past, so only the whole. A sliding window: the whole, or
@@ -64,6 +68,7 @@ class LlamaStore:
         by_channel: how values lie at first.
         fingerprint: of the model, and of all that keys and values depend on.
         beside_bytes: what other contexts of the runner take of the KV budget now.
+        make_way: lets them take at most so many bytes, as far as they can be given up.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -79,12 +84,14 @@ class LlamaStore:
         by_channel: bool,
         fingerprint: bytes,
         beside_bytes: Callable[[], int] = lambda: 0,
+        make_way: Callable[[float], None] = lambda most_bytes: None,
     ) -> None:
         self._make_context = make_context
         self.by_channel = by_channel
         self.fingerprint = fingerprint
         self._plan = plan
         self._beside_bytes = beside_bytes
+        self._make_way = make_way
         self._only_whole = not facts.can_roll_back
         self._window = facts.sliding_window
         self._torn: set[int] = set()
@@ -142,16 +149,53 @@ class LlamaStore:
         """See the protocol."""
         return available_bytes()
 
+    def most_offloaded_while_growing(self, cells: int) -> int:
+        """See the protocol."""
+        moved = self._moved_bytes(self._larger(cells))
+        return max(0, int(min(self.most_offloaded_bytes, self._budget_left(moved))))
+
     @property
     def budget_left_bytes(self) -> float:
         """What the pool, its states and other contexts leave of the KV budget; infinite without
         one.
         """
+        growing = 0 if self._growth is None else self._growth.nbytes
+        scratch = self._scratch_bytes(self.allocated_tokens, by_channel=self.by_channel)
+        pool = self.allocated_tokens * self.token_bytes
+        return max(0, self._budget_left(pool + growing + scratch))
+
+    @property
+    def texts_left_bytes(self) -> float:
+        """The same once the pool has its full size, which contexts for texts leave for it."""
+        scratch = self._scratch_bytes(self._plan.pool_tokens, by_channel=self.by_channel)
+        return self._budget_left(self._plan.pool_tokens * self.token_bytes + scratch)
+
+    def _budget_left(self, pool_bytes: int) -> float:
         budget = self._plan.kv_budget_bytes
         if budget is None:
             return math.inf
-        taken = self.allocated_tokens * self.token_bytes + self.state_bytes + self._beside_bytes()
-        return max(0, budget - taken)
+        return budget - pool_bytes - self.state_bytes - self._beside_bytes()
+
+    def _scratch_bytes(self, cells: int, *, by_channel: bool) -> int:
+        """What graphs without flash attention take more than when the model was loaded."""
+        more = max(0, cells - self._plan.first_tokens)
+        return more * self._plan.scratch_bytes_per_cell if by_channel else 0
+
+    def _has_budget(self, pool_bytes: int) -> bool:
+        """Whether the pool, with copies of it, may take so much; what is beside it makes way."""
+        left = self._budget_left(pool_bytes)
+        if left < 0:
+            self._make_way(max(0, left + self._beside_bytes()))
+            left = self._budget_left(pool_bytes)
+        return left >= 0
+
+    def _larger(self, cells: int) -> int:
+        """Size of the next pool, which is to have `cells` cells, more than there are."""
+        return larger_pool(self.context.cells, cells, self._plan.pool_tokens)
+
+    def _moved_bytes(self, cells: int) -> int:
+        """A pool of `cells` cells, and a copy of what the one of now holds."""
+        return cells * self.token_bytes + self.context.state_bytes()
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
         """See the protocol."""
@@ -263,7 +307,7 @@ class LlamaStore:
             self._growth.thread.join()
             self._end_growth()
         if cells > self.context.cells:
-            self._grow(min(most, max(cells, 2 * self.context.cells)))
+            self._move(self._larger(cells), by_channel=self.by_channel)
 
     @property
     def is_growing(self) -> bool:
@@ -278,19 +322,19 @@ class LlamaStore:
             if not self._growth.thread.is_alive():
                 self._end_growth()
         elif self.context.cells < cells <= self._plan.pool_tokens:
-            self._begin_growth(min(self._plan.pool_tokens, max(cells, 2 * self.context.cells)))
+            self._begin_growth(self._larger(cells))
         return cells <= self.allocated_tokens
 
     def _begin_growth(self, cells: int) -> None:
         token = self._plan.host_kv_bytes_per_token
         if token < self.token_bytes or time.monotonic() - self._refused_at < _RETRY_S:
             return
-        more_bytes = cells * token
-        if more_bytes > self.budget_left_bytes:
+        most_bytes = (cells + self.context.cells) * token  # It may be full by then.
+        if most_bytes > self.budget_left_bytes:
             return
-        if more_bytes + self.context.state_bytes() + SAVE_MARGIN_BYTES > available_bytes():
+        if self._moved_bytes(cells) + SAVE_MARGIN_BYTES > available_bytes():
             return
-        self._growth = _Growth(lambda: self._make_context(cells, self.by_channel))
+        self._growth = _Growth(lambda: self._make_context(cells, self.by_channel), most_bytes)
 
     def _end_growth(self) -> None:
         """The larger context was made, or could not be: move everything there."""
@@ -300,7 +344,10 @@ class LlamaStore:
             self._refused_at = time.monotonic()
             return
         old = self.context
+        held = old.cells * self.token_bytes
         try:
+            if not self._has_budget(held + self._moved_bytes(growth.context.cells)):
+                raise MemoryError("the KV budget has no place for a copy any more")
             growth.context.restore(old.export())
         except (MemoryError, InternalError) as error:
             log.warning("the KV pool could not be moved to a larger one: %s", error)
@@ -334,7 +381,11 @@ class LlamaStore:
                 holds is unchanged.
             RunnerLost: as `make_room`.
         """
-        self._move(self.context.cells, by_channel=not self.by_channel)
+        cells, to = self.context.cells, not self.by_channel
+        at_work = cells * self.token_bytes + self._scratch_bytes(cells, by_channel=to)
+        if not self._has_budget(max(at_work, self._moved_bytes(cells))):
+            raise _cannot_move(cells, cells, "the KV budget is taken")
+        self._move(cells, by_channel=to)
 
     def close(self) -> None:
         """Free the context. May be called twice."""
@@ -365,38 +416,38 @@ class LlamaStore:
                 return False
         return True
 
-    def _grow(self, cells: int) -> None:
-        """Move everything to a context of `cells` cells."""
-        self._move(cells, by_channel=self.by_channel)
-
     def _move(self, cells: int, *, by_channel: bool) -> None:
-        """Copy out, free, make, copy in: so that the two pools are never there together."""
+        """Copy out, free, make, copy in: so that the two pools are never there together, nor either
+        with two copies.
+        """
         old = self.context
         old_cells = old.cells
-        copies = 1 if by_channel == self.by_channel else 2
+        self._has_budget(self._moved_bytes(max(cells, old_cells)))
         more_bytes = (cells - old_cells) * self._plan.host_kv_bytes_per_token
-        more_bytes += copies * old.state_bytes()
+        more_bytes += old.state_bytes()
         free_bytes = available_bytes()
         if more_bytes > free_bytes:
             raise _cannot_move(
                 old_cells, cells, f"{more_bytes / 1e9:.2f} GB of {free_bytes / 1e9:.2f} GB free"
             )
         try:
-            state = kept = old.export()
-            if by_channel != self.by_channel:
-                state = turned(state, by_channel=by_channel)
+            state = old.export()
         except (MemoryError, InternalError) as error:
             raise _cannot_move(old_cells, cells, "no memory for a copy of the old one") from error
-        except UnknownLayout as error:
-            raise _cannot_move(old_cells, cells, str(error)) from error
         self._context = None
         old.close()
-        refused: DoesNotFit | None = None
+        release_free_memory()
+        refused: HearthError | UnknownLayout | MemoryError | None = None
+        is_turned = False
         try:
+            if by_channel != self.by_channel:
+                state, is_turned = turned(state, by_channel=by_channel), True
             context = self._make_context(cells, by_channel)
-        except DoesNotFit as error:
+        except (DoesNotFit, UnknownLayout, MemoryError) as error:
             refused = error
-            context, state = self._back_to(old_cells, self.by_channel), kept
+            context = self._back_to(old_cells, self.by_channel)
+            if is_turned:
+                state = turned(state, by_channel=self.by_channel)
         else:
             self.by_channel = by_channel
         self._context = context
@@ -405,7 +456,7 @@ class LlamaStore:
         except InternalError as error:
             raise RunnerLost(f"the sequences could not be moved: {error.message}") from error
         if refused is not None:
-            raise _cannot_move(old_cells, cells, refused.message) from refused
+            raise _cannot_move(old_cells, cells, str(refused)) from refused
 
     def _back_to(self, cells: int, by_channel: bool) -> LlamaContext:
         """A context like the one before. Raises `RunnerLost` if even that is gone."""
@@ -428,9 +479,11 @@ class _Growth:
 
     Attributes:
         context: once the thread has ended: it; None if it could not be made.
+        nbytes: of its pool, and of a copy of what the one of now holds.
     """
 
-    def __init__(self, make: Callable[[], LlamaContext]) -> None:
+    def __init__(self, make: Callable[[], LlamaContext], nbytes: int) -> None:
+        self.nbytes = nbytes
         self.context: LlamaContext | None = None
         self._make = make
         self.thread = threading.Thread(target=self._run, name="larger KV pool", daemon=True)

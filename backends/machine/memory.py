@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
+_M_PERTURB = -6
+"""Of malloc.h, an option of mallopt(3)."""
 
 
 def available_bytes(cgroup: Path = CGROUP) -> int:
@@ -37,11 +42,31 @@ def _cgroup_room(folder: Path) -> int | None:
     return max(0, int(limit) - max(0, used - droppable))
 
 
+@contextmanager
+def touched_allocations() -> Iterator[None]:
+    """What C allocates inside is written to at once, so that it takes memory now and not when it is
+    first used. Only with glibc, in all threads.
+    """
+    set_option = _glibc("mallopt")
+    if set_option is None:
+        yield
+        return
+    set_option(_M_PERTURB, 0xFF)  # what is allocated is filled with its complement, zeros
+    try:
+        yield
+    finally:
+        set_option(_M_PERTURB, 0)
+
+
 def release_free_memory() -> None:
     """Give the system what is freed and still held by the C library (glibc keeps it, in a heap of
     each thread). Does nothing where there is no glibc.
     """
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    trim = _glibc("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _glibc(name: str) -> Any:
+    """A function of the C library; None where that has none of this name."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

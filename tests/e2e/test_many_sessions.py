@@ -230,7 +230,7 @@ def test_twelve_requests_in_a_pool_of_2048_cells_all_say_what_they_say_alone(run
     wide = runner_of(max_sessions=1)
     alone = [ask_all(wide, [prompt], 200)[0][0] for prompt in prompts]
     assert all(len(said) == 200 for said in alone)
-    tight = runner_of(max_sessions=12, kv_budget_bytes=2048 * token_bytes)
+    tight = runner_of(max_sessions=12, kv_budget_bytes=3072 * token_bytes)
     assert tight.info.pool_tokens == 2048
     together, engine = ask_all(tight, prompts, 200)
     assert together == alone

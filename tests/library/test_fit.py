@@ -125,7 +125,7 @@ def test_a_setting_that_cannot_be_honoured_is_refused(header):
 
 def test_a_kv_budget_bounds_the_context(header):
     found = fit_of_header(header, ModelSettings(kv_budget_bytes=8 << 20), ROOM)
-    assert found.context == found.largest_context == 2048
+    assert found.context == found.largest_context == 1280
 
 
 def test_the_disk_is_a_matter_of_its_own():

@@ -39,8 +39,13 @@ def test_a_pool_doubles_until_it_holds_what_is_asked_for(header):
 
 
 def test_a_pool_never_grows_past_what_was_planned(header):
+    plan = plan_for(header, ModelSettings(max_sessions=1, context=10_000))
+    assert pool_cells(plan, 10_000) == (10_240, START_CELLS)
     plan = plan_for(header, ModelSettings(max_sessions=1, context=5000))
-    assert pool_cells(plan, 5000) == (5120, START_CELLS)
+    assert pool_cells(plan, 1) == (5120, 0), "it is made at once"
+    plan = plan_for(header, ModelSettings(max_sessions=1, context=30_000))
+    assert pool_cells(plan, 9000) == (15_104, 8192), "half of the most comes before the most"
+    assert pool_cells(plan, 30_000) == (30_208, 15_104)
 
 
 def test_a_static_pool_is_there_at_once_and_for_all_sessions(header):

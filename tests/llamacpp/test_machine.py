@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
+import pytest
 
 from hearth.backends.llamacpp.lib import SPINS
 from hearth.backends.machine import memory, threads
@@ -72,6 +77,23 @@ def test_a_group_limit_bounds_the_memory(tmp_path: Path) -> None:
     assert memory.available_bytes(tmp_path) == 600000 < free
     (tmp_path / "memory.max").write_text("max\n")
     assert memory.available_bytes(tmp_path) > 600000
+
+
+def test_what_is_allocated_touched_is_in_memory_before_it_is_used() -> None:
+    process, size = psutil.Process(), 64 << 20
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        pytest.skip("this C library has no mallopt")
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    grown = []
+    for touched in (memory.touched_allocations, contextlib.nullcontext):
+        before = process.memory_info().rss
+        with touched():
+            block = libc.malloc(size)
+        grown.append(process.memory_info().rss - before)
+        libc.free(block)
+    assert grown[1] < size // 2 < grown[0]
 
 
 def test_threads_that_wait_for_others_soon_sleep() -> None:

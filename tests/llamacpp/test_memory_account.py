@@ -11,6 +11,7 @@ import pytest
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.errors import PromptTooLong
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
@@ -34,7 +35,7 @@ def make(f32_model: Path) -> Iterator[Make]:
         plan = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 40)
         budget = None if budget_tokens is None else budget_tokens * plan.kv_bytes_per_token
         plan = replace(plan, pool_tokens=512, first_tokens=256, kept_tokens=400)
-        plan = replace(plan, kv_budget_bytes=budget)
+        plan = replace(plan, kv_budget_bytes=budget, scratch_bytes_per_cell=0)
         made.append(
             Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=threads, batch_threads=1))
         )
@@ -95,14 +96,57 @@ def test_the_pool_grows_into_the_memory_of_offloaded_prefixes(
     assert (stats.allocated_tokens, stats.offloaded_bytes) == (512, 0)
 
 
-@pytest.mark.parametrize(("budget", "fits"), [(456, True), (455, False), (None, True)])
-def test_a_prompt_in_the_background_is_in_the_account_and_in_the_budget(
-    make: Make, budget: int | None, fits: bool
-) -> None:
-    runner = make(budget, threads=2)
-    job = runner.beside([1] * 100)
-    assert (job is not None) == fits
-    assert runner.beside_bytes == (100 * runner.info.kv_bytes_per_token if fits else 0)
+def test_a_prompt_in_the_background_is_in_the_account_and_in_the_budget(make: Make) -> None:
+    runner = make(None, threads=2)
+    token = runner.info.kv_bytes_per_token
+    assert runner.beside([1] * 100) is not None
+    taken = runner.beside_bytes
+    assert taken > 200 * token, "the state, its copy, and what it is computed in"
+    for short, fits in ((0, True), (1, False)):
+        limited = make(256 + -(-taken // token) - short, threads=2)
+        assert (limited.beside([1] * 100) is not None) == fits
+        assert limited.beside_bytes == (taken if fits else 0)
+
+
+def test_a_growing_pool_gets_the_memory_of_what_is_beside_it(make: Make) -> None:
+    """The budget holds the larger pool and the copy, and nothing else meanwhile."""
+    runner = make(512 + 256, threads=2)
+    running = Stepped(runner, 0, [1] * 200)
+    alone = runner.embed([[1, 2, 3]], "mean")
+    assert runner.beside_bytes > 0
+    advance(runner, [running, Stepped(runner, 1, [2] * 200)], 2)
+    assert runner.store.allocated_tokens == 512
+    assert runner.beside_bytes == 0
+    assert (runner.embed([[1, 2, 3]], "mean") == alone).all(), "made again"
+
+
+def test_a_prompt_in_the_background_gives_way_to_the_pool(make: Make) -> None:
+    runner = make(512 + 256 + 100, threads=2)
+    job = runner.background.begin([1] * 250, None, 0, lambda: None)
+    assert job is not None and runner.beside_bytes > 100 * runner.info.kv_bytes_per_token
+    advance(runner, [Stepped(runner, slot, [slot] * 200) for slot in (0, 1)], 2)
+    assert runner.store.allocated_tokens == 512
+    assert job.over and runner.beside_bytes == 0
+
+
+def test_batches_of_texts_are_as_large_as_the_budget_allows(make: Make) -> None:
+    texts = [[k % 50 for k in range(60)], [3] * 40]
+    vectors, taken = [], []
+    for budget in (None, 560):
+        runner = make(budget)
+        vectors.append(runner.embed(texts, "mean"))
+        taken.append(runner.beside_bytes)
+    assert taken[1] < taken[0]
+    assert abs(vectors[0] - vectors[1]).max() < 1e-5
+
+
+def test_a_text_beyond_the_budget_is_refused(make: Make) -> None:
+    runner = make(None)
+    plan = replace(runner.plan, text_tokens=256)
+    texts = embedder.Embedder(runner.model, replace(plan, context=512), 1)
+    with pytest.raises(PromptTooLong, match=r"257 tokens > 256 maximum.*kv_budget"):
+        texts.embed([[1] * 257], "mean")
+    texts.close()
 
 
 def test_a_context_for_texts_is_in_the_account(make: Make) -> None:
@@ -179,7 +223,7 @@ def test_a_pool_that_cannot_shrink_stays(make: Make, monkeypatch: pytest.MonkeyP
     assert again.tokens == kept.tokens[:70]
 
 
-@pytest.mark.parametrize("budget", [None, 1000])
+@pytest.mark.parametrize("budget", [None, 256 + 512 + 256])
 def test_a_larger_pool_is_made_while_steps_go_on(make: Make, budget: int | None) -> None:
     said = []
     for grows in (False, True):

@@ -15,7 +15,12 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter
 from hearth.backends.llamacpp.lib import load_library, set_fields
 from hearth.backends.llamacpp.load import Loaded, open_model
-from hearth.backends.llamacpp.params import check_settings, gpu_layers, plan_context
+from hearth.backends.llamacpp.params import (
+    check_settings,
+    gpu_layers,
+    larger_pool,
+    plan_context,
+)
 from hearth.backends.llamacpp.recurrent import state_bytes
 
 Load = Callable[..., Loaded]
@@ -157,7 +162,7 @@ def test_a_context_beyond_training_is_honoured_and_said() -> None:
 
 
 def test_a_budget_bounds_pool_and_context() -> None:
-    settings = ModelSettings(kv_budget_bytes=1000 * 1024 + 5)
+    settings = ModelSettings(kv_budget_bytes=1200 * 1024 + 5)
     plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
     assert plan.pool_tokens == plan.context == 768, "whole blocks, which llama.cpp cannot round up"
     assert "KV budget" in plan.notices[0]
@@ -180,6 +185,27 @@ def test_the_budget_that_an_error_names_is_enough() -> None:
     settings = ModelSettings(context=2000, kv_budget_bytes=2048 * 1024)
     plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
     assert (plan.context, plan.pool_tokens) == (2000, 2048)
+
+
+def test_a_pool_that_grows_leaves_the_budget_for_its_copy_and_for_texts() -> None:
+    budget = 96_000 * 1024
+    settings = ModelSettings(kv_budget_bytes=budget)
+    plan = plan_context(settings, Header(1 << 20), weight_bytes=GIB, available_bytes=8 * GIB)
+    cells = plan.first_tokens
+    assert cells < plan.pool_tokens == budget // (2 * 1024) // 256 * 256, "its mask takes as much"
+    assert plan.text_tokens == (budget - plan.pool_tokens * 1024) // 2048 // 256 * 256
+    while cells < plan.pool_tokens:
+        larger = larger_pool(cells, cells + 1, plan.pool_tokens)
+        assert 1.5 * cells <= larger and (larger + cells) * 1024 <= budget
+        cells = larger
+    assert cells == plan.pool_tokens
+
+
+def test_a_context_that_fits_without_a_copy_alone_is_taken_at_once() -> None:
+    settings = ModelSettings(context=90_000, kv_budget_bytes=96_000 * 1024)
+    plan = plan_context(settings, Header(1 << 20), weight_bytes=GIB, available_bytes=8 * GIB)
+    assert plan.context == 90_000 and plan.first_tokens == plan.pool_tokens == 96_000
+    assert plan.text_tokens is None
 
 
 def test_a_static_pool_is_taken_at_once_and_may_be_larger() -> None:

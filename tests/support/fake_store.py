@@ -125,6 +125,11 @@ class FakeStore:
             self._wanted, self._looks_left = cells, self._grows_after
         return cells <= self.allocated_tokens
 
+    def most_offloaded_while_growing(self, cells: int) -> int:
+        if self._budget is None:
+            return self.most_offloaded_bytes
+        return 8 * max(0, self._budget - max(cells, self.allocated_tokens))
+
     @property
     def is_growing(self) -> bool:
         return self._looks_left is not None

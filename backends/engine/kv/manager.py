@@ -258,7 +258,7 @@ class KvManager:
             if self._is_alone(prefix):
                 self._unpin_excess()
         if self._sequences is not None:  # Before it is full: little has to be moved then.
-            self._sequences.store.grow(self.cells + self._sequences.first.claims)
+            self.has_memory(self._sequences.first.claims)
         return True
 
     def free_tokens(self) -> int:
@@ -320,7 +320,12 @@ class KvManager:
         """Whether there is memory for `tokens` tokens more than are in use. If not, some is made
         where steps need not wait for it: ask again.
         """
-        return self._sequences is None or self._sequences.store.grow(self.cells + tokens)
+        if self._sequences is None:
+            return True
+        has = self._sequences.store.grow(self.cells + tokens)
+        if self._is_growing:
+            self._offloading.shrink()
+        return has
 
     # ---- copies
 
@@ -699,6 +704,7 @@ class KvManager:
         store = leaves.store
         if cells <= store.allocated_tokens:
             return
+        self._offloading.prefixes.shrink(store.most_offloaded_while_growing(cells))
         try:
             try:
                 store.make_room(cells)

@@ -92,6 +92,10 @@ class SequenceStore(Store, Protocol):
         """
         ...
 
+    def most_offloaded_while_growing(self, cells: int) -> int:
+        """What copies in plain memory may take while `make_room` makes memory for `cells` cells."""
+        ...
+
     @property
     def is_growing(self) -> bool:
         """Whether more memory is being made, so that `grow` is worth asking again."""
