@@ -323,7 +323,7 @@ class KvManager:
         if self._sequences is None:
             return True
         has = self._sequences.store.grow(self.cells + tokens)
-        if self._is_growing:
+        if self.is_growing:
             self._offloading.shrink()
         return has
 
