@@ -42,8 +42,7 @@ from hearth.backends.bench.transformers_side import (
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.native.half_packing import HalfPacking
-from hearth.backends.native.load import is_halved
+from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
@@ -127,13 +126,9 @@ class Ours:
             varlen=varlen and has_varlen(device, compute_dtype),
         )
         decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
-        load_weights(decoder, family, SafetensorsFolder(folder), device, mapped=False)
+        tiled = is_tiled(device, dtype)
+        load_weights(decoder, family, SafetensorsFolder(folder), device, tiled=tiled, mapped=False)
         threads = torch.get_num_threads()
-        packing = HalfPacking(decoder, threads) if is_halved(device, dtype) else None
-        if packing is not None:
-            began = time.perf_counter()
-            packing.settle()
-            print(f"packed in {time.perf_counter() - began:.1f} s\n")
         runner = NativeRunner(
             decoder,
             plan,
@@ -143,7 +138,6 @@ class Ours:
             threads=threads,
             batch_threads=threads,
             on_close=lambda: None,
-            packing=packing,
         )
         self._side = EngineSide(Loaded(runner, _Speechless(), _NO_INFO, {}))  # type: ignore[arg-type]
 

@@ -110,7 +110,7 @@ def main() -> None:
                 for dtype in (torch.bfloat16, torch.float32)
             ]
             work = 2 * rows * asked.outputs * asked.inputs / took / 1e9
-            is_dense = first._is_dense and rows >= packed._DENSE_ROWS
+            is_dense = not first.is_row_invariant and rows >= packed._DENSE_ROWS
             print(
                 f"| {packing} | {bits:.2f} | {rows}{'*' if is_dense else ''} | {took * 1e3:.2f} | "
                 f"{size / took / 1e9:.1f} | {work:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |",

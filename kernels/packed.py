@@ -19,9 +19,10 @@ from hearth.kernels.cpu.library import CpuLibrary, cpu_library, parts_of
 from hearth.kernels.device import multiplies_tiles
 from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
 
+_HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _DENSE_ROWS: Final = 128
-"""From so many rows on, tiles of bfloat16 are faster than sums of int8; see `TiledMatrix`. Printed
-by `benchmarks/packed.py`.
+"""From so many rows on, unpacking for a product of torch's is faster; see `TiledMatrix`. Printed by
+`benchmarks/packed.py`.
 """
 _SLICE_NUMBERS: Final = 1 << 19
 """Weights that are unpacked at a time: a megabyte."""
@@ -100,9 +101,16 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
         lengths = ", ".join(f"{part.inputs:,}" for part in parts) or "none"
         raise ValueError(f"rows of a matrix have one length, not {lengths}")
     library = cpu_library() if parts[0].weight.device.type == "cpu" else None
-    if library is not None and all(part.packing in LAYOUTS for part in parts):
+    if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
     return BlockMatrix(parts)
+
+
+def _tiled_as(part: PackedWeight) -> str:
+    """What the kernels of processors know `part` as; "" if they do not."""
+    if not part.packing:
+        return _HALVES.get(part.weight.dtype, "")
+    return part.packing if part.packing in LAYOUTS else ""
 
 
 class BlockMatrix:
@@ -141,25 +149,30 @@ class BlockMatrix:
 class TiledMatrix:
     """On a processor: in the order in which the kernels of `kernels/cpu` read it.
 
-    Many rows are multiplied in bfloat16 where the processor has tiles for it (AMX) and nothing has
-    to be exact: with weights that are unpacked into its cache, slice by slice.
+    Where nothing has to be exact, many rows are multiplied by torch, with weights that are unpacked
+    into the cache slice by slice: in bfloat16 where the processor has tiles for it (AMX), else in
+    float32 if all parts are of half precision.
     """
 
     def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
         self._library = library
         self._packed = [
-            (part.packing, library.pack(part.packing, part.weight), len(part.weight))
+            (_tiled_as(part), library.pack(_tiled_as(part), part.weight), len(part.weight))
             for part in parts
         ]
         self._parts = parts_of(self._packed)
         self._exact = exact
-        self._is_dense = not exact and multiplies_tiles()
+        self._dense_dtype: torch.dtype | None = None
+        if not exact and multiplies_tiles():
+            self._dense_dtype = torch.bfloat16
+        elif not exact and not any(part.packing for part in parts):
+            self._dense_dtype = torch.float32
         self.inputs = parts[0].inputs
         self.outputs = sum(outputs for _, _, outputs in self._packed)
 
     @property
     def is_row_invariant(self) -> bool:
-        return not self._is_dense
+        return self._dense_dtype is None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -174,8 +187,8 @@ class TiledMatrix:
         if x.shape[-1] != self.inputs:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
         rows = x.reshape(-1, self.inputs).to(torch.float32).contiguous()
-        if self._is_dense and len(rows) >= _DENSE_ROWS:
-            found = self._dense(rows)
+        if self._dense_dtype is not None and len(rows) >= _DENSE_ROWS:
+            found = self._dense(rows, self._dense_dtype)
         else:
             found = self._library.multiply(self._parts, self.outputs, rows, exact=self._exact)
         return found.view(*x.shape[:-1], self.outputs).to(x.dtype)
@@ -185,9 +198,9 @@ class TiledMatrix:
         ((packing, packed, outputs),) = self._packed
         return self._library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
 
-    def _dense(self, rows: Tensor) -> Tensor:
+    def _dense(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
         """[rows, inputs] float32 -> [rows, outputs] float32."""
-        half = rows.to(torch.bfloat16)
+        rows = rows.to(dtype)
         found = torch.empty((len(rows), self.outputs), dtype=torch.float32)
         step = max(1, _SLICE_NUMBERS // (16 * self.inputs))
         column = 0
@@ -195,9 +208,9 @@ class TiledMatrix:
             tiles = -(-outputs // 16)
             for start in range(0, tiles, step):
                 some = range(start, min(start + step, tiles))
-                weight = self._library.plain(packing, packed, self.inputs, some, torch.bfloat16)
+                weight = self._library.plain(packing, packed, self.inputs, some, dtype)
                 end = min(16 * some.stop, outputs)
                 count = end - 16 * start
-                found[:, column : column + count] = torch.mm(half, weight)[:, :count]
+                found[:, column : column + count] = torch.mm(rows, weight)[:, :count]
                 column += count
         return found

@@ -349,7 +349,6 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     """
     from hearth.backends.native.footprint import (
         PAGE,
-        half_head_bytes,
         pool_tokens,
     )
     from hearth.backends.native.kv_sizes import kv_sizes
@@ -359,9 +358,8 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     sizes = kv_sizes(folder.config, settings, page=PAGE)
     dtype = settings.dtype or folder.dtype
     weights = folder.weight_bytes(dtype)
-    head = 0 if 2 * weights > room.free_bytes else half_head_bytes(folder.config, settings, dtype)
     context = settings.context or min(trained, USUAL_CONTEXT)
-    free = int(room.free_bytes * settings.memory_fraction) - weights - head
+    free = int(room.free_bytes * settings.memory_fraction) - weights
     most = max(trained, context)
     workspace = Workspace(folder.config, settings)
 
@@ -371,7 +369,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     largest = min(sizes.tokens_in(free, most, taken), most)
     tokens = pool_tokens(settings, sizes, context)
     use = MemoryUse(
-        weights=weights + head,
+        weights=weights,
         repacked=0,
         kv=sizes.pool_bytes(tokens),
         states=0,

@@ -47,7 +47,6 @@ class EngineSide:
     """
 
     def __init__(self, loaded: Loaded) -> None:
-        loaded.settle()
         self._runner = loaded.runner
         self._piece = loaded.tokenizer.piece
         self._engine = Engine(loaded.runner, _UNHURRIED_S)

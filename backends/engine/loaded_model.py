@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hearth.backends.contract.loaded import ModelInfo
@@ -22,8 +21,6 @@ class Loaded:
     info: ModelInfo
     templates: ChatTemplates
     """The one of the settings, else the model's own; empty if it cannot chat."""
-    settle: Callable[[], object] = lambda: None
-    """Waits for work on the model that goes on beside its first steps, for those who measure."""
 
 
 def described(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -29,7 +28,7 @@ class Embedder:
 
     Args:
         own_pooling: what "model" stands for.
-        computing: entered for as long as the decoder computes.
+        use_threads: called before the decoder computes.
     """
 
     def __init__(
@@ -37,12 +36,12 @@ class Embedder:
         decoder: Decoder,
         plan: NativePlan,
         own_pooling: Pooling,
-        computing: Callable[[], AbstractContextManager[None]],
+        use_threads: Callable[[], None],
     ) -> None:
         self._decoder = decoder
         self._plan = plan
         self._own_pooling: Pooling = "mean" if own_pooling == "model" else own_pooling
-        self._computing = computing
+        self._use_threads = use_threads
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
@@ -59,8 +58,8 @@ class Embedder:
         for text in texts:
             self._check(text)
         kind = self._kind(pooling)
-        with self._computing():
-            vectors = [self._pooled(batch, kind) for batch in _batches(texts)]
+        self._use_threads()
+        vectors = [self._pooled(batch, kind) for batch in _batches(texts)]
         if not vectors:
             return np.empty((0, self._decoder.config.width), dtype=np.float32)
         return _normalized(torch.cat(vectors))
@@ -84,7 +83,7 @@ class Embedder:
                 needed_bytes=needed,
                 available_bytes=free,
             )
-        return NativeSlicedText(self._decoder, plan, text, self._kind(pooling), self._computing)
+        return NativeSlicedText(self._decoder, plan, text, self._kind(pooling), self._use_threads)
 
     def _kind(self, pooling: Pooling) -> Pooling:
         return self._own_pooling if pooling == "model" else pooling
@@ -116,7 +115,7 @@ class NativeSlicedText:
 
     Args:
         pooling: not "model".
-        computing: entered for as long as the decoder computes.
+        use_threads: called before the decoder computes.
     """
 
     is_ready = True
@@ -127,14 +126,14 @@ class NativeSlicedText:
         plan: NativePlan,
         text: Sequence[int],
         pooling: Pooling,
-        computing: Callable[[], AbstractContextManager[None]],
+        use_threads: Callable[[], None],
     ) -> None:
         self._most = plan.max_batch_tokens
         self._decoder = decoder
         self._device = plan.device
         self._text = text
         self._pooling = pooling
-        self._computing = computing
+        self._use_threads = use_threads
         self._attention: SlicedAttention | None = SlicedAttention(decoder.config, len(text))
         self._start = 0
         self._mean = torch.zeros(decoder.config.width, device=plan.device)
@@ -153,8 +152,8 @@ class NativeSlicedText:
         self._attention.advance(len(part))
         ids = torch.tensor(part, device=self._device)
         positions = torch.arange(self._start, end, device=self._device)
-        with self._computing():
-            hidden = self._decoder(ids, positions, self._attention).float()
+        self._use_threads()
+        hidden = self._decoder(ids, positions, self._attention).float()
         self._start = end
         is_complete = end == len(self._text)
         if self._pooling == "mean":

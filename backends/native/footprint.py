@@ -38,7 +38,6 @@ START_TOKENS: Final = 4096
 """First size of a pool that grows on a GPU."""
 _GROWTH: Final = 1.5
 """While a pool doubles, the largest of its tensors is there twice."""
-_HALF_BYTES: Final = 2
 
 
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
@@ -73,8 +72,6 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
     )
     weights = weight_bytes(stored, dtype, packed=packed)
-    if not (packed or is_mapped(weights)):
-        weights += half_head_bytes(config, settings, dtype)
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
     workspace = Workspace(config, settings)
@@ -173,13 +170,3 @@ def is_mapped(weight_bytes: int) -> bool:
 def is_on_gpu(settings: ModelSettings) -> bool:
     """Whether the native runner takes a GPU."""
     return settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
-
-
-def half_head_bytes(config: ModelConfig, settings: ModelSettings, dtype: Dtype) -> int:
-    """Of the output matrix where matrices of half precision are packed (`half_packing`) and it is
-    the embedding too, of which rows are read: it is there twice then. Processors that need no such
-    matrices take less than this says.
-    """
-    if not config.tied or dtype == "f32" or settings.deterministic or is_on_gpu(settings):
-        return 0
-    return _HALF_BYTES * config.vocab_size * config.width

@@ -17,17 +17,15 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.loaded_model import Loaded, described
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.machine.threads import fastest_threads, usable_cores, usable_threads
+from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.footprint import (
     MAX_SESSIONS,
-    half_head_bytes,
     is_mapped,
     least_bytes,
     packed_types,
 )
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.model_folder import (
     as_stored,
     most_common_kind,
@@ -53,7 +51,6 @@ from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import multiplied
-from hearth.kernels.half_matrix import has_half_matrices
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
@@ -70,8 +67,6 @@ from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.stored import STAYS_PACKED
 
 NAME = "native"
-_PACKING_S = 1.0
-"""Loading waits so long for matrices of half precision; the rest is packed between steps."""
 _NAMES: Mapping[torch.dtype, Dtype] = {
     torch.float32: "f32",
     torch.float16: "f16",
@@ -207,14 +202,10 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
     )
     held_bytes = weight_bytes(stored, _NAMES[dtype], packed=packed)
     mapped = is_mapped(held_bytes)
-    # What stays packed or over its file does so because memory is short.
-    has_room = not (packed or mapped)
-    halved = is_halved(device, dtype) and has_room and not settings.deterministic
-    if halved:
-        held_bytes += half_head_bytes(config, settings, _NAMES[dtype])
+    tiled = is_tiled(device, dtype) and not mapped
     # The kernels of processors take float32, and give it.
-    is_tiled = not on_gpu and bool(packed & multiplied())
-    compute_dtype = torch.float32 if is_tiled else _compute_dtype(config, device, dtype)
+    has_kernels = tiled or (not on_gpu and bool(packed & multiplied()))
+    compute_dtype = torch.float32 if has_kernels else _compute_dtype(config, device, dtype)
     plan = plan_memory(
         settings,
         config,
@@ -234,15 +225,13 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         device,
         packed=packed,
         exact=settings.dtype == "f32" or settings.deterministic,
+        tiled=tiled,
         mapped=mapped,
     )
     if plan.deterministic:
         make_deterministic(decoder)
     threads, batch_threads = _thread_counts(settings, decoder, device)
     torch.set_num_threads(threads)
-    packing = HalfPacking(decoder, usable_threads()) if halved else None
-    if packing is not None:
-        packing.settle(_PACKING_S)
     runner = NativeRunner(
         decoder,
         plan,
@@ -252,7 +241,6 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         threads=threads,
         batch_threads=batch_threads,
         on_close=source.file.close,
-        packing=packing,
     )
     templates = templates_of(settings, source.templates)
     info = ModelInfo(
@@ -286,8 +274,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         longest_token_bytes=source.longest_token_bytes,
     )
     info = described(info, runner, source.tokenizer, templates)
-    loaded = Loaded(runner, source.tokenizer, info, templates)
-    return loaded if packing is None else replace(loaded, settle=packing.settle)
+    return Loaded(runner, source.tokenizer, info, templates)
 
 
 def _thread_counts(
@@ -354,10 +341,12 @@ def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> to
     return _DTYPES[settings.dtype or own_dtype(source.file.stored.values())]
 
 
-def is_halved(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether matrices of `dtype` are worth packing (`HalfPacking`)."""
+def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether matrices of `dtype` are for the processor's kernels: half precision where it has no
+    instructions for it.
+    """
     is_half = device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
-    return is_half and not devices.multiplies(device, dtype) and has_half_matrices()
+    return is_half and not devices.multiplies(device, dtype) and bool(multiplied())
 
 
 def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
-from hearth.backends.native.half_packing import HalfPacking
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import step_result
@@ -41,7 +39,6 @@ class NativeRunner:
         batch_threads: for steps with prefill.
         own_pooling: of vectors, as the model was trained; "model" stands for it.
         on_close: frees the weights' files.
-        packing: goes on beside the steps; None: nothing is to be packed.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class NativeRunner:
         threads: int,
         batch_threads: int,
         on_close: Callable[[], None],
-        packing: HalfPacking | None = None,
     ) -> None:
         self._decoder = decoder
         self._config: ModelConfig = decoder.config
@@ -63,7 +59,6 @@ class NativeRunner:
         self._threads, self._batch_threads = threads, batch_threads
         self._using = (0, 0)
         self._on_close = on_close
-        self._packing = packing
         self._pool = KvPool(
             decoder.config,
             page=plan.page,
@@ -82,7 +77,7 @@ class NativeRunner:
             step_tokens=plan.max_batch_tokens,
         )
         self.background = None
-        self._embedder = Embedder(decoder, plan, own_pooling, self._computing_texts)
+        self._embedder = Embedder(decoder, plan, own_pooling, self._use_batch_threads)
         self._info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
             context=plan.context,
@@ -131,8 +126,7 @@ class NativeRunner:
             return StepResult({})
         tokens = self._tokens([token for row in rows for token in row.tokens])
         try:
-            with self._computing():
-                return self._forward(rows, tokens)
+            return self._forward(rows, tokens)
         except torch.OutOfMemoryError as error:
             raise Busy(
                 "The device has no memory for this step.",
@@ -163,19 +157,11 @@ class NativeRunner:
 
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
-        if self._packing is not None:
-            self._packing.close()
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 
-    def _computing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._packing is None else self._packing.step()
-
-    @contextmanager
-    def _computing_texts(self) -> Iterator[None]:
+    def _use_batch_threads(self) -> None:
         self._use_threads(self._batch_threads)
-        with self._computing():
-            yield
 
     def _not_a_reranker(self) -> UnsupportedParameter:
         return UnsupportedParameter(

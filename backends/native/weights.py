@@ -57,6 +57,7 @@ def load_weights(
     *,
     packed: Set[str] = STAYS_PACKED,
     exact: bool = False,
+    tiled: bool = False,
     mapped: bool = True,
     verify: bool = False,
     progress: Progress = lambda done, total: None,
@@ -68,6 +69,8 @@ def load_weights(
         file: a GGUF or safetensors; it may be closed afterwards.
         device: where the weights shall be.
         packed: types whose matrices stay packed; others get the decoder's dtype.
+        tiled: the decoder's dtype is half precision, and such matrices are for the processor's
+            kernels, too.
         exact: packed matrices are multiplied as `kernels.packed.prepare` says.
         mapped: tensors that need no change stay over the file on a processor; otherwise they are
             read into memory of our own, which has large pages.
@@ -81,7 +84,7 @@ def load_weights(
     is_gguf = isinstance(file, GgufTensorFile)
     inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
     loader = _Loader(
-        decoder, file, device, packed=packed, exact=exact, mapped=mapped, verify=verify
+        decoder, file, device, packed=packed, exact=exact, tiled=tiled, mapped=mapped, verify=verify
     )
     needed = {name for one in inventory.wanted.values() for name in one.stored}
     total = sum(file.stored[name].nbytes for name in needed)
@@ -113,6 +116,7 @@ class _Loader:
         *,
         packed: Set[str],
         exact: bool,
+        tiled: bool,
         mapped: bool,
         verify: bool,
     ) -> None:
@@ -121,6 +125,7 @@ class _Loader:
         self._device = device
         self._packed = packed
         self._exact = exact
+        self._tiled = tiled
         self._mapped = mapped
         self._verify = verify
         self._tensors: dict[str, Tensor] = {}
@@ -142,7 +147,8 @@ class _Loader:
     def _stays_packed(self, module: nn.Module, wanted: dict[str, Wanted]) -> bool:
         if not isinstance(module, nn.Linear | ExpertMatrix | Embedding):
             return False
-        return any(self._packing(part, None) in self._packed for part in wanted["weight"].choice)
+        kinds = (self._packing(part, None) for part in wanted["weight"].choice)
+        return self._tiled or any(kind in self._packed for kind in kinds)
 
     def _packed_module(self, module: nn.Module, weight: Wanted, bias: Tensor | None) -> nn.Module:
         if isinstance(module, ExpertMatrix):

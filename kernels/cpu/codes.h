@@ -13,7 +13,7 @@
 typedef struct { const uint8_t *heads, *codes; } Tile;
 
 HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile) {
-  const uint8_t *start = packed + tile * tile_bytes(layout_of(kind), inputs);
+  const uint8_t *start = packed + tile * tile_bytes(kind, inputs);
   return (Tile){start, start + heads_bytes(layout_of(kind), inputs)};
 }
 

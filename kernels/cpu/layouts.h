@@ -7,7 +7,7 @@
  *
  * Codes of a run, in bits of `low` and `high`, are planes of 64 bytes a bit: 4 bits are 4 lines, unit
  * u in line u / 2 and nibble u % 2; 2 bits are 2 lines, unit u in line u / 4 and field u % 4; 8 bits
- * are 8 lines; a high bit is one line, unit u in bit u. Nothing is requantized: codes and scales are
+ * are 8 lines; a high bit is one line, unit u in bit u. Numbers of half precision are as they are. Nothing is requantized: codes and scales are
  * those of the file. Source of the formats: ggml's ggml-common.h and ggml-quants.c.
  */
 #ifndef HEARTH_LAYOUTS_H
@@ -26,8 +26,9 @@ enum { TILE = 16, RUN = 32, UNIT = 4, UNITS = RUN / UNIT, LINE = 64 };
 
 /* In the order of `LAYOUTS` in layouts.py. */
 typedef enum {
-  Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, KINDS
+  Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS, BF16, F16, KINDS
 } Kind;
+/* Of blocks; BF16 and F16 are plain: a tile of them holds 16 outputs of each input. */
 #define EACH_KIND(DO) \
   DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4) \
   DO(Q2_K) DO(Q3_K) DO(Q4_K) DO(Q5_K) DO(Q6_K) DO(IQ4_XS)
@@ -50,6 +51,8 @@ typedef struct {
   ScaleForm scale;
   int minimum;     /* 0: none; 1: a minimum is added; -1: it is taken away */
 } Layout;
+
+INLINE int is_plain(Kind kind) { return kind >= BF16; }
 
 INLINE Layout layout_of(Kind kind) {
   switch (kind) {
@@ -86,8 +89,9 @@ INLINE int64_t heads_bytes(Layout about, int64_t inputs) {
   return aligned(inputs / (RUN * about.runs) * head_bytes(about));
 }
 
-INLINE int64_t tile_bytes(Layout about, int64_t inputs) {
-  return heads_bytes(about, inputs) + inputs / RUN * run_bytes(about);
+INLINE int64_t tile_bytes(Kind kind, int64_t inputs) {
+  if (is_plain(kind)) return aligned(2 * TILE * inputs);
+  return heads_bytes(layout_of(kind), inputs) + inputs / RUN * run_bytes(layout_of(kind));
 }
 
 /* Tables, `zero` added. */

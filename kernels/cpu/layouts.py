@@ -11,7 +11,9 @@ LAYOUTS: Final = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
 )
-"""GGUF types, in the order of `Kind` in layouts.h."""
+"""GGUF types of blocks, in the order of `Kind` in layouts.h."""
+HALVES: Final = ("BF16", "F16")
+"""Numbers of half precision, which come after them."""
 FORCE: Final = "HEARTH_CPU_KERNELS"
 """Environment: a set of instructions to use instead of the best one, or "off"."""
 

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import library_path, version
-from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, multiplied
+from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
 
 log = logging.getLogger(__name__)
 
 Instructions = Literal["plain", "avx2", "avx512"]
 _SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512")
+_KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
 _FAULTS: Final = {
     1: "out of memory",
     2: "an unknown type",
@@ -80,18 +81,20 @@ class CpuLibrary:
         return _SETS[self._set]
 
     def pack(self, packing: str, rows: Tensor) -> Tensor:
-        """GGUF rows in the order in which they are multiplied.
+        """Rows in the order in which they are multiplied.
 
         Args:
-            packing: one of `LAYOUTS`.
-            rows: [outputs, bytes of a row] uint8, on the processor.
+            packing: one of `LAYOUTS` or `HALVES`.
+            rows: [outputs, bytes of a row] uint8, or [outputs, inputs] of half precision, on the
+                processor.
 
         Returns:
             [bytes] uint8, for all functions here. What a row holds is there exactly.
         """
-        kind = LAYOUTS.index(packing)
+        kind = _KINDS[packing]
         rows = rows.contiguous()
-        outputs, inputs = len(rows), _inputs(packing, rows)
+        outputs = len(rows)
+        inputs = rows.shape[1] if packing in HALVES else _inputs(packing, rows)
         packed = torch.empty(
             self._library.hearth_packed_bytes(kind, outputs, inputs), dtype=torch.uint8
         )
@@ -107,7 +110,7 @@ class CpuLibrary:
             outputs: of all parts.
             x: [rows, inputs] float32, contiguous.
             exact: activations stay float32; otherwise they are rounded to int8 with a scale for
-                each 32 of a row.
+                each 32 of a row, but for parts of half precision.
 
         Returns:
             [rows, outputs] float32. A row's result has the same bits for any number of rows.
@@ -136,7 +139,7 @@ class CpuLibrary:
         out = torch.empty((inputs, 16 * len(tiles)), dtype=dtype)
         _check(
             self._library.hearth_plain(
-                *(LAYOUTS.index(packing), packed.data_ptr(), inputs, tiles.start, tiles.stop),
+                *(_KINDS[packing], packed.data_ptr(), inputs, tiles.start, tiles.stop),
                 *(out.data_ptr(), dtype == torch.bfloat16, self._set),
             )
         )
@@ -154,7 +157,7 @@ class CpuLibrary:
         wanted = wanted.contiguous()
         _check(
             self._library.hearth_rows(
-                *(LAYOUTS.index(packing), packed.data_ptr(), outputs, inputs),
+                *(_KINDS[packing], packed.data_ptr(), outputs, inputs),
                 *(wanted.data_ptr(), len(wanted), out.data_ptr()),
             )
         )
@@ -166,8 +169,7 @@ def parts_of(packed: Sequence[tuple[str, Tensor, int]]) -> ctypes.Array[Part]:
     live as long as the result.
     """
     made = [
-        Part(tensor.data_ptr(), outputs, LAYOUTS.index(packing))
-        for packing, tensor, outputs in packed
+        Part(tensor.data_ptr(), outputs, _KINDS[packing]) for packing, tensor, outputs in packed
     ]
     return (Part * len(made))(*made)
 

@@ -38,7 +38,8 @@ static int64_t tiles_of(int64_t outputs) { return (outputs + TILE - 1) / TILE; }
 
 static int is_wrong(int32_t kind, int64_t inputs) {
   if (kind < 0 || kind >= KINDS) return NO_KIND;
-  return inputs <= 0 || inputs % (layout_of((Kind)kind).runs * RUN) ? NO_SHAPE : OK;
+  const int multiple = is_plain((Kind)kind) ? 1 : layout_of((Kind)kind).runs * RUN;
+  return inputs <= 0 || inputs % multiple ? NO_SHAPE : OK;
 }
 
 /* The best set of instructions of this processor. */
@@ -69,7 +70,7 @@ static Tiles tiles_for(int32_t instructions) {
 /* Bytes of `outputs` packed rows; 0 for what cannot be packed. */
 EXPORT int64_t hearth_packed_bytes(int32_t kind, int64_t outputs, int64_t inputs) {
   if (is_wrong(kind, inputs)) return 0;
-  return tiles_of(outputs) * tile_bytes(layout_of((Kind)kind), inputs);
+  return tiles_of(outputs) * tile_bytes((Kind)kind, inputs);
 }
 
 typedef struct {
@@ -107,7 +108,7 @@ INLINE void put_scales(Layout about, uint8_t *head, int output, const Block *blo
 
 INLINE void pack_kind(Kind kind, const Packing *job, int64_t begin, int64_t end) {
   const Layout about = layout_of(kind);
-  const int64_t size = tile_bytes(about, job->inputs), blocks = job->inputs / (RUN * about.runs);
+  const int64_t size = tile_bytes(kind, job->inputs), blocks = job->inputs / (RUN * about.runs);
   for (int64_t tile = begin; tile < end; tile++) {
     uint8_t *heads = job->packed + tile * size, *codes = heads + heads_bytes(about, job->inputs);
     memset(heads, 0, size); /* Outputs that fill up the last tile have scales of zero. */
@@ -126,16 +127,30 @@ INLINE void pack_kind(Kind kind, const Packing *job, int64_t begin, int64_t end)
   }
 }
 
+/* Numbers of half precision. */
+static void pack_plain(const Packing *job, int64_t begin, int64_t end) {
+  const uint16_t *rows = (const uint16_t *)job->rows;
+  for (int64_t tile = begin; tile < end; tile++) {
+    uint16_t *to = (uint16_t *)(job->packed + tile * tile_bytes(job->kind, job->inputs));
+    const int64_t left = job->outputs - tile * TILE;
+    const int count = left < TILE ? (int)left : TILE;
+    memset(to, 0, tile_bytes(job->kind, job->inputs));
+    for (int output = 0; output < count; output++)
+      for (int64_t input = 0; input < job->inputs; input++)
+        to[TILE * input + output] = rows[(tile * TILE + output) * job->inputs + input];
+  }
+}
+
 static void pack_tiles(int64_t begin, int64_t end, void *context) {
   const Packing *job = context;
 #define PACK(name) case name: pack_kind(name, job, begin, end); break;
   switch (job->kind) {
     EACH_KIND(PACK)
-    default: break;
+    default: pack_plain(job, begin, end);
   }
 }
 
-/* GGUF rows [outputs, bytes of a row] into `packed`. */
+/* GGUF rows [outputs, bytes of a row], or rows of half precision, into `packed`. */
 EXPORT int32_t hearth_pack(int32_t kind, const uint8_t *rows, int64_t outputs, int64_t inputs, uint8_t *packed) {
   const int wrong = is_wrong(kind, inputs);
   if (wrong) return wrong;
@@ -175,7 +190,7 @@ static void multiply(int64_t begin, int64_t end, void *context) {
         const int64_t left = part->outputs - tile * TILE;
         const int count = left < TILE ? (int)left : TILE;
         float *y = job->y + row * job->outputs + column + tile * TILE;
-        if (job->is_wide)
+        if (job->is_wide || is_plain((Kind)part->kind))
           job->tiles.wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
                                        last - row, y, job->outputs);
         else
@@ -189,21 +204,24 @@ static void multiply(int64_t begin, int64_t end, void *context) {
 
 /* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
  *
- * `is_wide`: activations stay float32; otherwise they are int8 with a scale for each 32 of a row.
+ * `is_wide`: activations stay float32; otherwise they are int8 with a scale for each 32 of a row, but for parts
+ * of half precision.
  */
 EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows,
                                float *y, int32_t is_wide, int32_t instructions) {
   Product job = {tiles_for(instructions), parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
   int64_t tiles = 0;
+  int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
   for (int64_t index = 0; index < count; index++) {
     const int wrong = is_wrong(parts[index].kind, inputs);
     if (wrong) return wrong;
     tiles += tiles_of(parts[index].outputs);
     job.outputs += parts[index].outputs;
+    is_quantized |= !is_wide && !is_plain((Kind)parts[index].kind);
   }
   uint8_t *room = NULL;
-  if (!is_wide) {
+  if (is_quantized) {
     const int64_t padded = (rows + TILE - 1) / TILE * TILE, runs = padded * (inputs / RUN);
     room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
     if (!room) return NO_MEMORY;
@@ -281,9 +299,16 @@ EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs,
   const Layout about = layout_of((Kind)kind);
   for (int64_t index = 0; index < count; index++, out += inputs) {
     if (wanted[index] < 0 || wanted[index] >= outputs) return NO_SHAPE;
-    const uint8_t *heads = packed + wanted[index] / TILE * tile_bytes(about, inputs);
-    const uint8_t *codes = heads + heads_bytes(about, inputs);
+    const uint8_t *heads = packed + wanted[index] / TILE * tile_bytes((Kind)kind, inputs);
     const int output = (int)(wanted[index] % TILE);
+    if (is_plain((Kind)kind)) {
+      for (int64_t input = 0; input < inputs; input++) {
+        const uint8_t *half = heads + 2 * (TILE * input + output);
+        out[input] = kind == F16 ? from_f16(half) : from_bits((uint32_t)(half[0] | half[1] << 8) << 16);
+      }
+      continue;
+    }
+    const uint8_t *codes = heads + heads_bytes(about, inputs);
     for (int64_t group = 0; group < inputs / about.group; group++) {
       const int64_t run = group * about.group / RUN;
       const uint8_t *head = heads + run / about.runs * head_bytes(about);

@@ -9,7 +9,7 @@
  *   LANE_BYTE(v, j)              byte j of each lane
  *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
  *   LOAD_F16 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
- *   STORE_BF16(p, v)
+ *   LOAD_BF16(p) STORE_BF16(p, v)        W numbers of bfloat16, as floats
  *   TILES                        the name of the table of functions
  *
  * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
@@ -85,6 +85,28 @@ UNROLL
     STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));
 }
 
+/* The same with a tile of half precision, and any number of inputs. */
+HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, int64_t inputs, const float *x, float *out) {
+  VF sum[4][UNIT];
+  EACH_ROW
+    for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
+  int64_t input = 0;
+  for (; input + UNIT <= inputs; input += UNIT) {
+    UNROLL
+    for (int j = 0; j < UNIT; j++) {
+      const uint8_t *place = tile + 2 * (TILE * (input + j) + lane);
+      VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+      EACH_ROW sum[m][j] = FMA(weight, SET_F(x[m * inputs + input + j]), sum[m][j]);
+    }
+  }
+  for (; input < inputs; input++) {
+    const uint8_t *place = tile + 2 * (TILE * input + lane);
+    VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+    EACH_ROW sum[m][0] = FMA(weight, SET_F(x[m * inputs + input]), sum[m][0]);
+  }
+  EACH_ROW STORE_F(out + m * TILE, ADD_F(ADD_F(sum[m][0], sum[m][1]), ADD_F(sum[m][2], sum[m][3])));
+}
+
 HERE void store_rows(const float *found, const int rows, int count, float *y, int64_t stride) {
   EACH_ROW __builtin_memcpy(y + m * stride, found + m * TILE, sizeof(float) * count);
 }
@@ -108,7 +130,10 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
   const Tile at = tile_at(kind, packed, inputs, tile);
 #define ROWS(n)                                                                   \
   for (; rows >= n; rows -= n, x += n * inputs, y += n * stride) {                \
-    for (int lane = 0; lane < TILE; lane += W) wide_rows(kind, n, at, lane, inputs, x, found + lane); \
+    for (int lane = 0; lane < TILE; lane += W) {                                  \
+      if (is_plain(kind)) half_rows(kind, n, at.heads, lane, inputs, x, found + lane); \
+      else wide_rows(kind, n, at, lane, inputs, x, found + lane);                 \
+    }                                                                             \
     store_rows(found, n, count, y, stride);                                       \
   }
   ROWS(4) ROWS(2) ROWS(1)
@@ -120,6 +145,16 @@ HERE void plain_tile(Kind kind, const uint8_t *packed, int64_t tile, int64_t inp
   const Layout about = layout_of(kind);
   const int per_run = RUN / about.group, units = about.group / UNIT;
   const Tile at = tile_at(kind, packed, inputs, tile);
+  if (is_plain(kind)) {
+    for (int64_t input = 0; input < inputs; input++)
+      for (int lane = 0; lane < TILE; lane += W) {
+        const uint8_t *place = at.heads + 2 * (TILE * input + lane);
+        VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+        if (is_bf16) STORE_BF16((uint16_t *)out + input * stride + lane, weight);
+        else STORE_F((float *)out + input * stride + lane, weight);
+      }
+    return;
+  }
   for (int64_t run = 0; run < inputs / RUN; run++) {
     const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
     for (int lane = 0; lane < TILE; lane += W) {
@@ -145,11 +180,12 @@ UNROLL
 }
 
 /* Of the kinds, each compiled for itself. */
-#define KIND(kind)                                                                                                  \
+#define DOT_OF(kind)                                                                                                \
   TARGET static void dot_##kind(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,    \
                                 int64_t end, float *y, int64_t stride) {                                            \
     dot_tile(kind, packed, tile, count, x, row, end, y, stride);                                                    \
-  }                                                                                                                 \
+  }
+#define OTHERS_OF(kind)                                                                                             \
   TARGET static void wide_##kind(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,    \
                                  int64_t rows, float *y, int64_t stride) {                                          \
     wide_tile(kind, packed, tile, count, inputs, x, rows, y, stride);                                               \
@@ -158,7 +194,8 @@ UNROLL
                                   int is_bf16) {                                                                    \
     plain_tile(kind, packed, tile, inputs, out, stride, is_bf16);                                                   \
   }
-EACH_KIND(KIND)
+EACH_KIND(DOT_OF)
+EACH_KIND(OTHERS_OF) OTHERS_OF(BF16) OTHERS_OF(F16)
 
 /* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
 TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
@@ -201,4 +238,9 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
 #define DOT(kind) [kind] = dot_##kind,
 #define WIDE(kind) [kind] = wide_##kind,
 #define PLAIN(kind) [kind] = plain_##kind,
-const Tiles TILES = {{EACH_KIND(DOT)}, {EACH_KIND(WIDE)}, {EACH_KIND(PLAIN)}, quantize_rows};
+const Tiles TILES = {
+    {EACH_KIND(DOT)},
+    {EACH_KIND(WIDE) WIDE(BF16) WIDE(F16)},
+    {EACH_KIND(PLAIN) PLAIN(BF16) PLAIN(F16)},
+    quantize_rows,
+};

@@ -31,6 +31,8 @@
 #define LOAD_U8(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_I8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_E8M0(p) power_of(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
+#define LOAD_BF16(p) \
+  _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
 #define STORE_BF16(p, v) store_bf16(p, v)
 #define TILES tiles_avx2
 

@@ -29,6 +29,8 @@
 #define LOAD_U8(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p))))
 #define LOAD_I8(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p))))
 #define LOAD_E8M0(p) power_of(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(p))))
+#define LOAD_BF16(p) \
+  _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
 #define STORE_BF16(p, v) store_bf16(p, v)
 #define TILES tiles_avx512
 

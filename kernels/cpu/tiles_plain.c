@@ -39,6 +39,7 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define LOAD_U8(p) ((FloatLanes){(p)[0], (p)[1], (p)[2], (p)[3]})
 #define LOAD_I8(p) ((FloatLanes){(int8_t)(p)[0], (int8_t)(p)[1], (int8_t)(p)[2], (int8_t)(p)[3]})
 #define LOAD_E8M0(p) ((FloatLanes){power_of((p)[0]), power_of((p)[1]), power_of((p)[2]), power_of((p)[3])})
+#define LOAD_BF16(p) load_bf16(p)
 #define STORE_BF16(p, v) store_bf16(p, v)
 #define TILES tiles_plain
 
@@ -81,6 +82,12 @@ static inline FloatLanes load_f16(const uint8_t *place) {
   FloatLanes found;
   for (int i = 0; i < 4; i++) found[i] = from_f16(place + 2 * i);
   return found;
+}
+
+static inline FloatLanes load_bf16(const uint8_t *place) {
+  BitLanes bits;
+  for (int i = 0; i < 4; i++) bits[i] = (uint32_t)(place[2 * i] | place[2 * i + 1] << 8) << 16;
+  return (FloatLanes)bits;
 }
 
 static inline void store_bf16(uint16_t *place, FloatLanes value) {

@@ -13,7 +13,7 @@ from torch.nn import functional
 from hearth.kernels import packed, packed_linear
 from hearth.kernels.blocks import block_of, packings, scale_offsets
 from hearth.kernels.cpu.build_library import build, is_current, library_path
-from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, multiplied
+from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
 from hearth.kernels.cpu.library import CpuLibrary, Instructions, cpu_library
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
 
@@ -33,6 +33,11 @@ def drawn(packing: str, rows: int, inputs: int, seed: int = 0) -> PackedWeight:
     if packing == "MXFP4":
         blocks[:, :, 0] = rng.integers(0, 128, blocks.shape[:2])
     return PackedWeight(torch.from_numpy(blocks.reshape(rows, -1)), packing)
+
+
+def half(kind: str, rows: int, inputs: int) -> PackedWeight:
+    dtype = {"BF16": torch.bfloat16, "F16": torch.float16}[kind]
+    return PackedWeight(torch.randn(rows, inputs, generator=torch.Generator()).to(dtype))
 
 
 def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
@@ -84,7 +89,7 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
     x = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(fresh_seed))
     for exact, limit in ((True, 1e-5), (False, 5e-4)):
         matrix = TiledMatrix(library, [weight], exact=exact)
-        matrix._is_dense = False
+        matrix._dense_dtype = None
         whole = matrix.matmul(x)
         for rows in ROWS:
             found = matrix.matmul(x[:rows])
@@ -92,6 +97,36 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
             assert torch.equal(found, whole[:rows]) and torch.equal(
                 matrix.matmul(x[-rows:]), whole[-rows:]
             )
+
+
+@pytest.mark.parametrize("inputs", [1, 30, 515])
+@pytest.mark.parametrize("kind", HALVES)
+def test_half_precision_is_multiplied_as_it_is(
+    kind: str, inputs: int, library: CpuLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, in whatever number of rows; beyond some by torch, where bits do not matter."""
+    weight = half(kind, 37, inputs)
+    plain, x = weight.unpacked(torch.float32), torch.randn(max(ROWS), inputs)
+    matrix = TiledMatrix(library, [weight], exact=True)
+    whole = matrix.matmul(x)
+    assert error(whole, x, plain) < 1e-12
+    for rows in ROWS:
+        assert torch.equal(matrix.matmul(x[:rows]), whole[:rows])
+    assert torch.equal(matrix.rows(torch.tensor([36, 0]), torch.float32), plain[[36, 0]])
+    monkeypatch.setattr(packed, "multiplies_tiles", lambda: False)
+    quick = TiledMatrix(library, [weight], exact=False)
+    assert error(quick.matmul(x), x, plain) < 1e-12 and not quick.is_row_invariant
+    with pytest.raises(ValueError, match="shape"):
+        matrix.rows(torch.tensor([37]), torch.float32)
+
+
+def test_packed_rows_over_rows_of_half_precision(library: CpuLibrary) -> None:
+    parts = [drawn("Q4_K", 20, 256), half("F16", 5, 256)]
+    matrix, x = TiledMatrix(library, parts, exact=False), torch.randn(9, 256)
+    matrix._dense_dtype = None
+    plain = torch.cat([part.unpacked(torch.float32) for part in parts])
+    found = matrix.matmul(x)
+    assert error(found, x, plain) < 5e-4 and error(found[:, 20:], x, plain[20:]) < 1e-12
 
 
 @pytest.mark.parametrize("rows", [1, 20])

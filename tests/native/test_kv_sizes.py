@@ -12,7 +12,7 @@ import torch
 from hearth.app.library.fit import Room, fit_of_folder
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.native.footprint import PAGE, half_head_bytes, needed_bytes
+from hearth.backends.native.footprint import PAGE, needed_bytes
 from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
 from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.native.plan import NativePlan, plan_memory
@@ -157,7 +157,6 @@ def test_what_a_context_needs_is_said_where_it_does_not_fit(kind: str, tmp_path:
     settings = ModelSettings(context=2000, max_sessions=2, memory_fraction=1.0)
     folder = read_model_folder(path)
     weights = folder.weight_bytes(folder.dtype)
-    weights += half_head_bytes(folder.config, settings, folder.dtype)
     needed = needed_bytes(path, settings)
     with pytest.raises(DoesNotFit) as caught:
         planned(folder.config, settings, needed - 1, weight_bytes=weights)
@@ -187,7 +186,7 @@ def test_fit_says_the_same(kind: str, tmp_path: Path) -> None:
     room = Room(free_bytes=needed, total_bytes=1 << 40)
     fit = fit_of_folder(folder, settings, room)
     assert fit.use.kv + fit.use.weights + fit.use.compute == needed
-    assert (fit.use.weights > folder.weight_bytes(folder.dtype)) == folder.config.tied
+    assert fit.use.weights == folder.weight_bytes(folder.dtype)
     assert fit.largest_context == 4096
     less = fit_of_folder(folder, settings, replace(room, free_bytes=needed - fit.use.kv // 3))
     assert less.state == "cannot" and 0 < less.largest_context < 4096

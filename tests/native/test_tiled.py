@@ -1,0 +1,85 @@
+"""Weights of half precision on processors that have no instructions for it: for kernels of our own,
+and computed with as they are stored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from driven import Driven
+from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.native import load
+from hearth.backends.native.load import is_tiled
+from hearth.backends.native.models.packed import PackedLinear
+from hearth.kernels import device as devices
+from hearth.kernels.cpu.layouts import FORCE
+from loaded_weights import CPU, load_folder
+from native_decoders import logits_of
+from native_runners import advance
+from tiny_checkpoints import FAMILIES, tiny_checkpoint
+from tiny_folders import Tensors, rewrite, tiny_folder
+
+TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def in_bfloat16(stored: Tensors) -> None:
+    stored.update({name: one.bfloat16() for name, one in stored.items() if one.is_floating_point()})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_computes_with_the_numbers_that_are_stored(
+    family: str, tmp_path: Path
+) -> None:
+    folder = rewrite(tiny_checkpoint(family, tmp_path), in_bfloat16)
+    expected = logits_of(load_folder(folder)[0], TEXT)
+    half = torch.bfloat16
+    decoder, report = load_folder(folder, half, activations=torch.float32, tiled=True, exact=True)
+    assert any(isinstance(one, PackedLinear) for one in decoder.modules())
+    assert not any(isinstance(one, torch.nn.Linear) for one in decoder.modules())
+    assert (logits_of(decoder, TEXT) - expected).abs().max() < 1e-4
+    assert report.weight_bytes < 1.2 * load_folder(folder, half)[1].weight_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_packed"),
+    [({"dtype": "bf16"}, True), ({"dtype": "f32"}, False), ({"deterministic": True}, True)],
+)
+def test_a_loaded_model(
+    settings: dict[str, object], is_packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "multiplies", lambda device, dtype: dtype == torch.float32)
+    folder = rewrite(tiny_folder("qwen2", tmp_path / "tiny"), in_bfloat16)
+    chosen = ModelSettings(threads=1, batch_threads=1, context=64, **settings)  # type: ignore[arg-type]
+    threads = torch.get_num_threads()
+    logits = []
+    for kernels in ("", "off"):
+        monkeypatch.setenv(FORCE, kernels)
+        model = load.open_model(ModelSpec(str(folder), settings=chosen))
+        try:
+            logits.append(advance(Driven(model.runner), 0, TEXT))
+            modules = model.runner._decoder.modules()  # type: ignore[attr-defined]
+            found = any(isinstance(one, PackedLinear) for one in modules)
+            assert found == (is_packed and not kernels)
+            assert model.runner.embed([TEXT], "mean").shape[0] == 1
+        finally:
+            model.runner.close()
+            torch.set_num_threads(threads)
+    assert abs(logits[0] - logits[1]).max() < 0.05 * abs(logits[1]).max()
+
+
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_they_are_for_processors_without_instructions(
+    has_instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        devices, "multiplies", lambda device, dtype: has_instructions or dtype == torch.float32
+    )
+    for dtype in (torch.float16, torch.bfloat16):
+        assert is_tiled(CPU, dtype) != has_instructions
+        assert not is_tiled(torch.device("cuda"), dtype)
+    assert not is_tiled(CPU, torch.float32)
+    monkeypatch.setenv(FORCE, "off")
+    assert not is_tiled(CPU, torch.float16)
