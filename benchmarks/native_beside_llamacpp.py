@@ -4,8 +4,8 @@
         [--rounds 3] [--json RESULT.json]
 
 Each round asks `hearth bench` for a prefill of 512 tokens, and for sessions that decode 32 tokens
-at the same time behind prompts of 128, with one backend and then the other. A ratio is the median of
-those of the rounds, with the least and the greatest.
+at the same time behind prompts of 128, with one backend and then the other. A ratio is the median
+of those of the rounds, with the least and the greatest.
 """
 
 from __future__ import annotations
