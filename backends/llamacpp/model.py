@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +49,6 @@ class LlamaModel:
         self._handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
-        self.shape = self._read_shape()
-        """As far as the memory of graphs goes."""
 
     @classmethod
     def open(
@@ -144,7 +143,11 @@ class LlamaModel:
             sliding_window=int(api.llama_model_n_swa(handle)),
         )
 
-    def _read_shape(self) -> ModelShape:
+    @functools.cached_property
+    def shape(self) -> ModelShape:
+        """As far as the memory of graphs goes. Not of a vocabulary alone, of which llama.cpp stops
+        the process when its heads are asked for.
+        """
         api, handle = self.library.api, self._handle
         architecture = self.metadata("general.architecture")
 

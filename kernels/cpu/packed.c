@@ -3,6 +3,9 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__) || defined(_M_X64)
+#include <cpuid.h>
+#endif
 
 #include "blocks.h"
 #include "numbers.h"
@@ -42,14 +45,19 @@ static int is_wrong(int32_t kind, int64_t inputs) {
   return inputs <= 0 || inputs % multiple ? NO_SHAPE : OK;
 }
 
-/* The best set of instructions of this processor. */
+/* The best set of instructions of this processor that the system saves the registers of. Asked of the
+ * processor itself: not every compiler's library implements `__builtin_cpu_supports`.
+ */
 EXPORT int32_t hearth_instructions(void) {
 #if defined(__x86_64__) || defined(_M_X64)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
-    return AVX512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return AVX2;
+  enum { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 };                              /* leaf 1, ecx */
+  const unsigned avx2 = 1 << 5, avx512 = 1 << 16 | 1 << 17 | 1 << 30 | 1u << 31, vnni = 1 << 11; /* leaf 7: F, DQ, BW, VL */
+  unsigned a, b, c, d, low, high;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (FMA | OSXSAVE | F16C)) != (FMA | OSXSAVE | F16C)) return PLAIN;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return PLAIN;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((b & avx512) == avx512 && c & vnni && (low & 0xe6) == 0xe6) return AVX512;
+  if (b & avx2 && (low & 6) == 6) return AVX2;
 #endif
   return PLAIN;
 }
