@@ -119,6 +119,7 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         opened.until(lambda: psutil.Process(opened.pid).status() == psutil.STATUS_STOPPED)
         os.kill(opened.pid, signal.SIGCONT)
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 3)
+        opened.until_shown("Type to filter")  # Keys before get lost with the old modes.
         assert opened.leave() == 0
         opened.check_left()
 
