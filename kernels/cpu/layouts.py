@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Final
 
-from hearth.kernels.cpu.build_library import library_path
+from hearth.kernels.cpu.build_library import is_current
 
 LAYOUTS: Final = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
@@ -19,6 +20,13 @@ FORCE: Final = "HEARTH_CPU_KERNELS"
 
 
 def multiplied() -> frozenset[str]:
-    """GGUF types that are multiplied as they are; none where the library was not built."""
-    is_there = os.environ.get(FORCE) != "off" and library_path().exists()
+    """GGUF types that are multiplied as they are; none where the library was not built, or from
+    other sources.
+    """
+    is_there = os.environ.get(FORCE) != "off" and _is_built()
     return frozenset(LAYOUTS) if is_there else frozenset()
+
+
+@functools.cache
+def _is_built() -> bool:
+    return is_current()

@@ -248,17 +248,20 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
 typedef struct {
   Tiles tiles;
   const uint8_t *packed;
-  int64_t inputs, first, stride;
+  int64_t inputs, first, last;
   uint8_t *out;
   int32_t kind, is_bf16;
 } Plain;
 
+/* Runs `begin` to `end` of all tiles, one run after the other: what is written lies together. */
 static void make_plain(int64_t begin, int64_t end, void *context) {
   const Plain *job = context;
-  for (int64_t tile = begin; tile < end; tile++) {
-    uint8_t *out = job->out + tile * TILE * (job->is_bf16 ? 2 : 4);
-    job->tiles.plain[job->kind](job->packed, job->first + tile, job->inputs, out, job->stride, job->is_bf16);
-  }
+  const int64_t stride = TILE * (job->last - job->first);
+  for (int64_t run = begin; run < end; run++)
+    for (int64_t tile = job->first; tile < job->last; tile++) {
+      uint8_t *out = job->out + (tile - job->first) * TILE * (job->is_bf16 ? 2 : 4);
+      job->tiles.plain[job->kind](job->packed, tile, job->inputs, run, out, stride, job->is_bf16);
+    }
 }
 
 /* Tiles `first` to `last` as float32 or bfloat16, transposed: out[inputs, 16 (last - first)]. */
@@ -266,9 +269,9 @@ EXPORT int32_t hearth_plain(int32_t kind, const uint8_t *packed, int64_t inputs,
                             uint8_t *out, int32_t is_bf16, int32_t instructions) {
   const int wrong = is_wrong(kind, inputs);
   if (wrong) return wrong;
-  Plain job = {tiles_for(instructions), packed, inputs, first, TILE * (last - first), out, kind, is_bf16};
+  Plain job = {tiles_for(instructions), packed, inputs, first, last, out, kind, is_bf16};
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
-  in_parallel(last - first, 4, make_plain, &job);
+  in_parallel((inputs + RUN - 1) / RUN, 1, make_plain, &job);
   return OK;
 }
 

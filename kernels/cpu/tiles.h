@@ -140,13 +140,14 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
 #undef ROWS
 }
 
-/* A tile as plain numbers: out[input * stride + output], of all 16 outputs. */
-HERE void plain_tile(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, void *out, int64_t stride, int is_bf16) {
+/* A run of a tile as plain numbers: out[input * stride + output], of all inputs of the matrix and 16 outputs. */
+HERE void plain_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
+                    int is_bf16) {
   const Layout about = layout_of(kind);
   const int per_run = RUN / about.group, units = about.group / UNIT;
   const Tile at = tile_at(kind, packed, inputs, tile);
   if (is_plain(kind)) {
-    for (int64_t input = 0; input < inputs; input++)
+    for (int64_t input = run * RUN; input < inputs && input < (run + 1) * RUN; input++)
       for (int lane = 0; lane < TILE; lane += W) {
         const uint8_t *place = at.heads + 2 * (TILE * input + lane);
         VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
@@ -155,24 +156,22 @@ HERE void plain_tile(Kind kind, const uint8_t *packed, int64_t tile, int64_t inp
       }
     return;
   }
-  for (int64_t run = 0; run < inputs / RUN; run++) {
-    const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
-    for (int lane = 0; lane < TILE; lane += W) {
-      const uint8_t *codes = at.codes + run * run_bytes(about) + 4 * lane;
-      for (int part = 0; part < per_run; part++) {
-        const int group = (int)(run % about.runs) * per_run + part;
-        VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-        if (about.minimum) minimum = minimum_of(kind, head, group, lane);
-UNROLL
-        for (int unit = 0; unit < units; unit++) {
-          VI code = unpacked(kind, codes, part * units + unit);
-UNROLL
-          for (int j = 0; j < UNIT; j++) {
-            const int64_t place = (run * RUN + (part * units + unit) * UNIT + j) * stride + lane;
-            VF weight = weight_of(kind, code, j, scale, minimum);
-            if (is_bf16) STORE_BF16((uint16_t *)out + place, weight);
-            else STORE_F((float *)out + place, weight);
-          }
+  const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
+  for (int lane = 0; lane < TILE; lane += W) {
+    const uint8_t *codes = at.codes + run * run_bytes(about) + 4 * lane;
+    for (int part = 0; part < per_run; part++) {
+      const int group = (int)(run % about.runs) * per_run + part;
+      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
+      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+      UNROLL
+      for (int unit = 0; unit < units; unit++) {
+        VI code = unpacked(kind, codes, part * units + unit);
+        UNROLL
+        for (int j = 0; j < UNIT; j++) {
+          const int64_t place = (run * RUN + (part * units + unit) * UNIT + j) * stride + lane;
+          VF weight = weight_of(kind, code, j, scale, minimum);
+          if (is_bf16) STORE_BF16((uint16_t *)out + place, weight);
+          else STORE_F((float *)out + place, weight);
         }
       }
     }
@@ -190,9 +189,9 @@ UNROLL
                                  int64_t rows, float *y, int64_t stride) {                                          \
     wide_tile(kind, packed, tile, count, inputs, x, rows, y, stride);                                               \
   }                                                                                                                 \
-  TARGET static void plain_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, void *out, int64_t stride,   \
-                                  int is_bf16) {                                                                    \
-    plain_tile(kind, packed, tile, inputs, out, stride, is_bf16);                                                   \
+  TARGET static void plain_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out,      \
+                                  int64_t stride, int is_bf16) {                                                    \
+    plain_run(kind, packed, tile, inputs, run, out, stride, is_bf16);                                               \
   }
 EACH_KIND(DOT_OF)
 EACH_KIND(OTHERS_OF) OTHERS_OF(BF16) OTHERS_OF(F16)

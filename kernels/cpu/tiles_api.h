@@ -30,8 +30,9 @@ typedef struct {
   /* The same with float32 activations [rows, inputs]. */
   void (*wide[KINDS])(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,
                       int64_t rows, float *y, int64_t stride);
-  /* A whole tile as plain numbers, out[input * stride + output], float32 or bfloat16. */
-  void (*plain[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, void *out, int64_t stride, int is_bf16);
+  /* A run of a tile as plain numbers, out[input * stride + output], float32 or bfloat16. */
+  void (*plain[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
+                       int is_bf16);
   void (*quantize)(Quantized *x, const float *rows, int64_t begin, int64_t end);
 } Tiles;
 

@@ -19,7 +19,7 @@ from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepar
 
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 5e-3}
 
 
 def drawn(packing: str, rows: int, inputs: int, seed: int = 0) -> PackedWeight:
@@ -222,7 +222,7 @@ def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -
     part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere
     matrix = BlockMatrix([part])
     for shape in ((256,), (1, 256), (3, 5, 256)):
-        x = torch.randn(shape, dtype=dtype)
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
         found, wanted = matrix.matmul(x), functional.linear(x, part.unpacked(dtype))
         scale = wanted.float().abs().max()
         assert found.dtype == dtype and found.shape == wanted.shape
