@@ -20,7 +20,7 @@ from hearth.kernels.device import multiplies_tiles
 from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
 
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
-_DENSE_ROWS: Final = 128
+_DENSE_ROWS: Final = 192
 """From so many rows on, unpacking for a product of torch's is faster; see `TiledMatrix`. Printed by
 `benchmarks/packed.py`.
 """
@@ -203,12 +203,14 @@ class TiledMatrix:
         rows = rows.to(dtype)
         found = torch.empty((len(rows), self.outputs), dtype=torch.float32)
         step = max(1, _SLICE_NUMBERS // (16 * self.inputs))
+        # One for all: fresh memory costs more than to unpack into it.
+        room = torch.empty(step * 16 * self.inputs, dtype=dtype)
         column = 0
         for packing, packed, outputs in self._packed:
             tiles = -(-outputs // 16)
             for start in range(0, tiles, step):
                 some = range(start, min(start + step, tiles))
-                weight = self._library.plain(packing, packed, self.inputs, some, dtype)
+                weight = self._library.plain(packing, packed, self.inputs, some, room)
                 end = min(16 * some.stop, outputs)
                 count = end - 16 * start
                 found[:, column : column + count] = torch.mm(rows, weight)[:, :count]

@@ -125,22 +125,23 @@ class CpuLibrary:
         return y
 
     def plain(
-        self, packing: str, packed: Tensor, inputs: int, tiles: range, dtype: torch.dtype
+        self, packing: str, packed: Tensor, inputs: int, tiles: range, room: Tensor
     ) -> Tensor:
         """Tiles of 16 rows as plain numbers, transposed.
 
         Args:
             tiles: without a step.
-            dtype: float32, or bfloat16, to which numbers are rounded.
+            room: [inputs · 16 · tiles] or more numbers of float32, or of bfloat16, to which they
+                are rounded; contiguous.
 
         Returns:
-            [inputs, 16 · tiles]; rows that fill up the last tile are zero.
+            [inputs, 16 · tiles], over `room`; rows that fill up the last tile are zero.
         """
-        out = torch.empty((inputs, 16 * len(tiles)), dtype=dtype)
+        out = room[: inputs * 16 * len(tiles)].view(inputs, -1)
         _check(
             self._library.hearth_plain(
                 *(_KINDS[packing], packed.data_ptr(), inputs, tiles.start, tiles.stop),
-                *(out.data_ptr(), dtype == torch.bfloat16, self._set),
+                *(out.data_ptr(), room.dtype == torch.bfloat16, self._set),
             )
         )
         return out

@@ -75,7 +75,8 @@ def test_a_tiled_matrix_holds_what_the_blocks_hold(packing: str, library: CpuLib
     ids = torch.tensor([36, 0, 17, 17])
     assert torch.equal(library.rows(packing, tiles, 37, 512, ids), exact[ids])
     for dtype in (torch.float32, torch.bfloat16):
-        plain = library.plain(packing, tiles, 512, range(1, 3), dtype)
+        room = torch.empty(512 * 40, dtype=dtype)
+        plain = library.plain(packing, tiles, 512, range(1, 3), room)
         assert torch.equal(plain.T[:21], exact[16:].to(dtype)) and not plain[:, 21:].any()
 
 
@@ -177,7 +178,7 @@ def test_what_the_library_cannot_do_is_refused(library: CpuLibrary) -> None:
     with pytest.raises(ValueError, match="shape"):
         library.rows("Q4_K", tiles, 4, 256, torch.tensor([4]))
     with pytest.raises(ValueError, match="shape"):
-        library.plain("Q4_K", tiles, 100, range(1), torch.float32)
+        library.plain("Q4_K", tiles, 100, range(1), torch.empty(1600))
     with pytest.raises(ValueError, match="256 inputs, not 32"):
         TiledMatrix(library, [weight], exact=False).matmul(torch.zeros(1, 32))
 
