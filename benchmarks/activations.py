@@ -2,7 +2,7 @@
 
     python benchmarks/activations.py --model MODEL.gguf [--tokens 2000] [--text FILE]
 
-One text of so many tokens (this project's documentation) goes through the model in one step: as it
+One text of 2,000 tokens (this project's documentation) goes through the model in one step: as it
 is computed by default, once with the kernels' int8 activations alone and once with bfloat16 for
 many rows where the processor has tiles for it, and unpacked to bfloat16. Each is compared with
 `--dtype f32`: the mean Kullback-Leibler divergence of its next-token distributions, how often the

@@ -6,8 +6,8 @@
 For each GGUF type and number of rows: milliseconds of a product (the least of some repeats), packed
 gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
 bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
-first line says what reading memory alone gives. `--exact`: activations stay float32. Rows from
-which on a processor with AMX multiplies in bfloat16 are marked: `kernels/packed.py`.
+first line says what reading memory alone gives. `--exact`: activations stay float32. A * marks
+rows that are multiplied in bfloat16 with unpacked slices: `kernels/packed.py`.
 """
 
 from __future__ import annotations

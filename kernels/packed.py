@@ -21,7 +21,7 @@ from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
 
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _DENSE_ROWS: Final = 192
-"""From so many rows on, unpacking for a product of torch's is faster; see `TiledMatrix`. Printed by
+"""Rows from which unpacking for a product of torch's is faster; see `TiledMatrix`. Printed by
 `benchmarks/packed.py`.
 """
 _SLICE_NUMBERS: Final = 1 << 21

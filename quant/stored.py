@@ -23,7 +23,9 @@ ELEMENT_BYTES = {
 }
 """Of plain numbers: every type that safetensors can be read of."""
 STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"})
-"""Types that are computed with as they are; anything else packed is unpacked when it is loaded."""
+"""Types that can stay packed without a kernel: where memory is short they are unpacked in each step.
+What the kernels of processors multiply as it is: `hearth.kernels.cpu.layouts`.
+"""
 DEQUANTIZED = STAYS_PACKED | {
     *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
     *("IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "NVFP4"),

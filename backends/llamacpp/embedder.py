@@ -366,7 +366,7 @@ class Embedder:
             raise prompt_too_long("texts", longest, limit, hint=hint)
 
     def _fitting(self, kind: int, lengths: Sequence[int]) -> _PoolingContext:
-        """A context for texts of so many tokens: the one that is there, if it will do."""
+        """A context for texts of these lengths: the existing one if it is large enough."""
         longest = max(lengths)
         self._check_length(longest)
         context = self._context

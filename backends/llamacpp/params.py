@@ -95,8 +95,8 @@ class ContextPlan:
     """Of each id: its recurrent state."""
     notices: tuple[str, ...] = ()
     kv_budget_bytes: int | None = None
-    """Most for keys, values and states, wherever they are, and for what contexts beside the pool
-    compute in; None: not limited beyond the pool."""
+    """Limit of keys, values and states, in the pool and offloaded, and of the compute buffers of
+    other contexts, in bytes; None: the pool alone is limited."""
     text_tokens: int | None = None
     """Longest text to embed or rank that the KV budget leaves memory for; None: `context`."""
     scratch_bytes_per_cell: int = 0

@@ -284,8 +284,8 @@ class LlamaRunner:
         return self._embedder
 
     def _make_way(self, most_bytes: float) -> None:
-        """Let what is beside the pool take at most so much, as far as it can be given up: contexts
-        for texts that wait for the next, then a prompt in the background, which steps compute then.
+        """Free what takes memory outside the pool until it takes at most `most_bytes`: idle
+        contexts for texts first, then a prompt in the background, which steps compute instead.
         """
         if self._embedder is not None and self.beside_bytes > most_bytes:
             self._embedder.release()

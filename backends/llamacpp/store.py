@@ -68,7 +68,7 @@ class LlamaStore:
         by_channel: how values lie at first.
         fingerprint: of the model, and of all that keys and values depend on.
         beside_bytes: what other contexts of the runner take of the KV budget now.
-        make_way: lets them take at most so many bytes, as far as they can be given up.
+        make_way: frees what it can of them until they take at most the bytes it is given.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -182,7 +182,7 @@ class LlamaStore:
         return more * self._plan.scratch_bytes_per_cell if by_channel else 0
 
     def _has_budget(self, pool_bytes: int) -> bool:
-        """Whether the pool, with copies of it, may take so much; what is beside it makes way."""
+        """Whether `pool_bytes` for the pool and its copies fit; other contexts are freed for it."""
         left = self._budget_left(pool_bytes)
         if left < 0:
             self._make_way(max(0, left + self._beside_bytes()))

@@ -85,7 +85,7 @@ class KvSizes:
         tokens need.
 
         Args:
-            taken: bytes for a pool of so many tokens, where there is more than `pool_bytes`.
+            taken: bytes by tokens of the pool, if it takes more than `pool_bytes`.
         """
         taken = taken or self.pool_bytes
         pages = range(1, self.pages(most) + 1)
