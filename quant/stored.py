@@ -23,7 +23,7 @@ ELEMENT_BYTES = {
 }
 """Of plain numbers: every type that safetensors can be read of."""
 STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"})
-"""Types that can stay packed without a kernel: where memory is short they are unpacked in each step.
+"""Types that can stay packed without a kernel: where memory is short, unpacked in each step.
 What the kernels of processors multiply as it is: `hearth.kernels.cpu.layouts`.
 """
 DEQUANTIZED = STAYS_PACKED | {
