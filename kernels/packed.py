@@ -20,7 +20,7 @@ from hearth.kernels.device import multiplies_tiles
 from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
 
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
-_DENSE_ROWS: Final = 192
+DENSE_ROWS: Final = 192
 """Rows from which unpacking for a product of torch's is faster; see `TiledMatrix`. Printed by
 `benchmarks/packed.py`.
 """
@@ -160,8 +160,9 @@ class TiledMatrix:
             (_tiled_as(part), library.pack(_tiled_as(part), part.weight), len(part.weight))
             for part in parts
         ]
-        self._parts = parts_of(self._packed)
-        self._exact = exact
+        self.parts = parts_of(self._packed)
+        """For calls of the library; they live as long as the matrix."""
+        self.is_exact = exact
         self._dense_dtype: torch.dtype | None = None
         if not exact and multiplies_tiles():
             self._dense_dtype = torch.bfloat16
@@ -181,16 +182,16 @@ class TiledMatrix:
     @property
     def kind(self) -> str:
         packings = "+".join(packing for packing, _, _ in self._packed)
-        return f"{packings}, {self._library.instructions}{', exact' if self._exact else ''}"
+        return f"{packings}, {self._library.instructions}{', exact' if self.is_exact else ''}"
 
     def matmul(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
         rows = x.reshape(-1, self.inputs).to(torch.float32).contiguous()
-        if self._dense_dtype is not None and len(rows) >= _DENSE_ROWS:
+        if self._dense_dtype is not None and len(rows) >= DENSE_ROWS:
             found = self._dense(rows, self._dense_dtype)
         else:
-            found = self._library.multiply(self._parts, self.outputs, rows, exact=self._exact)
+            found = self._library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
         return found.view(*x.shape[:-1], self.outputs).to(x.dtype)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:

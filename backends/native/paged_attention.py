@@ -12,8 +12,11 @@ from torch import Tensor
 
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.scores import additive, attend_to, causal_mask
+from hearth.kernels.cpu.layers import Attention, Pages, Step
 from hearth.quant.families.config import ModelConfig
 
+_MOST_TOKENS: Final = 16
+"""Of a row whose attention the kernels for processors compute token by token."""
 _PADDING: Final = 0.25
 """Of the pages that are read for single tokens of several sequences at once, so much may be there
 only to make their lengths equal; sequences that differ by more are read apart.
@@ -90,6 +93,7 @@ class PagedAttention:
         rows: in the order of their tokens in the forward pass.
         compute: dtype of the arithmetic; keys and values are kept as the pool has them.
         fused: the device's fused kernels may be used; else scores are written out.
+        kernels: attention of each layer over the pool, for rows of few tokens, or none.
         deterministic: what a token sees is computed for it alone, so that the result does not
             depend on what else is in the step. Slow for prompts.
     """
@@ -103,8 +107,11 @@ class PagedAttention:
         compute: torch.dtype,
         fused: bool = True,
         deterministic: bool = False,
+        kernels: Sequence[Attention] = (),
     ) -> None:
         self._pool = pool
+        self._rows = rows
+        self._kernels = kernels
         self._config = config
         self._compute = compute
         self._fused = fused
@@ -115,16 +122,21 @@ class PagedAttention:
         self._kept = pool.layer(0).dtype
         self._device = pool.layer(0).device
         self._shared = config.heads // config.kv_heads
-        self._plans = [
-            self._plan(rows, group, window) for group, window in enumerate(config.groups)
-        ]
+        self._plans: dict[int, _GroupPlan] = {}
+        self._pages: dict[int, Pages] = {}
+        self._has_apart = any(not self._is_for_kernels(row) for row in rows)
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        plan = self._plans[self._pool.group_of[layer]]
+        plan = self._plan_of(layer)
         self._pool.write(layer, plan.slots, key_value)
         pool = self._pool.layer(layer)
+        if self._kernels:
+            out = query.new_empty(query.shape, dtype=torch.float32)
+            self._kernels[layer](self._pages_of(layer), query.float(), out)
+            self.attend_apart(layer, query, key_value, sinks, out)
+            return out.to(query.dtype)
         # [tokens, kv_heads, heads that share one, head_dim]
         shape = (len(query), -1, self._shared, query.shape[-1])
         grouped = query.view(shape).to(self._compute)
@@ -137,10 +149,40 @@ class PagedAttention:
             for singles in plan.singles:
                 some = grouped[singles.tokens]
                 out[singles.tokens] = self._attend_singles(singles, some, pool, sinks)
-            for run in plan.runs:
-                part = slice(run.begin, run.end)
-                out[part] = self._attend_run(run, grouped[part], key_value[part], pool, sinks)
+            self._attend_runs(plan, grouped, key_value, pool, sinks, out)
         return out.flatten(1, 2).to(query.dtype)
+
+    def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
+        """For `HalfLayers` of the layers that are of one group with `layer`, and of one rope."""
+        return self._pages_of(layer).step(self._pool.layer(layer).shape[2], rotary)
+
+    def attend_apart(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None, out: Tensor
+    ) -> None:
+        """Attention of the tokens that `step` leaves apart; keys and values are in the pool.
+
+        Args:
+            query: as `Attend`; so is key_value.
+            out: [tokens, heads, head_dim], of which rows are written.
+        """
+        if self._has_apart:
+            grouped = query.unflatten(1, (-1, self._shared)).to(self._compute)
+            plan, pool = self._plan_of(layer), self._pool.layer(layer)
+            found = out.view(grouped.shape)
+            self._attend_runs(plan, grouped, key_value, pool, sinks, found)
+
+    def _attend_runs(
+        self,
+        plan: _GroupPlan,
+        query: Tensor,
+        key_value: Tensor,
+        pool: Tensor,
+        sinks: Tensor | None,
+        out: Tensor,
+    ) -> None:
+        for run in plan.runs:
+            part = slice(run.begin, run.end)
+            out[part] = self._attend_run(run, query[part], key_value[part], pool, sinks)
 
     def _attend_singles(
         self, plan: _Singles, query: Tensor, pool: Tensor, sinks: Tensor | None
@@ -200,6 +242,34 @@ class PagedAttention:
 
     # ---- once a step
 
+    def _is_for_kernels(self, row: PagedRow) -> bool:
+        """Long runs are faster by matrices."""
+        return bool(self._kernels) and (row.count <= _MOST_TOKENS or self._deterministic)
+
+    def _plan_of(self, layer: int) -> _GroupPlan:
+        group = self._pool.group_of[layer]
+        if group not in self._plans:
+            self._plans[group] = self._plan(self._rows, group, self._config.groups[group])
+        return self._plans[group]
+
+    def _pages_of(self, layer: int) -> Pages:
+        group = self._pool.group_of[layer]
+        if group not in self._pages:
+            tables: list[int] = []
+            starts, positions, apart = [], [], []
+            for row in self._rows:
+                starts += [len(tables)] * row.count
+                positions += range(row.start, row.start + row.count)
+                apart += [not self._is_for_kernels(row)] * row.count
+                tables += row.tables[group]
+            self._pages[group] = Pages(
+                torch.tensor(positions),
+                torch.tensor(tables, dtype=torch.int32),
+                torch.tensor(starts),
+                torch.tensor(apart),
+            )
+        return self._pages[group]
+
     def _plan(self, rows: Sequence[PagedRow], group: int, window: int | None) -> _GroupPlan:
         page = self._pool.page
         slots: list[int] = []
@@ -212,7 +282,9 @@ class PagedAttention:
             slots += [table[at // page] * page + at % page for at in range(row.start, end)]
             first = 0 if window is None else max(row.start + 1 - window, 0)
             reach = _Reach(begin, first, end, table[first // page : -(-end // page)])
-            if row.count == 1 and not self._deterministic:
+            if self._is_for_kernels(row):
+                pass
+            elif row.count == 1 and not self._deterministic:
                 singles.append(reach)
             else:
                 runs.append(self._run(row, reach, window))

@@ -6,9 +6,9 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -73,12 +73,19 @@ class CpuLibrary:
         if wanted > best:
             raise ValueError(f"this processor has {_SETS[best]}, not {instructions}")
         self._library = found
-        self._set = wanted
+        self.set: int = wanted
+        """The number of `instructions`."""
 
     @property
     def instructions(self) -> Instructions:
         """What it computes with."""
-        return _SETS[self._set]
+        return _SETS[self.set]
+
+    def function(self, name: str, arguments: Sequence[Any]) -> Callable[..., int]:
+        """Another function of the library, which returns a fault for `check`."""
+        found = self._library[name]
+        found.argtypes = arguments
+        return found
 
     def pack(self, packing: str, rows: Tensor) -> Tensor:
         """Rows in the order in which they are multiplied.
@@ -98,7 +105,7 @@ class CpuLibrary:
         packed = torch.empty(
             self._library.hearth_packed_bytes(kind, outputs, inputs), dtype=torch.uint8
         )
-        _check(self._library.hearth_pack(kind, rows.data_ptr(), outputs, inputs, packed.data_ptr()))
+        check(self._library.hearth_pack(kind, rows.data_ptr(), outputs, inputs, packed.data_ptr()))
         return packed
 
     def multiply(
@@ -118,10 +125,10 @@ class CpuLibrary:
         y = torch.empty((len(x), outputs), dtype=torch.float32)
         found = self._library.hearth_multiply(
             *(parts, len(parts), x.shape[1], x.data_ptr(), len(x), y.data_ptr()),
-            *(exact, self._set),
+            *(exact, self.set),
         )
         if found:
-            _check(found)
+            check(found)
         return y
 
     def plain(
@@ -138,10 +145,10 @@ class CpuLibrary:
             [inputs, 16 · tiles], over `room`; rows that fill up the last tile are zero.
         """
         out = room[: inputs * 16 * len(tiles)].view(inputs, -1)
-        _check(
+        check(
             self._library.hearth_plain(
                 *(_KINDS[packing], packed.data_ptr(), inputs, tiles.start, tiles.stop),
-                *(out.data_ptr(), room.dtype == torch.bfloat16, self._set),
+                *(out.data_ptr(), room.dtype == torch.bfloat16, self.set),
             )
         )
         return out
@@ -156,7 +163,7 @@ class CpuLibrary:
         """
         out = torch.empty((len(wanted), inputs), dtype=torch.float32)
         wanted = wanted.contiguous()
-        _check(
+        check(
             self._library.hearth_rows(
                 *(_KINDS[packing], packed.data_ptr(), outputs, inputs),
                 *(wanted.data_ptr(), len(wanted), out.data_ptr()),
@@ -205,7 +212,8 @@ def _inputs(packing: str, rows: Tensor) -> int:
     return rows.shape[-1] // size * elements
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
+    """Raises `MemoryError` or `ValueError` for what a function of the library returned."""
     if code == 1:
         raise MemoryError("no memory for activations")
     if code:

@@ -20,6 +20,23 @@ static inline float from_f16(const uint8_t *place) {
   return sign ? -small : small;
 }
 
+/* A float of at most 65504 as IEEE half precision, rounded to even. */
+static inline void to_f16(float value, uint8_t *place) {
+  uint32_t bits, half;
+  __builtin_memcpy(&bits, &value, 4);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  bits &= 0x7fffffff;
+  if (bits < 0x38800000) { /* Below 2^-14 halves are multiples of 2^-24: adding 1/2 rounds to them. */
+    float small = from_bits(bits) + 0.5f;
+    __builtin_memcpy(&half, &small, 4);
+    half -= 0x3f000000;
+  } else {
+    half = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;
+  }
+  half |= sign;
+  place[0] = (uint8_t)half, place[1] = (uint8_t)(half >> 8);
+}
+
 /* Half of 2^(exponent - 127); the two lowest are subnormal. */
 static inline float power_of(uint8_t exponent) {
   if (exponent < 2) return from_bits(exponent ? 0x400000 : 0x200000);

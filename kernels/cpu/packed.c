@@ -9,21 +9,12 @@
 
 #include "blocks.h"
 #include "numbers.h"
-#include "tiles_api.h"
+#include "packed.h"
 
-typedef void (*Range)(int64_t begin, int64_t end, void *context);
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range range, void *context);
 
-enum { OK, NO_MEMORY, NO_KIND, NO_SHAPE, NO_INSTRUCTIONS };
 enum { PLAIN, AVX2, AVX512 };
 enum { MOST_PARTS = 8, BLOCK_ROWS = 64, QUANTIZED_ALONE = 8 };
-
-/* Some rows of a matrix. */
-typedef struct {
-  const uint8_t *packed;
-  int64_t outputs;
-  int32_t kind;
-} Part;
 
 static ParallelFor parallel_for;
 
@@ -32,7 +23,7 @@ EXPORT const char *hearth_version(void) { return HEARTH_VERSION; }
 
 EXPORT void hearth_use_threads(ParallelFor function) { parallel_for = function; }
 
-static void in_parallel(int64_t count, int64_t grain, Range range, void *context) {
+void in_parallel(int64_t count, int64_t grain, Range range, void *context) {
   if (!parallel_for || count <= grain) range(0, count, context);
   else parallel_for(0, count, grain, range, context);
 }
@@ -62,8 +53,7 @@ EXPORT int32_t hearth_instructions(void) {
   return PLAIN;
 }
 
-/* What `instructions` offer; nothing, not even `quantize`, where this processor lacks them. */
-static Tiles tiles_for(int32_t instructions) {
+Tiles tiles_for(int32_t instructions) {
   if (instructions < 0 || instructions > hearth_instructions()) return (Tiles){.quantize = NULL};
   Tiles found = tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)
@@ -217,7 +207,12 @@ static void multiply(int64_t begin, int64_t end, void *context) {
  */
 EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows,
                                float *y, int32_t is_wide, int32_t instructions) {
-  Product job = {tiles_for(instructions), parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
+  return multiply_parts(tiles_for(instructions), parts, count, inputs, x, rows, y, is_wide);
+}
+
+int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
+                       int32_t is_wide) {
+  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
   int64_t tiles = 0;
   int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;

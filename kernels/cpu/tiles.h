@@ -233,6 +233,8 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
   }
 }
 
+#include "rows.h"
+
 #undef DOT
 #define DOT(kind) [kind] = dot_##kind,
 #define WIDE(kind) [kind] = wide_##kind,
@@ -242,4 +244,10 @@ const Tiles TILES = {
     {EACH_KIND(WIDE) WIDE(BF16) WIDE(F16)},
     {EACH_KIND(PLAIN) PLAIN(BF16) PLAIN(F16)},
     quantize_rows,
+    norm_row,
+    gate_row,
+    add_row,
+    keep_row,
+    attend_span,
+    join_spans,
 };

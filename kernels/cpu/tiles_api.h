@@ -25,6 +25,24 @@ INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {
 typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,
                         int64_t end, float *y, int64_t stride);
 
+/* Attention of a layer over pages: [kv_heads, blocks, page, head_dim] keys, and values of the same shape. */
+enum { SPAN = 256, STRIDE = SPAN + TILE, GELU_TANH = 1 };
+
+typedef struct {
+  int64_t heads, kv_heads, head_dim, page;
+  int64_t window;     /* a token sees itself and the `window` - 1 before it; 0: all */
+  const float *sinks; /* [heads], or NULL */
+  float scale, softcap;
+  int32_t is_f32;     /* keys and values are float32, not float16 */
+} Heads;
+
+/* At most SPAN keys that a token sees, of one head: positions `begin` to `end`. */
+typedef struct {
+  const uint8_t *keys, *values;
+  const int32_t *table; /* blocks of the sequence */
+  int64_t begin, end;
+} Span;
+
 typedef struct {
   DotTile dot[KINDS]; /* none of plain kinds */
   /* The same with float32 activations [rows, inputs]. */
@@ -34,6 +52,15 @@ typedef struct {
   void (*plain[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
                        int is_bf16);
   void (*quantize)(Quantized *x, const float *rows, int64_t begin, int64_t end);
+  /* See rows.h. */
+  void (*norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
+  void (*gate)(int32_t activation, float *gate, const float *up, int64_t size);
+  void (*add)(float *x, const float *y, int64_t size);
+  void (*keep)(int32_t is_f32, const float *from, uint8_t *to, int64_t size);
+  void (*attend)(const Heads *about, const Span *span, const float *query, int64_t shared, float *out, float *peaks,
+                 float *totals);
+  void (*join)(const float *parts, int64_t stride, const float *peaks, const float *totals, int64_t step, int64_t count,
+               const float *sink, int64_t size, float *out);
 } Tiles;
 
 extern const Tiles tiles_plain;

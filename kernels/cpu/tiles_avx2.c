@@ -34,6 +34,17 @@
 #define LOAD_BF16(p) \
   _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
 #define STORE_BF16(p, v) store_bf16(p, v)
+#define LOAD_F(p) _mm256_loadu_ps(p)
+#define MAX_F(a, b) _mm256_max_ps(a, b)
+#define MIN_F(a, b) _mm256_min_ps(a, b)
+#define DIV_F(a, b) _mm256_div_ps(a, b)
+#define SQRT_F(v) _mm256_sqrt_ps(v)
+#define AS_I(v) _mm256_castps_si256(v)
+#define AS_F(v) _mm256_castsi256_ps(v)
+#define SHL_I(v, n) _mm256_slli_epi32(v, n)
+#define SUM_F(v) sum_of(v)
+#define PEAK_F(v) peak_of(v)
+#define KEEP_F16(p, v) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 #define TILES tiles_avx2
 
 TARGET static inline __m256i dot_bytes(__m256i sum, __m256i codes, __m256i x, const int wide) {
@@ -61,6 +72,18 @@ TARGET static inline void store_bf16(void *place, __m256 value) {
   bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
   const __m256i halves = _mm256_packus_epi32(bits, bits);
   _mm_storeu_si128((__m128i *)place, _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+}
+
+TARGET static inline float sum_of(__m256 v) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+TARGET static inline float peak_of(__m256 v) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
 #include "tiles.h"

@@ -32,6 +32,17 @@
 #define LOAD_BF16(p) \
   _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))), 16))
 #define STORE_BF16(p, v) store_bf16(p, v)
+#define LOAD_F(p) _mm512_loadu_ps(p)
+#define MAX_F(a, b) _mm512_max_ps(a, b)
+#define MIN_F(a, b) _mm512_min_ps(a, b)
+#define DIV_F(a, b) _mm512_div_ps(a, b)
+#define SQRT_F(v) _mm512_sqrt_ps(v)
+#define AS_I(v) _mm512_castps_si512(v)
+#define AS_F(v) _mm512_castsi512_ps(v)
+#define SHL_I(v, n) _mm512_slli_epi32(v, n)
+#define SUM_F(v) _mm512_reduce_add_ps(v)
+#define PEAK_F(v) _mm512_reduce_max_ps(v)
+#define KEEP_F16(p, v) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 #define TILES tiles_avx512
 
 TARGET static inline __m512 power_of(__m512i exponent) {

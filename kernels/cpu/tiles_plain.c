@@ -41,6 +41,17 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define LOAD_E8M0(p) ((FloatLanes){power_of((p)[0]), power_of((p)[1]), power_of((p)[2]), power_of((p)[3])})
 #define LOAD_BF16(p) load_bf16(p)
 #define STORE_BF16(p, v) store_bf16(p, v)
+#define LOAD_F(p) ((FloatLanes)load((const uint8_t *)(p)))
+#define MAX_F(a, b) choose((a) > (b), a, b)
+#define MIN_F(a, b) choose((a) < (b), a, b)
+#define DIV_F(a, b) ((a) / (b))
+#define SQRT_F(v) square_root(v)
+#define AS_I(v) ((IntLanes)(v))
+#define AS_F(v) ((FloatLanes)(v))
+#define SHL_I(v, n) ((v) << (n))
+#define SUM_F(v) (((v)[0] + (v)[2]) + ((v)[1] + (v)[3]))
+#define PEAK_F(v) peak_of(v)
+#define KEEP_F16(p, v) keep_f16(p, v)
 #define TILES tiles_plain
 
 #include "numbers.h"
@@ -94,6 +105,26 @@ static inline void store_bf16(uint16_t *place, FloatLanes value) {
   BitLanes bits = (BitLanes)value;
   bits = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
   for (int i = 0; i < 4; i++) place[i] = (uint16_t)bits[i];
+}
+
+/* Where `is_first`, of which a lane has all bits or none, else `second`: as the instructions of x86 do for NaN. */
+static inline FloatLanes choose(IntLanes is_first, FloatLanes first, FloatLanes second) {
+  return (FloatLanes)((is_first & (IntLanes)first) | (~is_first & (IntLanes)second));
+}
+
+static inline FloatLanes square_root(FloatLanes v) {
+  for (int i = 0; i < 4; i++) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+}
+
+static inline float peak_of(FloatLanes v) {
+  float peak = v[0];
+  for (int i = 1; i < 4; i++) peak = v[i] > peak ? v[i] : peak;
+  return peak;
+}
+
+static inline void keep_f16(uint8_t *place, FloatLanes v) {
+  for (int i = 0; i < 4; i++) to_f16(v[i], place + 2 * i);
 }
 
 #include "tiles.h"

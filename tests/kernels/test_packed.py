@@ -150,7 +150,7 @@ def test_many_rows_go_through_bfloat16_where_that_is_faster(
     parts = [drawn("Q4_K", 100, 256), drawn("Q8_0", 37, 256, 1)]
     matrix = prepare(parts, exact=False)
     assert not matrix.is_row_invariant and prepare(parts, exact=True).is_row_invariant
-    x = torch.randn(packed._DENSE_ROWS, 256)
+    x = torch.randn(packed.DENSE_ROWS, 256)
     plain = torch.cat([part.unpacked(torch.float32) for part in parts])
     few, many = matrix.matmul(x[1:]), matrix.matmul(x)
     assert error(few, x[1:], plain) < 5e-4 and error(many, x, plain) < 5e-4

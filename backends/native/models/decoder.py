@@ -16,6 +16,8 @@ Norms and sinks are float32, the others of the model's dtype.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -30,6 +32,11 @@ from hearth.backends.native.models.rope import (
 )
 from hearth.kernels.table import LOGITS, pick
 from hearth.quant.families.config import ModelConfig, Rope
+
+FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], bool]
+"""Computes in place what all layers make of hidden states [tokens, width]. False: it did nothing,
+and the layers have to be called.
+"""
 
 
 class Embedding(nn.Module):
@@ -79,6 +86,8 @@ class Decoder(nn.Module):
             ).requires_grad_(False)
         # Gemma was trained with a scale rounded to the embedding's dtype.
         self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
+        self.fused: FusedLayers | None = None
+        """Asked before the layers."""
         ropes = {layer.rope for layer in config.layers if layer.rope is not None}
         self._frequencies = {
             rope: inverse_frequencies(rope, context or config.context).to(device) for rope in ropes
@@ -102,8 +111,9 @@ class Decoder(nn.Module):
             rope: cosine_and_sine(positions, frequencies, attention_factor(rope))
             for rope, frequencies in self._frequencies.items()
         }
-        for layer, about in zip(self.layers, self.config.layers, strict=True):
-            hidden = layer(hidden, rotaries[about.rope] if about.rope else None, attend)
+        if self.fused is None or not self.fused(hidden, rotaries, attend):
+            for layer, about in zip(self.layers, self.config.layers, strict=True):
+                hidden = layer(hidden, rotaries[about.rope] if about.rope else None, attend)
         normalised: Tensor = self.norm(hidden)
         return normalised
 

@@ -77,7 +77,10 @@ class Layer(nn.Module):
         attended = self._attention(self.attention_norm(hidden), rotary, attend)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
-        hidden.add_(attended)
+        return self.add_feed_forward(hidden.add_(attended))
+
+    def add_feed_forward(self, hidden: Tensor) -> Tensor:
+        """The second half, for `hidden` [tokens, width], to which it is added."""
         fed = self._feed_forward(self.feed_forward_norm(hidden))
         if self.feed_forward_post_norm is not None:
             fed = self.feed_forward_post_norm(fed)

@@ -1,0 +1,165 @@
+"""Layers and attention over the paged memory by the kernels for processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.layers import Layer, Rotary
+from hearth.backends.native.models.packed import PackedLinear
+from hearth.backends.native.paged_attention import PagedAttention
+from hearth.kernels.cpu.layers import (
+    Attention,
+    HalfLayers,
+    HalfMatrix,
+    HeadShape,
+    LayerWeights,
+)
+from hearth.kernels.cpu.library import CpuLibrary, cpu_library
+from hearth.kernels.packed import DENSE_ROWS, TiledMatrix
+from hearth.quant.families.config import Rope
+
+
+def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
+    """Attention of every layer over `pool`; none where there are no kernels for it."""
+    library = _library(pool)
+    if library is None:
+        return ()
+    try:
+        return tuple(
+            Attention(library, _shape(decoder, index), pool.layer(index), layer.sinks)
+            for index, layer in enumerate(_layers(decoder))
+        )
+    except ValueError:
+        return ()
+
+
+class LayersInC:
+    """All layers of a decoder, each in two calls: `Decoder.fused`.
+
+    Args:
+        most_rows: of a step; more are faster by the decoder's own layers. None: they are not.
+
+    Raises:
+        ValueError: there are no kernels for its shape, or its matrices are not packed for them.
+    """
+
+    def __init__(self, library: CpuLibrary, decoder: Decoder, pool: KvPool) -> None:
+        config = decoder.config
+        self._layers = _layers(decoder)
+        self._about = config.layers
+        self._heads, self._kv_heads, self._head_dim = (
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+        )
+        self._calls = [
+            _half(library, decoder, index, layer, pool) for index, layer in enumerate(self._layers)
+        ]
+        invariant = all(
+            module.matrix.is_row_invariant
+            for module in decoder.layers.modules()
+            if isinstance(module, PackedLinear)
+        )
+        self._most_rows = None if invariant else DENSE_ROWS - 1
+
+    def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
+        """See `Decoder.fused`: steps over the paged memory, unless they have many rows."""
+        tokens = len(hidden)
+        if not isinstance(attend, PagedAttention):
+            return False
+        if self._most_rows is not None and tokens > self._most_rows:
+            return False
+        heads = self._heads
+        qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
+        attended = hidden.new_empty((tokens, heads, self._head_dim))
+        key_value = qkv[:, heads:].view(tokens, 2, self._kv_heads, self._head_dim)
+        steps = {
+            (about.window, about.rope): attend.step(
+                index, None if about.rope is None else rotaries[about.rope]
+            )
+            for index, about in enumerate(self._about)
+        }
+        for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
+            about = self._about[index]
+            call.attend(steps[about.window, about.rope], hidden, qkv, attended)
+            attend.attend_apart(index, qkv[:, :heads], key_value, layer.sinks, attended)
+            call.feed(attended, hidden)
+            if layer.experts is not None:
+                layer.add_feed_forward(hidden)
+        return True
+
+
+def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:
+    """`Decoder.fused` for steps over `pool`; None where there are no kernels for it."""
+    library = _library(pool)
+    if library is None or decoder.activations != torch.float32:
+        return None
+    try:
+        return LayersInC(library, decoder, pool)
+    except ValueError:
+        return None
+
+
+def _library(pool: KvPool) -> CpuLibrary | None:
+    is_here = pool.layer(0).device.type == "cpu" and pool.layout == "heads"
+    return cpu_library() if is_here else None
+
+
+def _layers(decoder: Decoder) -> Sequence[Layer]:
+    return [cast(Layer, layer) for layer in decoder.layers]
+
+
+def _shape(decoder: Decoder, index: int) -> HeadShape:
+    config = decoder.config
+    return HeadShape(
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        config.scale,
+        config.layers[index].window,
+        config.attention_softcap,
+    )
+
+
+def _half(
+    library: CpuLibrary, decoder: Decoder, index: int, layer: Layer, pool: KvPool
+) -> HalfLayers:
+    config = decoder.config
+    is_dense = layer.experts is None
+    if is_dense and config.activation == "swiglu_clamped":
+        raise ValueError("there is no kernel for the gate of gpt-oss")
+    qkv, exact = _matrix(layer.qkv)
+    weights = LayerWeights(
+        width=config.width,
+        feed_forward=config.feed_forward,
+        eps=config.norm_eps,
+        gate="gelu_tanh" if config.activation == "gelu_tanh" else "silu",
+        attention_norm=layer.attention_norm.weight,
+        feed_forward_norm=layer.feed_forward_norm.weight,
+        qkv=qkv,
+        out=_matrix(layer.out)[0],
+        gate_up=_matrix(layer.gate_up)[0] if is_dense else None,
+        down=_matrix(layer.down)[0] if is_dense else None,
+        query_norm=layer.query_norm and layer.query_norm.weight,
+        key_norm=layer.key_norm and layer.key_norm.weight,
+        attention_post_norm=layer.attention_post_norm and layer.attention_post_norm.weight,
+        feed_forward_post_norm=layer.feed_forward_post_norm and layer.feed_forward_post_norm.weight,
+        sinks=layer.sinks,
+    )
+    return HalfLayers(library, _shape(decoder, index), weights, pool.layer(index), exact=exact)
+
+
+def _matrix(module: nn.Module) -> tuple[HalfMatrix, bool]:
+    """And whether its products are exact. Raises `ValueError` if it is not packed for them."""
+    if not isinstance(module, PackedLinear) or not isinstance(module.matrix, TiledMatrix):
+        raise ValueError(f"a matrix for the kernels, not {module}")
+    bias = None if module.bias is None else module.bias.float().contiguous()
+    matrix = module.matrix
+    return HalfMatrix(matrix.parts, matrix.outputs, bias), matrix.is_exact

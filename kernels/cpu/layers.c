@@ -1,0 +1,276 @@
+/* A layer of a decoder in two calls: what comes before its attention and the attention, which reads keys and values where
+ * they are; and what comes after it. Activations are float32.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "packed.h"
+
+enum { ROWS_ALONE = 4, SPANS_ALONE = 2, TOKENS_ALONE = 4 };
+
+/* x · Wᵀ + b. */
+typedef struct {
+  const Part *parts;
+  int64_t count;     /* of the parts; 0: there is no such matrix */
+  int64_t outputs;
+  const float *bias; /* [outputs], or NULL */
+} Matrix;
+
+/* A layer; weights of norms that it does not have are NULL. */
+typedef struct {
+  Heads heads;
+  int64_t width, feed_forward;
+  const float *attention_norm, *query_norm, *key_norm, *attention_post_norm;
+  const float *feed_forward_norm, *feed_forward_post_norm;
+  Matrix qkv, out, gate_up, down;
+  float eps;
+  int32_t activation;
+  int32_t is_wide; /* of products; see `hearth_multiply` */
+  int32_t instructions;
+} Layer;
+
+/* The tokens of a step, and where their sequences have keys and values in a layer. */
+typedef struct {
+  int64_t tokens;
+  const int64_t *positions; /* [tokens] */
+  const int32_t *tables;    /* blocks of all sequences, one after the other */
+  const int64_t *starts;    /* [tokens] where in `tables` the blocks of its sequence begin */
+  const uint8_t *is_apart;  /* [tokens] attention of this token is computed elsewhere */
+  const float *cosines;     /* [tokens, rotated], of both halves; NULL: no positions */
+  const float *sines;       /* likewise, negative for the first half */
+  int64_t rotated;
+  int64_t blocks;           /* of the pool */
+} Step;
+
+static int64_t row_bytes(const Heads *about) { return about->head_dim * (about->is_f32 ? 4 : 2); }
+
+static int is_misshapen(const Heads *about) {
+  return about->heads <= 0 || about->kv_heads <= 0 || about->heads % about->kv_heads || about->head_dim <= 0 ||
+         about->head_dim % TILE || about->page <= 0;
+}
+
+/* ---- attention */
+
+typedef struct {
+  Tiles tiles;
+  const Heads *about;
+  const Step *step;
+  const uint8_t *pool;
+  const float *query; /* [tokens, heads, head_dim], of `stride` numbers a token */
+  int64_t stride;
+  float *out;         /* [tokens, heads, head_dim] */
+  int64_t *firsts;    /* [tokens + 1] the first span of each token; each has as many for a head of keys */
+  float *parts;       /* [spans, shared, head_dim] */
+  float *peaks, *totals; /* [spans, shared] */
+} Attention;
+
+static int64_t first_seen(const Heads *about, int64_t position) {
+  return about->window && position >= about->window ? position + 1 - about->window : 0;
+}
+
+/* Spans end at multiples of SPAN, so that they do not depend on what else is in the step. */
+static int64_t spans_of(const Heads *about, int64_t position) {
+  return position / SPAN - first_seen(about, position) / SPAN + 1;
+}
+
+static void attend_spans(int64_t begin, int64_t end, void *context) {
+  const Attention *job = context;
+  const Heads *about = job->about;
+  const int64_t shared = about->heads / about->kv_heads;
+  int64_t token = 0;
+  for (int64_t index = begin; index < end; index++) {
+    while (index >= job->firsts[token + 1]) token++;
+    const int64_t position = job->step->positions[token], first = first_seen(about, position);
+    const int64_t count = spans_of(about, position), within = index - job->firsts[token];
+    const int64_t head = within / count, start = (first / SPAN + within % count) * SPAN;
+    const uint8_t *keys = job->pool + head * job->step->blocks * about->page * row_bytes(about);
+    const Span span = {
+        keys, keys + about->kv_heads * job->step->blocks * about->page * row_bytes(about),
+        job->step->tables + job->step->starts[token],
+        start > first ? start : first, start + SPAN <= position ? start + SPAN : position + 1};
+    job->tiles.attend(about, &span, job->query + token * job->stride + head * shared * about->head_dim, shared,
+                      job->parts + index * shared * about->head_dim, job->peaks + index * shared,
+                      job->totals + index * shared);
+  }
+}
+
+static void join(int64_t begin, int64_t end, void *context) {
+  const Attention *job = context;
+  const Heads *about = job->about;
+  const int64_t shared = about->heads / about->kv_heads, size = about->head_dim;
+  for (int64_t token = begin; token < end; token++) {
+    if (job->step->is_apart[token]) continue;
+    const int64_t count = spans_of(about, job->step->positions[token]);
+    for (int64_t head = 0; head < about->heads; head++) {
+      const int64_t first = (job->firsts[token] + head / shared * count) * shared + head % shared;
+      job->tiles.join(job->parts + first * size, shared * size, job->peaks + first, job->totals + first, shared, count,
+                      about->sinks ? about->sinks + head : NULL, size, job->out + (token * about->heads + head) * size);
+    }
+  }
+}
+
+static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *pool, const float *query,
+                      int64_t stride, float *out) {
+  int64_t spans = 0;
+  int64_t *firsts = malloc(sizeof(int64_t) * (step->tokens + 1));
+  if (!firsts) return NO_MEMORY;
+  for (int64_t token = 0; token < step->tokens; token++) {
+    firsts[token] = spans;
+    if (!step->is_apart[token]) spans += about->kv_heads * spans_of(about, step->positions[token]);
+  }
+  firsts[step->tokens] = spans;
+  const int64_t shared = about->heads / about->kv_heads, queries = spans * shared;
+  float *parts = malloc(sizeof(float) * (queries * (about->head_dim + 2) + 1));
+  if (!parts) {
+    free(firsts);
+    return NO_MEMORY;
+  }
+  float *peaks = parts + queries * about->head_dim;
+  Attention job = {tiles, about, step, pool, query, stride, out, firsts, parts, peaks, peaks + queries};
+  in_parallel(spans, SPANS_ALONE, attend_spans, &job);
+  in_parallel(step->tokens, TOKENS_ALONE, join, &job);
+  free(parts);
+  free(firsts);
+  return OK;
+}
+
+/* Attention over keys and values that are in the pool: out[tokens, heads, head_dim] for query[tokens, heads, head_dim], of
+ * which tokens are `stride` numbers apart. Rows of tokens that are apart stay as they are.
+ */
+EXPORT int32_t hearth_attend(const Heads *about, const Step *step, const uint8_t *pool, const float *query, int64_t stride,
+                             float *out, int32_t instructions) {
+  const Tiles tiles = tiles_for(instructions);
+  if (!tiles.quantize) return NO_INSTRUCTIONS;
+  return is_misshapen(about) ? NO_SHAPE : attend(tiles, about, step, pool, query, stride, out);
+}
+
+/* ---- half layers */
+
+typedef struct {
+  Tiles tiles;
+  const Layer *layer;
+  const Step *step;
+  uint8_t *pool;
+  float *rows;  /* of all tokens */
+  float *found;
+  const float *weight;
+  int64_t size;
+  const float *bias;
+} Rows;
+
+static void norm_rows(int64_t begin, int64_t end, void *context) {
+  const Rows *job = context;
+  for (int64_t row = begin; row < end; row++)
+    job->tiles.norm(job->rows + row * job->size, job->weight, job->layer->eps, job->size, job->found + row * job->size);
+}
+
+static void rotate(float *head, const float *cosines, const float *sines, int64_t size) {
+  const int64_t half = size / 2;
+  for (int64_t i = 0; i < half; i++) {
+    const float first = head[i], second = head[i + half];
+    head[i] = first * cosines[i] + second * sines[i];
+    head[i + half] = second * cosines[i + half] + first * sines[i + half];
+  }
+}
+
+/* Queries, keys and values [tokens, heads + 2 kv_heads, head_dim] in place, and into the pool. */
+static void place_heads(int64_t begin, int64_t end, void *context) {
+  const Rows *job = context;
+  const Heads *about = &job->layer->heads;
+  const Step *step = job->step;
+  const int64_t size = about->head_dim, rotated = about->heads + about->kv_heads, all = rotated + about->kv_heads;
+  for (int64_t token = begin; token < end; token++) {
+    float *heads = job->rows + token * all * size;
+    if (job->layer->qkv.bias) job->tiles.add(heads, job->layer->qkv.bias, all * size);
+    for (int64_t head = 0; head < rotated; head++) {
+      const float *weight = head < about->heads ? job->layer->query_norm : job->layer->key_norm;
+      if (weight) job->tiles.norm(heads + head * size, weight, job->layer->eps, size, heads + head * size);
+      if (step->cosines)
+        rotate(heads + head * size, step->cosines + token * step->rotated, step->sines + token * step->rotated, step->rotated);
+    }
+    const int64_t position = step->positions[token];
+    const int64_t block = step->tables[step->starts[token] + position / about->page];
+    uint8_t *place = job->pool + (block * about->page + position % about->page) * row_bytes(about);
+    for (int64_t head = 0; head < 2 * about->kv_heads; head++)
+      job->tiles.keep(about->is_f32, heads + (about->heads + head) * size,
+                      place + head * step->blocks * about->page * row_bytes(about), size);
+  }
+}
+
+/* The first half: hidden[tokens, width] -> qkv[tokens, heads + 2 kv_heads, head_dim], with positions, of which keys and
+ * values are in the pool then; and attended[tokens, heads, head_dim], but for tokens whose attention is computed elsewhere.
+ */
+EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8_t *pool, float *hidden, float *qkv,
+                                     float *attended) {
+  const Heads *about = &layer->heads;
+  const int64_t outputs = (about->heads + 2 * about->kv_heads) * about->head_dim;
+  const Tiles tiles = tiles_for(layer->instructions);
+  if (!tiles.quantize) return NO_INSTRUCTIONS;
+  if (is_misshapen(about) || layer->width % TILE || layer->qkv.outputs != outputs || step->rotated > about->head_dim)
+    return NO_SHAPE;
+  float *normed = malloc(sizeof(float) * step->tokens * layer->width);
+  if (!normed) return NO_MEMORY;
+  Rows job = {tiles, layer, step, pool, hidden, normed, layer->attention_norm, layer->width, NULL};
+  in_parallel(step->tokens, ROWS_ALONE, norm_rows, &job);
+  int32_t fault =
+      multiply_parts(tiles, layer->qkv.parts, layer->qkv.count, layer->width, normed, step->tokens, qkv, layer->is_wide);
+  free(normed);
+  if (fault) return fault;
+  job.rows = qkv;
+  in_parallel(step->tokens, ROWS_ALONE, place_heads, &job);
+  return attend(tiles, about, step, pool, qkv, outputs, attended);
+}
+
+/* hidden[tokens, width] += found, with a bias, and normed where there is a weight for it. */
+static void add_rows(int64_t begin, int64_t end, void *context) {
+  const Rows *job = context;
+  for (int64_t row = begin; row < end; row++) {
+    float *found = job->found + row * job->size;
+    if (job->bias) job->tiles.add(found, job->bias, job->size);
+    if (job->weight) job->tiles.norm(found, job->weight, job->layer->eps, job->size, found);
+    job->tiles.add(job->rows + row * job->size, found, job->size);
+  }
+}
+
+/* found[tokens, 2 size]: the gate's half becomes what the feed-forward hides, and rows move together. */
+static void gate_rows(int64_t begin, int64_t end, void *context) {
+  const Rows *job = context;
+  for (int64_t row = begin; row < end; row++) {
+    const float *both = job->rows + row * 2 * job->size;
+    memcpy(job->found + row * job->size, both, sizeof(float) * job->size);
+    job->tiles.gate(job->layer->activation, job->found + row * job->size, both + job->size, job->size);
+  }
+}
+
+/* The second half: hidden[tokens, width] becomes what the layer makes of it and of attended[tokens, heads, head_dim].
+ * Without a matrix `gate_up`, the attention alone is added.
+ */
+EXPORT int32_t hearth_feed_half(const Layer *layer, int64_t tokens, const float *attended, float *hidden) {
+  const int64_t width = layer->width, hides = layer->feed_forward;
+  const Tiles tiles = tiles_for(layer->instructions);
+  if (!tiles.quantize) return NO_INSTRUCTIONS;
+  if (width % TILE || layer->out.outputs != width) return NO_SHAPE;
+  if (layer->gate_up.count && (hides % TILE || layer->gate_up.outputs != 2 * hides || layer->down.outputs != width))
+    return NO_SHAPE;
+  float *found = malloc(sizeof(float) * tokens * (width + (layer->gate_up.count ? 3 * hides : 0)));
+  if (!found) return NO_MEMORY;
+  float *both = found + tokens * width, *hidden_layer = both + 2 * tokens * hides;
+  int32_t fault = multiply_parts(tiles, layer->out.parts, layer->out.count, layer->heads.heads * layer->heads.head_dim,
+                                 attended, tokens, found, layer->is_wide);
+  Rows job = {tiles, layer, NULL, NULL, hidden, found, layer->attention_post_norm, width, layer->out.bias};
+  if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);
+  if (!fault && layer->gate_up.count) {
+    job.weight = layer->feed_forward_norm;
+    in_parallel(tokens, ROWS_ALONE, norm_rows, &job);
+    fault = multiply_parts(tiles, layer->gate_up.parts, layer->gate_up.count, width, found, tokens, both, layer->is_wide);
+    Rows gates = {tiles, layer, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
+    if (!fault) in_parallel(tokens, ROWS_ALONE, gate_rows, &gates);
+    if (!fault)
+      fault = multiply_parts(tiles, layer->down.parts, layer->down.count, hides, hidden_layer, tokens, found, layer->is_wide);
+    job.weight = layer->feed_forward_post_norm;
+    job.bias = layer->down.bias;
+    if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);
+  }
+  free(found);
+  return fault;
+}

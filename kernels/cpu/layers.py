@@ -1,0 +1,261 @@
+"""Attention and half layers in C (`layers.c`), on the addresses of tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.cpu.library import CpuLibrary, Part, check
+
+_POINTER = ctypes.c_void_p
+_LONG = ctypes.c_int64
+_INT = ctypes.c_int32
+_FLOAT = ctypes.c_float
+_MULTIPLE: Final = 16
+"""Rows have a multiple of it."""
+
+Gate = Literal["silu", "gelu_tanh"]
+_GATES: Final[dict[Gate, int]] = {"silu": 0, "gelu_tanh": 1}
+
+
+class _Heads(ctypes.Structure):
+    _fields_ = (
+        *(("heads", _LONG), ("kv_heads", _LONG), ("head_dim", _LONG), ("page", _LONG)),
+        *(("window", _LONG), ("sinks", _POINTER), ("scale", _FLOAT), ("softcap", _FLOAT)),
+        ("is_f32", _INT),
+    )
+
+
+class _Matrix(ctypes.Structure):
+    _fields_ = (
+        *(("parts", ctypes.POINTER(Part)), ("count", _LONG), ("outputs", _LONG)),
+        ("bias", _POINTER),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *(("heads", _Heads), ("width", _LONG), ("feed_forward", _LONG)),
+        *(("attention_norm", _POINTER), ("query_norm", _POINTER), ("key_norm", _POINTER)),
+        *(("attention_post_norm", _POINTER), ("feed_forward_norm", _POINTER)),
+        ("feed_forward_post_norm", _POINTER),
+        *(("qkv", _Matrix), ("out", _Matrix), ("gate_up", _Matrix), ("down", _Matrix)),
+        *(("eps", _FLOAT), ("activation", _INT), ("is_wide", _INT), ("instructions", _INT)),
+    )
+
+
+class Step(ctypes.Structure):
+    """What the library knows of a step; of `Pages`, which live as long."""
+
+    _fields_ = (
+        *(("tokens", _LONG), ("positions", _POINTER), ("tables", _POINTER), ("starts", _POINTER)),
+        *(("is_apart", _POINTER), ("cosines", _POINTER), ("sines", _POINTER), ("rotated", _LONG)),
+        ("blocks", _LONG),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """Attention of a layer.
+
+    Raises:
+        ValueError: of a shape that the kernels do not have.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.head_dim % _MULTIPLE or self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads of {self.head_dim} numbers, {self.heads} over {self.kv_heads}, have no "
+                "kernel"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMatrix:
+    """A matrix of a layer, see `TiledMatrix.parts`."""
+
+    parts: ctypes.Array[Part]
+    outputs: int
+    bias: Tensor | None = None
+    """[outputs] float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Of a layer. Norms are float32; those that it does not have are None."""
+
+    width: int
+    feed_forward: int
+    eps: float
+    gate: Gate
+    attention_norm: Tensor
+    feed_forward_norm: Tensor
+    qkv: HalfMatrix
+    out: HalfMatrix
+    gate_up: HalfMatrix | None = None
+    """None: what feeds forward is computed elsewhere."""
+    down: HalfMatrix | None = None
+    query_norm: Tensor | None = None
+    key_norm: Tensor | None = None
+    attention_post_norm: Tensor | None = None
+    feed_forward_post_norm: Tensor | None = None
+    sinks: Tensor | None = None
+    """[heads] float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The tokens of a step, and where their sequences are in the layers of a group."""
+
+    positions: Tensor
+    """[tokens] int64"""
+    tables: Tensor
+    """int32: the blocks of all sequences, one after the other."""
+    starts: Tensor
+    """[tokens] int64: where in `tables` the blocks of its sequence begin."""
+    is_apart: Tensor
+    """[tokens] bool: its attention is computed elsewhere."""
+
+    def step(self, blocks: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
+        """For calls.
+
+        Args:
+            blocks: of the pool.
+            rotary: cosine and sine [tokens, 1, rotated] float32, the sine negative for the first
+                half of a head.
+        """
+        cosines, sines = rotary or (None, None)
+        return Step(
+            *(len(self.positions), self.positions.data_ptr(), self.tables.data_ptr()),
+            *(self.starts.data_ptr(), self.is_apart.data_ptr(), _address(cosines)),
+            *(_address(sines), 0 if cosines is None else cosines.shape[-1], blocks),
+        )
+
+
+class Attention:
+    """Attention over a pool of pages, keys before values: [2, kv_heads, blocks, page, head_dim] of
+    float16 or float32.
+    """
+
+    def __init__(
+        self, library: CpuLibrary, shape: HeadShape, pool: Tensor, sinks: Tensor | None
+    ) -> None:
+        self._library = library
+        self._pool, self._sinks = pool, sinks
+        self._heads = _heads(shape, pool, sinks)
+        self._call = library.function("hearth_attend", _HEADS_CALL)
+
+    def __call__(self, pages: Pages, query: Tensor, out: Tensor) -> None:
+        """Of all tokens that are not apart.
+
+        Args:
+            query: [tokens, heads, head_dim] float32, of which a token's numbers are neighbours.
+            out: [tokens, heads, head_dim] float32, contiguous.
+        """
+        step = pages.step(self._pool.shape[2], None)
+        check(
+            self._call(
+                *(self._heads, step, self._pool.data_ptr(), query.data_ptr(), query.stride(0)),
+                *(out.data_ptr(), self._library.set),
+            )
+        )
+
+
+_HEADS_CALL: Final = (
+    *(ctypes.POINTER(_Heads), ctypes.POINTER(Step), _POINTER, _POINTER, _LONG, _POINTER, _INT),
+)
+_ATTENTION_CALL: Final = (
+    *(ctypes.POINTER(_Layer), ctypes.POINTER(Step), _POINTER, _POINTER, _POINTER, _POINTER),
+)
+_FEED_CALL: Final = (ctypes.POINTER(_Layer), _LONG, _POINTER, _POINTER)
+
+
+class HalfLayers:
+    """A layer in two calls.
+
+    Args:
+        pool: as of `Attention`.
+        exact: as of `CpuLibrary.multiply`.
+
+    Raises:
+        ValueError: of a shape that the kernels do not have.
+    """
+
+    def __init__(
+        self,
+        library: CpuLibrary,
+        shape: HeadShape,
+        weights: LayerWeights,
+        pool: Tensor,
+        *,
+        exact: bool,
+    ) -> None:
+        sizes = (weights.width, weights.feed_forward if weights.gate_up else 0)
+        if any(size % _MULTIPLE for size in sizes):
+            raise ValueError(f"rows of {sizes} numbers have no kernel")
+        self._held = (weights, pool)
+        self._pool = pool
+        self._layer = _Layer(
+            *(_heads(shape, pool, weights.sinks), weights.width, weights.feed_forward),
+            *map(_address, (weights.attention_norm, weights.query_norm, weights.key_norm)),
+            _address(weights.attention_post_norm),
+            *map(_address, (weights.feed_forward_norm, weights.feed_forward_post_norm)),
+            *map(_matrix, (weights.qkv, weights.out, weights.gate_up, weights.down)),
+            *(weights.eps, _GATES[weights.gate], exact, library.set),
+        )
+        self._attend = library.function("hearth_attention_half", _ATTENTION_CALL)
+        self._feed = library.function("hearth_feed_half", _FEED_CALL)
+
+    def attend(self, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor) -> None:
+        """Norm, queries, keys and values with positions, which go to the pool, and attention.
+
+        Args:
+            step: of `Pages`, for the pool.
+            hidden: [tokens, width] float32, like all contiguous.
+            qkv: [tokens, heads + 2 kv_heads, head_dim] float32: written.
+            attended: [tokens, heads, head_dim] float32: written for tokens that are not apart.
+        """
+        check(
+            self._attend(
+                *(self._layer, step, self._pool.data_ptr(), hidden.data_ptr(), qkv.data_ptr()),
+                attended.data_ptr(),
+            )
+        )
+
+    def feed(self, attended: Tensor, hidden: Tensor) -> None:
+        """What the attention found, through its matrix, and what feeds forward, are added to
+        `hidden` [tokens, width] float32.
+        """
+        check(self._feed(self._layer, len(hidden), attended.data_ptr(), hidden.data_ptr()))
+
+
+def _heads(shape: HeadShape, pool: Tensor, sinks: Tensor | None) -> _Heads:
+    if pool.dtype not in (torch.float16, torch.float32):
+        raise ValueError(f"keys and values of {pool.dtype} have no kernel")
+    return _Heads(
+        *(shape.heads, shape.kv_heads, shape.head_dim, pool.shape[3], shape.window or 0),
+        *(_address(sinks), shape.scale, shape.softcap, pool.dtype == torch.float32),
+    )
+
+
+def _matrix(matrix: HalfMatrix | None) -> _Matrix:
+    if matrix is None:
+        return _Matrix()
+    parts: Sequence[Part] = matrix.parts
+    return _Matrix(matrix.parts, len(parts), matrix.outputs, _address(matrix.bias))
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,28 @@
+/* What packed.c offers the other files of the library. */
+#ifndef HEARTH_PACKED_H
+#define HEARTH_PACKED_H
+
+#include "tiles_api.h"
+
+typedef void (*Range)(int64_t begin, int64_t end, void *context);
+
+enum { OK, NO_MEMORY, NO_KIND, NO_SHAPE, NO_INSTRUCTIONS };
+
+/* Some rows of a matrix. */
+typedef struct {
+  const uint8_t *packed;
+  int64_t outputs;
+  int32_t kind;
+} Part;
+
+/* `range` over 0 to `count`, on several threads if there is more than `grain` for each. */
+void in_parallel(int64_t count, int64_t grain, Range range, void *context);
+
+/* What `instructions` offer; nothing, not even `quantize`, where this processor lacks them. */
+Tiles tiles_for(int32_t instructions);
+
+/* See `hearth_multiply`. */
+int32_t multiply_parts(Tiles tiles, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
+                       int32_t is_wide);
+
+#endif

@@ -1,0 +1,205 @@
+/* What a layer does with rows of float32 between its products, written once for the lanes of a file that
+ * includes this (see tiles.h for those that products use). Also needed:
+ *
+ *   LOAD_F(p) MAX_F MIN_F DIV_F SQRT_F       on W floats
+ *   AS_I(v) AS_F(v) SHL_I(v, n)              bits of floats; shifts in 32 bits
+ *   SUM_F(v) PEAK_F(v)                       of the lanes of a vector
+ *   KEEP_F16(p, v)                           W floats as float16
+ *
+ * Rows have a multiple of 16 numbers. A row's result does not depend on other rows.
+ */
+
+/* e^x, within 2 units in the last place; never zero or infinite. Cody and Waite's reduction, and the polynomial
+ * of Cephes' expf. */
+HERE VF exp_f(VF x) {
+  x = MAX_F(MIN_F(x, SET_F(88.0f)), SET_F(-87.0f));
+  const VF shifted = ADD_F(MUL_F(x, SET_F(1.44269504f)), SET_F(12582912.0f)); /* 1.5 * 2^23: rounds to an integer. */
+  const VF whole = SUB_F(shifted, SET_F(12582912.0f));
+  x = FMA(whole, SET_F(-0.693359375f), x);
+  x = FMA(whole, SET_F(2.12194440e-4f), x);
+  VF sum = FMA(SET_F(1.9875691500e-4f), x, SET_F(1.3981999507e-3f));
+  sum = FMA(sum, x, SET_F(8.3334519073e-3f));
+  sum = FMA(sum, x, SET_F(4.1665795894e-2f));
+  sum = FMA(sum, x, SET_F(1.6666665459e-1f));
+  sum = FMA(sum, x, SET_F(5.0000001201e-1f));
+  sum = FMA(sum, MUL_F(x, x), ADD_F(x, SET_F(1.0f)));
+  const VI power = SHL_I(SUB_I(AS_I(shifted), SET_I(0x4b400000)), 23);
+  return AS_F(ADD_I(AS_I(sum), power));
+}
+
+HERE VF sigmoid_f(VF x) { return DIV_F(SET_F(1.0f), ADD_F(SET_F(1.0f), exp_f(SUB_F(SET_F(0.0f), x)))); }
+
+/* out = x / sqrt(mean(x²) + eps) · weight; `out` may be `x`. */
+TARGET static void norm_row(const float *x, const float *weight, float eps, int64_t size, float *out) {
+  VF squares = SET_F(0.0f);
+  for (int64_t i = 0; i < size; i += W) squares = FMA(LOAD_F(x + i), LOAD_F(x + i), squares);
+  const VF mean = SET_F(SUM_F(squares) / (float)size + eps);
+  const VF factor = DIV_F(SET_F(1.0f), SQRT_F(mean));
+  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(MUL_F(LOAD_F(x + i), factor), LOAD_F(weight + i)));
+}
+
+/* gate = activation(gate) · up. */
+TARGET static void gate_row(int32_t activation, float *gate, const float *up, int64_t size) {
+  for (int64_t i = 0; i < size; i += W) {
+    const VF x = LOAD_F(gate + i);
+    VF inner = x;
+    if (activation == GELU_TANH) { /* x (1 + tanh y) / 2 is x · sigmoid(2 y). */
+      inner = FMA(MUL_F(MUL_F(x, x), x), SET_F(0.044715f), x);
+      inner = MUL_F(inner, SET_F(1.5957691216f)); /* 2 sqrt(2 / pi) */
+    }
+    STORE_F(gate + i, MUL_F(MUL_F(x, sigmoid_f(inner)), LOAD_F(up + i)));
+  }
+}
+
+/* x += y */
+TARGET static void add_row(float *x, const float *y, int64_t size) {
+  for (int64_t i = 0; i < size; i += W) STORE_F(x + i, ADD_F(LOAD_F(x + i), LOAD_F(y + i)));
+}
+
+/* Float32 as what keys and values are kept in. What is kept is finite: NaN becomes 0. */
+TARGET static void keep_row(int32_t is_f32, const float *from, uint8_t *to, int64_t size) {
+  float finite[W];
+  for (int64_t i = 0; i < size; i += W) {
+    const float most = is_f32 ? 3.40282347e38f : 65504.0f;
+    for (int lane = 0; lane < W; lane++) {
+      const float value = from[i + lane] == from[i + lane] ? from[i + lane] : 0.0f;
+      finite[lane] = value > most ? most : value < -most ? -most : value;
+    }
+    if (is_f32) STORE_F((float *)to + i, LOAD_F(finite));
+    else KEEP_F16(to + 2 * i, LOAD_F(finite));
+  }
+}
+
+HERE VF kept(const int is_f32, const uint8_t *row, int64_t i) {
+  return is_f32 ? LOAD_F((const float *)row + i) : LOAD_F16(row + 2 * i);
+}
+
+/* Scores of `keys` keys, which are neighbours, for `shared` queries [shared, size]: out[query * STRIDE + key]. */
+HERE void score(const int is_f32, const int shared, const int keys, const float *query, const uint8_t *key, int64_t size,
+                float *out) {
+  VF sum[4][4];
+  UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) sum[k][q] = SET_F(0.0f);
+  const int64_t row = size * (is_f32 ? 4 : 2);
+  for (int64_t i = 0; i < size; i += W) {
+    VF part[4];
+    UNROLL for (int k = 0; k < keys; k++) part[k] = kept(is_f32, key + k * row, i);
+    UNROLL for (int q = 0; q < shared; q++) {
+      const VF wanted = LOAD_F(query + q * size + i);
+      UNROLL for (int k = 0; k < keys; k++) sum[k][q] = FMA(wanted, part[k], sum[k][q]);
+    }
+  }
+  UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) out[q * STRIDE + k] = SUM_F(sum[k][q]);
+}
+
+/* out[shared, size] += weights[query * STRIDE + key] · values, for `keys` values, which are neighbours. */
+HERE void gather(const int is_f32, const int shared, int64_t keys, const float *weights, const uint8_t *value, int64_t size,
+                 float *out) {
+  const int64_t row = size * (is_f32 ? 4 : 2);
+  for (int64_t i = 0; i < size; i += 16) {
+    VF sum[4][16 / W];
+    UNROLL for (int q = 0; q < shared; q++)
+      UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = LOAD_F(out + q * size + i + v * W);
+    for (int64_t k = 0; k < keys; k++) {
+      VF part[16 / W];
+      UNROLL for (int v = 0; v < 16 / W; v++) part[v] = kept(is_f32, value + k * row, i + v * W);
+      UNROLL for (int q = 0; q < shared; q++) {
+        const VF weight = SET_F(weights[q * STRIDE + k]);
+        UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = FMA(weight, part[v], sum[q][v]);
+      }
+    }
+    UNROLL for (int q = 0; q < shared; q++)
+      UNROLL for (int v = 0; v < 16 / W; v++) STORE_F(out + q * size + i + v * W, sum[q][v]);
+  }
+}
+
+/* Scores to weights e^(score - peak), in place: their peak, and their sum. There is place for a vector more. */
+HERE void weigh(const Heads *about, int64_t keys, float *scores, float *peak, float *total) {
+  for (int64_t k = keys; k % W; k++) scores[k] = scores[0];
+  VF most = SET_F(scores[0] * about->scale), sum = SET_F(0.0f);
+  if (about->softcap != 0.0f) most = SET_F(-about->softcap);
+  for (int64_t k = 0; k < keys; k += W) {
+    VF one = MUL_F(LOAD_F(scores + k), SET_F(about->scale));
+    if (about->softcap != 0.0f) { /* tanh x is 2 sigmoid(2 x) - 1. */
+      one = sigmoid_f(MUL_F(one, SET_F(2.0f / about->softcap)));
+      one = MUL_F(FMA(one, SET_F(2.0f), SET_F(-1.0f)), SET_F(about->softcap));
+    }
+    STORE_F(scores + k, one);
+    most = MAX_F(one, most);
+  }
+  *peak = PEAK_F(most);
+  for (int64_t k = 0; k < keys; k += W) STORE_F(scores + k, exp_f(SUB_F(LOAD_F(scores + k), SET_F(*peak))));
+  for (int64_t k = keys; k % W; k++) scores[k] = 0.0f;
+  for (int64_t k = 0; k < keys; k += W) sum = ADD_F(sum, LOAD_F(scores + k));
+  *total = SUM_F(sum);
+}
+
+HERE void attend_some(const int is_f32, const int shared, const Heads *about, const Span *span, const float *query, float *out,
+                      float *peaks, float *totals) {
+  const int64_t size = about->head_dim, row = size * (is_f32 ? 4 : 2);
+  float scores[4 * STRIDE];
+  for (int is_second = 0; is_second < 2; is_second++) {
+    for (int64_t at = span->begin, end; at < span->end; at = end) {
+      const int64_t place = at % about->page;
+      end = at - place + about->page < span->end ? at - place + about->page : span->end;
+      const int64_t start = ((int64_t)span->table[at / about->page] * about->page + place) * row;
+      float *to = scores + (at - span->begin);
+      if (is_second) {
+        gather(is_f32, shared, end - at, to, span->values + start, size, out);
+        continue;
+      }
+      const uint8_t *keys = span->keys + start;
+      int64_t left = end - at;
+      for (; left >= 4; left -= 4, keys += 4 * row, to += 4) score(is_f32, shared, 4, query, keys, size, to);
+      for (; left; left--, keys += row, to++) score(is_f32, shared, 1, query, keys, size, to);
+    }
+    if (is_second) break;
+    for (int q = 0; q < shared; q++) {
+      weigh(about, span->end - span->begin, scores + q * STRIDE, peaks + q, totals + q);
+      for (int64_t i = 0; i < size; i += W) STORE_F(out + q * size + i, SET_F(0.0f));
+    }
+  }
+}
+
+/* Of `shared` queries [shared, head_dim] over a span of keys: the sums of values by e^(score - peak), in `out` of the same
+ * shape, and the peak and the sum of these weights of each.
+ */
+TARGET static void attend_span(const Heads *about, const Span *span, const float *query, int64_t shared, float *out,
+                               float *peaks, float *totals) {
+  const int64_t size = about->head_dim;
+#define SOME(n)                                                                                   \
+  for (; shared >= n; shared -= n, query += n * size, out += n * size, peaks += n, totals += n) { \
+    if (about->is_f32) attend_some(1, n, about, span, query, out, peaks, totals);                 \
+    else attend_some(0, n, about, span, query, out, peaks, totals);                               \
+  }
+  SOME(4) SOME(3) SOME(2) SOME(1)
+#undef SOME
+}
+
+HERE float exp_of(float x) {
+  float found[W];
+  STORE_F(found, exp_f(SET_F(x)));
+  return found[0];
+}
+
+/* out[size] of `count` spans: their parts, weighed so that all have one peak, by the sum of all weights.
+ *
+ *   parts     of the query in the first span; of the next one at `stride` numbers from there
+ *   peaks     likewise, at `step` numbers; so are totals
+ *   sink      a score without a value, or NULL
+ */
+TARGET static void join_spans(const float *parts, int64_t stride, const float *peaks, const float *totals, int64_t step,
+                              int64_t count, const float *sink, int64_t size, float *out) {
+  float peak = peaks[0], total = 0.0f;
+  for (int64_t span = 1; span < count; span++) peak = peaks[span * step] > peak ? peaks[span * step] : peak;
+  if (sink && *sink > peak) peak = *sink;
+  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, SET_F(0.0f));
+  for (int64_t span = 0; span < count; span++) {
+    const float factor = exp_of(peaks[span * step] - peak);
+    total += totals[span * step] * factor;
+    for (int64_t i = 0; i < size; i += W)
+      STORE_F(out + i, FMA(LOAD_F(parts + span * stride + i), SET_F(factor), LOAD_F(out + i)));
+  }
+  if (sink) total += exp_of(*sink - peak);
+  const VF share = SET_F(1.0f / total);
+  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(LOAD_F(out + i), share));
+}
