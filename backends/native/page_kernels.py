@@ -53,7 +53,10 @@ class LayersInC:
     def __init__(self, library: CpuLibrary, decoder: Decoder, pool: KvPool) -> None:
         config = decoder.config
         self._layers = _layers(decoder)
-        self._about = config.layers
+        kinds = {(about.window, about.rope): index for index, about in enumerate(config.layers)}
+        self._kinds = [(index, rope) for (_, rope), index in kinds.items()]
+        """A layer of each kind, and its positions."""
+        self._kind_of = [list(kinds).index((one.window, one.rope)) for one in config.layers]
         self._heads, self._kv_heads, self._head_dim = (
             config.heads,
             config.kv_heads,
@@ -80,15 +83,12 @@ class LayersInC:
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
         attended = hidden.new_empty((tokens, heads, self._head_dim))
         key_value = qkv[:, heads:].view(tokens, 2, self._kv_heads, self._head_dim)
-        steps = {
-            (about.window, about.rope): attend.step(
-                index, None if about.rope is None else rotaries[about.rope]
-            )
-            for index, about in enumerate(self._about)
-        }
+        steps = [
+            attend.step(layer, None if rope is None else rotaries[rope])
+            for layer, rope in self._kinds
+        ]
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
-            about = self._about[index]
-            call.attend(steps[about.window, about.rope], hidden, qkv, attended)
+            call.attend(steps[self._kind_of[index]], hidden, qkv, attended)
             attend.attend_apart(index, qkv[:, :heads], key_value, layer.sinks, attended)
             call.feed(attended, hidden)
             if layer.experts is not None:

@@ -54,7 +54,7 @@ class NativeRunner:
         batch_threads: int,
         on_close: Callable[[], None],
     ) -> None:
-        self._decoder = decoder
+        self.decoder = decoder
         self._config: ModelConfig = decoder.config
         self._plan = plan
         self._threads, self._batch_threads = threads, batch_threads
@@ -179,7 +179,7 @@ class NativeRunner:
         positions = torch.cat(
             [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
         ).to(device)
-        hidden = self._decoder(tokens, positions, self._attention(rows))
+        hidden = self.decoder(tokens, positions, self._attention(rows))
         wanted: list[int] = []
         end = 0
         for row in rows:
@@ -189,7 +189,7 @@ class NativeRunner:
             return StepResult({})
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
-        return step_result(rows, self._decoder.logits(hidden))
+        return step_result(rows, self.decoder.logits(hidden))
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
         paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]

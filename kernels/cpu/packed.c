@@ -36,10 +36,8 @@ static int is_wrong(int32_t kind, int64_t inputs) {
   return inputs <= 0 || inputs % multiple ? NO_SHAPE : OK;
 }
 
-/* The best set of instructions of this processor that the system saves the registers of. Asked of the
- * processor itself: not every compiler's library implements `__builtin_cpu_supports`.
- */
-EXPORT int32_t hearth_instructions(void) {
+/* Asked of the processor itself: not every compiler's library implements `__builtin_cpu_supports`. */
+static int32_t asked_instructions(void) {
 #if defined(__x86_64__) || defined(_M_X64)
   enum { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 };                              /* leaf 1, ecx */
   const unsigned avx2 = 1 << 5, avx512 = 1 << 16 | 1 << 17 | 1 << 30 | 1u << 31, vnni = 1 << 11; /* leaf 7: F, DQ, BW, VL */
@@ -51,6 +49,15 @@ EXPORT int32_t hearth_instructions(void) {
   if (b & avx2 && (low & 6) == 6) return AVX2;
 #endif
   return PLAIN;
+}
+
+/* The best set of instructions of this processor that the system saves the registers of. Asked once: in a
+ * virtual machine each question takes the time of a small layer.
+ */
+EXPORT int32_t hearth_instructions(void) {
+  static int32_t found = -1;
+  if (found < 0) found = asked_instructions();
+  return found;
 }
 
 Tiles tiles_for(int32_t instructions) {

@@ -60,7 +60,7 @@ def test_a_loaded_model(
         model = load.open_model(ModelSpec(str(folder), settings=chosen))
         try:
             logits.append(advance(Driven(model.runner), 0, TEXT))
-            modules = model.runner._decoder.modules()  # type: ignore[attr-defined]
+            modules = model.runner.decoder.modules()  # type: ignore[attr-defined]
             found = any(isinstance(one, PackedLinear) for one in modules)
             assert found == (is_packed and not kernels)
             assert model.runner.embed([TEXT], "mean").shape[0] == 1

@@ -65,7 +65,7 @@ def test_a_step_takes_no_more_than_the_plan_says(kind: str, step: str, tmp_path:
         context=CONTEXT, max_sessions=sessions, max_batch_tokens=256, kv_type="f16"
     )
     runner = runner_of(folder, settings)
-    config = runner._decoder.config
+    config = runner.decoder.config
     text = [5 + at % 200 for at in range(CONTEXT - 300)]
     try:
         for slot in range(sessions):
