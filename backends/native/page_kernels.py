@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.models.layers import Layer, Rotary
+from hearth.backends.native.models.layers import Layer, Norm, Rotary
 from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.paged_attention import PagedAttention
 from hearth.kernels.cpu.layers import (
@@ -43,9 +43,6 @@ def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
 class LayersInC:
     """All layers of a decoder, each in two calls: `Decoder.fused`.
 
-    Args:
-        most_rows: of a step; more are faster by the decoder's own layers. None: they are not.
-
     Raises:
         ValueError: there are no kernels for its shape, or its matrices are not packed for them.
     """
@@ -57,11 +54,8 @@ class LayersInC:
         self._kinds = [(index, rope) for (_, rope), index in kinds.items()]
         """A layer of each kind, and its positions."""
         self._kind_of = [list(kinds).index((one.window, one.rope)) for one in config.layers]
-        self._heads, self._kv_heads, self._head_dim = (
-            config.heads,
-            config.kv_heads,
-            config.head_dim,
-        )
+        self._heads, self._kv_heads = config.heads, config.kv_heads
+        self._head_dim = config.head_dim
         self._calls = [
             _half(library, decoder, index, layer, pool) for index, layer in enumerate(self._layers)
         ]
@@ -70,6 +64,7 @@ class LayersInC:
             for module in decoder.layers.modules()
             if isinstance(module, PackedLinear)
         )
+        # More are multiplied by matrices of torch, see `TiledMatrix`.
         self._most_rows = None if invariant else DENSE_ROWS - 1
 
     def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
@@ -147,13 +142,17 @@ def _half(
         out=_matrix(layer.out)[0],
         gate_up=_matrix(layer.gate_up)[0] if is_dense else None,
         down=_matrix(layer.down)[0] if is_dense else None,
-        query_norm=layer.query_norm and layer.query_norm.weight,
-        key_norm=layer.key_norm and layer.key_norm.weight,
-        attention_post_norm=layer.attention_post_norm and layer.attention_post_norm.weight,
-        feed_forward_post_norm=layer.feed_forward_post_norm and layer.feed_forward_post_norm.weight,
+        query_norm=_weight(layer.query_norm),
+        key_norm=_weight(layer.key_norm),
+        attention_post_norm=_weight(layer.attention_post_norm),
+        feed_forward_post_norm=_weight(layer.feed_forward_post_norm),
         sinks=layer.sinks,
     )
     return HalfLayers(library, _shape(decoder, index), weights, pool.layer(index), exact=exact)
+
+
+def _weight(norm: Norm | None) -> Tensor | None:
+    return None if norm is None else norm.weight
 
 
 def _matrix(module: nn.Module) -> tuple[HalfMatrix, bool]:

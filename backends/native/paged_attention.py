@@ -166,7 +166,8 @@ class PagedAttention:
             out: [tokens, heads, head_dim], of which rows are written.
         """
         if self._has_apart:
-            grouped = query.unflatten(1, (-1, self._shared)).to(self._compute)
+            shape = (len(query), -1, self._shared, query.shape[-1])
+            grouped = query.view(shape).to(self._compute)
             plan, pool = self._plan_of(layer), self._pool.layer(layer)
             found = out.view(grouped.shape)
             self._attend_runs(plan, grouped, key_value, pool, sinks, found)
@@ -256,7 +257,9 @@ class PagedAttention:
         group = self._pool.group_of[layer]
         if group not in self._pages:
             tables: list[int] = []
-            starts, positions, apart = [], [], []
+            starts: list[int] = []
+            positions: list[int] = []
+            apart: list[bool] = []
             for row in self._rows:
                 starts += [len(tables)] * row.count
                 positions += range(row.start, row.start + row.count)

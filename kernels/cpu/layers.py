@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -253,8 +252,7 @@ def _heads(shape: HeadShape, pool: Tensor, sinks: Tensor | None) -> _Heads:
 def _matrix(matrix: HalfMatrix | None) -> _Matrix:
     if matrix is None:
         return _Matrix()
-    parts: Sequence[Part] = matrix.parts
-    return _Matrix(matrix.parts, len(parts), matrix.outputs, _address(matrix.bias))
+    return _Matrix(matrix.parts, len(matrix.parts), matrix.outputs, _address(matrix.bias))
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -58,16 +58,18 @@ def test_in_pages_and_pieces_it_says_what_the_decoder_says_of_the_whole_text(
     runner.cache.check_integrity()
 
 
+@pytest.mark.parametrize("tiled", [False, True])
 @pytest.mark.parametrize("kv_type", ["f16", "f32"])
 @pytest.mark.parametrize("family", KINDS)
 def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
-    family: str, kv_type: KvType, tmp_path: Path
+    family: str, kv_type: KvType, tiled: bool, tmp_path: Path
 ) -> None:
     tiny_checkpoint(family, tmp_path)
+    dtype = torch.bfloat16 if tiled else torch.float32
     settings = ModelSettings(kv_type=kv_type, context=256, max_sessions=40, deterministic=True)
     tokens = some_tokens(40)
-    whole = advance(runner_of(tmp_path, settings), 0, tokens)
-    runner = runner_of(tmp_path, settings)
+    whole = advance(runner_of(tmp_path, settings, dtype=dtype, tiled=tiled), 0, tokens)
+    runner = runner_of(tmp_path, settings, dtype=dtype, tiled=tiled)
     pieces = (tokens[:17], tokens[17:18], tokens[18:33], tokens[33:34], tokens[34:])
     found = []
     for number, piece in enumerate(pieces):

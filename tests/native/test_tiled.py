@@ -6,19 +6,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.engine.runner import Row
 from hearth.backends.native import load
 from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.packed import PackedLinear
+from hearth.backends.native.page_kernels import LayersInC
+from hearth.backends.native.runner import NativeRunner
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import FORCE
 from loaded_weights import CPU, load_folder
 from native_decoders import logits_of
-from native_runners import advance
+from native_runners import advance, runner_of
 from tiny_checkpoints import FAMILIES, tiny_checkpoint
 from tiny_folders import Tensors, rewrite, tiny_folder
 
@@ -68,6 +72,22 @@ def test_a_loaded_model(
             model.runner.close()
             torch.set_num_threads(threads)
     assert abs(logits[0] - logits[1]).max() < 0.05 * abs(logits[1]).max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_in_c_compute_what_those_of_torch_do(family: str, tmp_path: Path) -> None:
+    folder = rewrite(tiny_checkpoint(family, tmp_path), in_bfloat16)
+    expected = logits_of(load_folder(folder)[0], TEXT).numpy()
+    settings = ModelSettings(threads=1, batch_threads=1, context=64, kv_type="f32", max_sessions=2)
+    runner = runner_of(folder, settings, dtype=torch.bfloat16, tiled=True)
+    assert isinstance(runner.runner, NativeRunner)
+    assert isinstance(runner.runner.decoder.fused, LayersInC)
+    found = [advance(runner, 0, TEXT[:3])]
+    # Attention of more than 16 tokens is torch's, next to a row of one.
+    for piece in (TEXT[3:20], TEXT[20:21], TEXT[21:]):
+        assert runner.cache.reserve(1, runner.cache.length(1) + 1)
+        found.append(advance(runner, 0, piece, Row(1, runner.cache.length(1), [7], 0)))
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
 
 
 @pytest.mark.parametrize("has_instructions", [False, True])

@@ -30,29 +30,32 @@ def runner_of(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     varlen: bool = False,
+    tiled: bool = False,
 ) -> Driven:
-    """The runner of a folder of float32 weights, with everything in `dtype`, or as `settings` say.
+    """The runner of a folder of weights, with everything in `dtype`, or as `settings` say.
 
     Args:
         varlen: the device has a kernel for block tables.
+        tiled: matrices are for the kernels of processors, with activations in float32.
     """
     fields = read_fields(folder / "config.json")
     family = family_of_hf(fields)
     config = family.from_hf(fields)
     config = config.for_context(settings.context or config.context)
+    compute = torch.float32 if tiled else dtype
     plan = plan_memory(
         settings,
         config,
         device=device,
         dtype=dtype,
-        compute_dtype=dtype,
+        compute_dtype=compute,
         weight_bytes=0,
         available_bytes=1 << 30,
         varlen=varlen,
     )
-    decoder = Decoder(config, device, dtype, context=plan.context)
+    decoder = Decoder(config, device, dtype, activations=compute, context=plan.context)
     file = SafetensorsFolder(folder)
-    load_weights(decoder, family, file, device)
+    load_weights(decoder, family, file, device, tiled=tiled, exact=plan.deterministic)
     if plan.deterministic:
         make_deterministic(decoder)
     runner = NativeRunner(

@@ -1,0 +1,133 @@
+"""Attention in C over pages is attention in float64 over what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hearth.kernels.cpu.build_library import library_path
+from hearth.kernels.cpu.layers import Attention, HeadShape, Pages
+from hearth.kernels.cpu.library import CpuLibrary, Instructions
+
+PAGE = 16
+SETS: tuple[Instructions, ...] = ("plain", "avx2", "avx512")
+SHAPES = (
+    HeadShape(4, 4, 64, 0.125),
+    HeadShape(16, 8, 128, 0.09, window=40),
+    HeadShape(9, 3, 64, 0.125, softcap=20.0),
+    HeadShape(7, 1, 80, 0.2, window=300),
+)
+LENGTHS = (1, 2, 15, 16, 17, 255, 256, 257, 600)
+
+
+@pytest.fixture(params=SETS)
+def library(request: pytest.FixtureRequest) -> CpuLibrary:
+    try:
+        return CpuLibrary(library_path(), request.param)
+    except ValueError:
+        pytest.skip(f"this processor has no {request.param}")
+
+
+@dataclass
+class Case:
+    """Sequences of some lengths, the last token of each being asked for."""
+
+    pool: Tensor
+    tables: list[list[int]]
+    lengths: tuple[int, ...]
+
+    def pages(self, which: list[int], apart: tuple[int, ...] = ()) -> Pages:
+        starts, tables = [], []
+        for index in which:
+            starts.append(len(tables))
+            tables += self.tables[index]
+        return Pages(
+            torch.tensor([self.lengths[index] - 1 for index in which]),
+            torch.tensor(tables, dtype=torch.int32),
+            torch.tensor(starts),
+            torch.tensor([index in apart for index in which]),
+        )
+
+
+def drawn(shape: HeadShape, dtype: torch.dtype, rng: np.random.Generator) -> Case:
+    """Blocks in no order; sequences of one length more share pages; what no sequence has, and
+    blocks that a window left, are NaN.
+    """
+    counts = [-(-length // PAGE) for length in LENGTHS]
+    blocks = sum(counts) + 3
+    order = [int(block) for block in rng.permutation(blocks)]
+    tables: list[list[int]] = []
+    for count in counts:
+        shared = tables[-1][: count // 2] if tables else []
+        tables.append([*shared, *(order.pop() for _ in range(count - len(shared)))])
+    pool = torch.full((2, shape.kv_heads, blocks, PAGE, shape.head_dim), float("nan"), dtype=dtype)
+    for table, length in zip(tables, LENGTHS, strict=True):
+        for at in range(length):
+            values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
+            pool[:, :, table[at // PAGE], at % PAGE] = torch.from_numpy(values).to(dtype)
+    for table, length in zip(tables, LENGTHS, strict=True):
+        if shape.window is not None:
+            table[: max(length - shape.window, 0) // PAGE] = [-1] * (
+                max(length - shape.window, 0) // PAGE
+            )
+    return Case(pool, tables, LENGTHS)
+
+
+def wanted(case: Case, shape: HeadShape, query: Tensor, sinks: Tensor | None) -> Tensor:
+    """[sequences, heads, head_dim] float64."""
+    rows = []
+    for table, length, heads in zip(case.tables, case.lengths, query.double(), strict=True):
+        first = max(length - (shape.window or length), 0)
+        places = range(first, length)
+        seen = torch.stack([case.pool[:, :, table[at // PAGE], at % PAGE] for at in places], 2)
+        keys, values = seen.double().repeat_interleave(shape.heads // shape.kv_heads, 1)
+        scores = torch.einsum("hd,htd->ht", heads, keys) * shape.scale
+        if shape.softcap:
+            scores = torch.tanh(scores / shape.softcap) * shape.softcap
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.double()[:, None]), 1)
+        weights = scores.softmax(-1)[:, : len(places)]
+        rows.append(torch.einsum("ht,htd->hd", weights, values))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_attention_over_pages(
+    library: CpuLibrary, shape: HeadShape, dtype: torch.dtype, has_sinks: bool
+) -> None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    rng = np.random.default_rng(seed)
+    case = drawn(shape, dtype, rng)
+    count = len(LENGTHS)
+    # Tokens are further apart than their queries: keys and values are between them.
+    rows = torch.from_numpy(rng.standard_normal((count, shape.heads + 3, shape.head_dim))).float()
+    query = rows[:, : shape.heads]
+    sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float() if has_sinks else None
+    attend = Attention(library, shape, case.pool, sinks)
+    found = torch.full((count, shape.heads, shape.head_dim), 7.0)
+    attend(case.pages(list(range(count)), apart=(3,)), query, found)
+    assert (found[3] == 7.0).all()
+    expected = wanted(case, shape, query, sinks)
+    expected[3] = 7.0
+    assert (found - expected).abs().max() < 2e-5, seed
+    # A row has the same bits alone.
+    for index in (0, 4, count - 1):
+        alone = torch.empty(1, shape.heads, shape.head_dim)
+        attend(case.pages([index]), query[index : index + 1], alone)
+        assert torch.equal(alone[0], found[index]), seed
+
+
+def test_shapes_that_have_no_kernel_are_refused(library: CpuLibrary) -> None:
+    with pytest.raises(ValueError, match="heads of 24 numbers"):
+        HeadShape(4, 2, 24, 1.0)
+    with pytest.raises(ValueError, match="3 over 2"):
+        HeadShape(3, 2, 64, 1.0)
+    pool = torch.zeros(2, 2, 1, PAGE, 64, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="bfloat16"):
+        Attention(library, HeadShape(4, 2, 64, 1.0), pool, None)
