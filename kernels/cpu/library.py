@@ -19,8 +19,8 @@ from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
 
 log = logging.getLogger(__name__)
 
-Instructions = Literal["plain", "avx2", "avx512"]
-_SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512")
+Instructions = Literal["plain", "avx2", "avx512", "amx"]
+_SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
 _KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
 _FAULTS: Final = {
     1: "out of memory",

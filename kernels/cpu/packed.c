@@ -13,8 +13,9 @@
 
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range range, void *context);
 
-enum { PLAIN, AVX2, AVX512 };
-enum { MOST_PARTS = 8, BLOCK_ROWS = 64, QUANTIZED_ALONE = 8 };
+enum { PLAIN, AVX2, AVX512, WITH_AMX };
+/* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
+enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_ROWS = 24, PLAIN_AMX_ROWS = 8 };
 
 static ParallelFor parallel_for;
 
@@ -45,7 +46,7 @@ static int32_t asked_instructions(void) {
   if (!__get_cpuid(1, &a, &b, &c, &d) || (c & (FMA | OSXSAVE | F16C)) != (FMA | OSXSAVE | F16C)) return PLAIN;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return PLAIN;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  if ((b & avx512) == avx512 && c & vnni && (low & 0xe6) == 0xe6) return AVX512;
+  if ((b & avx512) == avx512 && c & vnni && (low & 0xe6) == 0xe6) return amx_is_here() ? WITH_AMX : AVX512;
   if (b & avx2 && (low & 6) == 6) return AVX2;
 #endif
   return PLAIN;
@@ -65,8 +66,9 @@ Tiles tiles_for(int32_t instructions) {
   Tiles found = tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)
   if (instructions == AVX2) found = tiles_avx2;
-  if (instructions == AVX512) found = tiles_avx512;
+  if (instructions >= AVX512) found = tiles_avx512;
 #endif
+  found.has_amx = instructions == WITH_AMX;
   return found;
 }
 
@@ -174,11 +176,43 @@ typedef struct {
   Quantized quantized;
   float *y;
   int is_wide;
+  uint16_t *arranged; /* for AMX */
+  int32_t fault;
 } Product;
+
+/* The first address of a cache line at `room` or behind it. */
+static void *line_of(void *room) { return (void *)(((uintptr_t)room + LINE - 1) / LINE * LINE); }
 
 static void quantize(int64_t begin, int64_t end, void *context) {
   Product *job = context;
   job->tiles.quantize(&job->quantized, job->x, begin, end);
+}
+
+static void arrange(int64_t begin, int64_t end, void *context) {
+  Product *job = context;
+  amx_arrange(job->x, job->rows, job->inputs, begin * TILE, end * TILE, job->arranged);
+}
+
+/* Pairs of tiles `begin` to `end` of all parts, counted through, by AMX. */
+static void multiply_many(int64_t begin, int64_t end, void *context) {
+  Product *job = context;
+  int64_t first = 0, column = 0;
+  for (int64_t index = 0; index < job->count; index++) {
+    const Part *part = job->parts + index;
+    const int64_t tiles = tiles_of(part->outputs), pairs = (tiles + 1) / 2;
+    const int64_t from = begin > first ? begin - first : 0, to = end - first < pairs ? end - first : pairs;
+    if (from < to) {
+      const AmxProduct product = {&job->tiles, (Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
+                                  part->outputs, job->inputs, job->arranged, job->rows,
+                                  job->y + column + 2 * from * TILE, job->outputs};
+      uint8_t *room = malloc(amx_room_bytes(&product) + LINE);
+      if (room) amx_multiply(&product, line_of(room));
+      else job->fault = NO_MEMORY;
+      free(room);
+    }
+    first += pairs;
+    column += part->outputs;
+  }
 }
 
 /* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
@@ -219,19 +253,30 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
 
 int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
                        int32_t is_wide) {
-  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
-  int64_t tiles = 0;
+  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide, NULL, OK};
+  int64_t tiles = 0, pairs = 0;
   int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
   for (int64_t index = 0; index < count; index++) {
     const int wrong = is_wrong(parts[index].kind, inputs);
     if (wrong) return wrong;
     tiles += tiles_of(parts[index].outputs);
+    pairs += (tiles_of(parts[index].outputs) + 1) / 2;
     job.outputs += parts[index].outputs;
-    is_quantized |= !is_wide && !is_plain((Kind)parts[index].kind);
+    is_quantized |= !is_plain((Kind)parts[index].kind);
   }
   uint8_t *room = NULL;
-  if (is_quantized) {
+  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : PLAIN_AMX_ROWS)) {
+    const int64_t groups = (rows + 2 * TILE - 1) / (2 * TILE) * 2;
+    room = malloc(groups * TILE * ((inputs + RUN - 1) / RUN) * RUN * sizeof(uint16_t) + LINE);
+    if (!room) return NO_MEMORY;
+    job.arranged = line_of(room);
+    in_parallel(groups, 1, arrange, &job);
+    in_parallel(pairs, 2, multiply_many, &job);
+    free(room);
+    return job.fault;
+  }
+  if (is_quantized && !is_wide) {
     const int64_t padded = (rows + TILE - 1) / TILE * TILE, runs = padded * (inputs / RUN);
     room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
     if (!room) return NO_MEMORY;

@@ -10,6 +10,7 @@
  *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
  *   LOAD_F16 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
  *   LOAD_BF16(p) STORE_BF16(p, v)        W numbers of bfloat16, as floats
+ *   PAIR(p, a, b)                W numbers of two inputs as bfloat16, side by side; where there is AMX
  *   TILES                        the name of the table of functions
  *
  * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
@@ -178,6 +179,49 @@ HERE void plain_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inpu
   }
 }
 
+#if defined(PAIR)
+/* A run as a tile of AMX: out[input / 2][output][input % 2]. */
+HERE void pairs_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out) {
+  const Layout about = layout_of(kind);
+  const int per_run = RUN / about.group, units = about.group / UNIT;
+  const Tile at = tile_at(kind, packed, inputs, tile);
+  if (is_plain(kind)) {
+    for (int pair = 0; pair < RUN / 2; pair++) {
+      VF both[2];
+      for (int j = 0; j < 2; j++) {
+        const int64_t input = run * RUN + 2 * pair + j;
+        const uint8_t *place = at.heads + 2 * TILE * input;
+        both[j] = input >= inputs ? SET_F(0.0f) : kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+      }
+      PAIR(out + TILE * pair, both[0], both[1]);
+    }
+    return;
+  }
+  const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
+  const uint8_t *codes = at.codes + run * run_bytes(about);
+  for (int part = 0; part < per_run; part++) {
+    const int group = (int)(run % about.runs) * per_run + part;
+    VF scale = scale_of(kind, head, group, 0), minimum = SET_F(0.0f);
+    if (about.minimum) minimum = minimum_of(kind, head, group, 0);
+    UNROLL
+    for (int unit = 0; unit < units; unit++) {
+      VI code = unpacked(kind, codes, part * units + unit);
+      uint32_t *to = out + TILE * (part * units + unit) * UNIT / 2;
+      PAIR(to, weight_of(kind, code, 0, scale, minimum), weight_of(kind, code, 1, scale, minimum));
+      PAIR(to + TILE, weight_of(kind, code, 2, scale, minimum), weight_of(kind, code, 3, scale, minimum));
+    }
+  }
+}
+#define PAIRS_OF(kind)                                                                                              \
+  TARGET static void pairs_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out) { \
+    pairs_run(kind, packed, tile, inputs, run, out);                                                                \
+  }
+EACH_KIND(PAIRS_OF) PAIRS_OF(BF16) PAIRS_OF(F16)
+#define PAIRS(kind) [kind] = pairs_##kind,
+#else
+#define PAIRS(kind)
+#endif
+
 /* Of the kinds, each compiled for itself. */
 #define DOT_OF(kind)                                                                                                \
   TARGET static void dot_##kind(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,    \
@@ -243,6 +287,8 @@ const Tiles TILES = {
     {EACH_KIND(DOT)},
     {EACH_KIND(WIDE) WIDE(BF16) WIDE(F16)},
     {EACH_KIND(PLAIN) PLAIN(BF16) PLAIN(F16)},
+    {EACH_KIND(PAIRS) PAIRS(BF16) PAIRS(F16)},
+    0,
     quantize_rows,
     norm_row,
     gate_row,

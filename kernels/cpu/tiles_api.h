@@ -51,6 +51,11 @@ typedef struct {
   /* A run of a tile as plain numbers, out[input * stride + output], float32 or bfloat16. */
   void (*plain[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
                        int is_bf16);
+  /* A run of a tile as bfloat16, out[input / 2][16 outputs][input % 2]: a tile of AMX. Inputs that the matrix does not
+   * have are zero. Of AVX-512 alone.
+   */
+  void (*pairs[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out);
+  int has_amx;
   void (*quantize)(Quantized *x, const float *rows, int64_t begin, int64_t end);
   /* See rows.h. */
   void (*norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
@@ -62,6 +67,26 @@ typedef struct {
   void (*join)(const float *parts, int64_t stride, const float *peaks, const float *totals, int64_t step, int64_t count,
                const float *sink, int64_t size, float *out);
 } Tiles;
+
+/* A product by AMX: y[m * stride + n] of the tiles `begin` to `end` of a matrix, where y begins at the first of them. */
+typedef struct {
+  const Tiles *tiles;
+  Kind kind;
+  const uint8_t *packed;
+  int64_t begin, end, outputs, inputs;
+  const uint16_t *x; /* [rows / 16][inputs / 32][16][32] of bfloat16, filled up with zeros to a multiple of 32 rows */
+  int64_t rows;
+  float *y;
+  int64_t stride;
+} AmxProduct;
+
+/* `room`: amx_room_bytes, of which a multiple of 64 is the address. */
+void amx_multiply(const AmxProduct *job, uint8_t *room);
+int64_t amx_room_bytes(const AmxProduct *job);
+/* Whether the processor has AMX's products of bfloat16, and the system lets this process use them. */
+int amx_is_here(void);
+/* Rows `begin` to `end` of x[rows, inputs] in the order of `AmxProduct`; those beyond `rows` are zero. */
+void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin, int64_t end, uint16_t *out);
 
 extern const Tiles tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)
