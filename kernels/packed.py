@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.blocks import block_of
-from hearth.kernels.cpu.layouts import LAYOUTS
-from hearth.kernels.cpu.library import CpuLibrary, cpu_library, parts_of
+from hearth.kernels.cpu.layouts import FRACTIONS, LAYOUTS
+from hearth.kernels.cpu.library import CpuLibrary, can_pack, cpu_library, parts_of
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.device import multiplies_tiles
@@ -193,9 +193,13 @@ def _in_order(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
 
 
 def _tiled_as(part: PackedWeight) -> str:
-    """What the kernels of processors know `part` as; "" if they do not."""
+    """What the kernels of processors know `part` as; "" if they do not, or if its groups of inputs
+    are no multiple of 32.
+    """
     if not part.packing:
         return _HALVES.get(part.weight.dtype, "")
+    if part.scales is not None and not can_pack(part.packing, part.inputs, part.scales.shape[-1]):
+        return ""
     return part.packing if part.packing in LAYOUTS else ""
 
 
@@ -289,21 +293,21 @@ class TiledMatrix:
 
     Where nothing has to be exact, many rows are multiplied by torch, with weights that are unpacked
     into the cache slice by slice: in bfloat16 where the processor has tiles for it (AMX), else in
-    float32 if all parts are of half precision.
+    float32 if activations of all parts stay float32.
     """
 
     def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
         self._library = library
         self._packed = [
-            (_tiled_as(part), library.pack(_tiled_as(part), part.weight), len(part.weight))
-            for part in parts
+            (kind, library.pack(kind, part.weight, part.scales, part.zeros), len(part.weight))
+            for kind, part in ((_tiled_as(part), part) for part in parts)
         ]
         self._parts = parts_of(self._packed)
         self._exact = exact
         self._dense_dtype: torch.dtype | None = None
         if not exact and multiplies_tiles():
             self._dense_dtype = torch.bfloat16
-        elif not exact and not any(part.packing for part in parts):
+        elif not exact and all(part.packing in ("", *FRACTIONS) for part in parts):
             self._dense_dtype = torch.float32
         self.inputs = parts[0].inputs
         self.outputs = sum(outputs for _, _, outputs in self._packed)

@@ -4,11 +4,14 @@
  *   TARGET              attribute of every function
  *   W, VI, VF           lanes; vectors of 32-bit integers (4 W bytes) and of floats
  *   LOAD(p) SHR(v, n) SHL(v, n) AND(v, byte) OR(a, b) LOOKUP(v, table)    on bytes; shifts in 16 bits
+ *   LOAD_PAIRS(p)                what FROM_E4M3 takes, of bytes from `p` and from p + 32 on
  *   DOT(sum, codes, x, wide)     adds the 4 products of each lane; `wide`: codes are signed + 128
- *   ZERO_OF(about)               what DOT leaves to be taken from a code
+ *   TAKEN(about)                 what DOT takes from a code before it multiplies
  *   LANE_BYTE(v, j)              byte j of each lane
  *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
- *   LOAD_F16 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
+ *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
+ *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
+ *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
  *   LOAD_BF16(p) STORE_BF16(p, v)        W numbers of bfloat16, as floats
  *   TILES                        the name of the table of functions
  *
@@ -21,35 +24,24 @@
 
 /* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
 HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
   const int chains = rows < 4 ? 2 : 1;
-  const int64_t runs = x->inputs / RUN;
   VF total[8];
   EACH_ROW total[m] = SET_F(0.0f);
-  for (int64_t run = 0; run < runs; run++) {
-    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
-    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VI sum[8][2];
-      EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
-      UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
-        EACH_ROW {
-          const int8_t *numbers = x->numbers + (row + m) * x->inputs + run * RUN + (part * units + unit) * UNIT;
-          int32_t four;
-          __builtin_memcpy(&four, numbers, 4);
-          sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), about.zero == 128);
-        }
-      }
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+  EACH_RUN(0, x->inputs / RUN) EACH_PART {
+    VI sum[8][2];
+    EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
+    EACH_UNIT {
+      VI code = unpacked(tile, block.run, lane, unit);
       EACH_ROW {
-        VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-        total[m] = added(kind, total[m], TO_F(all), ZERO_OF(about), scale, minimum, x, place_of(x, row + m, run), part);
+        int32_t four;
+        __builtin_memcpy(&four, x->numbers + (row + m) * x->inputs + block.run * RUN + unit * UNIT, 4);
+        sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), tile.about.zero == 128);
       }
+    }
+    const Scales of = part_of(kind, tile.about, block, part);
+    EACH_ROW {
+      VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
+      total[m] = added(kind, tile.about, total[m], TO_F(all), of, x, place_of(x, row + m, block.run), part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
@@ -57,27 +49,18 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
 
 /* As `dot_rows`, with float32 activations [rows, inputs]: four sums an output, of inputs 4i + j. */
 HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inputs, const float *x, float *out) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
   VF sum[4][UNIT];
   EACH_ROW
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
-  for (int64_t run = 0; run < inputs / RUN; run++) {
-    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
-    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
-UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
-        const float *numbers = x + run * RUN + (part * units + unit) * UNIT;
-UNROLL
-        for (int j = 0; j < UNIT; j++) {
-          VF weight = weight_of(kind, code, j, scale, minimum);
-          EACH_ROW sum[m][j] = FMA(weight, SET_F(numbers[m * inputs + j]), sum[m][j]);
-        }
+  EACH_RUN(0, inputs / RUN) EACH_PART {
+    const Scales of = part_of(kind, tile.about, block, part);
+    EACH_UNIT {
+      VI code = unpacked(tile, block.run, lane, unit);
+      const float *numbers = x + block.run * RUN + unit * UNIT;
+      UNROLL
+      for (int j = 0; j < UNIT; j++) {
+        VF weight = weight_of(kind, tile.about, code, j, of);
+        EACH_ROW sum[m][j] = FMA(weight, SET_F(numbers[m * inputs + j]), sum[m][j]);
       }
     }
   }
@@ -120,7 +103,8 @@ HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, co
     for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
     store_rows(found, n, count, y, stride);                                       \
   }
-  ROWS(8) ROWS(4) ROWS(2) ROWS(1)
+  if (W > 4) { ROWS(8) }
+  ROWS(4) ROWS(2) ROWS(1)
 #undef ROWS
 }
 
@@ -140,39 +124,30 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
 #undef ROWS
 }
 
+HERE void store_plain(void *out, int64_t place, VF value, int is_bf16) {
+  if (is_bf16) STORE_BF16((uint16_t *)out + place, value);
+  else STORE_F((float *)out + place, value);
+}
+
 /* A run of a tile as plain numbers: out[input * stride + output], of all inputs of the matrix and 16 outputs. */
-HERE void plain_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
+HERE void plain_run(Kind kind, const uint8_t *packed, int64_t number, int64_t inputs, int64_t run, void *out, int64_t stride,
                     int is_bf16) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
-  const Tile at = tile_at(kind, packed, inputs, tile);
-  if (is_plain(kind)) {
-    for (int64_t input = run * RUN; input < inputs && input < (run + 1) * RUN; input++)
-      for (int lane = 0; lane < TILE; lane += W) {
-        const uint8_t *place = at.heads + 2 * (TILE * input + lane);
-        VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
-        if (is_bf16) STORE_BF16((uint16_t *)out + input * stride + lane, weight);
-        else STORE_F((float *)out + input * stride + lane, weight);
-      }
-    return;
-  }
-  const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
+  const Tile tile = tile_at(kind, packed, inputs, number);
   for (int lane = 0; lane < TILE; lane += W) {
-    const uint8_t *codes = at.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
-      UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
+    if (is_plain(kind)) {
+      for (int64_t input = run * RUN; input < inputs && input < (run + 1) * RUN; input++) {
+        const uint8_t *place = tile.heads + 2 * (TILE * input + lane);
+        store_plain(out, input * stride + lane, kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place), is_bf16);
+      }
+      continue;
+    }
+    EACH_RUN(run, run + 1) EACH_PART {
+      const Scales of = part_of(kind, tile.about, block, part);
+      EACH_UNIT {
+        VI code = unpacked(tile, run, lane, unit);
         UNROLL
-        for (int j = 0; j < UNIT; j++) {
-          const int64_t place = (run * RUN + (part * units + unit) * UNIT + j) * stride + lane;
-          VF weight = weight_of(kind, code, j, scale, minimum);
-          if (is_bf16) STORE_BF16((uint16_t *)out + place, weight);
-          else STORE_F((float *)out + place, weight);
-        }
+        for (int j = 0; j < UNIT; j++)
+          store_plain(out, (run * RUN + unit * UNIT + j) * stride + lane, weight_of(kind, tile.about, code, j, of), is_bf16);
       }
     }
   }
@@ -193,8 +168,8 @@ HERE void plain_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inpu
                                   int64_t stride, int is_bf16) {                                                    \
     plain_run(kind, packed, tile, inputs, run, out, stride, is_bf16);                                               \
   }
-EACH_KIND(DOT_OF)
-EACH_KIND(OTHERS_OF) OTHERS_OF(BF16) OTHERS_OF(F16)
+EACH_INTEGER_KIND(DOT_OF)
+EACH_KIND(OTHERS_OF)
 
 /* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
 TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
@@ -238,8 +213,8 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
 #define WIDE(kind) [kind] = wide_##kind,
 #define PLAIN(kind) [kind] = plain_##kind,
 const Tiles TILES = {
-    {EACH_KIND(DOT)},
-    {EACH_KIND(WIDE) WIDE(BF16) WIDE(F16)},
-    {EACH_KIND(PLAIN) PLAIN(BF16) PLAIN(F16)},
+    {EACH_INTEGER_KIND(DOT)},
+    {EACH_KIND(WIDE)},
+    {EACH_KIND(PLAIN)},
     quantize_rows,
 };

@@ -26,7 +26,7 @@ typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Qu
                         int64_t end, float *y, int64_t stride);
 
 typedef struct {
-  DotTile dot[KINDS]; /* none of plain kinds */
+  DotTile dot[KINDS]; /* of kinds whose codes are integers */
   /* The same with float32 activations [rows, inputs]. */
   void (*wide[KINDS])(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,
                       int64_t rows, float *y, int64_t stride);

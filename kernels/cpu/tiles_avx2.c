@@ -15,7 +15,7 @@
 #define OR(a, b) _mm256_or_si256(a, b)
 #define LOOKUP(v, table) _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))), v)
 #define DOT(sum, codes, x, wide) dot_bytes(sum, codes, x, wide)
-#define ZERO_OF(about) ((about).zero == 128 ? 0 : (about).zero)
+#define TAKEN(about) ((about).zero == 128 ? 128 : 0)
 #define LANE_BYTE(v, j) _mm256_and_si256(_mm256_srli_epi32(v, 8 * (j)), _mm256_set1_epi32(255))
 #define SET_I(i) _mm256_set1_epi32(i)
 #define ADD_I(a, b) _mm256_add_epi32(a, b)
@@ -28,6 +28,10 @@
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define STORE_F(p, v) _mm256_storeu_ps(p, v)
 #define LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define LOAD_PAIRS(p) _mm256_set_m128i(_mm_loadu_si128((const __m128i *)((p) + 32)), _mm_loadu_si128((const __m128i *)(p)))
+#define FROM_E4M3(v, j) from_e4m3(v, j)
+#define PICK(v, j, table) pick(_mm256_srli_epi32(v, 8 * (j)), table)
+#define LOAD_F32(p) _mm256_loadu_ps((const float *)(p))
 #define LOAD_U8(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_I8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_E8M0(p) power_of(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
@@ -53,6 +57,22 @@ TARGET static inline __m256 power_of(__m256i exponent) {
   bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x200000), _mm256_cmpeq_epi32(exponent, none));
   bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x400000), _mm256_cmpeq_epi32(exponent, one));
   return _mm256_castsi256_ps(bits);
+}
+
+/* By way of float16, whose exponent has a bit more. */
+TARGET static inline __m256 from_e4m3(__m256i codes, const int j) {
+  const __m256i nan = _mm256_set1_epi16(0x3f80);
+  __m256i halves = _mm256_srai_epi16(j % 2 ? codes : _mm256_slli_epi16(codes, 8), 1);
+  halves = _mm256_and_si256(halves, _mm256_set1_epi16((short)0xbf80));
+  const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(halves, nan), nan);
+  halves = _mm256_or_si256(halves, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x4000)));
+  return _mm256_cvtph_ps(j / 2 ? _mm256_extracti128_si256(halves, 1) : _mm256_castsi256_si128(halves));
+}
+
+TARGET static inline __m256 pick(__m256i index, const float *table) {
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
 
 TARGET static inline void store_bf16(void *place, __m256 value) {
