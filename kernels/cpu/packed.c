@@ -56,7 +56,7 @@ static int is_wrong(int32_t kind, int64_t inputs) {
 /* The best set of instructions of this processor that the system saves the registers of. Asked of the
  * processor itself: not every compiler's library implements `__builtin_cpu_supports`.
  */
-EXPORT int32_t hearth_instructions(void) {
+static int32_t asked_instructions(void) {
 #if defined(__x86_64__) || defined(_M_X64)
   enum { FMA = 1 << 12, OSXSAVE = 1 << 27, F16C = 1 << 29 };                              /* leaf 1, ecx */
   const unsigned avx2 = 1 << 5, avx512 = 1 << 16 | 1 << 17 | 1 << 30 | 1u << 31, vnni = 1 << 11; /* leaf 7: F, DQ, BW, VL */
@@ -68,6 +68,12 @@ EXPORT int32_t hearth_instructions(void) {
   if (b & avx2 && (low & 6) == 6) return AVX2;
 #endif
   return PLAIN;
+}
+
+EXPORT int32_t hearth_instructions(void) {
+  static _Atomic int32_t best = -1; /* A virtual machine takes longer to answer than a small product. */
+  if (best < 0) best = asked_instructions();
+  return best;
 }
 
 /* What `instructions` offer; nothing, not even `quantize`, where this processor lacks them. */
