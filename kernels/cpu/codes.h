@@ -119,14 +119,14 @@ HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
  * the zero that DOT leaves to be taken from codes. All numbers up to here are integers below 2^24, so that nothing
  * is rounded.
  *
- *   index       of the run among those of all rows
+ *   place       of the run in `x`
  */
-HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Quantized *x, int64_t index, int part) {
-  const float *sums = about.group == 16 ? x->halves[part] + index : x->sums + index;
+HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Quantized *x, int64_t place, int part) {
+  const float *sums = about.group == 16 ? x->halves[part] + place : x->sums + place;
   if (is_grouped(kind) || about.zero != TAKEN(about))
     products = FMA(ADD_F(of.zero, SET_F((float)TAKEN(about))), SET_F(*sums), products);
-  total = FMA(products, MUL_F(of.scale, SET_F(x->scales[index])), total);
+  total = FMA(products, MUL_F(of.scale, SET_F(x->scales[place])), total);
   if (!about.minimum) return total;
-  const float offset = about.group == 16 ? x->scales[index] * *sums : x->offsets[index];
+  const float offset = about.group == 16 ? x->scales[place] * *sums : x->offsets[place];
   return FMA(of.minimum, SET_F(offset), total);
 }

@@ -263,7 +263,7 @@ static void multiply(int64_t begin, int64_t end, void *context) {
  */
 EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows,
                                float *y, int32_t is_wide, int32_t instructions) {
-  Product job = {tiles_for(instructions), parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide};
+  Product job = {tiles_for(instructions), parts, count, inputs, rows, 0, x, {.inputs = inputs, .together = rows < TILE ? rows : TILE}, y, is_wide};
   int64_t tiles = 0;
   int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
@@ -274,13 +274,15 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
     job.outputs += parts[index].outputs;
     is_quantized |= !is_wide && is_integer((Kind)parts[index].kind);
   }
+  if (!rows) return OK;
   uint8_t *room = NULL;
   if (is_quantized) {
-    const int64_t padded = (rows + TILE - 1) / TILE * TILE, runs = padded * (inputs / RUN);
+    const int64_t together = job.quantized.together, padded = (rows + together - 1) / together * together;
+    const int64_t runs = padded * (inputs / RUN);
     room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
     if (!room) return NO_MEMORY;
     float *about = (float *)(room + runs * RUN);
-    job.quantized = (Quantized){inputs, (int8_t *)room, about, about + runs,
+    job.quantized = (Quantized){inputs, together, (int8_t *)room, about, about + runs,
                                 {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
     in_parallel(rows, QUANTIZED_ALONE, quantize, &job);
   }

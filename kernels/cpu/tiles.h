@@ -8,7 +8,7 @@
  *   DOT(sum, codes, x, wide)     adds the 4 products of each lane; `wide`: codes are signed + 128
  *   TAKEN(about)                 what DOT takes from a code before it multiplies
  *   LANE_BYTE(v, j)              byte j of each lane
- *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
+ *   SET_I(i) ADD_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) SUM_F(v) STORE_F
  *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
  *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
  *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
@@ -27,21 +27,23 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
   const int chains = rows < 4 ? 2 : 1;
   VF total[8];
   EACH_ROW total[m] = SET_F(0.0f);
+  const int64_t start = place_of(x, row, 0);
   EACH_RUN(0, x->inputs / RUN) EACH_PART {
+    const int64_t place = start + block.run * x->together;
     VI sum[8][2];
     EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
       EACH_ROW {
         int32_t four;
-        __builtin_memcpy(&four, x->numbers + (row + m) * x->inputs + block.run * RUN + unit * UNIT, 4);
+        __builtin_memcpy(&four, x->numbers + (place + m) * RUN + unit * UNIT, 4);
         sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), tile.about.zero == 128);
       }
     }
     const Scales of = part_of(kind, tile.about, block, part);
     EACH_ROW {
       VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-      total[m] = added(kind, tile.about, total[m], TO_F(all), of, x, place_of(x, row + m, block.run), part);
+      total[m] = added(kind, tile.about, total[m], TO_F(all), of, x, place + m, part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
@@ -172,40 +174,45 @@ EACH_INTEGER_KIND(DOT_OF)
 EACH_KIND(OTHERS_OF)
 
 /* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
-TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
-  const int64_t runs = x->inputs / RUN;
-  for (int64_t count = begin * runs; count < end * runs; count++) {
-    const int64_t index = place_of(x, count / runs, count % runs);
-    const float *from = rows + count * RUN;
-    int8_t *to = x->numbers + count * RUN;
-    int32_t largest = 0;
-    for (int i = 0; i < RUN; i++) {
-      int32_t bits;
-      __builtin_memcpy(&bits, from + i, 4);
-      bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
-      largest = bits > largest ? bits : largest;
-    }
-    float peak;
-    __builtin_memcpy(&peak, &largest, 4);
-    const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
-    const float factor = is_small ? 0.0f : 127.0f / peak;
-    int32_t sums[2] = {0, 0};
-    for (int half = 0; half < 2; half++)
-      for (int i = half * 16; i < half * 16 + 16; i++) {
-        const float shifted = from[i] * factor + 12582912.0f; /* 1.5 * 2^23: rounds to an integer. */
-        int32_t bits;
-        __builtin_memcpy(&bits, &shifted, 4);
-        to[i] = (int8_t)(bits - 0x4b400000);
-        sums[half] += to[i];
-      }
-    /* A run with NaN or infinity gives NaN. */
-    const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
-    x->scales[index] = scale;
-    x->halves[0][index] = (float)sums[0];
-    x->halves[1][index] = (float)sums[1];
-    x->sums[index] = (float)(sums[0] + sums[1]);
-    x->offsets[index] = scale * (float)(sums[0] + sums[1]);
+HERE void quantize_run(Quantized *x, const float *from, int64_t place) {
+  int8_t *to = x->numbers + place * RUN;
+  int32_t largest = 0;
+  for (int i = 0; i < RUN; i++) {
+    int32_t bits;
+    __builtin_memcpy(&bits, from + i, 4);
+    bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
+    largest = bits > largest ? bits : largest;
   }
+  float peak, shifted[RUN];
+  __builtin_memcpy(&peak, &largest, 4);
+  const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
+  const VF factor = SET_F(is_small ? 0.0f : 127.0f / peak), shift = SET_F(12582912.0f); /* 1.5 * 2^23: rounds to an integer. */
+  VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
+  UNROLL
+  for (int i = 0; i < RUN; i += W) {
+    const VF number = ADD_F(MUL_F(LOAD_F32(from + i), factor), shift);
+    STORE_F(shifted + i, number);
+    halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
+  }
+  for (int i = 0; i < RUN; i++) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, shifted + i, 4);
+    to[i] = (int8_t)bits;
+  }
+  /* A run with NaN or infinity gives NaN. */
+  const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
+  const float first = SUM_F(halves[0]), second = SUM_F(halves[1]);
+  x->scales[place] = scale;
+  x->halves[0][place] = first;
+  x->halves[1][place] = second;
+  x->sums[place] = first + second;
+  x->offsets[place] = scale * (first + second);
+}
+
+TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; row++)
+    for (int64_t run = 0; run < x->inputs / RUN; run++)
+      quantize_run(x, rows + row * x->inputs + run * RUN, place_of(x, row, 0) + run * x->together);
 }
 
 #undef DOT

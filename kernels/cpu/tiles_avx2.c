@@ -19,13 +19,13 @@
 #define LANE_BYTE(v, j) _mm256_and_si256(_mm256_srli_epi32(v, 8 * (j)), _mm256_set1_epi32(255))
 #define SET_I(i) _mm256_set1_epi32(i)
 #define ADD_I(a, b) _mm256_add_epi32(a, b)
-#define SUB_I(a, b) _mm256_sub_epi32(a, b)
 #define TO_F(v) _mm256_cvtepi32_ps(v)
 #define SET_F(f) _mm256_set1_ps(f)
 #define ADD_F(a, b) _mm256_add_ps(a, b)
 #define SUB_F(a, b) _mm256_sub_ps(a, b)
 #define MUL_F(a, b) _mm256_mul_ps(a, b)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define SUM_F(v) sum_of(v)
 #define STORE_F(p, v) _mm256_storeu_ps(p, v)
 #define LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
 #define LOAD_PAIRS(p) _mm256_set_m128i(_mm_loadu_si128((const __m128i *)((p) + 32)), _mm_loadu_si128((const __m128i *)(p)))
@@ -57,6 +57,12 @@ TARGET static inline __m256 power_of(__m256i exponent) {
   bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x200000), _mm256_cmpeq_epi32(exponent, none));
   bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x400000), _mm256_cmpeq_epi32(exponent, one));
   return _mm256_castsi256_ps(bits);
+}
+
+TARGET static inline float sum_of(__m256 value) {
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
 /* By way of float16, whose exponent has a bit more. */

@@ -143,6 +143,7 @@ def test_packed_rows_over_rows_of_half_precision(library: CpuLibrary) -> None:
     plain = torch.cat([part.unpacked(torch.float32) for part in parts])
     found = matrix.matmul(x)
     assert error(found, x, plain) < 5e-4 and error(found[:, 20:], x, plain[20:]) < 1e-12
+    assert matrix.matmul(x[:0]).shape == (0, 25)
 
 
 @pytest.mark.parametrize("rows", [1, 20])
