@@ -3,11 +3,10 @@
     python benchmarks/packed.py [--layouts Q4_0,Q4_K,Q6_K,Q8_0] [--instructions avx512] [--exact]
                                 [--outputs 8192] [--inputs 2048] [--repeats 5] [--threads N]
 
-For each GGUF type and number of rows: milliseconds of a product (the least of some repeats), packed
+For each type and number of rows: milliseconds of a product (the least of some repeats), packed
 gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
 bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
-first line says what reading memory alone gives. `--exact`: activations stay float32. A * marks
-rows that are multiplied in bfloat16 with unpacked slices: `kernels/packed.py`.
+first line says what reading memory alone gives. `--exact`: activations stay float32.
 """
 
 from __future__ import annotations
@@ -16,35 +15,24 @@ import argparse
 import datetime
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from hearth.kernels import packed
-from hearth.kernels.blocks import block_of, scale_offsets
 from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.library import CpuLibrary
 from hearth.kernels.packed import PackedWeight, TiledMatrix
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+from random_weights import random_weight
+
 ROWS: Final = (1, 2, 4, 8, 16, 64, 128, 512)
 ROTATED_BYTES: Final = 160 << 20
-
-
-def drawn(packing: str, outputs: int, inputs: int) -> PackedWeight:
-    """Random codes, with scales that are near each other."""
-    rng = np.random.default_rng(0)
-    elements, size = block_of(packing)
-    blocks = rng.integers(0, 256, (outputs, inputs // elements, size), dtype=np.uint8)
-    for offset in scale_offsets(packing):
-        scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
-        blocks[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
-    if packing == "MXFP4":
-        blocks[:, :, 0] = 120
-    return PackedWeight(torch.from_numpy(blocks.reshape(outputs, -1)), packing)
 
 
 def least(functions: list[Callable[[], object]], repeats: int) -> float:
@@ -76,7 +64,7 @@ def dense(dtype: torch.dtype, weight: PackedWeight, rows: int, repeats: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layouts", default="Q4_0,Q4_K,Q6_K,Q8_0")
-    parser.add_argument("--instructions", choices=("plain", "avx2", "avx512"))
+    parser.add_argument("--instructions", choices=("plain", "avx2", "avx512", "amx"))
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--outputs", type=int, default=8192)
     parser.add_argument("--inputs", type=int, default=2048)
@@ -94,7 +82,7 @@ def main() -> None:
     print("| type | bits | rows | ms | GB/s | GOP/s | bf16 / ours | f32 / ours |")
     print("|---|---|---|---|---|---|---|---|")
     for packing in asked.layouts.split(","):
-        weight = drawn(packing, asked.outputs, asked.inputs)
+        weight = random_weight(packing, asked.outputs, asked.inputs)
         first = TiledMatrix(library, [weight], exact=asked.exact)
         size = sum(tensor.nbytes for tensor in first.tensors)
         more = range(ROTATED_BYTES // size)
@@ -110,9 +98,8 @@ def main() -> None:
                 for dtype in (torch.bfloat16, torch.float32)
             ]
             work = 2 * rows * asked.outputs * asked.inputs / took / 1e9
-            is_dense = not first.is_row_invariant and rows >= packed._DENSE_ROWS
             print(
-                f"| {packing} | {bits:.2f} | {rows}{'*' if is_dense else ''} | {took * 1e3:.2f} | "
+                f"| {packing} | {bits:.2f} | {rows} | {took * 1e3:.2f} | "
                 f"{size / took / 1e9:.1f} | {work:.0f} | {ratios[0]:.2f} | {ratios[1]:.2f} |",
                 flush=True,
             )

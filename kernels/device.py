@@ -42,13 +42,6 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and _processor_multiplies(dtype)
 
 
-def multiplies_tiles() -> bool:
-    """Whether the processor multiplies bfloat16 by tiles (AMX), some eight times as fast as float32
-    by vectors.
-    """
-    return bool(torch.cpu._is_amx_tile_supported())
-
-
 def free_bytes(device: torch.device) -> int:
     """Memory that can be had on `device` now, in bytes."""
     if device.type == "cuda":

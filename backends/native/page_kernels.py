@@ -22,7 +22,7 @@ from hearth.kernels.cpu.layers import (
     LayerWeights,
 )
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
-from hearth.kernels.packed import DENSE_ROWS, TiledMatrix
+from hearth.kernels.packed import TiledMatrix
 from hearth.quant.families.config import Rope
 
 
@@ -59,20 +59,11 @@ class LayersInC:
         self._calls = [
             _half(library, decoder, index, layer, pool) for index, layer in enumerate(self._layers)
         ]
-        invariant = all(
-            module.matrix.is_row_invariant
-            for module in decoder.layers.modules()
-            if isinstance(module, PackedLinear)
-        )
-        # More are multiplied by matrices of torch, see `TiledMatrix`.
-        self._most_rows = None if invariant else DENSE_ROWS - 1
 
     def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
-        """See `Decoder.fused`: steps over the paged memory, unless they have many rows."""
+        """See `Decoder.fused`: steps over the paged memory."""
         tokens = len(hidden)
         if not isinstance(attend, PagedAttention):
-            return False
-        if self._most_rows is not None and tokens > self._most_rows:
             return False
         heads = self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))

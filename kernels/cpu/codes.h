@@ -10,21 +10,84 @@
 
 #define HERE static inline __attribute__((always_inline)) TARGET
 
-typedef struct { const uint8_t *heads, *codes; } Tile;
+typedef struct {
+  const uint8_t *heads, *codes;
+  Layout about;
+} Tile;
 
 HERE Tile tile_at(Kind kind, const uint8_t *packed, int64_t inputs, int64_t tile) {
-  const uint8_t *start = packed + tile * tile_bytes(kind, inputs);
-  return (Tile){start, start + heads_bytes(layout_of(kind), inputs)};
+  const Layout about = layout_at(kind, packed);
+  const uint8_t *start = packed + tile_offset(kind, about, inputs, tile);
+  return (Tile){start, start + heads_bytes(about, inputs), about};
 }
 
-/* Unit `unit` of a run: codes as they are multiplied. */
-HERE VI unpacked(Kind kind, const uint8_t *run, int unit) {
-  const Layout about = layout_of(kind);
+/* Scales of a block, or of a group of it, for W outputs; and which runs the block has. */
+typedef struct {
+  VF scale, minimum; /* what is added */
+  VF zero;           /* what is added to a code */
+  const uint8_t *groups;
+  int64_t run, end;
+} Scales;
+
+/* For each run from `first` to `last` of `tile`: `block.run`, with the scales of W outputs from `lane` on. */
+#define EACH_RUN(first, last)                                                                \
+  for (int64_t index = (first) / tile.about.runs; index * tile.about.runs < (last); index++) \
+    for (Scales block = scales_of(kind, tile, lane, index, first, last); block.run < block.end; block.run++)
+#define EACH_PART UNROLL for (int part = 0; part < RUN / tile.about.group; part++)
+#define EACH_UNIT UNROLL for (int unit = part * PART_UNITS; unit < (part + 1) * PART_UNITS; unit++)
+#define PART_UNITS (tile.about.group / UNIT)
+
+HERE Scales scales_of(Kind kind, Tile tile, int lane, int64_t index, int64_t first, int64_t last) {
+  const Layout about = tile.about;
+  const uint8_t *head = tile.heads + index * head_bytes(about);
+  const int64_t start = index * about.runs, end = start + about.runs;
+  Scales found = {SET_F(1.0f), SET_F(0.0f), SET_F(-(float)about.zero), head + lane, start, end};
+  if (about.runs > 1) { /* Otherwise the compiler shall see that it is one. */
+    if (start < first) found.run = first;
+    if (end > last) found.end = last;
+  }
+  if (is_grouped(kind)) {
+    if (about.scale == SCALE_F32) found.scale = LOAD_F32(head + 4 * lane);
+    else if (about.scale == SCALE_BF16) found.scale = LOAD_BF16(head + 2 * lane);
+    else found.scale = LOAD_F16(head + 2 * lane);
+    if (about.has_zeros) found.zero = SUB_F(SET_F(0.0f), LOAD_U8(head + scale_bytes(about) * TILE + lane));
+    if (about.table == TABLE_E4M3) found.scale = MUL_F(found.scale, SET_F(256.0f));
+    return found;
+  }
+  if (about.scale == SCALE_E8M0) {
+    found.scale = LOAD_E8M0(head + lane);
+    return found;
+  }
+  found.scale = LOAD_F16(head + 2 * lane);
+  if (about.minimum) found.minimum = LOAD_F16(head + 2 * TILE + 2 * lane);
+  if (about.minimum < 0) found.minimum = SUB_F(SET_F(0.0f), found.minimum);
+  found.groups += 2 * TILE * (about.minimum ? 2 : 1);
+  return found;
+}
+
+/* Of part `part` of the block's current run. */
+HERE Scales part_of(Kind kind, Layout about, Scales block, int part) {
+  if (is_grouped(kind) || about.scale < SCALE_U8) return block;
+  const int parts = RUN / about.group;
+  const uint8_t *scale = block.groups + TILE * (block.run % about.runs * parts + part);
+  block.scale = MUL_F(about.scale == SCALE_U8 ? LOAD_U8(scale) : LOAD_I8(scale), block.scale);
+  if (about.minimum) block.minimum = MUL_F(LOAD_U8(scale + TILE * about.runs * parts), block.minimum);
+  return block;
+}
+
+/* Unit `unit` of run `index`: codes as they are multiplied. */
+HERE VI unpacked(Tile tile, int64_t index, int lane, int unit) {
+  const Layout about = tile.about;
+  const uint8_t *run = tile.codes + index * run_bytes(about);
   VI code;
+  if (about.table == TABLE_E4M3) return LOAD_PAIRS(run + LINE * unit + 2 * lane);
+  run += UNIT * lane;
   if (about.low == 8) return LOAD(run + LINE * unit);
   if (about.low == 4) {
     code = LOAD(run + LINE * (unit / 2));
-    code = AND(unit % 2 ? SHR(code, 4) : code, 15);
+    if (unit % 2) code = SHR(code, 4);
+    if (about.table == TABLE_NF4) return code; /* What is looked up has its other bits ignored. */
+    code = AND(code, 15);
   } else {
     code = AND(SHR(LOAD(run + LINE * (unit / 4)), 2 * (unit % 4)), 3);
   }
@@ -41,47 +104,29 @@ HERE VI unpacked(Kind kind, const uint8_t *run, int unit) {
   return code;
 }
 
-/* The scale of group `group` of a block, whose scales begin at `head`. */
-HERE VF scale_of(Kind kind, const uint8_t *head, int group, int lane) {
-  const Layout about = layout_of(kind);
-  if (about.scale == SCALE_E8M0) return LOAD_E8M0(head + lane);
-  VF block = LOAD_F16(head + 2 * lane);
-  if (about.scale == SCALE_F16) return block;
-  const uint8_t *groups = head + 2 * TILE * (about.minimum ? 2 : 1) + TILE * group + lane;
-  return MUL_F(about.scale == SCALE_U8 ? LOAD_U8(groups) : LOAD_I8(groups), block);
-}
-
-HERE VF minimum_of(Kind kind, const uint8_t *head, int group, int lane) {
-  const Layout about = layout_of(kind);
-  VF block = LOAD_F16(head + 2 * TILE + 2 * lane);
-  if (about.scale == SCALE_F16) return block;
-  const int groups = about.runs * RUN / about.group;
-  return MUL_F(LOAD_U8(head + 4 * TILE + TILE * (groups + group) + lane), block);
-}
-
 /* Input `j` of a unit as float32, as the file's own formula rounds it. */
-HERE VF weight_of(Kind kind, VI code, int j, VF scale, VF minimum) {
-  const Layout about = layout_of(kind);
-  VI number = LANE_BYTE(code, j);
-  VF found = MUL_F(TO_F(about.zero ? SUB_I(number, SET_I(about.zero)) : number), scale);
-  if (about.minimum > 0) found = ADD_F(found, minimum);
-  if (about.minimum < 0) found = SUB_F(found, minimum);
-  return found;
+HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
+  VF number;
+  if (about.table == TABLE_E4M3) number = FROM_E4M3(code, j);
+  else if (about.table == TABLE_NF4) number = PICK(code, j, NF4_NUMBERS);
+  else number = TO_F(LANE_BYTE(code, j));
+  if (about.zero || (is_grouped(kind) && about.has_zeros)) number = ADD_F(number, of.zero);
+  number = MUL_F(number, of.scale);
+  return about.minimum ? ADD_F(number, of.minimum) : number;
 }
 
-/* `total` with what a group adds to it.
+/* `total` with what a group adds to it: `products`, which are exact sums of codes times activations, without
+ * the zero that DOT leaves to be taken from codes. All numbers up to here are integers below 2^24, so that nothing
+ * is rounded.
  *
- *   products    sums of codes times activations, exact
- *   zero        what is still to be taken from the codes; all numbers up to here are integers below
- *               2^24, so that nothing is rounded
- *   index       of the run among those of all rows
+ *   place       of the run in `x`
  */
-HERE VF added(Kind kind, VF total, VF products, int zero, VF scale, VF minimum, const Quantized *x, int64_t index, int part) {
-  const Layout about = layout_of(kind);
-  const float *sums = about.group == 16 ? x->halves[part] + index : x->sums + index;
-  if (zero) products = FMA(SET_F(-(float)zero), SET_F(*sums), products);
-  total = FMA(products, MUL_F(scale, SET_F(x->scales[index])), total);
+HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Quantized *x, int64_t place, int part) {
+  const float *sums = about.group == 16 ? x->halves[part] + place : x->sums + place;
+  if (is_grouped(kind) || about.zero != TAKEN(about))
+    products = FMA(ADD_F(of.zero, SET_F((float)TAKEN(about))), SET_F(*sums), products);
+  total = FMA(products, MUL_F(of.scale, SET_F(x->scales[place])), total);
   if (!about.minimum) return total;
-  const float offset = about.group == 16 ? x->scales[index] * *sums : x->offsets[index];
-  return FMA(about.minimum < 0 ? SUB_F(SET_F(0.0f), minimum) : minimum, SET_F(offset), total);
+  const float offset = about.group == 16 ? x->scales[place] * *sums : x->offsets[place];
+  return FMA(of.minimum, SET_F(offset), total);
 }

@@ -16,12 +16,17 @@ from torch import Tensor
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import library_path, version
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, group_of
 
 log = logging.getLogger(__name__)
 
 Instructions = Literal["plain", "avx2", "avx512", "amx"]
 _SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
 _KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
+_SCALES: Final = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+"""As `ScaleForm` in layouts.h."""
+_RUN: Final = 32
+"""Inputs that are multiplied at a time: a group has some of them, see `can_pack`."""
 _FAULTS: Final = {
     1: "out of memory",
     2: "an unknown type",
@@ -32,6 +37,15 @@ _FAULTS: Final = {
 _POINTER = ctypes.c_void_p
 _LONG = ctypes.c_int64
 _INT = ctypes.c_int32
+
+
+class Rows(ctypes.Structure):
+    """Rows as files have them, as packed.c knows them."""
+
+    _fields_ = (
+        *(("rows", _POINTER), ("scales", _POINTER), ("zeros", _POINTER)),
+        *(("outputs", _LONG), ("inputs", _LONG), ("kind", _INT), ("runs", _INT), ("scale", _INT)),
+    )
 
 
 class Part(ctypes.Structure):
@@ -58,13 +72,12 @@ class CpuLibrary:
         if found.hearth_version().decode() != version():
             raise ValueError(f"{path} was built from other sources: run `make`")
         found.hearth_packed_bytes.restype = _LONG
-        found.hearth_packed_bytes.argtypes = (_INT, _LONG, _LONG)
-        found.hearth_pack.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER)
+        found.hearth_packed_bytes.argtypes = (ctypes.POINTER(Rows),)
+        found.hearth_pack.argtypes = (ctypes.POINTER(Rows), _POINTER)
         found.hearth_multiply.argtypes = (
             *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER),
             *(_INT, _INT),
         )
-        found.hearth_plain.argtypes = (_INT, _POINTER, _LONG, _LONG, _LONG, _POINTER, _INT, _INT)
         found.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
         found.hearth_use_threads.argtypes = (_POINTER,)
         found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
@@ -87,25 +100,41 @@ class CpuLibrary:
         found.argtypes = arguments
         return found
 
-    def pack(self, packing: str, rows: Tensor) -> Tensor:
+    def pack(
+        self, packing: str, rows: Tensor, scales: Tensor | None = None, zeros: Tensor | None = None
+    ) -> Tensor:
         """Rows in the order in which they are multiplied.
 
         Args:
             packing: one of `LAYOUTS` or `HALVES`.
             rows: [outputs, bytes of a row] uint8, or [outputs, inputs] of half precision, on the
                 processor.
+            scales, zeros: of codes, as `codes_into` takes them, if `can_pack` says so.
 
         Returns:
             [bytes] uint8, for all functions here. What a row holds is there exactly.
+
+        Raises:
+            ValueError: a shape does not suit the others.
         """
-        kind = _KINDS[packing]
-        rows = rows.contiguous()
-        outputs = len(rows)
-        inputs = rows.shape[1] if packing in HALVES else _inputs(packing, rows)
-        packed = torch.empty(
-            self._library.hearth_packed_bytes(kind, outputs, inputs), dtype=torch.uint8
-        )
-        check(self._library.hearth_pack(kind, rows.data_ptr(), outputs, inputs, packed.data_ptr()))
+        tensors = [rows.contiguous()]
+        outputs, inputs = len(rows), inputs_of(packing, rows)
+        about = Rows(tensors[0].data_ptr(), None, None, outputs, inputs, _KINDS[packing], 1, 0)
+        if packing in CODES_OF_A_BYTE:
+            if scales is None or len(scales) != outputs:
+                raise ValueError(f"{outputs:,} rows of {packing} without as many of scales")
+            if zeros is not None and zeros.shape != scales.shape:
+                raise ValueError(f"{tuple(scales.shape)} scales, {tuple(zeros.shape)} zeros")
+            about.runs = -(-group_of(packing, inputs, scales.shape[1]) // _RUN)
+            about.scale = _SCALES[scales.dtype]
+            tensors.append(scales.contiguous())
+            about.scales = tensors[-1].data_ptr()
+            if zeros is not None:
+                tensors.append(zeros.contiguous())
+                about.zeros = tensors[-1].data_ptr()
+        size = self._library.hearth_packed_bytes(ctypes.byref(about))
+        packed = torch.empty(size, dtype=torch.uint8)
+        check(self._library.hearth_pack(ctypes.byref(about), packed.data_ptr()))
         return packed
 
     def multiply(
@@ -117,7 +146,7 @@ class CpuLibrary:
             outputs: of all parts.
             x: [rows, inputs] float32, contiguous.
             exact: activations stay float32; otherwise they are rounded to int8 with a scale for
-                each 32 of a row, but for parts of half precision.
+                each 32 of a row, but for parts of half precision and of `FRACTIONS`.
 
         Returns:
             [rows, outputs] float32. A row's result has the same bits for any number of rows.
@@ -130,28 +159,6 @@ class CpuLibrary:
         if found:
             check(found)
         return y
-
-    def plain(
-        self, packing: str, packed: Tensor, inputs: int, tiles: range, room: Tensor
-    ) -> Tensor:
-        """Tiles of 16 rows as plain numbers, transposed.
-
-        Args:
-            tiles: without a step.
-            room: [inputs · 16 · tiles] or more numbers of float32, or of bfloat16, to which they
-                are rounded; contiguous.
-
-        Returns:
-            [inputs, 16 · tiles], over `room`; rows that fill up the last tile are zero.
-        """
-        out = room[: inputs * 16 * len(tiles)].view(inputs, -1)
-        check(
-            self._library.hearth_plain(
-                *(_KINDS[packing], packed.data_ptr(), inputs, tiles.start, tiles.stop),
-                *(out.data_ptr(), room.dtype == torch.bfloat16, self.set),
-            )
-        )
-        return out
 
     def rows(
         self, packing: str, packed: Tensor, outputs: int, inputs: int, wanted: Tensor
@@ -207,9 +214,23 @@ def _torch() -> ctypes.CDLL:
     raise OSError(f"there is no libtorch_cpu in {folder}")
 
 
-def _inputs(packing: str, rows: Tensor) -> int:
-    elements, size = block_of(packing)
+def inputs_of(packing: str, rows: Tensor) -> int:
+    """Numbers of a row that `CpuLibrary.pack` takes."""
+    if packing in HALVES:
+        return rows.shape[-1]
+    elements, size = (
+        (CODES_OF_A_BYTE[packing], 1) if packing in CODES_OF_A_BYTE else block_of(packing)
+    )
     return rows.shape[-1] // size * elements
+
+
+def can_pack(packing: str, inputs: int, groups: int) -> bool:
+    """Whether `CpuLibrary.pack` takes such codes: 32 inputs share their scales.
+
+    Raises:
+        ValueError: rows of `inputs` numbers have no such groups.
+    """
+    return inputs % _RUN == 0 and group_of(packing, inputs, groups) % _RUN == 0
 
 
 def check(code: int) -> None:

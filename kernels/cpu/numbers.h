@@ -10,7 +10,16 @@ static inline float from_bits(uint32_t bits) {
   return found;
 }
 
-/* IEEE half precision, little-endian. */
+/* Little-endian, as are those below. */
+static inline float from_f32(const uint8_t *place) {
+  float found;
+  __builtin_memcpy(&found, place, 4);
+  return found;
+}
+
+static inline float from_bf16(const uint8_t *place) { return from_bits((uint32_t)(place[0] | place[1] << 8) << 16); }
+
+/* IEEE half precision. */
 static inline float from_f16(const uint8_t *place) {
   const uint32_t half = (uint32_t)place[0] | (uint32_t)place[1] << 8;
   const uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
@@ -35,6 +44,15 @@ static inline void to_f16(float value, uint8_t *place) {
   }
   half |= sign;
   place[0] = (uint8_t)half, place[1] = (uint8_t)(half >> 8);
+}
+
+/* float8_e4m3fn. */
+static inline float from_e4m3fn(uint8_t code) {
+  const uint32_t sign = (uint32_t)(code & 0x80) << 24, size = code & 0x7f;
+  if (size == 0x7f) return from_bits(sign | 0x7fc00000);
+  if (size >= 8) return from_bits(sign | (size + (120 << 3)) << 20);
+  const float small = (float)size * 0.001953125f; /* 2^-9 */
+  return sign ? -small : small;
 }
 
 /* Half of 2^(exponent - 127); the two lowest are subnormal. */

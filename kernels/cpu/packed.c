@@ -15,7 +15,15 @@ typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range 
 
 enum { PLAIN, AVX2, AVX512, WITH_AMX };
 /* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
-enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_ROWS = 24, PLAIN_AMX_ROWS = 8 };
+enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_ROWS = 24, WIDE_AMX_ROWS = 8 };
+
+/* Rows as files have them: GGUF's blocks, codes in groups, or numbers of half precision. */
+typedef struct {
+  const uint8_t *rows;
+  const uint8_t *scales, *zeros; /* of groups, [outputs, groups]; zeros, which are bytes, may be NULL */
+  int64_t outputs, inputs;
+  int32_t kind, runs, scale; /* runs of a group, of which the last may be shorter; ScaleForm of `scales` */
+} Rows;
 
 static ParallelFor parallel_for;
 
@@ -33,7 +41,7 @@ static int64_t tiles_of(int64_t outputs) { return (outputs + TILE - 1) / TILE; }
 
 static int is_wrong(int32_t kind, int64_t inputs) {
   if (kind < 0 || kind >= KINDS) return NO_KIND;
-  const int multiple = is_plain((Kind)kind) ? 1 : layout_of((Kind)kind).runs * RUN;
+  const int multiple = is_plain((Kind)kind) ? 1 : layout_of((Kind)kind, (Groups){1, SCALE_F16, 0}).runs * RUN;
   return inputs <= 0 || inputs % multiple ? NO_SHAPE : OK;
 }
 
@@ -52,13 +60,11 @@ static int32_t asked_instructions(void) {
   return PLAIN;
 }
 
-/* The best set of instructions of this processor that the system saves the registers of. Asked once: in a
- * virtual machine each question takes the time of a small layer.
- */
+/* The best set of instructions of this processor that the system saves the registers of. */
 EXPORT int32_t hearth_instructions(void) {
-  static int32_t found = -1;
-  if (found < 0) found = asked_instructions();
-  return found;
+  static _Atomic int32_t best = -1; /* A virtual machine takes longer to answer than a small product. */
+  if (best < 0) best = asked_instructions();
+  return best;
 }
 
 Tiles tiles_for(int32_t instructions) {
@@ -74,21 +80,23 @@ Tiles tiles_for(int32_t instructions) {
 
 /* ---- packing */
 
-/* Bytes of `outputs` packed rows; 0 for what cannot be packed. */
-EXPORT int64_t hearth_packed_bytes(int32_t kind, int64_t outputs, int64_t inputs) {
-  if (is_wrong(kind, inputs)) return 0;
-  return tiles_of(outputs) * tile_bytes((Kind)kind, inputs);
-}
-
 typedef struct {
-  Kind kind;
-  const uint8_t *rows;
-  int64_t outputs, inputs;
+  Rows from;
   uint8_t *packed;
 } Packing;
 
+static Groups groups_of(const Rows *from) { return (Groups){from->runs, from->scale, from->zeros != NULL}; }
+
+/* Bytes of the rows when they are packed; 0 for what cannot be. */
+EXPORT int64_t hearth_packed_bytes(const Rows *from) {
+  const Kind kind = (Kind)from->kind;
+  if (is_wrong(kind, from->inputs)) return 0;
+  if (is_grouped(kind) && (from->runs < 1 || from->scale < SCALE_F16 || from->scale > SCALE_F32)) return 0;
+  return tile_offset(kind, layout_of(kind, groups_of(from)), from->inputs, tiles_of(from->outputs));
+}
+
 INLINE void put_code(Layout about, uint8_t *run, int output, int input, uint8_t code) {
-  const int unit = input / UNIT, byte = output * UNIT + input % UNIT;
+  const int unit = input / UNIT, byte = byte_of(about, output, input % UNIT);
   const int low = code & ((1 << about.low) - 1), high = code >> about.low;
   if (about.low == 8) run[LINE * unit + byte] = code;
   if (about.low == 4) run[LINE * (unit / 2) + byte] |= low << unit % 2 * 4;
@@ -113,14 +121,21 @@ INLINE void put_scales(Layout about, uint8_t *head, int output, const Block *blo
   }
 }
 
-INLINE void pack_kind(Kind kind, const Packing *job, int64_t begin, int64_t end) {
-  const Layout about = layout_of(kind);
-  const int64_t size = tile_bytes(kind, job->inputs), blocks = job->inputs / (RUN * about.runs);
+/* Outputs that fill up the last tile have scales of zero. */
+INLINE uint8_t *cleared_tile(Kind kind, Layout about, const Packing *job, int64_t tile) {
+  uint8_t *start = job->packed + tile_offset(kind, about, job->from.inputs, tile);
+  memset(start, 0, tile_bytes(kind, about, job->from.inputs));
+  return start;
+}
+
+INLINE void pack_blocks(Kind kind, const Packing *job, int64_t begin, int64_t end) {
+  const Rows *from = &job->from;
+  const Layout about = layout_of(kind, groups_of(from));
+  const int64_t blocks = blocks_of(about, from->inputs);
   for (int64_t tile = begin; tile < end; tile++) {
-    uint8_t *heads = job->packed + tile * size, *codes = heads + heads_bytes(about, job->inputs);
-    memset(heads, 0, size); /* Outputs that fill up the last tile have scales of zero. */
-    for (int output = 0; output < TILE && tile * TILE + output < job->outputs; output++) {
-      const uint8_t *row = job->rows + (tile * TILE + output) * blocks * block_bytes(kind);
+    uint8_t *heads = cleared_tile(kind, about, job, tile), *codes = heads + heads_bytes(about, from->inputs);
+    for (int output = 0; output < TILE && tile * TILE + output < from->outputs; output++) {
+      const uint8_t *row = from->rows + (tile * TILE + output) * blocks * block_bytes(kind);
       for (int64_t index = 0; index < blocks; index++) {
         Block block;
         read_block(kind, row + index * block_bytes(kind), &block);
@@ -134,35 +149,58 @@ INLINE void pack_kind(Kind kind, const Packing *job, int64_t begin, int64_t end)
   }
 }
 
-/* Numbers of half precision. */
-static void pack_plain(const Packing *job, int64_t begin, int64_t end) {
-  const uint16_t *rows = (const uint16_t *)job->rows;
+INLINE void pack_groups(Kind kind, const Packing *job, int64_t begin, int64_t end) {
+  const Rows *from = &job->from;
+  const Layout about = layout_of(kind, groups_of(from));
+  const int64_t groups = blocks_of(about, from->inputs), size = scale_bytes(about);
   for (int64_t tile = begin; tile < end; tile++) {
-    uint16_t *to = (uint16_t *)(job->packed + tile * tile_bytes(job->kind, job->inputs));
-    const int64_t left = job->outputs - tile * TILE;
-    const int count = left < TILE ? (int)left : TILE;
-    memset(to, 0, tile_bytes(job->kind, job->inputs));
-    for (int output = 0; output < count; output++)
-      for (int64_t input = 0; input < job->inputs; input++)
-        to[TILE * input + output] = rows[(tile * TILE + output) * job->inputs + input];
+    uint8_t *heads = cleared_tile(kind, about, job, tile), *codes = heads + heads_bytes(about, from->inputs);
+    for (int output = 0; output < TILE && tile * TILE + output < from->outputs; output++) {
+      const int64_t index = tile * TILE + output;
+      const uint8_t *row = from->rows + index * (from->inputs * about.low / 8);
+      for (int64_t group = 0; group < groups; group++) {
+        uint8_t *head = heads + group * head_bytes(about);
+        memcpy(head + size * output, from->scales + size * (index * groups + group), size);
+        if (about.has_zeros) head[size * TILE + output] = from->zeros[index * groups + group];
+      }
+      for (int64_t input = 0; input < from->inputs; input++) {
+        const uint8_t code = about.low == 8 ? row[input] : row[input / 2] >> input % 2 * 4 & 15;
+        put_code(about, codes + input / RUN * run_bytes(about), output, input % RUN, code);
+      }
+    }
+  }
+}
+
+/* Numbers of half precision. */
+static void pack_plain(Kind kind, const Packing *job, int64_t begin, int64_t end) {
+  const Rows *from = &job->from;
+  const uint16_t *rows = (const uint16_t *)from->rows;
+  for (int64_t tile = begin; tile < end; tile++) {
+    uint16_t *to = (uint16_t *)cleared_tile(kind, layout_of(kind, groups_of(from)), job, tile);
+    for (int output = 0; output < TILE && tile * TILE + output < from->outputs; output++)
+      for (int64_t input = 0; input < from->inputs; input++)
+        to[TILE * input + output] = rows[(tile * TILE + output) * from->inputs + input];
   }
 }
 
 static void pack_tiles(int64_t begin, int64_t end, void *context) {
   const Packing *job = context;
-#define PACK(name) case name: pack_kind(name, job, begin, end); break;
-  switch (job->kind) {
-    EACH_KIND(PACK)
-    default: pack_plain(job, begin, end);
+#define PACK_BLOCKS(name) case name: pack_blocks(name, job, begin, end); break;
+#define PACK_GROUPS(name) case name: pack_groups(name, job, begin, end); break;
+  switch (job->from.kind) {
+    EACH_BLOCK_KIND(PACK_BLOCKS)
+    EACH_GROUP_KIND(PACK_GROUPS)
+    default: pack_plain((Kind)job->from.kind, job, begin, end);
   }
 }
 
-/* GGUF rows [outputs, bytes of a row], or rows of half precision, into `packed`. */
-EXPORT int32_t hearth_pack(int32_t kind, const uint8_t *rows, int64_t outputs, int64_t inputs, uint8_t *packed) {
-  const int wrong = is_wrong(kind, inputs);
-  if (wrong) return wrong;
-  Packing job = {(Kind)kind, rows, outputs, inputs, packed};
-  in_parallel(tiles_of(outputs), 4, pack_tiles, &job);
+/* Into `packed`, which has hearth_packed_bytes. */
+EXPORT int32_t hearth_pack(const Rows *from, uint8_t *packed) {
+  if (!hearth_packed_bytes(from)) return NO_SHAPE;
+  Packing job = {*from, packed};
+  const Groups groups = groups_of(from);
+  if (is_grouped((Kind)from->kind)) memcpy(packed, &groups, sizeof groups);
+  in_parallel(tiles_of(from->outputs), 4, pack_tiles, &job);
   return OK;
 }
 
@@ -229,7 +267,7 @@ static void multiply(int64_t begin, int64_t end, void *context) {
         const int64_t left = part->outputs - tile * TILE;
         const int count = left < TILE ? (int)left : TILE;
         float *y = job->y + row * job->outputs + column + tile * TILE;
-        if (job->is_wide || is_plain((Kind)part->kind))
+        if (job->is_wide || !is_integer((Kind)part->kind))
           job->tiles.wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
                                        last - row, y, job->outputs);
         else
@@ -244,7 +282,7 @@ static void multiply(int64_t begin, int64_t end, void *context) {
 /* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
  *
  * `is_wide`: activations stay float32; otherwise they are int8 with a scale for each 32 of a row, but for parts
- * of half precision.
+ * whose codes are fractions.
  */
 EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows,
                                float *y, int32_t is_wide, int32_t instructions) {
@@ -253,7 +291,8 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
 
 int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
                        int32_t is_wide) {
-  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs}, y, is_wide, NULL, OK};
+  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs, .together = rows < TILE ? rows : TILE}, y,
+                 is_wide, NULL, OK};
   int64_t tiles = 0, pairs = 0;
   int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
@@ -263,10 +302,11 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
     tiles += tiles_of(parts[index].outputs);
     pairs += (tiles_of(parts[index].outputs) + 1) / 2;
     job.outputs += parts[index].outputs;
-    is_quantized |= !is_plain((Kind)parts[index].kind);
+    is_quantized |= !is_wide && is_integer((Kind)parts[index].kind);
   }
+  if (!rows) return OK;
   uint8_t *room = NULL;
-  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : PLAIN_AMX_ROWS)) {
+  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) {
     const int64_t groups = (rows + 2 * TILE - 1) / (2 * TILE) * 2;
     room = malloc(groups * TILE * ((inputs + RUN - 1) / RUN) * RUN * sizeof(uint16_t) + LINE);
     if (!room) return NO_MEMORY;
@@ -276,12 +316,13 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
     free(room);
     return job.fault;
   }
-  if (is_quantized && !is_wide) {
-    const int64_t padded = (rows + TILE - 1) / TILE * TILE, runs = padded * (inputs / RUN);
+  if (is_quantized) {
+    const int64_t together = job.quantized.together, padded = (rows + together - 1) / together * together;
+    const int64_t runs = padded * (inputs / RUN);
     room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
     if (!room) return NO_MEMORY;
     float *about = (float *)(room + runs * RUN);
-    job.quantized = (Quantized){inputs, (int8_t *)room, about, about + runs,
+    job.quantized = (Quantized){inputs, together, (int8_t *)room, about, about + runs,
                                 {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
     in_parallel(rows, QUANTIZED_ALONE, quantize, &job);
   }
@@ -290,41 +331,14 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
   return OK;
 }
 
-/* ---- plain numbers */
-
-typedef struct {
-  Tiles tiles;
-  const uint8_t *packed;
-  int64_t inputs, first, last;
-  uint8_t *out;
-  int32_t kind, is_bf16;
-} Plain;
-
-/* Runs `begin` to `end` of all tiles, one run after the other: what is written lies together. */
-static void make_plain(int64_t begin, int64_t end, void *context) {
-  const Plain *job = context;
-  const int64_t stride = TILE * (job->last - job->first);
-  for (int64_t run = begin; run < end; run++)
-    for (int64_t tile = job->first; tile < job->last; tile++) {
-      uint8_t *out = job->out + (tile - job->first) * TILE * (job->is_bf16 ? 2 : 4);
-      job->tiles.plain[job->kind](job->packed, tile, job->inputs, run, out, stride, job->is_bf16);
-    }
-}
-
-/* Tiles `first` to `last` as float32 or bfloat16, transposed: out[inputs, 16 (last - first)]. */
-EXPORT int32_t hearth_plain(int32_t kind, const uint8_t *packed, int64_t inputs, int64_t first, int64_t last,
-                            uint8_t *out, int32_t is_bf16, int32_t instructions) {
-  const int wrong = is_wrong(kind, inputs);
-  if (wrong) return wrong;
-  Plain job = {tiles_for(instructions), packed, inputs, first, last, out, kind, is_bf16};
-  if (!job.tiles.quantize) return NO_INSTRUCTIONS;
-  in_parallel((inputs + RUN - 1) / RUN, 1, make_plain, &job);
-  return OK;
-}
+/* ---- rows as plain numbers */
 
 static float scale_at(Layout about, const uint8_t *head, int group, int output) {
-  if (about.scale == SCALE_E8M0) return power_of(head[output]);
-  const float block = from_f16(head + 2 * output);
+  const uint8_t *place = head + scale_bytes(about) * output;
+  if (about.scale == SCALE_E8M0) return power_of(*place);
+  if (about.scale == SCALE_BF16) return from_bf16(place);
+  if (about.scale == SCALE_F32) return from_f32(place);
+  const float block = from_f16(place);
   if (about.scale == SCALE_F16) return block;
   const uint8_t byte = head[2 * TILE * (about.minimum ? 2 : 1) + TILE * group + output];
   return (about.scale == SCALE_U8 ? (float)byte : (float)(int8_t)byte) * block;
@@ -336,8 +350,8 @@ static float minimum_at(Layout about, const uint8_t *head, int group, int output
   return (float)head[4 * TILE + TILE * (about.runs * RUN / about.group + group) + output] * block;
 }
 
-static int code_at(Layout about, const uint8_t *run, int output, int input) {
-  const int unit = input / UNIT, byte = output * UNIT + input % UNIT;
+static float number_at(Layout about, const uint8_t *run, int output, int input, int zero) {
+  const int unit = input / UNIT, byte = byte_of(about, output, input % UNIT);
   int code = 0;
   if (about.low == 8) code = run[LINE * unit + byte];
   if (about.low == 4) code = run[LINE * (unit / 2) + byte] >> unit % 2 * 4 & 15;
@@ -346,7 +360,9 @@ static int code_at(Layout about, const uint8_t *run, int output, int input) {
   if (about.high == 2) code |= (run[LINE * (about.low + unit / 4) + byte] >> unit % 4 * 2 & 3) << about.low;
   if (about.table == TABLE_IQ4) code = IQ4_CODES[code];
   if (about.table == TABLE_E2M1) code = E2M1_CODES[code];
-  return code - about.zero;
+  if (about.table == TABLE_NF4) return NF4_NUMBERS[code];
+  if (about.table == TABLE_E4M3) return from_e4m3fn((uint8_t)code);
+  return (float)(code - zero);
 }
 
 /* Some rows of a packed matrix as float32, out[count, inputs]: an embedding. */
@@ -354,15 +370,15 @@ EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs,
                            const int64_t *wanted, int64_t count, float *out) {
   const int wrong = is_wrong(kind, inputs);
   if (wrong) return wrong;
-  const Layout about = layout_of((Kind)kind);
+  const Layout about = layout_at((Kind)kind, packed);
   for (int64_t index = 0; index < count; index++, out += inputs) {
     if (wanted[index] < 0 || wanted[index] >= outputs) return NO_SHAPE;
-    const uint8_t *heads = packed + wanted[index] / TILE * tile_bytes((Kind)kind, inputs);
+    const uint8_t *heads = packed + tile_offset((Kind)kind, about, inputs, wanted[index] / TILE);
     const int output = (int)(wanted[index] % TILE);
     if (is_plain((Kind)kind)) {
       for (int64_t input = 0; input < inputs; input++) {
         const uint8_t *half = heads + 2 * (TILE * input + output);
-        out[input] = kind == F16 ? from_f16(half) : from_bits((uint32_t)(half[0] | half[1] << 8) << 16);
+        out[input] = kind == F16 ? from_f16(half) : from_bf16(half);
       }
       continue;
     }
@@ -373,9 +389,10 @@ EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs,
       const int of_block = (int)(group % (about.runs * RUN / about.group));
       const float scale = scale_at(about, head, of_block, output);
       const float minimum = about.minimum ? (float)about.minimum * minimum_at(about, head, of_block, output) : 0.0f;
+      const int zero = about.has_zeros ? head[scale_bytes(about) * TILE + output] : about.zero;
       for (int i = 0; i < about.group; i++) {
         const int input = (int)(group * about.group % RUN) + i;
-        const float value = (float)code_at(about, codes + run * run_bytes(about), output, input) * scale;
+        const float value = number_at(about, codes + run * run_bytes(about), output, input, zero) * scale;
         out[group * about.group + i] = about.minimum ? value + minimum : value;
       }
     }

@@ -1,9 +1,9 @@
 /* What a layer does with rows of float32 between its products, written once for the lanes of a file that
  * includes this (see tiles.h for those that products use). Also needed:
  *
- *   LOAD_F(p) MAX_F MIN_F DIV_F SQRT_F       on W floats
+ *   MAX_F MIN_F DIV_F SQRT_F                 on W floats
  *   AS_I(v) AS_F(v) SHL_I(v, n)              bits of floats; shifts in 32 bits
- *   SUM_F(v) PEAK_F(v)                       of the lanes of a vector
+ *   PEAK_F(v)                                of the lanes of a vector
  *   KEEP_F16(p, v)                           W floats as float16
  *
  * Rows have a multiple of 16 numbers. A row's result does not depend on other rows.
@@ -23,7 +23,7 @@ HERE VF exp_f(VF x) {
   sum = FMA(sum, x, SET_F(1.6666665459e-1f));
   sum = FMA(sum, x, SET_F(5.0000001201e-1f));
   sum = FMA(sum, MUL_F(x, x), ADD_F(x, SET_F(1.0f)));
-  const VI power = SHL_I(SUB_I(AS_I(shifted), SET_I(0x4b400000)), 23);
+  const VI power = SHL_I(ADD_I(AS_I(shifted), SET_I(-0x4b400000)), 23);
   return AS_F(ADD_I(AS_I(sum), power));
 }
 
@@ -32,28 +32,28 @@ HERE VF sigmoid_f(VF x) { return DIV_F(SET_F(1.0f), ADD_F(SET_F(1.0f), exp_f(SUB
 /* out = x / sqrt(mean(x²) + eps) · weight; `out` may be `x`. */
 TARGET static void norm_row(const float *x, const float *weight, float eps, int64_t size, float *out) {
   VF squares = SET_F(0.0f);
-  for (int64_t i = 0; i < size; i += W) squares = FMA(LOAD_F(x + i), LOAD_F(x + i), squares);
+  for (int64_t i = 0; i < size; i += W) squares = FMA(LOAD_F32(x + i), LOAD_F32(x + i), squares);
   const VF mean = SET_F(SUM_F(squares) / (float)size + eps);
   const VF factor = DIV_F(SET_F(1.0f), SQRT_F(mean));
-  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(MUL_F(LOAD_F(x + i), factor), LOAD_F(weight + i)));
+  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(MUL_F(LOAD_F32(x + i), factor), LOAD_F32(weight + i)));
 }
 
 /* gate = activation(gate) · up. */
 TARGET static void gate_row(int32_t activation, float *gate, const float *up, int64_t size) {
   for (int64_t i = 0; i < size; i += W) {
-    const VF x = LOAD_F(gate + i);
+    const VF x = LOAD_F32(gate + i);
     VF inner = x;
     if (activation == GELU_TANH) { /* x (1 + tanh y) / 2 is x · sigmoid(2 y). */
       inner = FMA(MUL_F(MUL_F(x, x), x), SET_F(0.044715f), x);
       inner = MUL_F(inner, SET_F(1.5957691216f)); /* 2 sqrt(2 / pi) */
     }
-    STORE_F(gate + i, MUL_F(MUL_F(x, sigmoid_f(inner)), LOAD_F(up + i)));
+    STORE_F(gate + i, MUL_F(MUL_F(x, sigmoid_f(inner)), LOAD_F32(up + i)));
   }
 }
 
 /* x += y */
 TARGET static void add_row(float *x, const float *y, int64_t size) {
-  for (int64_t i = 0; i < size; i += W) STORE_F(x + i, ADD_F(LOAD_F(x + i), LOAD_F(y + i)));
+  for (int64_t i = 0; i < size; i += W) STORE_F(x + i, ADD_F(LOAD_F32(x + i), LOAD_F32(y + i)));
 }
 
 /* Float32 as what keys and values are kept in. What is kept is finite: NaN becomes 0. */
@@ -65,13 +65,13 @@ TARGET static void keep_row(int32_t is_f32, const float *from, uint8_t *to, int6
       const float value = from[i + lane] == from[i + lane] ? from[i + lane] : 0.0f;
       finite[lane] = value > most ? most : value < -most ? -most : value;
     }
-    if (is_f32) STORE_F((float *)to + i, LOAD_F(finite));
-    else KEEP_F16(to + 2 * i, LOAD_F(finite));
+    if (is_f32) STORE_F((float *)to + i, LOAD_F32(finite));
+    else KEEP_F16(to + 2 * i, LOAD_F32(finite));
   }
 }
 
 HERE VF kept(const int is_f32, const uint8_t *row, int64_t i) {
-  return is_f32 ? LOAD_F((const float *)row + i) : LOAD_F16(row + 2 * i);
+  return is_f32 ? LOAD_F32((const float *)row + i) : LOAD_F16(row + 2 * i);
 }
 
 /* Scores of `keys` keys, which are neighbours, for `shared` queries [shared, size]: out[query * STRIDE + key]. */
@@ -84,7 +84,7 @@ HERE void score(const int is_f32, const int shared, const int keys, const float 
     VF part[4];
     UNROLL for (int k = 0; k < keys; k++) part[k] = kept(is_f32, key + k * row, i);
     UNROLL for (int q = 0; q < shared; q++) {
-      const VF wanted = LOAD_F(query + q * size + i);
+      const VF wanted = LOAD_F32(query + q * size + i);
       UNROLL for (int k = 0; k < keys; k++) sum[k][q] = FMA(wanted, part[k], sum[k][q]);
     }
   }
@@ -98,7 +98,7 @@ HERE void gather(const int is_f32, const int shared, int64_t keys, const float *
   for (int64_t i = 0; i < size; i += 16) {
     VF sum[4][16 / W];
     UNROLL for (int q = 0; q < shared; q++)
-      UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = LOAD_F(out + q * size + i + v * W);
+      UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = LOAD_F32(out + q * size + i + v * W);
     for (int64_t k = 0; k < keys; k++) {
       VF part[16 / W];
       UNROLL for (int v = 0; v < 16 / W; v++) part[v] = kept(is_f32, value + k * row, i + v * W);
@@ -118,7 +118,7 @@ HERE void weigh(const Heads *about, int64_t keys, float *scores, float *peak, fl
   VF most = SET_F(scores[0] * about->scale), sum = SET_F(0.0f);
   if (about->softcap != 0.0f) most = SET_F(-about->softcap);
   for (int64_t k = 0; k < keys; k += W) {
-    VF one = MUL_F(LOAD_F(scores + k), SET_F(about->scale));
+    VF one = MUL_F(LOAD_F32(scores + k), SET_F(about->scale));
     if (about->softcap != 0.0f) { /* tanh x is 2 sigmoid(2 x) - 1. */
       one = sigmoid_f(MUL_F(one, SET_F(2.0f / about->softcap)));
       one = MUL_F(FMA(one, SET_F(2.0f), SET_F(-1.0f)), SET_F(about->softcap));
@@ -127,9 +127,9 @@ HERE void weigh(const Heads *about, int64_t keys, float *scores, float *peak, fl
     most = MAX_F(one, most);
   }
   *peak = PEAK_F(most);
-  for (int64_t k = 0; k < keys; k += W) STORE_F(scores + k, exp_f(SUB_F(LOAD_F(scores + k), SET_F(*peak))));
+  for (int64_t k = 0; k < keys; k += W) STORE_F(scores + k, exp_f(SUB_F(LOAD_F32(scores + k), SET_F(*peak))));
   for (int64_t k = keys; k % W; k++) scores[k] = 0.0f;
-  for (int64_t k = 0; k < keys; k += W) sum = ADD_F(sum, LOAD_F(scores + k));
+  for (int64_t k = 0; k < keys; k += W) sum = ADD_F(sum, LOAD_F32(scores + k));
   *total = SUM_F(sum);
 }
 
@@ -197,9 +197,9 @@ TARGET static void join_spans(const float *parts, int64_t stride, const float *p
     const float factor = exp_of(peaks[span * step] - peak);
     total += totals[span * step] * factor;
     for (int64_t i = 0; i < size; i += W)
-      STORE_F(out + i, FMA(LOAD_F(parts + span * stride + i), SET_F(factor), LOAD_F(out + i)));
+      STORE_F(out + i, FMA(LOAD_F32(parts + span * stride + i), SET_F(factor), LOAD_F32(out + i)));
   }
   if (sink) total += exp_of(*sink - peak);
   const VF share = SET_F(1.0f / total);
-  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(LOAD_F(out + i), share));
+  for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(LOAD_F32(out + i), share));
 }

@@ -4,12 +4,15 @@
  *   TARGET              attribute of every function
  *   W, VI, VF           lanes; vectors of 32-bit integers (4 W bytes) and of floats
  *   LOAD(p) SHR(v, n) SHL(v, n) AND(v, byte) OR(a, b) LOOKUP(v, table)    on bytes; shifts in 16 bits
+ *   LOAD_PAIRS(p)                what FROM_E4M3 takes, of bytes from `p` and from p + 32 on
  *   DOT(sum, codes, x, wide)     adds the 4 products of each lane; `wide`: codes are signed + 128
- *   ZERO_OF(about)               what DOT leaves to be taken from a code
+ *   TAKEN(about)                 what DOT takes from a code before it multiplies
  *   LANE_BYTE(v, j)              byte j of each lane
- *   SET_I(i) ADD_I SUB_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) STORE_F
- *   LOAD_F16 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
- *   LOAD_BF16(p) STORE_BF16(p, v)        W numbers of bfloat16, as floats
+ *   SET_I(i) ADD_I TO_F SET_F(f) ADD_F SUB_F MUL_F FMA(a, b, c) SUM_F(v) STORE_F
+ *   LOAD_F16 LOAD_F32 LOAD_U8 LOAD_I8 LOAD_E8M0   W numbers as floats
+ *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
+ *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
+ *   LOAD_BF16(p)                 W numbers of bfloat16 as floats
  *   PAIR(p, a, b)                W numbers of two inputs as bfloat16, side by side; where there is AMX
  *   TILES                        the name of the table of functions
  *
@@ -22,35 +25,26 @@
 
 /* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
 HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
   const int chains = rows < 4 ? 2 : 1;
-  const int64_t runs = x->inputs / RUN;
   VF total[8];
   EACH_ROW total[m] = SET_F(0.0f);
-  for (int64_t run = 0; run < runs; run++) {
-    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
-    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VI sum[8][2];
-      EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
-      UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
-        EACH_ROW {
-          const int8_t *numbers = x->numbers + (row + m) * x->inputs + run * RUN + (part * units + unit) * UNIT;
-          int32_t four;
-          __builtin_memcpy(&four, numbers, 4);
-          sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), about.zero == 128);
-        }
-      }
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
+  const int64_t start = place_of(x, row, 0);
+  EACH_RUN(0, x->inputs / RUN) EACH_PART {
+    const int64_t place = start + block.run * x->together;
+    VI sum[8][2];
+    EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
+    EACH_UNIT {
+      VI code = unpacked(tile, block.run, lane, unit);
       EACH_ROW {
-        VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-        total[m] = added(kind, total[m], TO_F(all), ZERO_OF(about), scale, minimum, x, place_of(x, row + m, run), part);
+        int32_t four;
+        __builtin_memcpy(&four, x->numbers + (place + m) * RUN + unit * UNIT, 4);
+        sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), tile.about.zero == 128);
       }
+    }
+    const Scales of = part_of(kind, tile.about, block, part);
+    EACH_ROW {
+      VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
+      total[m] = added(kind, tile.about, total[m], TO_F(all), of, x, place + m, part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
@@ -58,27 +52,18 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
 
 /* As `dot_rows`, with float32 activations [rows, inputs]: four sums an output, of inputs 4i + j. */
 HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inputs, const float *x, float *out) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
   VF sum[4][UNIT];
   EACH_ROW
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
-  for (int64_t run = 0; run < inputs / RUN; run++) {
-    const uint8_t *head = tile.heads + run / about.runs * head_bytes(about);
-    const uint8_t *codes = tile.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
-UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
-        const float *numbers = x + run * RUN + (part * units + unit) * UNIT;
-UNROLL
-        for (int j = 0; j < UNIT; j++) {
-          VF weight = weight_of(kind, code, j, scale, minimum);
-          EACH_ROW sum[m][j] = FMA(weight, SET_F(numbers[m * inputs + j]), sum[m][j]);
-        }
+  EACH_RUN(0, inputs / RUN) EACH_PART {
+    const Scales of = part_of(kind, tile.about, block, part);
+    EACH_UNIT {
+      VI code = unpacked(tile, block.run, lane, unit);
+      const float *numbers = x + block.run * RUN + unit * UNIT;
+      UNROLL
+      for (int j = 0; j < UNIT; j++) {
+        VF weight = weight_of(kind, tile.about, code, j, of);
+        EACH_ROW sum[m][j] = FMA(weight, SET_F(numbers[m * inputs + j]), sum[m][j]);
       }
     }
   }
@@ -121,7 +106,8 @@ HERE void dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, co
     for (int lane = 0; lane < TILE; lane += W) dot_rows(kind, n, at, lane, x, row, found + lane); \
     store_rows(found, n, count, y, stride);                                       \
   }
-  ROWS(8) ROWS(4) ROWS(2) ROWS(1)
+  if (W > 4) { ROWS(8) }
+  ROWS(4) ROWS(2) ROWS(1)
 #undef ROWS
 }
 
@@ -141,74 +127,30 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
 #undef ROWS
 }
 
-/* A run of a tile as plain numbers: out[input * stride + output], of all inputs of the matrix and 16 outputs. */
-HERE void plain_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
-                    int is_bf16) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
-  const Tile at = tile_at(kind, packed, inputs, tile);
-  if (is_plain(kind)) {
-    for (int64_t input = run * RUN; input < inputs && input < (run + 1) * RUN; input++)
-      for (int lane = 0; lane < TILE; lane += W) {
-        const uint8_t *place = at.heads + 2 * (TILE * input + lane);
-        VF weight = kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
-        if (is_bf16) STORE_BF16((uint16_t *)out + input * stride + lane, weight);
-        else STORE_F((float *)out + input * stride + lane, weight);
-      }
-    return;
-  }
-  const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
-  for (int lane = 0; lane < TILE; lane += W) {
-    const uint8_t *codes = at.codes + run * run_bytes(about) + 4 * lane;
-    for (int part = 0; part < per_run; part++) {
-      const int group = (int)(run % about.runs) * per_run + part;
-      VF scale = scale_of(kind, head, group, lane), minimum = SET_F(0.0f);
-      if (about.minimum) minimum = minimum_of(kind, head, group, lane);
-      UNROLL
-      for (int unit = 0; unit < units; unit++) {
-        VI code = unpacked(kind, codes, part * units + unit);
-        UNROLL
-        for (int j = 0; j < UNIT; j++) {
-          const int64_t place = (run * RUN + (part * units + unit) * UNIT + j) * stride + lane;
-          VF weight = weight_of(kind, code, j, scale, minimum);
-          if (is_bf16) STORE_BF16((uint16_t *)out + place, weight);
-          else STORE_F((float *)out + place, weight);
-        }
-      }
-    }
-  }
-}
-
 #if defined(PAIR)
 /* A run as a tile of AMX: out[input / 2][output][input % 2]. */
-HERE void pairs_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out) {
-  const Layout about = layout_of(kind);
-  const int per_run = RUN / about.group, units = about.group / UNIT;
-  const Tile at = tile_at(kind, packed, inputs, tile);
+HERE void pairs_run(Kind kind, const uint8_t *packed, int64_t number, int64_t inputs, int64_t run, uint32_t *out) {
+  const int lane = 0;
+  const Tile tile = tile_at(kind, packed, inputs, number);
   if (is_plain(kind)) {
     for (int pair = 0; pair < RUN / 2; pair++) {
       VF both[2];
       for (int j = 0; j < 2; j++) {
         const int64_t input = run * RUN + 2 * pair + j;
-        const uint8_t *place = at.heads + 2 * TILE * input;
+        const uint8_t *place = tile.heads + 2 * TILE * input;
         both[j] = input >= inputs ? SET_F(0.0f) : kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
       }
       PAIR(out + TILE * pair, both[0], both[1]);
     }
     return;
   }
-  const uint8_t *head = at.heads + run / about.runs * head_bytes(about);
-  const uint8_t *codes = at.codes + run * run_bytes(about);
-  for (int part = 0; part < per_run; part++) {
-    const int group = (int)(run % about.runs) * per_run + part;
-    VF scale = scale_of(kind, head, group, 0), minimum = SET_F(0.0f);
-    if (about.minimum) minimum = minimum_of(kind, head, group, 0);
-    UNROLL
-    for (int unit = 0; unit < units; unit++) {
-      VI code = unpacked(kind, codes, part * units + unit);
-      uint32_t *to = out + TILE * (part * units + unit) * UNIT / 2;
-      PAIR(to, weight_of(kind, code, 0, scale, minimum), weight_of(kind, code, 1, scale, minimum));
-      PAIR(to + TILE, weight_of(kind, code, 2, scale, minimum), weight_of(kind, code, 3, scale, minimum));
+  EACH_RUN(run, run + 1) EACH_PART {
+    const Scales of = part_of(kind, tile.about, block, part);
+    EACH_UNIT {
+      VI code = unpacked(tile, run, lane, unit);
+      uint32_t *to = out + TILE * unit * UNIT / 2;
+      PAIR(to, weight_of(kind, tile.about, code, 0, of), weight_of(kind, tile.about, code, 1, of));
+      PAIR(to + TILE, weight_of(kind, tile.about, code, 2, of), weight_of(kind, tile.about, code, 3, of));
     }
   }
 }
@@ -216,7 +158,7 @@ HERE void pairs_run(Kind kind, const uint8_t *packed, int64_t tile, int64_t inpu
   TARGET static void pairs_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out) { \
     pairs_run(kind, packed, tile, inputs, run, out);                                                                \
   }
-EACH_KIND(PAIRS_OF) PAIRS_OF(BF16) PAIRS_OF(F16)
+EACH_KIND(PAIRS_OF)
 #define PAIRS(kind) [kind] = pairs_##kind,
 #else
 #define PAIRS(kind)
@@ -228,53 +170,54 @@ EACH_KIND(PAIRS_OF) PAIRS_OF(BF16) PAIRS_OF(F16)
                                 int64_t end, float *y, int64_t stride) {                                            \
     dot_tile(kind, packed, tile, count, x, row, end, y, stride);                                                    \
   }
-#define OTHERS_OF(kind)                                                                                             \
+#define WIDE_OF(kind)                                                                                             \
   TARGET static void wide_##kind(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,    \
                                  int64_t rows, float *y, int64_t stride) {                                          \
     wide_tile(kind, packed, tile, count, inputs, x, rows, y, stride);                                               \
-  }                                                                                                                 \
-  TARGET static void plain_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out,      \
-                                  int64_t stride, int is_bf16) {                                                    \
-    plain_run(kind, packed, tile, inputs, run, out, stride, is_bf16);                                               \
   }
-EACH_KIND(DOT_OF)
-EACH_KIND(OTHERS_OF) OTHERS_OF(BF16) OTHERS_OF(F16)
+EACH_INTEGER_KIND(DOT_OF)
+EACH_KIND(WIDE_OF)
 
 /* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
-TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
-  const int64_t runs = x->inputs / RUN;
-  for (int64_t count = begin * runs; count < end * runs; count++) {
-    const int64_t index = place_of(x, count / runs, count % runs);
-    const float *from = rows + count * RUN;
-    int8_t *to = x->numbers + count * RUN;
-    int32_t largest = 0;
-    for (int i = 0; i < RUN; i++) {
-      int32_t bits;
-      __builtin_memcpy(&bits, from + i, 4);
-      bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
-      largest = bits > largest ? bits : largest;
-    }
-    float peak;
-    __builtin_memcpy(&peak, &largest, 4);
-    const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
-    const float factor = is_small ? 0.0f : 127.0f / peak;
-    int32_t sums[2] = {0, 0};
-    for (int half = 0; half < 2; half++)
-      for (int i = half * 16; i < half * 16 + 16; i++) {
-        const float shifted = from[i] * factor + 12582912.0f; /* 1.5 * 2^23: rounds to an integer. */
-        int32_t bits;
-        __builtin_memcpy(&bits, &shifted, 4);
-        to[i] = (int8_t)(bits - 0x4b400000);
-        sums[half] += to[i];
-      }
-    /* A run with NaN or infinity gives NaN. */
-    const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
-    x->scales[index] = scale;
-    x->halves[0][index] = (float)sums[0];
-    x->halves[1][index] = (float)sums[1];
-    x->sums[index] = (float)(sums[0] + sums[1]);
-    x->offsets[index] = scale * (float)(sums[0] + sums[1]);
+HERE void quantize_run(Quantized *x, const float *from, int64_t place) {
+  int8_t *to = x->numbers + place * RUN;
+  int32_t largest = 0;
+  for (int i = 0; i < RUN; i++) {
+    int32_t bits;
+    __builtin_memcpy(&bits, from + i, 4);
+    bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
+    largest = bits > largest ? bits : largest;
   }
+  float peak, shifted[RUN];
+  __builtin_memcpy(&peak, &largest, 4);
+  const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
+  const VF factor = SET_F(is_small ? 0.0f : 127.0f / peak), shift = SET_F(12582912.0f); /* 1.5 * 2^23: rounds to an integer. */
+  VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
+  UNROLL
+  for (int i = 0; i < RUN; i += W) {
+    const VF number = ADD_F(MUL_F(LOAD_F32(from + i), factor), shift);
+    STORE_F(shifted + i, number);
+    halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
+  }
+  for (int i = 0; i < RUN; i++) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, shifted + i, 4);
+    to[i] = (int8_t)bits;
+  }
+  /* A run with NaN or infinity gives NaN. */
+  const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
+  const float first = SUM_F(halves[0]), second = SUM_F(halves[1]);
+  x->scales[place] = scale;
+  x->halves[0][place] = first;
+  x->halves[1][place] = second;
+  x->sums[place] = first + second;
+  x->offsets[place] = scale * (first + second);
+}
+
+TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; row++)
+    for (int64_t run = 0; run < x->inputs / RUN; run++)
+      quantize_run(x, rows + row * x->inputs + run * RUN, place_of(x, row, 0) + run * x->together);
 }
 
 #include "rows.h"
@@ -282,12 +225,10 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
 #undef DOT
 #define DOT(kind) [kind] = dot_##kind,
 #define WIDE(kind) [kind] = wide_##kind,
-#define PLAIN(kind) [kind] = plain_##kind,
 const Tiles TILES = {
-    {EACH_KIND(DOT)},
-    {EACH_KIND(WIDE) WIDE(BF16) WIDE(F16)},
-    {EACH_KIND(PLAIN) PLAIN(BF16) PLAIN(F16)},
-    {EACH_KIND(PAIRS) PAIRS(BF16) PAIRS(F16)},
+    {EACH_INTEGER_KIND(DOT)},
+    {EACH_KIND(WIDE)},
+    {EACH_KIND(PAIRS)},
     0,
     quantize_rows,
     norm_row,

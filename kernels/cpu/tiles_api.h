@@ -4,11 +4,11 @@
 
 #include "layouts.h"
 
-/* Activations of some rows as int8 [rows, inputs], and what is known of each run of them, at the index
- * `place_of` it. Sums are whole numbers.
+/* Activations of some rows as int8, 32 of a run, and what is known of it: each at the place of the run. Sums are
+ * whole numbers.
  */
 typedef struct {
-  int64_t inputs;
+  int64_t inputs, together; /* rows whose runs are neighbours: 16, or all if there are less */
   int8_t *numbers;
   float *scales;    /* what a number is multiplied by */
   float *sums;      /* of all 32 */
@@ -16,9 +16,9 @@ typedef struct {
   float *offsets;   /* scale times sum */
 } Quantized;
 
-/* 16 rows of a run are neighbours. */
+/* A row's next run is `together` places on. */
 INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {
-  return (row / TILE * (x->inputs / RUN) + run) * TILE + row % TILE;
+  return (row / x->together * (x->inputs / RUN) + run) * x->together + row % x->together;
 }
 
 /* y[m * stride + n] of `count` outputs n of a tile and the rows m from `row` to `end`. */
@@ -44,13 +44,10 @@ typedef struct {
 } Span;
 
 typedef struct {
-  DotTile dot[KINDS]; /* none of plain kinds */
+  DotTile dot[KINDS]; /* of kinds whose codes are integers */
   /* The same with float32 activations [rows, inputs]. */
   void (*wide[KINDS])(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,
                       int64_t rows, float *y, int64_t stride);
-  /* A run of a tile as plain numbers, out[input * stride + output], float32 or bfloat16. */
-  void (*plain[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, void *out, int64_t stride,
-                       int is_bf16);
   /* A run of a tile as bfloat16, out[input / 2][16 outputs][input % 2]: a tile of AMX. Inputs that the matrix does not
    * have are zero. Of AVX-512 alone.
    */

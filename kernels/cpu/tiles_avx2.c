@@ -15,26 +15,28 @@
 #define OR(a, b) _mm256_or_si256(a, b)
 #define LOOKUP(v, table) _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(table))), v)
 #define DOT(sum, codes, x, wide) dot_bytes(sum, codes, x, wide)
-#define ZERO_OF(about) ((about).zero == 128 ? 0 : (about).zero)
+#define TAKEN(about) ((about).zero == 128 ? 128 : 0)
 #define LANE_BYTE(v, j) _mm256_and_si256(_mm256_srli_epi32(v, 8 * (j)), _mm256_set1_epi32(255))
 #define SET_I(i) _mm256_set1_epi32(i)
 #define ADD_I(a, b) _mm256_add_epi32(a, b)
-#define SUB_I(a, b) _mm256_sub_epi32(a, b)
 #define TO_F(v) _mm256_cvtepi32_ps(v)
 #define SET_F(f) _mm256_set1_ps(f)
 #define ADD_F(a, b) _mm256_add_ps(a, b)
 #define SUB_F(a, b) _mm256_sub_ps(a, b)
 #define MUL_F(a, b) _mm256_mul_ps(a, b)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define SUM_F(v) sum_of(v)
 #define STORE_F(p, v) _mm256_storeu_ps(p, v)
 #define LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define LOAD_PAIRS(p) _mm256_set_m128i(_mm_loadu_si128((const __m128i *)((p) + 32)), _mm_loadu_si128((const __m128i *)(p)))
+#define FROM_E4M3(v, j) from_e4m3(v, j)
+#define PICK(v, j, table) pick(_mm256_srli_epi32(v, 8 * (j)), table)
+#define LOAD_F32(p) _mm256_loadu_ps((const float *)(p))
 #define LOAD_U8(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_I8(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_E8M0(p) power_of(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p))))
 #define LOAD_BF16(p) \
   _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
-#define STORE_BF16(p, v) store_bf16(p, v)
-#define LOAD_F(p) _mm256_loadu_ps(p)
 #define MAX_F(a, b) _mm256_max_ps(a, b)
 #define MIN_F(a, b) _mm256_min_ps(a, b)
 #define DIV_F(a, b) _mm256_div_ps(a, b)
@@ -42,7 +44,6 @@
 #define AS_I(v) _mm256_castps_si256(v)
 #define AS_F(v) _mm256_castsi256_ps(v)
 #define SHL_I(v, n) _mm256_slli_epi32(v, n)
-#define SUM_F(v) sum_of(v)
 #define PEAK_F(v) peak_of(v)
 #define KEEP_F16(p, v) _mm_storeu_si128((__m128i *)(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
 #define TILES tiles_avx2
@@ -66,18 +67,26 @@ TARGET static inline __m256 power_of(__m256i exponent) {
   return _mm256_castsi256_ps(bits);
 }
 
-TARGET static inline void store_bf16(void *place, __m256 value) {
-  __m256i bits = _mm256_castps_si256(value);
-  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-  bits = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
-  const __m256i halves = _mm256_packus_epi32(bits, bits);
-  _mm_storeu_si128((__m128i *)place, _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
+TARGET static inline float sum_of(__m256 value) {
+  __m128 four = _mm_add_ps(_mm256_castps256_ps128(value), _mm256_extractf128_ps(value, 1));
+  four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
-TARGET static inline float sum_of(__m256 v) {
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+/* By way of float16, whose exponent has a bit more. */
+TARGET static inline __m256 from_e4m3(__m256i codes, const int j) {
+  const __m256i nan = _mm256_set1_epi16(0x3f80);
+  __m256i halves = _mm256_srai_epi16(j % 2 ? codes : _mm256_slli_epi16(codes, 8), 1);
+  halves = _mm256_and_si256(halves, _mm256_set1_epi16((short)0xbf80));
+  const __m256i is_nan = _mm256_cmpeq_epi16(_mm256_and_si256(halves, nan), nan);
+  halves = _mm256_or_si256(halves, _mm256_and_si256(is_nan, _mm256_set1_epi16(0x4000)));
+  return _mm256_cvtph_ps(j / 2 ? _mm256_extracti128_si256(halves, 1) : _mm256_castsi256_si128(halves));
+}
+
+TARGET static inline __m256 pick(__m256i index, const float *table) {
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), index);
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), index);
+  return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
 
 TARGET static inline float peak_of(__m256 v) {

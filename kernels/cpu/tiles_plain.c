@@ -10,6 +10,7 @@ typedef int32_t IntLanes __attribute__((vector_size(16)));
 typedef uint32_t BitLanes __attribute__((vector_size(16)));
 typedef uint16_t HalfLanes __attribute__((vector_size(16)));
 typedef uint8_t ByteLanes __attribute__((vector_size(16)));
+typedef uint16_t PairLanes __attribute__((vector_size(8)));
 typedef float FloatLanes __attribute__((vector_size(16)));
 
 #define TARGET
@@ -23,25 +24,27 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define OR(a, b) ((a) | (b))
 #define LOOKUP(v, table) lookup(v, table)
 #define DOT(sum, codes, x, wide) dot_bytes(sum, codes, x, wide)
-#define ZERO_OF(about) ((about).zero == 128 ? 0 : (about).zero)
+#define TAKEN(about) ((about).zero == 128 ? 128 : 0)
 #define LANE_BYTE(v, j) ((IntLanes)((BitLanes)(v) >> (8 * (j))) & set_int(255))
 #define SET_I(i) set_int(i)
 #define ADD_I(a, b) ((a) + (b))
-#define SUB_I(a, b) ((a) - (b))
 #define TO_F(v) __builtin_convertvector(v, FloatLanes)
 #define SET_F(f) set_float(f)
 #define ADD_F(a, b) ((a) + (b))
 #define SUB_F(a, b) ((a) - (b))
 #define MUL_F(a, b) ((a) * (b))
 #define FMA(a, b, c) ((a) * (b) + (c))
+#define SUM_F(v) ((v)[0] + (v)[1] + (v)[2] + (v)[3])
 #define STORE_F(p, v) store_float(p, v)
 #define LOAD_F16(p) load_f16(p)
+#define LOAD_PAIRS(p) load_pairs(p)
+#define FROM_E4M3(v, j) from_e4m3(v, j)
+#define PICK(v, j, table) pick((IntLanes)((BitLanes)(v) >> (8 * (j))) & set_int(15), table)
+#define LOAD_F32(p) ((FloatLanes)load((const uint8_t *)(p)))
 #define LOAD_U8(p) ((FloatLanes){(p)[0], (p)[1], (p)[2], (p)[3]})
 #define LOAD_I8(p) ((FloatLanes){(int8_t)(p)[0], (int8_t)(p)[1], (int8_t)(p)[2], (int8_t)(p)[3]})
 #define LOAD_E8M0(p) ((FloatLanes){power_of((p)[0]), power_of((p)[1]), power_of((p)[2]), power_of((p)[3])})
 #define LOAD_BF16(p) load_bf16(p)
-#define STORE_BF16(p, v) store_bf16(p, v)
-#define LOAD_F(p) ((FloatLanes)load((const uint8_t *)(p)))
 #define MAX_F(a, b) choose((a) > (b), a, b)
 #define MIN_F(a, b) choose((a) < (b), a, b)
 #define DIV_F(a, b) ((a) / (b))
@@ -49,7 +52,6 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define AS_I(v) ((IntLanes)(v))
 #define AS_F(v) ((FloatLanes)(v))
 #define SHL_I(v, n) ((v) << (n))
-#define SUM_F(v) (((v)[0] + (v)[2]) + ((v)[1] + (v)[3]))
 #define PEAK_F(v) peak_of(v)
 #define KEEP_F16(p, v) keep_f16(p, v)
 #define TILES tiles_plain
@@ -64,6 +66,27 @@ static inline IntLanes load(const uint8_t *place) {
   IntLanes found;
   __builtin_memcpy(&found, place, sizeof found);
   return found;
+}
+
+static inline IntLanes load_pairs(const uint8_t *place) {
+  IntLanes found;
+  __builtin_memcpy(&found, place, 8);
+  __builtin_memcpy((uint8_t *)&found + 8, place + 32, 8);
+  return found;
+}
+
+static inline FloatLanes from_e4m3(IntLanes codes, const int j) {
+  PairLanes pairs;
+  __builtin_memcpy(&pairs, (uint8_t *)&codes + 8 * (j / 2), 8);
+  const BitLanes code = __builtin_convertvector(pairs, BitLanes) >> (8 * (j % 2)), size = code & 0x7f;
+  const FloatLanes normal = (FloatLanes)((size << 20) + (112 << 23)), small = normal + normal - 6.103515625e-5f; /* 2^-14 */
+  const BitLanes is_small = (BitLanes)(size < 8), is_nan = (BitLanes)(size == 0x7f);
+  const BitLanes bits = ((BitLanes)small & is_small) | ((BitLanes)normal & ~is_small);
+  return (FloatLanes)(bits | (is_nan & 0x7fc00000) | (code & 0x80) << 24);
+}
+
+static inline FloatLanes pick(IntLanes index, const float *table) {
+  return (FloatLanes){table[index[0]], table[index[1]], table[index[2]], table[index[3]]};
 }
 
 static inline IntLanes lookup(IntLanes codes, const uint8_t *table) {
@@ -99,12 +122,6 @@ static inline FloatLanes load_bf16(const uint8_t *place) {
   BitLanes bits;
   for (int i = 0; i < 4; i++) bits[i] = (uint32_t)(place[2 * i] | place[2 * i + 1] << 8) << 16;
   return (FloatLanes)bits;
-}
-
-static inline void store_bf16(uint16_t *place, FloatLanes value) {
-  BitLanes bits = (BitLanes)value;
-  bits = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
-  for (int i = 0; i < 4; i++) place[i] = (uint16_t)bits[i];
 }
 
 /* Where `is_first`, of which a lane has all bits or none, else `second`: as the instructions of x86 do for NaN. */

@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from hearth.kernels import packed, packed_linear
-from hearth.kernels.blocks import block_of, packings, scale_offsets
+from hearth.kernels import packed_linear
+from hearth.kernels.blocks import packings
 from hearth.kernels.cpu.build_library import build, is_current, library_path
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
 from hearth.kernels.cpu.library import CpuLibrary, Instructions, cpu_library
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
+from random_weights import random_weight
 
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+GROUPS = (32, 64, 128, 0)
+CASES: dict[str, dict[str, Any]] = {
+    **{packing: {} for packing in LAYOUTS if packing not in CODES_OF_A_BYTE},
+    **{
+        f"{packing} {group} {zeros}": {
+            "group": group,
+            "has_zeros": zeros,
+            "scales": DTYPES[(index + zeros) % len(DTYPES)],
+        }
+        for packing in ("INT4", "INT8")
+        for index, group in enumerate(GROUPS)
+        for zeros in (False, True)
+    },
+    **{f"FP8 128 {dtype}": {"scales": dtype} for dtype in DTYPES},
+    "FP8 of a row": {"group": 0, "scales": torch.float32},
+    "FP8 and a shorter group": {"inputs": 544},
+    **{f"NF4 {group}": {"group": group, "scales": torch.float32} for group in GROUPS},
+}
+"""Every layout, and of codes every length of a group, with and without zeros, and every dtype of
+scales."""
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 5e-3}
 
 
-def drawn(packing: str, rows: int, inputs: int, seed: int = 0) -> PackedWeight:
-    """Blocks of random bytes with scales that are of some size."""
-    rng = np.random.default_rng(seed)
-    elements, size = block_of(packing)
-    blocks = rng.integers(0, 256, (rows, inputs // elements, size), dtype=np.uint8)
-    for offset in scale_offsets(packing):
-        scales = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
-        blocks[:, :, offset : offset + 2] = scales[..., None].view(np.uint8)
-    if packing == "MXFP4":
-        blocks[:, :, 0] = rng.integers(0, 128, blocks.shape[:2])
-    return PackedWeight(torch.from_numpy(blocks.reshape(rows, -1)), packing)
+def weight_of(case: str, seed: int = 0) -> PackedWeight:
+    """37 rows of one of `CASES`."""
+    options = {"inputs": 512, **CASES[case]}
+    return random_weight(case.split()[0], 37, seed=seed, **options)
 
 
 def half(kind: str, rows: int, inputs: int) -> PackedWeight:
@@ -67,30 +83,24 @@ def fresh_seed(request: pytest.FixtureRequest) -> int:
 # The kernels of processors.
 
 
-@pytest.mark.parametrize("packing", LAYOUTS)
-def test_a_tiled_matrix_holds_what_the_blocks_hold(packing: str, library: CpuLibrary) -> None:
-    weight = drawn(packing, 37, 512)
-    exact = weight.unpacked(torch.float32)
-    tiles = library.pack(packing, weight.weight)
+@pytest.mark.parametrize("case", CASES)
+def test_a_tiled_matrix_holds_what_the_file_holds(case: str, library: CpuLibrary) -> None:
+    weight = weight_of(case)
+    exact, packing, inputs = weight.unpacked(torch.float32), weight.packing, weight.inputs
+    tiles = library.pack(packing, weight.weight, weight.scales, weight.zeros)
     ids = torch.tensor([36, 0, 17, 17])
-    assert torch.equal(library.rows(packing, tiles, 37, 512, ids), exact[ids])
-    for dtype in (torch.float32, torch.bfloat16):
-        room = torch.empty(512 * 40, dtype=dtype)
-        plain = library.plain(packing, tiles, 512, range(1, 3), room)
-        assert torch.equal(plain.T[:21], exact[16:].to(dtype)) and not plain[:, 21:].any()
+    assert torch.equal(library.rows(packing, tiles, 37, inputs, ids), exact[ids])
 
 
-@pytest.mark.parametrize("packing", LAYOUTS)
+@pytest.mark.parametrize("case", CASES)
 def test_products_are_near_and_do_not_depend_on_other_rows(
-    packing: str, library: CpuLibrary, fresh_seed: int
+    case: str, library: CpuLibrary, fresh_seed: int
 ) -> None:
-    inputs = 512
-    weight = drawn(packing, 37, inputs, fresh_seed)
+    weight = weight_of(case, fresh_seed)
     plain = weight.unpacked(torch.float32)
-    x = torch.randn(max(ROWS), inputs, generator=torch.Generator().manual_seed(fresh_seed))
+    x = torch.randn(max(ROWS), weight.inputs, generator=torch.Generator().manual_seed(fresh_seed))
     for exact, limit in ((True, 1e-5), (False, 5e-4)):
         matrix = TiledMatrix(library, [weight], exact=exact)
-        matrix._dense_dtype = None
         whole = matrix.matmul(x)
         for rows in ROWS:
             found = matrix.matmul(x[:rows])
@@ -102,10 +112,8 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
 
 @pytest.mark.parametrize("inputs", [1, 30, 515])
 @pytest.mark.parametrize("kind", HALVES)
-def test_half_precision_is_multiplied_as_it_is(
-    kind: str, inputs: int, library: CpuLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In float32, in whatever number of rows; beyond some by torch, where bits do not matter."""
+def test_half_precision_is_multiplied_as_it_is(kind: str, inputs: int, library: CpuLibrary) -> None:
+    """In float32, in whatever number of rows."""
     weight = half(kind, 37, inputs)
     plain, x = weight.unpacked(torch.float32), torch.randn(max(ROWS), inputs)
     matrix = TiledMatrix(library, [weight], exact=True)
@@ -114,26 +122,25 @@ def test_half_precision_is_multiplied_as_it_is(
     for rows in ROWS:
         assert torch.equal(matrix.matmul(x[:rows]), whole[:rows])
     assert torch.equal(matrix.rows(torch.tensor([36, 0]), torch.float32), plain[[36, 0]])
-    monkeypatch.setattr(packed, "multiplies_tiles", lambda: False)
     quick = TiledMatrix(library, [weight], exact=False)
-    assert error(quick.matmul(x), x, plain) < 1e-12 and not quick.is_row_invariant
+    assert torch.equal(quick.matmul(x), whole) and quick.is_row_invariant
     with pytest.raises(ValueError, match="shape"):
         matrix.rows(torch.tensor([37]), torch.float32)
 
 
 def test_packed_rows_over_rows_of_half_precision(library: CpuLibrary) -> None:
-    parts = [drawn("Q4_K", 20, 256), half("F16", 5, 256)]
+    parts = [random_weight("Q4_K", 20, 256), half("F16", 5, 256)]
     matrix, x = TiledMatrix(library, parts, exact=False), torch.randn(9, 256)
-    matrix._dense_dtype = None
     plain = torch.cat([part.unpacked(torch.float32) for part in parts])
     found = matrix.matmul(x)
     assert error(found, x, plain) < 5e-4 and error(found[:, 20:], x, plain[20:]) < 1e-12
+    assert matrix.matmul(x[:0]).shape == (0, 25)
 
 
 @pytest.mark.parametrize("rows", [1, 20])
 def test_what_is_not_finite_is_not_hidden(rows: int, library: CpuLibrary) -> None:
     """A row with NaN or infinity has no finite products; those of other rows are as ever."""
-    matrix = TiledMatrix(library, [drawn("Q4_K", 16, 256)], exact=False)
+    matrix = TiledMatrix(library, [random_weight("Q4_K", 16, 256)], exact=False)
     x = torch.ones(rows + 2, 256)
     x[rows, 3], x[rows + 1, 200] = torch.nan, torch.inf
     x[0] = 1e-38  # A scale for it would have no finite reciprocal.
@@ -142,24 +149,53 @@ def test_what_is_not_finite_is_not_hidden(rows: int, library: CpuLibrary) -> Non
     assert not found[0].any()
 
 
-def test_many_rows_go_through_bfloat16_where_that_is_faster(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(packed, "multiplies_tiles", lambda: True)
-    monkeypatch.setattr(packed, "_SLICE_NUMBERS", 5 * 16 * 256)
-    parts = [drawn("Q4_K", 100, 256), drawn("Q8_0", 37, 256, 1)]
-    matrix = prepare(parts, exact=False)
-    assert not matrix.is_row_invariant and prepare(parts, exact=True).is_row_invariant
-    x = torch.randn(packed.DENSE_ROWS, 256)
-    plain = torch.cat([part.unpacked(torch.float32) for part in parts])
-    few, many = matrix.matmul(x[1:]), matrix.matmul(x)
-    assert error(few, x[1:], plain) < 5e-4 and error(many, x, plain) < 5e-4
-    assert not torch.equal(many[1:], few)
+def test_every_code_of_fp8_is_its_number(library: CpuLibrary) -> None:
+    """The two that are NaN make products so, of their own row alone."""
+    codes = torch.arange(256, dtype=torch.int16).to(torch.uint8).repeat(3, 1)
+    codes[1:, [0x7F, 0xFF]] = 0
+    weight = PackedWeight(codes, "FP8", torch.tensor([[1.0], [1.0], [0.375]]))
+    exact = weight.unpacked(torch.float32)
+    matrix = TiledMatrix(library, [weight], exact=True)
+    whole = torch.arange(3)
+    assert torch.equal(matrix.rows(whole, torch.float32).nan_to_num(7), exact.nan_to_num(7))
+    for rows in (1, 5):
+        assert (
+            matrix.matmul(torch.ones(rows, 256)).isnan().tolist() == [[True, False, False]] * rows
+        )
+
+
+@pytest.mark.parametrize(
+    ("packing", "inputs", "group"), [("INT4", 96, 48), ("INT8", 40, 0), ("FP8", 136, 128)]
+)
+def test_groups_that_are_no_multiple_of_32(packing: str, inputs: int, group: int) -> None:
+    """Are for the reference."""
+    weight = random_weight(packing, 5, inputs, group=group)
+    matrix, x = prepare([weight], exact=False), torch.randn(2, inputs)
+    assert isinstance(matrix, BlockMatrix)
+    assert error(matrix.matmul(x), x, weight.unpacked(torch.float32)) < 1e-10
+
+
+def test_many_rows_go_through_amx_in_bfloat16(fresh_seed: int) -> None:
+    try:
+        library = CpuLibrary(library_path(), "amx")
+    except ValueError:
+        pytest.skip("this processor has no AMX")
+    for case in (*CASES, *HALVES):
+        weight = half(case, 100, 1034) if case in HALVES else weight_of(case, fresh_seed)
+        matrix = TiledMatrix(library, [weight, weight], exact=False)
+        assert not matrix.is_row_invariant
+        assert TiledMatrix(library, [weight], exact=True).is_row_invariant
+        x, plain = torch.randn(600, weight.inputs), weight.unpacked(torch.float32)
+        whole = matrix.matmul(x)
+        for rows in (32, 33, 63, 65, 128, 513, 600):
+            found = matrix.matmul(x[:rows])
+            assert error(found, x[:rows], torch.cat((plain, plain))) < 5e-5
+            assert torch.equal(found, whole[:rows])
 
 
 def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
     threads = torch.get_num_threads()
-    weight = drawn("Q4_K", 1000, 256)
+    weight = random_weight("Q4_K", 1000, 256)
     matrix = TiledMatrix(library, [weight], exact=False)
     x = torch.randn(20, 256)
     try:
@@ -173,18 +209,20 @@ def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
 
 
 def test_what_the_library_cannot_do_is_refused(library: CpuLibrary) -> None:
-    weight = drawn("Q4_K", 4, 256)
+    weight = random_weight("Q4_K", 4, 256)
     tiles = library.pack("Q4_K", weight.weight)
     with pytest.raises(ValueError, match="shape"):
         library.rows("Q4_K", tiles, 4, 256, torch.tensor([4]))
-    with pytest.raises(ValueError, match="shape"):
-        library.plain("Q4_K", tiles, 100, range(1), torch.empty(1600))
+    codes = random_weight("INT4", 4, 256)
+    for scales, zeros in ((None, None), (torch.ones(3, 2), None), (codes.scales, torch.ones(4))):
+        with pytest.raises(ValueError, match="scales"):
+            library.pack("INT4", codes.weight, scales, zeros)
     with pytest.raises(ValueError, match="256 inputs, not 32"):
         TiledMatrix(library, [weight], exact=False).matmul(torch.zeros(1, 32))
 
 
 def test_kernels_can_be_forced_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight = drawn("Q4_0", 4, 32)
+    weight = random_weight("Q4_0", 4, 32)
     for forced, kind in (("plain", "Q4_0, plain"), ("off", "Q4_0"), ("sse", "Q4_0")):
         monkeypatch.setenv(FORCE, forced)
         cpu_library.cache_clear()
@@ -219,7 +257,7 @@ def test_a_compiler_that_fails_says_why(tmp_path: Path) -> None:
 def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -> None:
     if packing in ("F32", "F16", "BF16"):
         pytest.skip("not packed")
-    part = drawn(packing, 5, 256)
+    part = random_weight(packing, 5, 256)
     part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere
     matrix = BlockMatrix([part])
     for shape in ((256,), (1, 256), (3, 5, 256)):
@@ -239,7 +277,7 @@ def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         unpack(packing, blocks, out)
 
     monkeypatch.setattr(packed_linear, "dequantize_into", counting)
-    part = drawn("Q8_0", 5000, 512)
+    part = random_weight("Q8_0", 5000, 512)
     x = torch.randn(2, 512)
     found = BlockMatrix([part]).matmul(x)
     assert len(sizes) > 1 and max(sizes) <= 64 << 20
@@ -249,7 +287,7 @@ def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("is_tiled", [True, False])
 def test_parts_of_different_types(is_tiled: bool) -> None:
     """Queries and keys in one type, values in another, and perhaps rows that are not packed."""
-    parts = [drawn("Q4_K", 8, 256), drawn("Q6_K", 4, 256, 1)]
+    parts = [random_weight("Q4_K", 8, 256), random_weight("Q6_K", 4, 256, 1)]
     if not is_tiled:
         parts.append(PackedWeight(torch.randn(5, 256)))
     matrix = prepare(parts, exact=True)
@@ -263,7 +301,7 @@ def test_parts_of_different_types(is_tiled: bool) -> None:
 
 @pytest.mark.parametrize("packing", ["Q4_K", "IQ2_S"])
 def test_rows_of_an_embedding(packing: str) -> None:
-    part = drawn(packing, 50, 256)
+    part = random_weight(packing, 50, 256)
     matrix, ids = prepare([part], exact=False), torch.tensor([3, 0, 49, 3])
     for dtype in DTYPES:
         assert torch.equal(matrix.rows(ids, dtype), part.unpacked(dtype)[ids])
@@ -271,8 +309,8 @@ def test_rows_of_an_embedding(packing: str) -> None:
 
 def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(ValueError, match="one length"):
-        prepare([drawn("Q8_0", 4, 32), drawn("Q8_0", 4, 64)], exact=False)
+        prepare([random_weight("Q8_0", 4, 32), random_weight("Q8_0", 4, 64)], exact=False)
     with pytest.raises(ValueError, match="one length, not none"):
         prepare([], exact=False)
     with pytest.raises(ValueError, match="32 inputs, not 33"):
-        BlockMatrix([drawn("Q8_0", 4, 32)]).matmul(torch.zeros(1, 33))
+        BlockMatrix([random_weight("Q8_0", 4, 32)]).matmul(torch.zeros(1, 33))

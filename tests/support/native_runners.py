@@ -55,7 +55,7 @@ def runner_of(
     )
     decoder = Decoder(config, device, dtype, activations=compute, context=plan.context)
     file = SafetensorsFolder(folder)
-    load_weights(decoder, family, file, device, tiled=tiled, exact=plan.deterministic)
+    load_weights(decoder, family, file, device, tiled=tiled, exact=tiled)
     if plan.deterministic:
         make_deterministic(decoder)
     runner = NativeRunner(

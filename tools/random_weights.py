@@ -1,0 +1,50 @@
+"""Random packed rows, for benchmarks and tests of products with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hearth.kernels.blocks import block_of, scale_offsets
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.packed import PackedWeight
+
+
+def random_weight(
+    packing: str,
+    rows: int,
+    inputs: int,
+    seed: int = 0,
+    *,
+    group: int = 128,
+    scales: torch.dtype = torch.float16,
+    has_zeros: bool = False,
+) -> PackedWeight:
+    """Random bytes with scales that are of some size.
+
+    Args:
+        packing: a GGUF type, or one of `CODES_OF_A_BYTE`.
+        group: inputs that share a scale, of codes; 0: all.
+        scales: dtype of the scales of codes.
+        has_zeros: codes stand for numbers around a code that is stored, of INT4 and INT8.
+    """
+    rng = np.random.default_rng(seed)
+    if packing in CODES_OF_A_BYTE:
+        groups = -(-inputs // (group or inputs))
+        codes = rng.integers(0, 256, (rows, inputs // CODES_OF_A_BYTE[packing]), dtype=np.uint8)
+        if packing == "FP8":
+            codes[codes & 0x7F == 0x7F] = 0  # NaN
+        sizes = torch.from_numpy(rng.uniform(0.001, 0.01, (rows, groups)))
+        most = 16 if packing == "INT4" else 256
+        zeros = torch.from_numpy(rng.integers(0, most, (rows, groups), dtype=np.uint8))
+        return PackedWeight(
+            torch.from_numpy(codes), packing, sizes.to(scales), zeros if has_zeros else None
+        )
+    elements, size = block_of(packing)
+    blocks = rng.integers(0, 256, (rows, inputs // elements, size), dtype=np.uint8)
+    for offset in scale_offsets(packing):
+        halves = rng.uniform(0.001, 0.01, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, offset : offset + 2] = halves[..., None].view(np.uint8)
+    if packing == "MXFP4":
+        blocks[:, :, 0] = rng.integers(0, 128, blocks.shape[:2])
+    return PackedWeight(torch.from_numpy(blocks.reshape(rows, -1)), packing)
