@@ -26,6 +26,18 @@ from hearth.kernels.packed import TiledMatrix
 from hearth.quant.families.config import Rope
 
 
+def attends_runs(decoder: Decoder) -> bool:
+    """Whether the library attends to many tokens of a sequence: in bfloat16, by AMX, where nothing
+    has to be exact.
+    """
+    library = cpu_library()
+    if library is None or library.instructions != "amx":
+        return False
+    if isinstance(decoder.fused, LayersInC):
+        return not decoder.fused.is_exact
+    return decoder.activations == torch.bfloat16
+
+
 def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
     """Attention of every layer over `pool`; none where there are no kernels for it."""
     library = _library(pool)
@@ -59,6 +71,7 @@ class LayersInC:
         self._calls = [
             _half(library, decoder, index, layer, pool) for index, layer in enumerate(self._layers)
         ]
+        self.is_exact = all(call.is_exact for call in self._calls)
 
     def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
         """See `Decoder.fused`: steps over the paged memory."""

@@ -94,6 +94,7 @@ class PagedAttention:
         compute: dtype of the arithmetic; keys and values are kept as the pool has them.
         fused: the device's fused kernels may be used; else scores are written out.
         kernels: attention of each layer over the pool, for rows of few tokens, or none.
+        kernels_take_runs: they are for rows of many tokens as well.
         deterministic: what a token sees is computed for it alone, so that the result does not
             depend on what else is in the step. Slow for prompts.
     """
@@ -108,6 +109,7 @@ class PagedAttention:
         fused: bool = True,
         deterministic: bool = False,
         kernels: Sequence[Attention] = (),
+        kernels_take_runs: bool = False,
     ) -> None:
         self._pool = pool
         self._rows = rows
@@ -124,7 +126,10 @@ class PagedAttention:
         self._shared = config.heads // config.kv_heads
         self._plans: dict[int, _GroupPlan] = {}
         self._pages: dict[int, Pages] = {}
-        self._has_apart = any(not self._is_for_kernels(row) for row in rows)
+        self._kernels_take_runs = kernels_take_runs
+        self._has_apart = not kernels_take_runs and any(
+            not self._is_for_kernels(row) for row in rows
+        )
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
@@ -260,7 +265,10 @@ class PagedAttention:
             starts: list[int] = []
             positions: list[int] = []
             apart: list[bool] = []
+            runs: list[tuple[int, int]] = []
             for row in self._rows:
+                if self._kernels_take_runs and not self._is_for_kernels(row):
+                    runs.append((len(positions), len(positions) + row.count))
                 starts += [len(tables)] * row.count
                 positions += range(row.start, row.start + row.count)
                 apart += [not self._is_for_kernels(row)] * row.count
@@ -270,6 +278,7 @@ class PagedAttention:
                 torch.tensor(tables, dtype=torch.int32),
                 torch.tensor(starts),
                 torch.tensor(apart),
+                torch.tensor(runs, dtype=torch.int64),
             )
         return self._pages[group]
 

@@ -19,7 +19,7 @@ from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import step_result
-from hearth.backends.native.page_kernels import attention_kernels, layers_in_c
+from hearth.backends.native.page_kernels import attends_runs, attention_kernels, layers_in_c
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.varlen_attention import VarlenAttention
@@ -72,6 +72,7 @@ class NativeRunner:
         )
         decoder.fused = layers_in_c(decoder, self._pool)
         self._attention_kernels = attention_kernels(decoder, self._pool)
+        self._attends_runs = bool(self._attention_kernels) and attends_runs(decoder)
         self.limits = KvLimits(
             slots=plan.slots,
             pool_tokens=plan.pool_tokens,
@@ -203,6 +204,7 @@ class NativeRunner:
             fused=self._plan.is_fused,
             deterministic=self._plan.deterministic,
             kernels=self._attention_kernels,
+            kernels_take_runs=self._attends_runs,
         )
 
     def _use_threads(self, count: int) -> None:

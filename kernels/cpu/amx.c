@@ -1,19 +1,16 @@
 /* Products of many rows by AMX: weights are unpacked to bfloat16 some tiles at a time, and activations are rounded to it.
  * Sums are float32, added in one order: a row's result has the same bits for any number of rows that comes here.
  */
-#include "tiles_api.h"
+#include "amx.h"
 
-#if (defined(__x86_64__) || defined(_M_X64)) && defined(__linux__)
+#if defined(AMX)
 #include <cpuid.h>
-#include <immintrin.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq")))
-
 /* Inputs and rows at a time, so that activations stay in the second cache. */
-enum { WIDE = 2 * TILE, DEPTH = 1024, ROWS_AT_ONCE = 512, ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+enum { DEPTH = 1024, ROWS_AT_ONCE = 512, ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
 
 int amx_is_here(void) {
   static int found = -1;
@@ -36,22 +33,10 @@ AMX void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin
       for (int half = 0; half < RUN; half += 16) {
         const int64_t at = run * RUN + half, left = row < rows ? inputs - at : 0;
         const __mmask16 some = left >= 16 ? 0xffff : left <= 0 ? 0 : (__mmask16)((1 << left) - 1);
-        __m512i bits = _mm512_castps_si512(_mm512_maskz_loadu_ps(some, x + row * inputs + at));
-        /* To even; NaN, whose bits would overflow, stays NaN. */
-        const __mmask16 is_nan = _mm512_cmp_ps_mask(_mm512_castsi512_ps(bits), _mm512_castsi512_ps(bits), _CMP_UNORD_Q);
-        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-        bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-        bits = _mm512_mask_mov_epi32(bits, is_nan, _mm512_set1_epi32(0x7fc00000));
-        _mm256_storeu_si256((__m256i *)(to + half), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+        _mm256_storeu_si256((__m256i *)(to + half), to_bf16(_mm512_maskz_loadu_ps(some, x + row * inputs + at)));
       }
     }
 }
-
-typedef struct {
-  uint8_t palette, start, reserved[14];
-  uint16_t bytes[16];
-  uint8_t rows[16];
-} Config;
 
 /* 32 rows of x by 32 outputs over `runs` runs: added to sums, or the first of them. */
 AMX static void add_products(const uint16_t *x, int64_t x_runs, int64_t runs, const uint32_t *weights, int is_first,
@@ -99,10 +84,7 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
   const int64_t runs = (job->inputs + RUN - 1) / RUN, pairs = (job->end - job->begin + 1) / 2;
   uint32_t *weights = (uint32_t *)room;
   float *edges = (float *)(room + WIDE * DEPTH * 2); /* Blocks of sums that do not fit into y. */
-  Config config = {.palette = 1};
-  for (int tile = 0; tile < 8; tile++) config.bytes[tile] = LINE, config.rows[tile] = TILE;
-  /* Not the intrinsic: GCC before 12.4 takes its operand for 8 bytes, and drops what is written to the others. */
-  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+  use_tiles();
   for (int64_t top = 0; top < job->rows; top += ROWS_AT_ONCE) {
     const int64_t bottom = top + ROWS_AT_ONCE < job->rows ? top + ROWS_AT_ONCE : job->rows;
     for (int64_t start = 0; start < runs; start += DEPTH / RUN) {

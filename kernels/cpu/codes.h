@@ -1,4 +1,5 @@
 /* Codes and scales of a tile in vectors, for files that define the lanes (see tiles.h). */
+#include "exponential.h"
 #include "tiles_api.h"
 
 #if defined(__clang__)
@@ -7,8 +8,6 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 #define EACH_ROW UNROLL for (int m = 0; m < rows; m++)
-
-#define HERE static inline __attribute__((always_inline)) TARGET
 
 typedef struct {
   const uint8_t *heads, *codes;

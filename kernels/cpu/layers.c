@@ -35,7 +35,9 @@ typedef struct {
   const int64_t *positions; /* [tokens] */
   const int32_t *tables;    /* blocks of all sequences, one after the other */
   const int64_t *starts;    /* [tokens] where in `tables` the blocks of its sequence begin */
-  const uint8_t *is_apart;  /* [tokens] attention of this token is computed elsewhere */
+  const uint8_t *is_apart;  /* [tokens] attention of this token is that of a run, or computed elsewhere */
+  const int64_t *runs;      /* [run_count, 2] first token of a run, and the one behind its last: for AMX */
+  int64_t run_count;
   const float *cosines;     /* [tokens, rotated], of both halves; NULL: no positions */
   const float *sines;       /* likewise, negative for the first half */
   int64_t rotated;
@@ -131,7 +133,16 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
   in_parallel(step->tokens, TOKENS_ALONE, join, &job);
   free(parts);
   free(firsts);
-  return OK;
+  int32_t fault = OK;
+  for (int64_t run = 0; run < step->run_count && !fault; run++) {
+    const int64_t begin = step->runs[2 * run], end = step->runs[2 * run + 1];
+    const int64_t head_bytes = step->blocks * about->page * row_bytes(about);
+    const Run job = {about, pool, pool + about->kv_heads * head_bytes, head_bytes, step->tables + step->starts[begin],
+                     step->positions[begin], end - begin, query + begin * stride, stride,
+                     out + begin * about->heads * about->head_dim};
+    fault = tiles.has_amx ? amx_attend(&job) : NO_INSTRUCTIONS;
+  }
+  return fault;
 }
 
 /* Attention over keys and values that are in the pool: out[tokens, heads, head_dim] for query[tokens, heads, head_dim], of

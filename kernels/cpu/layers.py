@@ -53,8 +53,8 @@ class Step(ctypes.Structure):
 
     _fields_ = (
         *(("tokens", _LONG), ("positions", _POINTER), ("tables", _POINTER), ("starts", _POINTER)),
-        *(("is_apart", _POINTER), ("cosines", _POINTER), ("sines", _POINTER), ("rotated", _LONG)),
-        ("blocks", _LONG),
+        *(("is_apart", _POINTER), ("runs", _POINTER), ("run_count", _LONG), ("cosines", _POINTER)),
+        *(("sines", _POINTER), ("rotated", _LONG), ("blocks", _LONG)),
     )
 
 
@@ -125,7 +125,11 @@ class Pages:
     starts: Tensor
     """[tokens] int64: where in `tables` the blocks of its sequence begin."""
     is_apart: Tensor
-    """[tokens] bool: its attention is computed elsewhere."""
+    """[tokens] bool: its attention is that of a run, or computed elsewhere."""
+    runs: Tensor
+    """[runs, 2] int64: neighbours of one sequence that a library with AMX attends to together, in
+    bfloat16: the first, and the one behind the last.
+    """
 
     def step(self, blocks: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """For calls.
@@ -138,8 +142,9 @@ class Pages:
         cosines, sines = rotary or (None, None)
         return Step(
             *(len(self.positions), self.positions.data_ptr(), self.tables.data_ptr()),
-            *(self.starts.data_ptr(), self.is_apart.data_ptr(), _address(cosines)),
-            *(_address(sines), 0 if cosines is None else cosines.shape[-1], blocks),
+            *(self.starts.data_ptr(), self.is_apart.data_ptr(), self.runs.data_ptr()),
+            *(len(self.runs), _address(cosines), _address(sines)),
+            *(0 if cosines is None else cosines.shape[-1], blocks),
         )
 
 
@@ -204,6 +209,7 @@ class HalfLayers:
         sizes = (weights.width, weights.feed_forward if weights.gate_up else 0)
         if any(size % _MULTIPLE for size in sizes):
             raise ValueError(f"rows of {sizes} numbers have no kernel")
+        self.is_exact = exact
         self._held = (weights, pool)
         self._pool = pool
         self._layer = _Layer(

@@ -65,6 +65,21 @@ typedef struct {
                const float *sink, int64_t size, float *out);
 } Tiles;
 
+/* New tokens of one sequence, whose keys and values are in the pool. */
+typedef struct {
+  const Heads *about;
+  const uint8_t *keys, *values; /* of the first head */
+  int64_t head_bytes;           /* from a head to the next one */
+  const int32_t *table;         /* blocks of the sequence */
+  int64_t start, count;         /* positions of the tokens: from `start` on */
+  const float *query;           /* [count, heads, head_dim], of `stride` numbers a token */
+  int64_t stride;
+  float *out;                   /* [count, heads, head_dim] */
+} Run;
+
+/* Attention of many tokens by AMX, for `in_parallel` to divide. Returns a fault, see packed.h. */
+int32_t amx_attend(const Run *run);
+
 /* A product by AMX: y[m * stride + n] of the tiles `begin` to `end` of a matrix, where y begins at the first of them. */
 typedef struct {
   const Tiles *tiles;

@@ -50,6 +50,7 @@ class Case:
             torch.tensor(tables, dtype=torch.int32),
             torch.tensor(starts),
             torch.tensor([index in apart for index in which]),
+            torch.empty(0, 2, dtype=torch.int64),
         )
 
 
@@ -121,6 +122,43 @@ def test_attention_over_pages(
         alone = torch.empty(1, shape.heads, shape.head_dim)
         attend(case.pages([index]), query[index : index + 1], alone)
         assert torch.equal(alone[0], found[index]), seed
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("start", "count"), [(0, 33), (5, 17), (230, 60), (1000, 40)])
+def test_many_tokens_of_a_sequence_by_amx(shape: HeadShape, start: int, count: int) -> None:
+    try:
+        library = CpuLibrary(library_path(), "amx")
+    except ValueError:
+        pytest.skip("this processor has no AMX")
+    rng = np.random.default_rng()
+    end = start + count
+    table = [int(block) for block in rng.permutation(-(-end // PAGE) + 3)]
+    pool = torch.full((2, shape.kv_heads, len(table), PAGE, shape.head_dim), float("nan")).half()
+    for at in range(end):
+        values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
+        pool[:, :, table[at // PAGE], at % PAGE] = torch.from_numpy(values).half()
+    if shape.window is not None:
+        left = max(start + 1 - shape.window, 0) // PAGE
+        pool[:, :, table[:left]] = float("nan")
+    rows = torch.from_numpy(rng.standard_normal((count + 1, shape.heads + 3, shape.head_dim)))
+    query = rows.float()[:, : shape.heads]
+    sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float()
+    # A token of another sequence, which has the same pages, comes first.
+    pages = Pages(
+        torch.tensor([start, *range(start, end)]),
+        torch.tensor([*table, *table], dtype=torch.int32),
+        torch.tensor([0, *([len(table)] * count)]),
+        torch.tensor([False, *([True] * count)]),
+        torch.tensor([[1, count + 1]]),
+    )
+    found = torch.full((count + 1, shape.heads, shape.head_dim), float("nan"))
+    Attention(library, shape, pool, sinks)(pages, query, found)
+    lengths = (start + 1, *range(start + 1, end + 1))
+    case = Case(pool, [table] * (count + 1), lengths)
+    expected = wanted(case, shape, query, sinks)
+    assert (found[0] - expected[0]).abs().max() < 2e-5
+    assert (found - expected).square().mean() < 1e-4 * expected.square().mean()
 
 
 def test_shapes_that_have_no_kernel_are_refused(library: CpuLibrary) -> None:
