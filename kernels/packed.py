@@ -7,7 +7,8 @@ type, else by the reference, which unpacks a slice of rows for each product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final, Protocol
 
 import torch
@@ -16,8 +17,11 @@ from torch import Tensor
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.layouts import LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library, parts_of
+from hearth.kernels.dequantize import dequantize_into
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.device import multiplies_tiles
-from hearth.kernels.table import DEQUANTIZE, LINEAR, PACKED_LINEAR, pick
+from hearth.kernels.packed_linear import sliced_linear
+from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _DENSE_ROWS: Final = 192
@@ -35,21 +39,70 @@ class PackedWeight:
     weight: Tensor
     """[..., rows, bytes of a row] uint8, or [..., rows, inputs] of a float dtype."""
     packing: str = ""
-    """The GGUF type; "" for plain numbers."""
+    """The GGUF type, or one of `CODES_OF_A_BYTE`; "" for plain numbers."""
+    scales: Tensor | None = None
+    """Of codes: [..., rows, groups] float16, bfloat16 or float32, see `codes_into`."""
+    zeros: Tensor | None = None
+    """Of INT4 and INT8: [..., rows, groups] uint8, the code that stands for zero; None: the middle
+    one."""
+    order: Tensor | None = None
+    """[inputs] int64: input i of the stored rows is number order[i] of what they are multiplied
+    by (GPTQ's activation order, where inputs are stored sorted by group)."""
 
     @property
     def inputs(self) -> int:
         """Elements of a row. Raises `ValueError` for an unknown type."""
         if not self.packing:
             return self.weight.shape[-1]
+        if self.packing in CODES_OF_A_BYTE:
+            return self.weight.shape[-1] * CODES_OF_A_BYTE[self.packing]
         elements, size = block_of(self.packing)
         return self.weight.shape[-1] // size * elements
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it consists of."""
+        every = (self.weight, self.scales, self.zeros, self.order)
+        return tuple(one for one in every if one is not None)
+
+    def rows(self, some: slice | Tensor) -> PackedWeight:
+        """Some of its rows: those of a slice, or by number [count] int64."""
+        scales = None if self.scales is None else self.scales[some]
+        zeros = None if self.zeros is None else self.zeros[some]
+        return replace(self, weight=self.weight[some], scales=scales, zeros=zeros)
+
+    def to(self, device: torch.device) -> PackedWeight:
+        """The same on `device`."""
+        tensors = (self.weight, self.scales, self.zeros, self.order)
+        moved = [None if one is None else one.to(device) for one in tensors]
+        return PackedWeight(self.weight.to(device), self.packing, *moved[1:])
+
     def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """[..., rows, inputs], of `dtype`."""
+        """[..., rows, inputs], of `dtype`, the inputs in the order of what it is multiplied by."""
         if not self.packing:
             return self.weight.to(dtype)
-        return pick(DEQUANTIZE, self.weight.device)(self.packing, self.weight, dtype)
+        out = self.weight.new_empty((*self.weight.shape[:-1], self.inputs), dtype=dtype)
+        self.unpack_into(out)
+        return out
+
+    def unpack_into(self, out: Tensor) -> None:
+        """As `unpacked`: `out` [..., rows, inputs], contiguous, of any float dtype.
+
+        Raises:
+            ValueError: its shape is another, or that of scales or zeros is.
+        """
+        if not self.packing:
+            out.copy_(self.weight)
+        elif self.packing not in CODES_OF_A_BYTE:
+            dequantize_into(self.packing, self.weight, out)
+        elif self.scales is None:
+            raise ValueError(f"codes of {self.packing} have no scales")
+        elif self.order is None:
+            codes_into(self.packing, self.weight, self.scales, self.zeros, out)
+        else:
+            stored = torch.empty_like(out)
+            codes_into(self.packing, self.weight, self.scales, self.zeros, stored)
+            out.index_copy_(-1, self.order, stored)
 
 
 class Prepared(Protocol):
@@ -100,10 +153,43 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
     if not parts or len({part.inputs for part in parts}) != 1:
         lengths = ", ".join(f"{part.inputs:,}" for part in parts) or "none"
         raise ValueError(f"rows of a matrix have one length, not {lengths}")
+    if any(part.order is not None for part in parts):
+        ordered = [
+            _in_order([part for _, part in some], exact=exact)
+            for _, some in groupby(_numbered_orders(parts), key=lambda one: one[0])
+        ]
+        return ordered[0] if len(ordered) == 1 else JoinedMatrix(ordered)
     library = cpu_library() if parts[0].weight.device.type == "cpu" else None
     if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
     return BlockMatrix(parts)
+
+
+def _numbered_orders(parts: Sequence[PackedWeight]) -> list[tuple[int, PackedWeight]]:
+    """Each of `parts` with a number that it shares with the one before it if their inputs are in
+    the same order.
+    """
+    numbered: list[tuple[int, PackedWeight]] = []
+    for part in parts:
+        number = 0
+        if numbered:
+            number, before = numbered[-1]
+            number += not _is_same_order(before.order, part.order)
+        numbered.append((number, part))
+    return numbered
+
+
+def _is_same_order(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
+
+
+def _in_order(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
+    """A matrix of parts whose inputs are in one order."""
+    matrix = prepare([replace(part, order=None) for part in parts], exact=exact)
+    order = parts[0].order
+    return matrix if order is None else OrderedMatrix(matrix, order)
 
 
 def _tiled_as(part: PackedWeight) -> str:
@@ -111,6 +197,53 @@ def _tiled_as(part: PackedWeight) -> str:
     if not part.packing:
         return _HALVES.get(part.weight.dtype, "")
     return part.packing if part.packing in LAYOUTS else ""
+
+
+class OrderedMatrix:
+    """A matrix whose inputs are stored in another order than they come in."""
+
+    def __init__(self, matrix: Prepared, order: Tensor) -> None:
+        """
+        Args:
+            order: as of `PackedWeight`.
+        """
+        self.matrix = matrix
+        self.order = order
+        self._places = order.argsort()
+        self.outputs, self.inputs = matrix.outputs, matrix.inputs
+        self.is_row_invariant = matrix.is_row_invariant
+        self.kind = f"{matrix.kind}, in activation order"
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.matrix.tensors, self.order, self._places)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        return self.matrix.matmul(x.index_select(-1, self.order))
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.matrix.rows(ids, dtype).index_select(-1, self._places)
+
+
+class JoinedMatrix:
+    """Matrices one below the other that cannot share one product."""
+
+    def __init__(self, matrices: Sequence[Prepared]) -> None:
+        self.matrices = tuple(matrices)
+        self.inputs = matrices[0].inputs
+        self.outputs = sum(one.outputs for one in matrices)
+        self.is_row_invariant = all(one.is_row_invariant for one in matrices)
+        self.kind = " over ".join(one.kind for one in matrices)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(tensor for one in self.matrices for tensor in one.tensors)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        return torch.cat([one.matmul(x) for one in self.matrices], -1)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        raise ValueError("rows are those of a matrix of one part")
 
 
 class BlockMatrix:
@@ -125,7 +258,7 @@ class BlockMatrix:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(part.weight for part in self.parts)
+        return tuple(tensor for part in self.parts for tensor in part.tensors)
 
     @property
     def kind(self) -> str:
@@ -138,12 +271,17 @@ class BlockMatrix:
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Of a matrix of one part."""
         (part,) = self.parts
-        return PackedWeight(part.weight.index_select(0, ids), part.packing).unpacked(dtype)
+        return part.rows(ids).unpacked(dtype)
 
     def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
         if not part.packing:
             return pick(LINEAR, x.device)(x, part.weight, None)
-        return pick(PACKED_LINEAR, x.device)(x, part.packing, part.weight)
+        if part.packing not in CODES_OF_A_BYTE:
+            return pick(PACKED_LINEAR, x.device)(x, part.packing, part.weight)
+        if x.shape[-1] != part.inputs:
+            raise ValueError(f"a matrix of {part.inputs:,} inputs, not {x.shape[-1]:,}")
+        outputs = len(part.weight)
+        return sliced_linear(x, outputs, lambda some, place: part.rows(some).unpack_into(place))
 
 
 class TiledMatrix:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -37,16 +39,32 @@ def packed_linear(x: Tensor, packing: str, blocks: Tensor) -> Tensor:
         raise ValueError(
             f"{tuple(blocks.shape)} bytes of {packing} have {inputs:,} inputs, not {x.shape[-1]:,}"
         )
+    return sliced_linear(
+        x, blocks.shape[0], lambda rows, place: dequantize_into(packing, blocks[rows], place)
+    )
+
+
+def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], None]) -> Tensor:
+    """x · weightᵀ, a slice of the weight at a time.
+
+    Args:
+        x: [..., inputs], as of `packed_linear`.
+        outputs: rows of the weight.
+        unpack: called with some rows and [rows, inputs] to fill with their numbers.
+
+    Returns:
+        [..., outputs], as `packed_linear`.
+    """
+    inputs = x.shape[-1]
     dtype = x.dtype if multiplies(x.device, x.dtype) else torch.float32
     wide = x.to(dtype)
-    outputs = blocks.shape[0]
     most = _SLICE_BYTES_CPU if x.device.type == "cpu" else _SLICE_BYTES
     step = min(outputs, max(1, most // max(1, inputs * dtype.itemsize)))
     room = wide.new_empty((step, inputs))
     found = x.new_empty((*x.shape[:-1], outputs))
     for start in range(0, outputs, step):
-        part = blocks[start : start + step]
-        weight = room[: len(part)]
-        dequantize_into(packing, part, weight)
-        found[..., start : start + step] = functional.linear(wide, weight)
+        rows = slice(start, min(start + step, outputs))
+        weight = room[: rows.stop - start]
+        unpack(rows, weight)
+        found[..., rows] = functional.linear(wide, weight)
     return found

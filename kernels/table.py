@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 
-from hearth.kernels.dequantize import dequantize
 from hearth.kernels.linear import (
     cuda_wide_linear,
     plain_linear,
@@ -35,8 +34,6 @@ class Op(Generic[Function]):
     name: str
 
 
-DEQUANTIZE: Op[Callable[[str, torch.Tensor, torch.dtype], torch.Tensor]] = Op("dequantize")
-"""As `dequantize.dequantize`."""
 PACKED_LINEAR: Op[Callable[[torch.Tensor, str, torch.Tensor], torch.Tensor]] = Op("packed_linear")
 """As `packed_linear.packed_linear`."""
 LINEAR: Op[Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]] = Op("linear")
@@ -86,7 +83,6 @@ class KernelTable:
 def kernels() -> KernelTable:
     """The table of this process, with everything that Hearth brings."""
     table = KernelTable()
-    table.register(DEQUANTIZE, dequantize)
     table.register(PACKED_LINEAR, packed_linear)
     table.register(LINEAR, plain_linear)
     table.register(LINEAR, processor_linear, "cpu")

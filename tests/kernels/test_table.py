@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from hearth.kernels.dequantize import dequantize
 from hearth.kernels.device import best_device, default_dtype, free_bytes, multiplies
-from hearth.kernels.table import DEQUANTIZE, PACKED_LINEAR, KernelTable, Op, kernels, pick
+from hearth.kernels.packed_linear import packed_linear
+from hearth.kernels.table import PACKED_LINEAR, KernelTable, Op, kernels, pick
 
 DOUBLE: Op[Callable[[int], int]] = Op("double")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -36,7 +36,7 @@ def test_an_operation_is_registered_once_and_reference_first() -> None:
 
 
 def test_hearth_brings_its_own() -> None:
-    assert pick(DEQUANTIZE, CPU) is dequantize
+    assert pick(PACKED_LINEAR, CPU) is packed_linear
     assert kernels().reference(PACKED_LINEAR) is not None
 
 
