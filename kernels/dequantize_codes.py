@@ -80,7 +80,7 @@ def codes_into(
             if subtracted is None:
                 exact.sub_(_DEFAULT_ZERO[packing])
             else:
-                exact.unflatten(-1, (-1, group)).sub_(subtracted[some, :, None])
+                torch.unflatten(exact, -1, (-1, group)).sub_(subtracted[some, :, None])
         _scale(exact, factors[some].to(torch.float32), group)
         if exact is not place:
             place.copy_(exact)
@@ -96,7 +96,7 @@ def _values(packing: str, codes: Tensor, out: Tensor) -> None:
         case "FP8":
             out.copy_(codes.view(torch.float8_e4m3fn))
         case "INT4":
-            pairs = out.unflatten(-1, (-1, 2))
+            pairs = torch.unflatten(out, -1, (-1, 2))
             pairs[..., 0].copy_(codes.bitwise_and(15))
             pairs[..., 1].copy_(codes.bitwise_right_shift(4))
         case _:
@@ -120,6 +120,6 @@ def _scale(numbers: Tensor, scales: Tensor, group: int) -> None:
     """`numbers` [rows, inputs] float32 times `scales` [rows, groups] float32, in place."""
     whole = numbers.shape[-1] // group
     end = whole * group
-    numbers[:, :end].unflatten(-1, (whole, group)).mul_(scales[:, :whole, None])
+    torch.unflatten(numbers[:, :end], -1, (whole, group)).mul_(scales[:, :whole, None])
     if end < numbers.shape[-1]:
         numbers[:, end:].mul_(scales[:, whole:])

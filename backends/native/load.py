@@ -133,11 +133,11 @@ def _open_source(path: Path) -> _Source:
 
 
 def _open_folder(folder: Path) -> _Source:
-    architecture, family, said = read_config(folder)
+    architecture, family, said, checkpoint = read_config(folder)
     tokenizer = vocabularies.open_folder(folder, rows=said.vocab_size)
     defaults = read_generation_defaults(folder)
-    file = SafetensorsFolder(folder)
-    config = as_stored(said, file.headers)
+    file = SafetensorsFolder(folder, checkpoint)
+    config = as_stored(said, file.headers, file.stored)
     return _Source(
         path=folder,
         family=family,
@@ -150,9 +150,12 @@ def _open_folder(folder: Path) -> _Source:
         defaults=defaults,
         pooling=_folder_pooling(folder),
         architecture=architecture,
-        quantization=most_common_kind(file.stored.values()),
+        quantization=checkpoint.label if checkpoint else most_common_kind(file.stored.values()),
         weight_files=tuple(WeightFile(one.path, one.header_bytes) for one in file.headers),
-        notices=(OWN_HEAD,) if config != said else (),
+        notices=(
+            *((OWN_HEAD,) if config != said else ()),
+            *(checkpoint.notices if checkpoint else ()),
+        ),
     )
 
 

@@ -1,0 +1,89 @@
+"""Quantized checkpoints give what the same model gives whose weights were unpacked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hearth.backends.native.models.packed import PackedLinear
+from loaded_weights import load_folder
+from native_decoders import decoder_of, greedy, logits_of
+from quantized_checkpoints import (
+    Quantize,
+    awq,
+    awq_config,
+    gptq,
+    gptq_config,
+    plain_folder,
+    quantize_folder,
+)
+from tiny_checkpoints import tiny_checkpoint
+
+TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def of_gptq(*values: int, **options: bool) -> tuple[Quantize, dict[str, Any]]:
+    return gptq(*values, **options), gptq_config(*values, **options)
+
+
+FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
+    "GPTQ 4-bit": of_gptq(),
+    "GPTQ 4-bit, asymmetric": of_gptq(sym=False),
+    "GPTQ 4-bit, v2, in order of activations": of_gptq(4, 16, sym=False, order=True, v2=True),
+    "GPTQ 4-bit, a scale for each output": of_gptq(4, -1, v2=True),
+    "GPTQ 4-bit, a shorter last group": of_gptq(4, 64),
+    "GPTQ 2-bit": of_gptq(2, 16),
+    "GPTQ 2-bit, asymmetric": of_gptq(2, 16, sym=False),
+    "GPTQ 3-bit": of_gptq(3, 32, order=True),
+    "GPTQ 3-bit, asymmetric": of_gptq(3, 32, sym=False),
+    "GPTQ 8-bit": of_gptq(8, 32),
+    "GPTQ 8-bit, asymmetric": of_gptq(8, 32, sym=False, order=True),
+    "AWQ 4-bit": (awq(), awq_config()),
+    "AWQ 4-bit, a scale for each output": (awq(-1), awq_config(-1)),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format(name: str, tmp_path: Path) -> None:
+    quantize, config = FORMATS[name]
+    folder = tiny_checkpoint("llama2", tmp_path / "model")
+    plain = plain_folder(folder, quantize_folder(folder, quantize, config), tmp_path / "plain")
+    expected = logits_of(decoder_of(plain), TEXT)
+    unpacked, report = load_folder(folder, packed=frozenset())
+    assert torch.equal(logits_of(unpacked, TEXT), expected)
+    assert not report.unknown and not report.skipped
+    packed, _ = load_folder(folder, exact=True)
+    for layer in packed.layers:
+        assert isinstance(layer.qkv, PackedLinear) and isinstance(layer.down, PackedLinear)
+    found = logits_of(packed, TEXT)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert greedy(packed, TEXT, 8) == greedy(decoder_of(plain), TEXT, 8)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "mixtral", "phi3", "gemma2"])
+def test_every_way_in_which_families_join_matrices(family: str, tmp_path: Path) -> None:
+    """Biases, experts, matrices that are stored in one."""
+    options: dict[str, Any] = {"sym": False, "order": True}
+    folder = tiny_checkpoint(family, tmp_path / "model")
+    tensors = quantize_folder(folder, gptq(4, 16, **options), gptq_config(4, 16, **options))
+    plain = plain_folder(folder, tensors, tmp_path / "plain")
+    expected = logits_of(decoder_of(plain), TEXT)
+    assert torch.equal(logits_of(load_folder(folder, packed=frozenset())[0], TEXT), expected)
+    found = logits_of(load_folder(folder, exact=True)[0], TEXT)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_an_output_matrix_that_is_quantized_too(tmp_path: Path) -> None:
+    """Under a config that says that it is the embedding: it is its own."""
+    folder = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
+    is_quantized: Callable[[str], bool] = lambda name: "_proj" in name or "lm_head" in name  # noqa: E731
+    tensors = quantize_folder(folder, gptq(), gptq_config(), is_quantized=is_quantized)
+    plain = plain_folder(folder, tensors, tmp_path / "plain")
+    packed, _ = load_folder(folder, exact=True)
+    assert isinstance(packed.output, PackedLinear)
+    expected = logits_of(decoder_of(plain), TEXT)
+    assert (logits_of(packed, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()

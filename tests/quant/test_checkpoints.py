@@ -1,0 +1,276 @@
+"""What configs say of quantized checkpoints, and matrices out of their tensors: what cannot be is
+refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hearth.quant.checkpoints import reading
+from hearth.quant.checkpoints.bits import as_bytes, pack_nibbles, unpack_bits
+from hearth.quant.checkpoints.config import read_checkpoint
+from hearth.quant.checkpoints.groups import even_groups
+from hearth.quant.checkpoints.patterns import matches
+from hearth.quant.checkpoints.reading import read_quantized
+from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
+from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
+from hearth.quant.json_fields import Fields
+from hearth.quant.safetensors import SafetensorsTensors
+from hearth.quant.safetensors_header import read_header
+from quantized_checkpoints import Quantize, awq, awq_config, gptq, gptq_config, packed_words
+
+MODULE = "model.layers.0.mlp.down_proj"
+SHAPE = (64, 96)
+
+
+def checkpoint_of(model_type: str = "llama", **config: Any) -> Checkpoint | None:
+    values = {"model_type": model_type, "quantization_config": config}
+    return read_checkpoint(Fields(Path("none/config.json"), values))
+
+
+def matrix(
+    folder: Path,
+    quantize: Quantize,
+    config: dict[str, Any],
+    change: Callable[[dict[str, Tensor]], object] = lambda tensors: None,
+    shape: tuple[int, int] = SHAPE,
+) -> tuple[Tensor, Tensor, QuantizedTensor]:
+    """A matrix out of its file as it is read, as it should be, and what is known of it."""
+    generator = torch.Generator().manual_seed(1)
+    made = quantize(torch.randn(shape, generator=generator), generator)
+    tensors = dict(made.tensors)
+    change(tensors)
+    named = {f"{MODULE}{leaf}": tensor.contiguous() for leaf, tensor in tensors.items()}
+    save_file(named, folder / "x.safetensors")
+    header = read_header(folder / "x.safetensors")
+    file = SafetensorsTensors((header,), checkpoint_of(**config))
+    (tensor,) = (one for one in file.stored.values() if isinstance(one, QuantizedTensor))
+    part = read_quantized(tensor, file.read)
+    held = sum(one.nbytes for one in part.tensors)
+    assert abs(held - tensor.nbytes) <= 0.1 * held + 16 * shape[1], "what is set aside for it"
+    return part.unpacked(torch.float32), made.plain, tensor
+
+
+# Bits.
+
+
+@given(bits=st.sampled_from([2, 3, 4, 8]), rows=st.integers(1, 5), words=st.integers(1, 4))
+def test_bits_come_out_as_they_went_in(bits: int, rows: int, words: int) -> None:
+    generator = torch.Generator().manual_seed(rows + words)
+    codes = torch.randint(0, 1 << bits, (rows, 32 * words), generator=generator)
+    stored = packed_words(codes, bits)
+    assert stored.shape == (rows, words * bits)
+    assert torch.equal(unpack_bits(as_bytes(stored), bits), codes.to(torch.uint8))
+    if bits <= 4:
+        low = codes.to(torch.uint8)
+        assert torch.equal(unpack_bits(pack_nibbles(low), 4), low)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=6).filter(any),
+    shuffle=st.booleans(),
+)
+def test_groups_become_even(lengths: list[int], shuffle: bool) -> None:
+    """A group may have any multiple of eight inputs, and none at all."""
+    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths) * 8)
+    if shuffle:
+        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(0))
+        numbers = numbers[order]
+    groups = even_groups(numbers, len(lengths), "g_idx")
+    scales = torch.rand(len(lengths), 3)
+    spread = groups.spread(scales)
+    by_input = spread.repeat_interleave(len(numbers) // spread.shape[1], 1)
+    stored = numbers if groups.order is None else numbers[groups.order]
+    assert torch.equal(by_input, scales.T[:, stored])
+
+
+def test_groups_without_a_common_length_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="3 to 5 inputs"):
+        even_groups(torch.tensor([0] * 5 + [1] * 3), 2, "a.g_idx")
+    for numbers, wrong in (([0, 1, 2], 2), ([-1, 0, 1], -1)):
+        with pytest.raises(CorruptFile, match=f"'a.g_idx' assigns an input to group {wrong} of 2"):
+            even_groups(torch.tensor(numbers), 2, "a.g_idx")
+
+
+# What configs say.
+
+
+def test_labels() -> None:
+    found = checkpoint_of(**gptq_config(3))
+    assert found is not None and found.label == "GPTQ 3-bit"
+    assert checkpoint_of("gpt_oss", quant_method="mxfp4") is None
+    assert read_checkpoint(Fields(Path("none/config.json"), {"model_type": "llama"})) is None
+
+
+def test_a_config_of_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "quantize_config.json").write_text('{"bits": 4, "group_size": 64}')
+    found = read_checkpoint(Fields(tmp_path / "config.json", {"model_type": "llama"}))
+    assert found is not None and found.label == "GPTQ 4-bit"
+    scheme = found.scheme_of(MODULE)
+    assert scheme is not None and (scheme.group, scheme.zero_offset) == (64, 1)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"quant_method": "hqq"}, '"hqq"'),
+        ({"quant_method": "exl3"}, '"exl3"'),
+        ({"quant_method": "mxfp4"}, '"mxfp4"'),
+        ({**gptq_config(), "bits": 5}, "bits' is 5"),
+        ({**gptq_config(), "checkpoint_format": "marlin"}, '"marlin"'),
+        ({**gptq_config(), "checkpoint_format": "gptq_p"}, '"gptq_p"'),
+        ({**gptq_config(), "is_marlin_format": True}, "is_marlin_format"),
+        ({**awq_config(), "version": "gemv"}, '"gemv"'),
+        ({**awq_config(), "bits": 8}, "bits' is 8"),
+        ({**awq_config(), "backend": "llm-awq"}, "llm-awq"),
+    ],
+)
+def test_variants_that_cannot_be_read_are_named(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnsupportedModel) as raised:
+        checkpoint_of(**config)
+    assert said in raised.value.message and raised.value.hint
+    assert str(raised.value.data["field"]).startswith("quantization_config.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"bits": None}, "bits"),
+        ({"bits": "4"}, "bits"),
+        ({"group_size": -2}, "group_size"),
+        ({"group_size": 1 << 40}, "group_size"),
+        ({"sym": "yes"}, "sym"),
+        ({"dynamic": {"+:.*": 4}}, "dynamic.+:.*"),
+        ({"dynamic": {"-:(": {}}}, ""),
+    ],
+)
+def test_values_that_cannot_be(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(CorruptFile) as raised:
+        checkpoint_of(**gptq_config() | changes)
+    assert field in str(raised.value.data["field"])
+
+
+def test_some_modules_have_another_scheme() -> None:
+    dynamic = {
+        r"-:.*\.0\.mlp\.gate": {},
+        r".*\.0\.mlp": {"bits": 8, "group_size": 64},
+        r"+:model\.layers\.1\.": {"sym": False, "desc_act": True},
+    }
+    found = checkpoint_of(**gptq_config(), dynamic=dynamic)
+    assert found is not None
+    assert found.scheme_of("model.layers.0.mlp.gate_proj") is None
+    eight = found.scheme_of(MODULE)
+    assert eight is not None and (eight.bits, eight.group, eight.has_zeros) == (8, 64, False)
+    assert eight.zero_offset == 1
+    ordered = found.scheme_of("model.layers.1.mlp.down_proj")
+    assert ordered is not None and ordered.is_ordered and ordered.has_zeros and ordered.group == 32
+    usual = found.scheme_of("lm_head")
+    assert usual is not None and (usual.bits, usual.is_ordered) == (4, False)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+", r"(a)\1", ".*a.*b.*c.*d.*e", "a" * 501])
+def test_patterns_that_may_take_very_long(pattern: str) -> None:
+    with pytest.raises(UnsupportedModel, match="very long"):
+        matches(pattern, "a")
+
+
+def test_patterns_describe_the_beginning_of_a_name() -> None:
+    assert matches(r"model\.layers\.(0|1)\.", MODULE)
+    assert not matches("layers", MODULE)
+    assert not matches(".*", "a" * 1000)
+
+
+# Matrices.
+
+
+def leave_out(leaf: str) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.pop(leaf)
+
+
+def put(leaf: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, Tensor]], object]:
+    return lambda tensors: tensors.update({leaf: change(tensors[leaf])})
+
+
+DAMAGED: dict[str, tuple[Quantize, dict[str, Any], Callable[[dict[str, Tensor]], object], str]] = {
+    "no scales": (gptq(), gptq_config(), leave_out(".scales"), "scales"),
+    "no zeros": (awq(), awq_config(), leave_out(".qzeros"), "qzeros"),
+    "scales of another group": (gptq(), gptq_config(4, 16), put(".g_idx", lambda x: x), "scales"),
+    "scales cut off": (gptq(), gptq_config(), put(".scales", lambda x: x[:, :-1]), "scales"),
+    "zeros of another shape": (gptq(), gptq_config(), put(".qzeros", lambda x: x.T), "qzeros"),
+    "g_idx too short": (gptq(), gptq_config(), put(".g_idx", lambda x: x[1:]), "g_idx"),
+    "g_idx too large": (gptq(), gptq_config(), put(".g_idx", lambda x: x + 1), "g_idx"),
+    "g_idx below zero": (gptq(), gptq_config(), put(".g_idx", lambda x: x - 1), "g_idx"),
+    "g_idx of floats": (gptq(), gptq_config(), put(".g_idx", lambda x: x.float()), "g_idx"),
+    "uneven groups": (
+        gptq(),
+        gptq_config(),
+        put(".g_idx", lambda x: torch.cat((x[:1], x[:-1]))),
+        "g_idx",
+    ),
+    "codes of bytes": (
+        gptq(),
+        gptq_config(),
+        put(".qweight", lambda x: x.view(torch.uint8)),
+        "qweight",
+    ),
+    "whole scales": (awq(), awq_config(), put(".scales", lambda x: x.to(torch.int32)), "scales"),
+    "a line of codes": (gptq(), gptq_config(), put(".qweight", lambda x: x.flatten()), "qweight"),
+    "no codes": (gptq(), gptq_config(), put(".qweight", lambda x: x[:0]), "qweight"),
+    "inputs of three": (awq(), awq_config(), put(".qweight", lambda x: x[:3]), "qweight"),
+    "other bits": (gptq(), gptq_config(8), put(".scales", lambda x: x), "scales"),
+    "an absurd group": (gptq(), gptq_config(4, 1 << 20), put(".scales", lambda x: x), "scales"),
+    "no whole groups": (awq(), awq_config(40), put(".scales", lambda x: x), "qweight"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_what_cannot_be_is_named(case: str, tmp_path: Path) -> None:
+    quantize, config, change, leaf = DAMAGED[case]
+    with pytest.raises(HearthError) as raised:
+        matrix(tmp_path, quantize, config, change)
+    assert isinstance(raised.value, CorruptFile | UnsupportedModel)
+    assert f"'{MODULE}.{leaf}'" in raised.value.message and raised.value.hint
+    assert raised.value.data["field"] == f"{MODULE}.{leaf}"
+
+
+def test_a_module_that_is_quantized_against_the_config(tmp_path: Path) -> None:
+    config = gptq_config() | {"dynamic": {"-:model": {}}}
+    with pytest.raises(CorruptFile, match=r"down_proj.qweight' is quantized"):
+        matrix(tmp_path, gptq(), config)
+
+
+@pytest.mark.parametrize("shape", [(8, 32), (40, 64), (200, 96)])
+def test_matrices_of_other_shapes(
+    shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_CODES", 64 * 96)
+    for quantize, config in (
+        (gptq(3, 32, order=True), gptq_config(3, 32, order=True)),
+        (gptq(4, 32, sym=False, order=True), gptq_config(4, 32, sym=False, order=True)),
+        (gptq(8, 32), gptq_config(8, 32)),
+        (awq(), awq_config()),
+    ):
+        found, expected, tensor = matrix(tmp_path, quantize, config, shape=shape)
+        assert torch.equal(found, expected) and tensor.shape == shape
+
+
+def test_the_first_format_stores_zero_minus_one(tmp_path: Path) -> None:
+    """Where zero is no code it wraps around, each by itself."""
+
+    def wrap(tensors: dict[str, Tensor]) -> None:
+        tensors[".qzeros"].fill_(-1)
+
+    found, _, _ = matrix(tmp_path, gptq(sym=False), gptq_config(sym=False), wrap)
+    tensors = load_file(tmp_path / "x.safetensors")
+    scales = tensors[f"{MODULE}.scales"].float()
+    codes = unpack_bits(as_bytes(tensors[f"{MODULE}.qweight"].T), 4)
+    assert torch.equal(found, codes.float() * scales.T.repeat_interleave(32, 1))
