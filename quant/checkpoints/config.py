@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from hearth.quant.checkpoints.compressed_config import compressed_tensors
+from hearth.quant.checkpoints.fp8_config import bitsandbytes, fp8
 from hearth.quant.checkpoints.gptq_config import awq, gptq
 from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.errors import UnsupportedModel
@@ -14,7 +16,13 @@ from hearth.quant.json_fields import Fields, read_fields
 KEY: Final = "quantization_config"
 _ALONE: Final = "quantize_config.json"
 """What AutoGPTQ wrote before config.json had a place for it."""
-_METHODS: Final[Mapping[str, Callable[[Fields], Checkpoint]]] = {"gptq": gptq, "awq": awq}
+_METHODS: Final[Mapping[str, Callable[[Fields], Checkpoint]]] = {
+    "gptq": gptq,
+    "awq": awq,
+    "compressed-tensors": compressed_tensors,
+    "fp8": fp8,
+    "bitsandbytes": bitsandbytes,
+}
 _ELSEWHERE: Final = frozenset({"mxfp4"})
 """Formats that a family reads itself: gpt-oss's experts."""
 

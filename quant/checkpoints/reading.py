@@ -5,16 +5,19 @@ bits packed otherwise, no number changes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Final
 
 import torch
 from torch import Tensor
 
+from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.checkpoints.bits import as_bytes, pack_nibbles, unpack_bits
 from hearth.quant.checkpoints.groups import Groups, even_groups
-from hearth.quant.checkpoints.modules import groups_of
+from hearth.quant.checkpoints.modules import STATE, groups_of, state_of
 from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor
+from hearth.quant.errors import UnsupportedModel
 
 Read = Callable[[str], Tensor]
 """A stored tensor by name, not to be written to."""
@@ -37,13 +40,8 @@ def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
 
 
 def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    scheme, (outputs, inputs) = tensor.scheme, tensor.shape
-    count = groups_of(inputs, scheme.group)
-    if ".g_idx" in tensor.parts:
-        numbers, name = read(tensor.parts[".g_idx"]), tensor.parts[".g_idx"]
-    else:
-        numbers, name = torch.arange(inputs) // (scheme.group or inputs), tensor.name
-    groups = even_groups(numbers, count, name)
+    scheme, (outputs, _) = tensor.scheme, tensor.shape
+    groups = _groups(tensor, read, ".g_idx")
     stored = as_bytes(read(tensor.parts[".qzeros"]))
     mask = (1 << scheme.bits) - 1
     # Zero is stored minus one in the first format, as the mask of bits would have it.
@@ -58,9 +56,7 @@ def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
 
 
 def _awq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    _, inputs = tensor.shape
-    group = tensor.scheme.group or inputs
-    groups = even_groups(torch.arange(inputs) // group, inputs // group, tensor.name)
+    groups = _groups(tensor, read)
     words = read(tensor.parts[".qweight"])
 
     def in_columns(some: Tensor) -> Tensor:
@@ -76,11 +72,96 @@ def _awq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     return _integers(tensor, codes, scales, zeros, groups)
 
 
+def _packed(tensor: QuantizedTensor, read: Read) -> PackedWeight:
+    bits, (outputs, inputs) = tensor.scheme.bits, tensor.shape
+    groups = _groups(tensor, read, ".weight_g_idx")
+    stored = as_bytes(read(tensor.parts[".weight_packed"]))
+    scales = groups.spread(_by_output(read(tensor.parts[".weight_scale"]), outputs).t())
+    zeros = None
+    if ".weight_zero_point" in tensor.parts:
+        words = read(tensor.parts[".weight_zero_point"])
+        zeros = unpack_bits(as_bytes(words.t()), bits)[:, :outputs]
+    if groups.order is None:
+        spread = None if zeros is None else groups.spread(zeros)
+        return PackedWeight(stored[:, : inputs * bits // 8], tensor.packing, scales, spread)
+
+    def codes(some: slice) -> Tensor:
+        return unpack_bits(stored[some], bits)[:, :inputs]
+
+    return _integers(tensor, codes, scales, zeros, groups)
+
+
+def _scaled(tensor: QuantizedTensor, read: Read) -> PackedWeight:
+    outputs, inputs = tensor.shape
+    scale = next(name for leaf, name in tensor.parts.items() if leaf.startswith(".weight_scale"))
+    rows, columns = tensor.scheme.block or (1, 1)
+
+    def spread(values: Tensor) -> Tensor:
+        """[outputs, groups] of what is stored for the whole, for outputs or for blocks."""
+        found = _by_output(values, outputs)
+        if len(found) != outputs:
+            found = found.repeat_interleave(rows, 0)[:outputs]
+        if found.shape[1] > 1 and columns > FP8_GROUP:
+            found = found.repeat_interleave(columns // FP8_GROUP, 1)
+            found = found[:, : -(-inputs // FP8_GROUP)]
+        return found.contiguous()
+
+    weight, scales = read(tensor.parts[".weight"]), spread(read(scale))
+    if tensor.packing == "FP8":
+        return PackedWeight(weight.view(torch.uint8), "FP8", scales)
+    zeros = None
+    if ".weight_zero_point" in tensor.parts:
+        zeros = spread(read(tensor.parts[".weight_zero_point"]).view(torch.uint8) ^ 128)
+    return PackedWeight(weight.view(torch.uint8) ^ 128, "INT8", scales, zeros)
+
+
+def _nf4(tensor: QuantizedTensor, read: Read) -> PackedWeight:
+    name = tensor.parts[STATE]
+    state = state_of(name, bytes(read(name).tolist()))
+    outputs, inputs = tensor.shape
+    book = read(tensor.parts[".weight.quant_map"])
+    if not torch.equal(book, torch.tensor(NF4)):
+        raise UnsupportedModel(
+            f"Tensor '{tensor.parts['.weight.quant_map']}' has other numbers than those of NF4.",
+            "Choose another quantization of this model, or a GGUF of it.",
+            field=tensor.parts[".weight.quant_map"],
+        )
+    scales = read(tensor.parts[".weight.absmax"]).flatten()
+    if state.nested_block is not None and scales.dtype == torch.uint8:
+        numbers = read(tensor.parts[".weight.nested_quant_map"])
+        blocks = torch.arange(len(scales)) // state.nested_block
+        wide = read(tensor.parts[".weight.nested_absmax"])[blocks]
+        scales = numbers[scales.to(torch.int64)] * wide + state.nested_offset
+    group = gcd(inputs, state.block)
+    # Blocks go on from one output to the next.
+    places = torch.arange(0, outputs * inputs, group) // state.block
+    stored = as_bytes(read(tensor.parts[".weight"])).view(outputs, inputs // 2)
+    # The even input is in the high bits of a file.
+    weight = torch.bitwise_left_shift(stored, 4)
+    weight |= stored >> 4
+    return PackedWeight(weight, "NF4", scales[places].view(outputs, inputs // group))
+
+
+def _groups(tensor: QuantizedTensor, read: Read, index: str = "") -> Groups:
+    """The groups of inputs: as the tensor `index` says if it is there, else one after the other."""
+    inputs, group = tensor.shape[1], tensor.scheme.group
+    name = tensor.parts.get(index, "")
+    numbers = read(name) if name else torch.arange(inputs) // (group or inputs)
+    return even_groups(numbers, groups_of(inputs, group), name or tensor.name)
+
+
+def _by_output(values: Tensor, outputs: int) -> Tensor:
+    """[outputs or rows of blocks, groups] of values that may be one for all, or one for each."""
+    if values.numel() == 1:
+        return values.reshape(1, 1).expand(outputs, 1)
+    return values if values.ndim == 2 else values[:, None]
+
+
 def _integers(
     tensor: QuantizedTensor,
     codes: Callable[[slice], Tensor],
     scales: Tensor,
-    zeros: Tensor,
+    zeros: Tensor | None,
     groups: Groups,
 ) -> PackedWeight:
     """A copy of codes that are stored in another order.
@@ -89,14 +170,15 @@ def _integers(
         codes: gives those of some outputs, [outputs, inputs] uint8 in the order of the file; asked
             for multiples of 8 outputs, but for the last.
         scales: [outputs, groups of one length].
-        zeros: [groups, outputs] uint8.
+        zeros: [groups, outputs] uint8; None: the middle one.
     """
     packing, (outputs, inputs) = tensor.packing, tensor.shape
-    first = int(zeros[0, 0])
-    middle = _MIDDLE[packing]
-    # The middle one needs not be stored; codes of fewer bits can be moved there.
-    is_even = bool((zeros == first).all()) and (first == middle or tensor.scheme.bits < 4)
-    shift = middle - first if is_even else 0
+    shift, held = 0, None
+    if zeros is not None:
+        first, middle = int(zeros[0, 0]), _MIDDLE[packing]
+        # The middle one needs not be stored; codes of fewer bits can be moved there.
+        is_even = bool((zeros == first).all()) and (first == middle or tensor.scheme.bits < 4)
+        shift, held = (middle - first, None) if is_even else (0, groups.spread(zeros))
     is_byte = packing == "INT8"
     weight = torch.empty((outputs, inputs if is_byte else inputs // 2), dtype=torch.uint8)
     step = max(8, _CODES // inputs // 8 * 8)
@@ -108,11 +190,13 @@ def _integers(
         if shift:
             found = found + shift
         weight[some] = found if is_byte else pack_nibbles(found)
-    held = None if is_even else groups.spread(zeros)
     return PackedWeight(weight, packing, scales, held, groups.order)
 
 
 _READERS: Final[dict[Layout, Callable[[QuantizedTensor, Read], PackedWeight]]] = {
     "gptq": _gptq,
     "awq": _awq,
+    "packed": _packed,
+    "scaled": _scaled,
+    "nf4": _nf4,
 }

@@ -8,7 +8,7 @@ from typing import Literal
 
 from hearth.quant.stored import StoredTensor
 
-Layout = Literal["gptq", "awq"]
+Layout = Literal["gptq", "awq", "packed", "scaled", "nf4"]
 """Which tensors there are, and the order of codes in them: see `modules.py`."""
 
 
@@ -27,11 +27,8 @@ class Scheme:
     """Zero is another code in each group. Only a hint of how much memory is needed."""
     is_ordered: bool = False
     """Inputs may be assigned to groups in any order."""
-
-    @property
-    def packing(self) -> str:
-        """Of the `PackedWeight` that it becomes."""
-        return "INT8" if self.bits == 8 else "INT4"
+    block: tuple[int, int] | None = None
+    """Outputs and inputs that share a scale (FP8)."""
 
 
 @dataclass(frozen=True, slots=True)

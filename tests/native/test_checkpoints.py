@@ -16,8 +16,17 @@ from quantized_checkpoints import (
     Quantize,
     awq,
     awq_config,
+    compressed_config,
+    fp8,
+    fp8_config,
     gptq,
     gptq_config,
+    int8,
+    int8_config,
+    nf4,
+    nf4_config,
+    packed,
+    packed_config,
     plain_folder,
     quantize_folder,
 )
@@ -44,13 +53,51 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "GPTQ 8-bit, asymmetric": of_gptq(8, 32, sym=False, order=True),
     "AWQ 4-bit": (awq(), awq_config()),
     "AWQ 4-bit, a scale for each output": (awq(-1), awq_config(-1)),
+    "INT4, in groups": (packed(4, 32), packed_config(4, 32)),
+    "INT4, asymmetric, in order of activations": (
+        packed(4, 16, sym=False, order=True),
+        packed_config(4, 16, sym=False, order=True),
+    ),
+    "INT4, asymmetric": (packed(4, 32, sym=False), packed_config(4, 32, sym=False)),
+    "INT8, packed": (packed(8), packed_config(8)),
+    "INT8, packed, asymmetric": (packed(8, 32, sym=False), packed_config(8, 32, sym=False)),
+    "INT8, packed, in order": (packed(8, 32, order=True), packed_config(8, 32, order=True)),
+    "INT8, a scale for each output": (int8("channel"), int8_config("channel")),
+    "INT8, one scale": (int8("tensor"), int8_config("tensor")),
+    "INT8, asymmetric": (int8("channel", sym=False), int8_config("channel", sym=False)),
+    "FP8 of compressed-tensors": (
+        fp8(1, 0, ".weight_scale"),
+        compressed_config(
+            "float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel"}
+        ),
+    ),
+    "FP8, blocks of compressed-tensors": (
+        fp8(128, 128, ".weight_scale"),
+        compressed_config(
+            "float-quantized",
+            {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "block",
+                "block_structure": [128, 128],
+            },
+        ),
+    ),
+    "FP8, blocks": (fp8(), fp8_config()),
+    "FP8, small blocks of outputs": (fp8(16, 256), fp8_config((16, 256))),
+    "FP8, one scale": (fp8(0, 0), fp8_config(None)),
+    "NF4": (nf4(), nf4_config()),
+    "NF4, double": (nf4(nested=True), nf4_config()),
+    "NF4, other blocks": (nf4(128, nested=True), nf4_config()),
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format(name: str, tmp_path: Path) -> None:
     quantize, config = FORMATS[name]
-    folder = tiny_checkpoint("llama2", tmp_path / "model")
+    # Whole blocks of FP8 next to the parts of some.
+    wide = {"hidden_size": 192, "intermediate_size": 320} if "FP8" in name else {}
+    folder = tiny_checkpoint("llama2", tmp_path / "model", **wide)
     plain = plain_folder(folder, quantize_folder(folder, quantize, config), tmp_path / "plain")
     expected = logits_of(decoder_of(plain), TEXT)
     unpacked, report = load_folder(folder, packed=frozenset())

@@ -26,10 +26,26 @@ from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 from hearth.quant.json_fields import Fields
 from hearth.quant.safetensors import SafetensorsTensors
 from hearth.quant.safetensors_header import read_header
-from quantized_checkpoints import Quantize, awq, awq_config, gptq, gptq_config, packed_words
+from quantized_checkpoints import (
+    Quantize,
+    awq,
+    awq_config,
+    compressed_config,
+    fp8,
+    fp8_config,
+    gptq,
+    gptq_config,
+    int8_config,
+    nf4,
+    nf4_config,
+    packed,
+    packed_config,
+    packed_words,
+)
 
 MODULE = "model.layers.0.mlp.down_proj"
 SHAPE = (64, 96)
+FLOAT = {"num_bits": 8, "type": "float"}
 
 
 def checkpoint_of(model_type: str = "llama", **config: Any) -> Checkpoint | None:
@@ -105,8 +121,16 @@ def test_groups_without_a_common_length_are_refused() -> None:
 
 
 def test_labels() -> None:
-    found = checkpoint_of(**gptq_config(3))
-    assert found is not None and found.label == "GPTQ 3-bit"
+    for config, label in (
+        (gptq_config(3), "GPTQ 3-bit"),
+        (awq_config(), "AWQ 4-bit"),
+        (packed_config(4), "INT4"),
+        (int8_config("tensor"), "INT8"),
+        (fp8_config(), "FP8"),
+        (nf4_config(), "NF4"),
+    ):
+        found = checkpoint_of(**config)
+        assert found is not None and found.label == label
     assert checkpoint_of("gpt_oss", quant_method="mxfp4") is None
     assert read_checkpoint(Fields(Path("none/config.json"), {"model_type": "llama"})) is None
 
@@ -132,6 +156,30 @@ def test_a_config_of_its_own_file(tmp_path: Path) -> None:
         ({**awq_config(), "version": "gemv"}, '"gemv"'),
         ({**awq_config(), "bits": 8}, "bits' is 8"),
         ({**awq_config(), "backend": "llm-awq"}, "llm-awq"),
+        (compressed_config("nvfp4-pack-quantized", {}), '"nvfp4-pack-quantized"'),
+        (compressed_config("marlin-24", {}), '"marlin-24"'),
+        (compressed_config("pack-quantized", {"num_bits": 3}), "num_bits' is 3"),
+        (compressed_config("pack-quantized", {"num_bits": 8, "type": "float"}), "type' is"),
+        (compressed_config("int-quantized", {"num_bits": 4}), "num_bits' is 4"),
+        (
+            compressed_config("float-quantized", {**FLOAT, "strategy": "tensor_group"}),
+            '"tensor_group"',
+        ),
+        (
+            compressed_config(
+                "float-quantized", {**FLOAT, "strategy": "block", "block_structure": [64, 64]}
+            ),
+            "[64, 64]",
+        ),
+        ({**packed_config(4), "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24"),
+        ({**packed_config(4), "transform_config": {"config_groups": {}}}, "transform_config"),
+        ({**packed_config(4), "config_groups": {"NVFP4A16": ["Linear"]}}, "NVFP4A16"),
+        ({**fp8_config(), "weight_block_size": [32, 32]}, "[32, 32]"),
+        ({**fp8_config(), "fmt": "e5m2"}, '"e5m2"'),
+        ({**fp8_config(), "expert_dtype": "fp4"}, '"fp4"'),
+        ({**nf4_config(), "bnb_4bit_quant_type": "fp4"}, '"fp4"'),
+        ({**nf4_config(), "bnb_4bit_quant_type": None}, "bnb_4bit_quant_type"),
+        ({**nf4_config(), "load_in_8bit": True}, "load_in_8bit"),
     ],
 )
 def test_variants_that_cannot_be_read_are_named(config: dict[str, Any], said: str) -> None:
@@ -142,21 +190,64 @@ def test_variants_that_cannot_be_read_are_named(config: dict[str, Any], said: st
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("config", "field"),
     [
-        ({"bits": None}, "bits"),
-        ({"bits": "4"}, "bits"),
-        ({"group_size": -2}, "group_size"),
-        ({"group_size": 1 << 40}, "group_size"),
-        ({"sym": "yes"}, "sym"),
-        ({"dynamic": {"+:.*": 4}}, "dynamic.+:.*"),
-        ({"dynamic": {"-:(": {}}}, ""),
+        ({**gptq_config(), "bits": None}, "bits"),
+        ({**gptq_config(), "bits": "4"}, "bits"),
+        ({**gptq_config(), "group_size": -2}, "group_size"),
+        ({**gptq_config(), "group_size": 1 << 40}, "group_size"),
+        ({**gptq_config(), "sym": "yes"}, "sym"),
+        ({**gptq_config(), "dynamic": {"+:.*": 4}}, "dynamic.+:.*"),
+        ({**gptq_config(), "dynamic": {"-:(": {}}}, "quantization_config"),
+        ({**packed_config(4), "config_groups": {}}, "config_groups"),
+        ({**packed_config(4), "config_groups": {"group_0": 1}}, "config_groups.group_0"),
+        ({**packed_config(4), "config_groups": {"group_0": {}}}, "config_groups.group_0"),
+        ({**packed_config(4), "ignore": ["re:("]}, "quantization_config"),
+        (compressed_config("pack-quantized", {"num_bits": 4, "strategy": "group"}), "group_size"),
+        ({**fp8_config(), "weight_block_size": [128]}, "weight_block_size"),
+        ({**fp8_config(), "weight_block_size": [128, 0]}, "weight_block_size"),
+        ({**fp8_config(), "weight_block_size": 128}, "weight_block_size"),
     ],
 )
-def test_values_that_cannot_be(changes: dict[str, Any], field: str) -> None:
+def test_values_that_cannot_be(config: dict[str, Any], field: str) -> None:
     with pytest.raises(CorruptFile) as raised:
-        checkpoint_of(**gptq_config() | changes)
+        checkpoint_of(**config)
     assert field in str(raised.value.data["field"])
+
+
+def test_groups_of_compressed_tensors() -> None:
+    """Names come before patterns, patterns before classes, as in its `match_targets`."""
+    four, eight = (packed_config(bits)["config_groups"]["group_0"] for bits in (4, 8))
+    groups = {
+        "a": {**four, "targets": ["Linear"]},
+        "b": {**eight, "targets": [r"re:.*down_proj", "model.embed_tokens"]},
+        "c": {**four, "targets": [MODULE], "format": "pack-quantized"},
+        "FP8_BLOCK": [r"re:.*\.experts\."],
+    }
+    config = {**packed_config(4), "config_groups": groups, "ignore": ["lm_head", "re:.*gate$"]}
+    found = checkpoint_of(**config | {"format": "mixed-precision"})
+    assert found is not None and found.label == "INT4+INT8+FP8"
+    names = (
+        *(MODULE, "model.layers.1.mlp.down_proj", "model.layers.1.mlp.up_proj"),
+        *("model.embed_tokens", "lm_head", "model.layers.0.mlp.gate"),
+        "model.layers.0.mlp.experts.3.up_proj",
+    )
+    schemes = [found.scheme_of(name) for name in names]
+    kinds = [scheme and (scheme.layout, scheme.bits, scheme.block) for scheme in schemes]
+    of_four, of_eight = ("packed", 4, None), ("packed", 8, None)
+    assert kinds == [of_four, of_eight, of_four, of_eight, None, None, ("scaled", 8, (128, 128))]
+
+
+def test_what_is_not_done_is_told() -> None:
+    for config, said in (
+        (fp8_config(), "activations in FP8"),
+        (int8_config("channel"), "activations in INT8"),
+        ({**packed_config(4), "kv_cache_scheme": {"num_bits": 8}}, "keys and values"),
+    ):
+        found = checkpoint_of(**config)
+        assert found is not None and said in found.notices[0]
+    found = checkpoint_of(**packed_config(4))
+    assert found is not None and not found.notices
 
 
 def test_some_modules_have_another_scheme() -> None:
@@ -228,6 +319,76 @@ DAMAGED: dict[str, tuple[Quantize, dict[str, Any], Callable[[dict[str, Tensor]],
     "inputs of three": (awq(), awq_config(), put(".qweight", lambda x: x[:3]), "qweight"),
     "other bits": (gptq(), gptq_config(8), put(".scales", lambda x: x), "scales"),
     "an absurd group": (gptq(), gptq_config(4, 1 << 20), put(".scales", lambda x: x), "scales"),
+    "shape of another matrix": (
+        packed(4, 32),
+        packed_config(4, 32),
+        put(".weight_shape", lambda x: x.flip(0)),
+        "weight_packed",
+    ),
+    "an absurd shape": (
+        packed(4, 32),
+        packed_config(4, 32),
+        put(".weight_shape", lambda x: x << 40),
+        "weight_packed",
+    ),
+    "a long shape": (
+        packed(4, 32),
+        packed_config(4, 32),
+        put(".weight_shape", lambda x: torch.ones(1000, dtype=torch.int64)),
+        "weight_shape",
+    ),
+    "no shape": (packed(4, 32), packed_config(4, 32), leave_out(".weight_shape"), "weight_shape"),
+    "packed scales cut off": (
+        packed(4, 32),
+        packed_config(4, 32),
+        put(".weight_scale", lambda x: x[1:]),
+        "weight_scale",
+    ),
+    "zeros that are not packed": (
+        packed(4, 32, sym=False),
+        packed_config(4, 32, sym=False),
+        put(".weight_zero_point", lambda x: x.to(torch.int8)),
+        "weight_zero_point",
+    ),
+    "scales of the wrong blocks": (
+        fp8(16, 128),
+        fp8_config(),
+        put(".weight_scale_inv", lambda x: x),
+        "weight_scale_inv",
+    ),
+    "FP8 without scales": (fp8(), fp8_config(), leave_out(".weight_scale_inv"), "weight"),
+    "FP8 with zeros": (
+        fp8(0, 0, ".weight_scale"),
+        fp8_config(None),
+        lambda tensors: tensors.update({".weight_zero_point": torch.ones(1, dtype=torch.int8)}),
+        "weight_zero_point",
+    ),
+    "scales without FP8": (
+        fp8(),
+        fp8_config(),
+        put(".weight", lambda x: x.to(torch.float32)),
+        "weight",
+    ),
+    "NF4 without absmax": (nf4(), nf4_config(), leave_out(".weight.absmax"), "weight.absmax"),
+    "NF4 cut off": (nf4(), nf4_config(), put(".weight", lambda x: x[1:]), "weight"),
+    "NF4 with scales cut off": (
+        nf4(),
+        nf4_config(),
+        put(".weight.absmax", lambda x: x[1:]),
+        "weight.absmax",
+    ),
+    "NF4 with half of what its scales need": (
+        nf4(nested=True),
+        nf4_config(),
+        leave_out(".weight.nested_quant_map"),
+        "weight.nested_absmax",
+    ),
+    "NF4 with other numbers": (
+        nf4(),
+        nf4_config(),
+        put(".weight.quant_map", lambda x: x * 2),
+        "weight.quant_map",
+    ),
     "no whole groups": (awq(), awq_config(40), put(".scales", lambda x: x), "qweight"),
 }
 
@@ -248,6 +409,29 @@ def test_a_module_that_is_quantized_against_the_config(tmp_path: Path) -> None:
         matrix(tmp_path, gptq(), config)
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        b"{",
+        b"[]",
+        b'{"quant_type": "fp4"}',
+        b'{"quant_type": "nf4", "shape": [64], "blocksize": 64}',
+        b'{"quant_type": "nf4", "shape": [64, 96.0], "blocksize": 64}',
+        b'{"quant_type": "nf4", "shape": [64, 0], "blocksize": 64}',
+        b'{"quant_type": "nf4", "shape": [9999999999, 9999999999], "blocksize": 64}',
+        b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 60}',
+        b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 64, "nested_blocksize": 0}',
+        b'{"quant_type": "nf4", "shape": [64, 96], "blocksize": 64, "nested_offset": "1"}',
+    ],
+)
+def test_a_state_of_nf4_that_cannot_be(state: bytes, tmp_path: Path) -> None:
+    content = torch.tensor(list(state), dtype=torch.uint8)
+    leaf = ".weight.quant_state.bitsandbytes__nf4"
+    with pytest.raises(CorruptFile) as raised:
+        matrix(tmp_path, nf4(), nf4_config(), put(leaf, lambda x: content))
+    assert raised.value.data["field"] == MODULE + leaf
+
+
 @pytest.mark.parametrize("shape", [(8, 32), (40, 64), (200, 96)])
 def test_matrices_of_other_shapes(
     shape: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +442,9 @@ def test_matrices_of_other_shapes(
         (gptq(4, 32, sym=False, order=True), gptq_config(4, 32, sym=False, order=True)),
         (gptq(8, 32), gptq_config(8, 32)),
         (awq(), awq_config()),
+        (packed(8, 32, sym=False, order=True), packed_config(8, 32, sym=False, order=True)),
+        (packed(4, 32, sym=False, order=True), packed_config(4, 32, sym=False, order=True)),
+        (nf4(256, nested=True), nf4_config()),
     ):
         found, expected, tensor = matrix(tmp_path, quantize, config, shape=shape)
         assert torch.equal(found, expected) and tensor.shape == shape
