@@ -238,7 +238,8 @@ def _packed(module: _Module) -> _Matrix:
     """
     bits, shape = module.scheme.bits, module.parts[".weight_packed"].shape
     module.expect(".weight_shape", (2,))
-    numbers = memoryview(module.content(".weight_shape")).cast("q")
+    is_long = module.parts[".weight_shape"].kind == "I64"
+    numbers = memoryview(module.content(".weight_shape")).cast("q" if is_long else "i")
     outputs, inputs = numbers if len(numbers) == 2 else (0, 0)
     if min(outputs, inputs) < 1 or shape != (outputs, -(-inputs * bits // 32)):
         raise module.wrong(".weight_packed", f"holds no ({outputs}, {inputs}) codes of {bits} bits")
@@ -342,7 +343,7 @@ _FORMS: Final = (
         {
             ".weight_packed": ("I32",),
             ".weight_scale": _FLOATS,
-            ".weight_shape": ("I64",),
+            ".weight_shape": ("I64", "I32"),
             ".weight_zero_point": ("I32",),
             ".weight_g_idx": ("I32", "I64"),
         },

@@ -16,7 +16,7 @@ from hearth.kernels.packed import PackedWeight
 from hearth.quant.checkpoints.bits import as_bytes, pack_nibbles, unpack_bits
 from hearth.quant.checkpoints.groups import Groups, even_groups
 from hearth.quant.checkpoints.modules import STATE, groups_of, state_of
-from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor
+from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor, Scheme
 from hearth.quant.errors import UnsupportedModel
 
 Read = Callable[[str], Tensor]
@@ -42,10 +42,7 @@ def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
 def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     scheme, (outputs, _) = tensor.scheme, tensor.shape
     groups = _groups(tensor, read, ".g_idx")
-    stored = as_bytes(read(tensor.parts[".qzeros"]))
-    mask = (1 << scheme.bits) - 1
-    # Zero is stored minus one in the first format, as the mask of bits would have it.
-    zeros = unpack_bits(stored, scheme.bits)[:, :outputs] + scheme.zero_offset & mask
+    zeros = _gptq_zeros(read(tensor.parts[".qzeros"]), scheme)[:, :outputs]
     words = read(tensor.parts[".qweight"])
 
     def codes(some: slice) -> Tensor:
@@ -53,6 +50,21 @@ def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
 
     scales = groups.spread(read(tensor.parts[".scales"]))
     return _integers(tensor, codes, scales, zeros, groups)
+
+
+def _gptq_zeros(words: Tensor, scheme: Scheme) -> Tensor:
+    """[groups, words] int32 -> [groups, outputs] uint8. The first format stores each minus one, of
+    2, 4 and 8 bits by subtraction from whole words: where zero is no code but 0 that borrows from
+    the next one, and is undone in whole words, too (GPTQModel's `utils/model.py`,
+    `convert_gptq_v1_to_v2_format_module`).
+    """
+    bits, offset = scheme.bits, scheme.zero_offset
+    if not offset or bits == 3:
+        return unpack_bits(as_bytes(words), bits) + offset & (1 << bits) - 1
+    ones = sum(1 << place for place in range(0, 32, bits))
+    wrapped = (words.to(torch.int64) + ones).bitwise_and_(0xFFFFFFFF)
+    low = torch.unflatten(as_bytes(wrapped), -1, (-1, 8))[..., :4]
+    return unpack_bits(low.flatten(-2), bits)
 
 
 def _awq(tensor: QuantizedTensor, read: Read) -> PackedWeight:

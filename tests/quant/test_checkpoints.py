@@ -337,6 +337,12 @@ DAMAGED: dict[str, tuple[Quantize, dict[str, Any], Callable[[dict[str, Tensor]],
         put(".weight_shape", lambda x: torch.ones(1000, dtype=torch.int64)),
         "weight_shape",
     ),
+    "a shape of floats": (
+        packed(4, 32),
+        packed_config(4, 32),
+        put(".weight_shape", lambda x: x.float()),
+        "weight_shape",
+    ),
     "no shape": (packed(4, 32), packed_config(4, 32), leave_out(".weight_shape"), "weight_shape"),
     "packed scales cut off": (
         packed(4, 32),
@@ -451,10 +457,10 @@ def test_matrices_of_other_shapes(
 
 
 def test_the_first_format_stores_zero_minus_one(tmp_path: Path) -> None:
-    """Where zero is no code it wraps around, each by itself."""
+    """Of whole words: zeros of 0 borrow from the next ones."""
 
     def wrap(tensors: dict[str, Tensor]) -> None:
-        tensors[".qzeros"].fill_(-1)
+        tensors[".qzeros"].fill_(-0x11111111)
 
     found, _, _ = matrix(tmp_path, gptq(sym=False), gptq_config(sym=False), wrap)
     tensors = load_file(tmp_path / "x.safetensors")

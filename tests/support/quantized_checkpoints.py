@@ -124,10 +124,14 @@ def gptq(
         if order:
             groups = groups[torch.randperm(inputs, generator=generator)]
         codes, scales, zeros, plain = drawn_codes(weight, bits, groups, generator, is_even=sym)
-        stored_zeros = zeros if v2 else (zeros - 1) % (1 << bits)
+        words = packed_words(zeros, bits)
+        if not v2 and bits == 3:
+            words = packed_words((zeros - 1) % (1 << bits), bits)
+        elif not v2:  # Whole words, as GPTQModel does it.
+            words -= sum(1 << place for place in range(0, 31, bits))
         tensors = {
             ".qweight": packed_words(codes, bits).T.contiguous(),
-            ".qzeros": packed_words(stored_zeros, bits),
+            ".qzeros": words,
             ".scales": scales,
             ".g_idx": groups.to(torch.int32),
         }
