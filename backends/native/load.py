@@ -51,6 +51,7 @@ from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import multiplied
+from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
@@ -365,7 +366,9 @@ def _fingerprint(source: _Source, plan: NativePlan, packed: frozenset[str]) -> b
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
     computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic, sorted(packed))
-    said = repr((fingerprint(source.weight_files), config, is_long, computed))
+    stored = source.file.stored.values()
+    schemes = sorted({repr(one.scheme) for one in stored if isinstance(one, QuantizedTensor)})
+    said = repr((fingerprint(source.weight_files), config, is_long, computed, schemes))
     return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 

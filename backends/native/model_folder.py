@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -61,7 +61,7 @@ class ModelFolder:
     """The tensors of all files, see `resolve`."""
 
     @property
-    def tensors(self) -> Iterable[StoredTensor]:
+    def tensors(self) -> Collection[StoredTensor]:
         """Those of all files."""
         return self.by_name.values()
 

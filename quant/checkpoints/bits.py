@@ -31,11 +31,6 @@ def unpack_bits(packed: Tensor, bits: int) -> Tensor:
     return codes.bitwise_and_(mask).to(torch.uint8).flatten(-2)
 
 
-def pack_nibbles(codes: Tensor) -> Tensor:
-    """[..., inputs] uint8 below 16 -> [..., inputs / 2] uint8, the even input in the low bits."""
-    return codes[..., 0::2] | codes[..., 1::2] << 4
-
-
 def as_bytes(words: Tensor) -> Tensor:
     """[..., n] of whole numbers -> [..., bytes] uint8, in the order in which they are stored."""
     return words.contiguous().view(torch.uint8)

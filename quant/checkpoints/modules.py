@@ -86,7 +86,10 @@ class _Module:
             raise self.wrong(leaf, f"is longer than {_MOST_CONTENT:,} bytes")
         with self.paths[entry.name].open("rb") as stream:
             stream.seek(entry.start)
-            return stream.read(entry.nbytes)
+            found = stream.read(entry.nbytes)
+        if len(found) < entry.nbytes:
+            raise self.wrong(leaf, "is cut off: the file became shorter")
+        return found
 
 
 def resolve(

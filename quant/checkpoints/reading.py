@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import as_bytes, pack_nibbles, unpack_bits
+from hearth.quant.checkpoints.bits import as_bytes, unpack_bits
 from hearth.quant.checkpoints.groups import Groups, even_groups
 from hearth.quant.checkpoints.modules import STATE, groups_of, state_of
 from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor, Scheme
@@ -21,12 +21,12 @@ from hearth.quant.errors import UnsupportedModel
 
 Read = Callable[[str], Tensor]
 """A stored tensor by name, not to be written to."""
-_CODES: Final = 1 << 24
-"""At a time, where each is moved: 16 MiB."""
+_CODES: Final = 1 << 22
+"""At a time, where each is moved: 4 MiB, which stay in the processor's cache."""
 _MIDDLE: Final = {"INT4": 8, "INT8": 128}
 """The code that stands for zero where a `PackedWeight` names none."""
-_COLUMNS: Final = (0, 4, 1, 5, 2, 6, 3, 7)
-"""AWQ: which code of a word is of its first column, its second ..."""
+_COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+"""AWQ: of which column of its word each code is, from the lowest bits on."""
 
 
 def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
@@ -43,13 +43,8 @@ def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     scheme, (outputs, _) = tensor.scheme, tensor.shape
     groups = _groups(tensor, read, ".g_idx")
     zeros = _gptq_zeros(read(tensor.parts[".qzeros"]), scheme)[:, :outputs]
-    words = read(tensor.parts[".qweight"])
-
-    def codes(some: slice) -> Tensor:
-        return unpack_bits(as_bytes(words[:, some].t()), scheme.bits)
-
     scales = groups.spread(read(tensor.parts[".scales"]))
-    return _integers(tensor, codes, scales, zeros, groups)
+    return _integers(tensor, read(tensor.parts[".qweight"]), scales, zeros, groups)
 
 
 def _gptq_zeros(words: Tensor, scheme: Scheme) -> Tensor:
@@ -71,36 +66,36 @@ def _awq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     groups = _groups(tensor, read)
     words = read(tensor.parts[".qweight"])
 
-    def in_columns(some: Tensor) -> Tensor:
-        """[n, words] -> [n, 8 · words] uint8: the codes of each column."""
-        codes = torch.unflatten(unpack_bits(as_bytes(some), 4), -1, (-1, 8))
-        return codes[..., _COLUMNS].flatten(-2)
-
     def codes(some: slice) -> Tensor:
-        return in_columns(words[:, some.start // 8 : -(-some.stop // 8)]).t()
+        return _in_columns(words[:, some.start // 8 : some.stop // 8])
 
-    zeros = in_columns(read(tensor.parts[".qzeros"]))
+    zeros = _in_columns(read(tensor.parts[".qzeros"]))
     scales = groups.spread(read(tensor.parts[".scales"]))
-    return _integers(tensor, codes, scales, zeros, groups)
+    return PackedWeight(_moved(tensor, codes), "INT4", scales, groups.spread(zeros))
+
+
+def _in_columns(words: Tensor) -> Tensor:
+    """AWQ's [rows, words] int32 -> [rows, 8 · words] uint8: the code of each column."""
+    codes = torch.empty((*words.shape, 8), dtype=torch.uint8)
+    for place, column in enumerate(_COLUMNS):
+        codes[..., column] = words.bitwise_right_shift(4 * place).bitwise_and_(15)
+    return codes.flatten(1)
 
 
 def _packed(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     bits, (outputs, inputs) = tensor.scheme.bits, tensor.shape
     groups = _groups(tensor, read, ".weight_g_idx")
-    stored = as_bytes(read(tensor.parts[".weight_packed"]))
+    words = read(tensor.parts[".weight_packed"])
     scales = groups.spread(_by_output(read(tensor.parts[".weight_scale"]), outputs).t())
     zeros = None
     if ".weight_zero_point" in tensor.parts:
-        words = read(tensor.parts[".weight_zero_point"])
-        zeros = unpack_bits(as_bytes(words.t()), bits)[:, :outputs]
-    if groups.order is None:
-        spread = None if zeros is None else groups.spread(zeros)
-        return PackedWeight(stored[:, : inputs * bits // 8], tensor.packing, scales, spread)
-
-    def codes(some: slice) -> Tensor:
-        return unpack_bits(stored[some], bits)[:, :inputs]
-
-    return _integers(tensor, codes, scales, zeros, groups)
+        stored = read(tensor.parts[".weight_zero_point"])
+        zeros = unpack_bits(as_bytes(stored.t()), bits)[:, :outputs]
+    if groups.order is not None:
+        return _integers(tensor, words.t(), scales, zeros, groups)
+    spread = None if zeros is None else groups.spread(zeros)
+    codes = as_bytes(words)[:, : inputs * bits // 8]
+    return PackedWeight(codes, tensor.packing, scales, spread)
 
 
 def _scaled(tensor: QuantizedTensor, read: Read) -> PackedWeight:
@@ -171,38 +166,69 @@ def _by_output(values: Tensor, outputs: int) -> Tensor:
 
 def _integers(
     tensor: QuantizedTensor,
-    codes: Callable[[slice], Tensor],
+    words: Tensor,
     scales: Tensor,
     zeros: Tensor | None,
     groups: Groups,
 ) -> PackedWeight:
-    """A copy of codes that are stored in another order.
+    """A copy of codes that are packed along the inputs, as GPTQ has them.
 
     Args:
-        codes: gives those of some outputs, [outputs, inputs] uint8 in the order of the file; asked
-            for multiples of 8 outputs, but for the last.
+        words: [at least inputs · bits / 32, outputs] int32.
         scales: [outputs, groups of one length].
         zeros: [groups, outputs] uint8; None: the middle one.
     """
-    packing, (outputs, inputs) = tensor.packing, tensor.shape
+    packing, bits, inputs = tensor.packing, tensor.scheme.bits, tensor.shape[1]
     shift, held = 0, None
     if zeros is not None:
         first, middle = int(zeros[0, 0]), _MIDDLE[packing]
         # The middle one needs not be stored; codes of fewer bits can be moved there.
-        is_even = bool((zeros == first).all()) and (first == middle or tensor.scheme.bits < 4)
+        is_even = bool((zeros == first).all()) and (first == middle or bits < 4)
         shift, held = (middle - first, None) if is_even else (0, groups.spread(zeros))
-    is_byte = packing == "INT8"
+
+    def codes(some: slice) -> Tensor:
+        found = _along_inputs(words[:, some], bits)[:inputs]
+        if groups.order is not None:
+            found = found.index_select(0, groups.order)
+        return found + shift if shift else found
+
+    is_as_stored = bits in (4, 8) and groups.order is None
+    weight = as_bytes(words.t()) if is_as_stored else _moved(tensor, codes)
+    return PackedWeight(weight, packing, scales, held, groups.order)
+
+
+def _along_inputs(words: Tensor, bits: int) -> Tensor:
+    """[words, outputs] int32 -> [words · 32 / bits, outputs] uint8."""
+    mask, outputs = (1 << bits) - 1, words.shape[1]
+    # Of 3 bits, three words hold 32 codes, and two of these are in two words.
+    count = 3 if bits == 3 else 1
+    parts = words.reshape(-1, count, outputs)
+    codes = torch.empty((len(parts), 32 * count // bits, outputs), dtype=torch.uint8)
+    for place in range(codes.shape[1]):
+        word, start = divmod(bits * place, 32)
+        found = parts[:, word].bitwise_right_shift(start)
+        if start + bits > 32:
+            found &= (1 << (32 - start)) - 1
+            found |= parts[:, word + 1].bitwise_left_shift(32 - start)
+        codes[:, place] = found.bitwise_and_(mask)
+    return codes.flatten(0, 1)
+
+
+def _moved(tensor: QuantizedTensor, codes: Callable[[slice], Tensor]) -> Tensor:
+    """[outputs, bytes] uint8.
+
+    Args:
+        codes: gives those of some outputs, [inputs, outputs] uint8; asked for multiples of 8.
+    """
+    outputs, inputs = tensor.shape
+    is_byte = tensor.packing == "INT8"
     weight = torch.empty((outputs, inputs if is_byte else inputs // 2), dtype=torch.uint8)
     step = max(8, _CODES // inputs // 8 * 8)
     for start in range(0, outputs, step):
         some = slice(start, min(start + step, outputs))
         found = codes(some)
-        if groups.order is not None:
-            found = found.index_select(1, groups.order)
-        if shift:
-            found = found + shift
-        weight[some] = found if is_byte else pack_nibbles(found)
-    return PackedWeight(weight, packing, scales, held, groups.order)
+        weight[some] = (found if is_byte else found[0::2] | found[1::2] << 4).t()
+    return weight
 
 
 _READERS: Final[dict[Layout, Callable[[QuantizedTensor, Read], PackedWeight]]] = {
