@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hearth.backends.native.models.packed import PackedLinear
-from loaded_weights import load_folder
+from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
+from hearth.quant.checkpoints.config import read_checkpoint
+from hearth.quant.hf_names import EMBEDDING, HEAD
+from hearth.quant.json_fields import read_fields
+from loaded_weights import WatchedFolder, load_folder
 from native_decoders import decoder_of, greedy, logits_of
 from quantized_checkpoints import (
     Quantize,
@@ -31,6 +33,7 @@ from quantized_checkpoints import (
     quantize_folder,
 )
 from tiny_checkpoints import tiny_checkpoint
+from tiny_folders import Tensors, change_json, rewrite
 
 TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
 
@@ -124,13 +127,61 @@ def test_every_way_in_which_families_join_matrices(family: str, tmp_path: Path) 
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def test_an_output_matrix_that_is_quantized_too(tmp_path: Path) -> None:
-    """Under a config that says that it is the embedding: it is its own."""
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_an_output_matrix_that_is_quantized_too(is_tied: bool, tmp_path: Path) -> None:
+    """Also under a config that says that it is the embedding, which is there and is not."""
     folder = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
-    is_quantized: Callable[[str], bool] = lambda name: "_proj" in name or "lm_head" in name  # noqa: E731
-    tensors = quantize_folder(folder, gptq(), gptq_config(), is_quantized=is_quantized)
+    tensors = quantize_folder(folder, gptq(), gptq_config(), is_quantized=lambda name: name == HEAD)
     plain = plain_folder(folder, tensors, tmp_path / "plain")
-    packed, _ = load_folder(folder, exact=True)
-    assert isinstance(packed.output, PackedLinear)
     expected = logits_of(decoder_of(plain), TEXT)
-    assert (logits_of(packed, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
+    change_json(folder / "config.json", tie_word_embeddings=is_tied)
+    found, report = load_folder(folder, exact=True)
+    assert isinstance(found.output, PackedLinear)
+    assert not isinstance(found.embedding, PackedEmbedding) and not report.skipped
+    assert (logits_of(found, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", [EMBEDDING, HEAD])
+def test_a_tied_matrix_that_is_quantized_is_there_once(name: str, tmp_path: Path) -> None:
+    """Stored as embedding or as output: its rows are unpacked when they are gathered."""
+    folder = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
+
+    def keep_one(tensors: Tensors) -> None:
+        tensors[name] = tensors[EMBEDDING]
+        tensors.pop(HEAD if name == EMBEDDING else EMBEDDING)
+
+    rewrite(folder, keep_one)
+    options = {"sym": False, "order": True}
+    tensors = quantize_folder(
+        folder, gptq(8, 16, **options), gptq_config(8, 16, **options), is_quantized=name.__eq__
+    )
+    both = {EMBEDDING: tensors[name], HEAD: tensors[name].clone()}
+    plain = plain_folder(folder, {**tensors, **both}, tmp_path / "plain")
+    expected = logits_of(decoder_of(plain), TEXT)
+    change_json(folder / "config.json", tie_word_embeddings=True)
+    found, report = load_folder(folder, exact=True)
+    assert isinstance(found.embedding, PackedEmbedding) and isinstance(found.output, PackedLinear)
+    assert found.output.matrix is found.embedding.matrix and not report.unknown
+    assert (logits_of(found, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_what_is_stored_as_it_is_used_stays_over_the_file(tmp_path: Path) -> None:
+    """Codes of compressed-tensors and FP8; others are copied, and leave the file."""
+    for number, (quantize, config, mapped) in enumerate(
+        (
+            (packed(4, 32), packed_config(4, 32), ".weight_packed"),
+            (packed(8), packed_config(8), ".weight_packed"),
+            (fp8(), fp8_config(), ".weight"),
+            (gptq(), gptq_config(), ""),
+            (nf4(), nf4_config(), ""),
+        )
+    ):
+        folder = tiny_checkpoint("llama2", tmp_path / str(number))
+        quantize_folder(folder, quantize, config)
+        checkpoint = read_checkpoint(read_fields(folder / "config.json"))
+        file = WatchedFolder(folder, checkpoint)
+        load_folder(folder, file=file)
+        released, read = set(file.names_released), set(file.names_read)
+        kept = {name for name in read - released if "_proj" in name and "scale" not in name}
+        every = {name for name in read if mapped and name.endswith(f"_proj{mapped}")}
+        assert kept == every and (len(every) == 14 or not mapped)

@@ -4,6 +4,7 @@ refused by name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,40 @@ def test_what_is_not_done_is_told() -> None:
         assert found is not None and said in found.notices[0]
     found = checkpoint_of(**packed_config(4))
     assert found is not None and not found.notices
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+CONFIGS = (
+    *(gptq_config() | {"dynamic": {}}, awq_config(), packed_config(4), int8_config("channel")),
+    *(fp8_config(), nf4_config()),
+)
+
+
+@given(config=st.sampled_from(CONFIGS), data=st.data())
+def test_any_value_is_understood_or_refused(config: dict[str, Any], data: st.DataObject) -> None:
+    config = json.loads(json.dumps(config))
+    place = config
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if isinstance(place[key], dict) and place[key] and data.draw(st.booleans()):
+            place = place[key]
+            continue
+        place[key] = data.draw(VALUES)
+        break
+    said = ""
+    try:
+        found = checkpoint_of(**config)
+        if found is not None:
+            said = f"{found.label} {found.scheme_of(MODULE)}"
+    except HearthError as error:
+        said = error.hint
+    assert said
 
 
 def test_some_modules_have_another_scheme() -> None:

@@ -195,6 +195,7 @@ def compressed_config(
 ) -> dict[str, Any]:
     return {
         "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
         "format": layout,
         "config_groups": {
             "group_0": {
