@@ -43,7 +43,8 @@ class LoadReport:
     """What of a file was not loaded."""
 
     skipped: tuple[str, ...]
-    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head."""
+    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head, biases
+    of zeros."""
     unknown: tuple[str, ...]
     """Tensors that are not known: the model may not be what its config says."""
     weight_bytes: int
@@ -103,7 +104,10 @@ def load_weights(
     if decoder.output is None and isinstance(decoder.embedding, PackedEmbedding):
         decoder.output = PackedLinear(decoder.embedding.matrix)
     weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
-    return LoadReport(inventory.skipped, inventory.unknown, sum(weights.values()))
+    zeros = {name for name in inventory.unknown if _is_zero_bias(file, name)}
+    unknown = tuple(name for name in inventory.unknown if name not in zeros)
+    skipped = tuple(sorted({*inventory.skipped, *zeros}))
+    return LoadReport(skipped, unknown, sum(weights.values()))
 
 
 class _Loader:
@@ -270,6 +274,11 @@ def _name_of(part: Part, expert: int | None) -> str:
 def _is_by_expert(part: Part) -> bool:
     """Whether each expert is a tensor of its own."""
     return len(part.names) > 1 and not part.is_mxfp4
+
+
+def _is_zero_bias(file: TensorFile, name: str) -> bool:
+    """AutoGPTQ wrote them for matrices that have none."""
+    return name.endswith(".bias") and not bool(file.read(name).any())
 
 
 def _is_one_tensor(wanted: Wanted) -> bool:

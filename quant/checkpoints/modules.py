@@ -76,6 +76,16 @@ class _Module:
             allowed = " or ".join(str(shape) for shape in shapes)
             raise self.wrong(leaf, f"must be {allowed}")
 
+    def needs_order(self, leaf: str) -> None:
+        """Raises `CorruptFile` if inputs are in any order and no tensor says in which."""
+        if self.scheme.is_ordered and leaf not in self.parts:
+            raise CorruptFile(
+                f"The model's files have no tensor '{self.name}{leaf}', which says in what order "
+                "its inputs are.",
+                "Download all of the model's files again.",
+                field=f"{self.name}{leaf}",
+            )
+
     def element_bytes(self, leaf: str) -> int:
         return ELEMENT_BYTES[self.parts[leaf].kind]
 
@@ -215,6 +225,7 @@ def _gptq(module: _Module) -> _Matrix:
     module.expect(".scales", (groups, outputs))
     module.expect(".qzeros", (groups, -(-outputs * bits // 32)))
     module.expect(".g_idx", (inputs,))
+    module.needs_order(".g_idx")
     return _integers(module, outputs, inputs, ".scales", has_zeros=module.scheme.has_zeros)
 
 
@@ -251,6 +262,7 @@ def _packed(module: _Module) -> _Matrix:
     module.expect(".weight_scale", (outputs, groups), *each)
     module.expect(".weight_zero_point", (-(-outputs * bits // 32), groups))
     module.expect(".weight_g_idx", (inputs,))
+    module.needs_order(".weight_g_idx")
     has_zeros = ".weight_zero_point" in module.parts
     return _integers(module, outputs, inputs, ".weight_scale", has_zeros=has_zeros)
 

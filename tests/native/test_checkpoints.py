@@ -165,6 +165,15 @@ def test_a_tied_matrix_that_is_quantized_is_there_once(name: str, tmp_path: Path
     assert (logits_of(found, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
+def test_biases_of_zeros_are_no_surprise(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama2", tmp_path)
+    quantize_folder(folder, gptq(), gptq_config())
+    down, up = (f"model.layers.0.mlp.{name}_proj.bias" for name in ("down", "up"))
+    rewrite(folder, lambda tensors: tensors.update({down: torch.zeros(64), up: torch.ones(96)}))
+    _, report = load_folder(folder)
+    assert report.skipped == (down,) and report.unknown == (up,)
+
+
 def test_what_is_stored_as_it_is_used_stays_over_the_file(tmp_path: Path) -> None:
     """Codes of compressed-tensors and FP8; others are copied, and leave the file."""
     for number, (quantize, config, mapped) in enumerate(

@@ -339,6 +339,13 @@ DAMAGED: dict[str, tuple[Quantize, dict[str, Any], Callable[[dict[str, Tensor]],
         put(".g_idx", lambda x: torch.cat((x[:1], x[:-1]))),
         "g_idx",
     ),
+    "no order": (gptq(order=True), gptq_config(order=True), leave_out(".g_idx"), "g_idx"),
+    "no packed order": (
+        packed(4, 32, order=True),
+        packed_config(4, 32, order=True),
+        leave_out(".weight_g_idx"),
+        "weight_g_idx",
+    ),
     "codes of bytes": (
         gptq(),
         gptq_config(),
