@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from quantized_checkpoints import (
     fp8_config,
     gptq,
     gptq_config,
+    int8,
     int8_config,
     nf4,
     nf4_config,
@@ -446,6 +448,55 @@ def test_what_cannot_be_is_named(case: str, tmp_path: Path) -> None:
     assert isinstance(raised.value, CorruptFile | UnsupportedModel)
     assert f"'{MODULE}.{leaf}'" in raised.value.message and raised.value.hint
     assert raised.value.data["field"] == f"{MODULE}.{leaf}"
+
+
+EVERY = (
+    (gptq(4, 16, sym=False, order=True), gptq_config(4, 16, sym=False, order=True)),
+    (gptq(3), gptq_config(3)),
+    (awq(), awq_config()),
+    (packed(4, 16, sym=False, order=True), packed_config(4, 16, sym=False, order=True)),
+    (int8("channel", sym=False), int8_config("channel", sym=False)),
+    (fp8(16, 128), fp8_config((16, 128))),
+    (nf4(nested=True), nf4_config()),
+)
+DTYPES = (
+    *(torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.float32),
+    *(torch.float8_e4m3fn, torch.bool),
+)
+
+
+@given(
+    made=st.sampled_from(EVERY),
+    place=st.integers(0, 5),
+    shape=st.lists(st.sampled_from([0, 1, 2, 4, 6, 8, 16, 32, 48, 64, 96]), max_size=3),
+    dtype=st.sampled_from([None, *DTYPES]),
+    seed=st.integers(0, 99),
+)
+def test_any_tensor_is_read_or_refused(
+    made: tuple[Quantize, dict[str, Any]],
+    place: int,
+    shape: list[int],
+    dtype: torch.dtype | None,
+    seed: int,
+) -> None:
+    """One tensor of another shape or type, or of its own with other numbers."""
+    quantize, config = made
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        leaf = sorted(tensors)[place % len(tensors)]
+        old = tensors[leaf]
+        generator = torch.Generator().manual_seed(seed)
+        wanted = tuple(old.shape if dtype is None else shape)
+        drawn = torch.randint(-200, 200, wanted, generator=generator)
+        tensors[leaf] = drawn.to(dtype or old.dtype)
+
+    with TemporaryDirectory() as folder:
+        try:
+            found, _, tensor = matrix(Path(folder), quantize, config, change)
+        except HearthError as error:
+            assert isinstance(error, CorruptFile | UnsupportedModel)  # noqa: PT017 - or none
+        else:
+            assert found.shape == tensor.shape
 
 
 def test_a_module_that_is_quantized_against_the_config(tmp_path: Path) -> None:
