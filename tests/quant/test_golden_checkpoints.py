@@ -35,7 +35,7 @@ def test_every_format_has_its_files() -> None:
 @pytest.mark.parametrize("name", SUMS)
 def test_a_matrix_is_what_its_library_reads(name: str) -> None:
     header = read_header(GOLDEN / name)
-    config = json.loads(header.metadata["config"])
+    config = json.loads(header.metadata["about"])["config"]
     model_type = "gpt_oss" if config["quant_method"] == "mxfp4" else "llama"
     values = {"model_type": model_type, "quantization_config": config}
     file = SafetensorsTensors((header,), read_checkpoint(Fields(GOLDEN / "config.json", values)))
