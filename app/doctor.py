@@ -16,7 +16,7 @@ from hearth.app.paths import Paths
 from hearth.app.settings import Settings
 from hearth.backends.errors import HearthError, HostUnreachable
 from hearth.backends.native.report import DeviceReport, torch_report
-from hearth.backends.worker.choice import MEASURE, this_machine
+from hearth.backends.worker.choice import FAST, MEASURE, this_machine
 from hearth.backends.worker.speeds import Speeds
 
 DISTRIBUTION = "hearth-llm"
@@ -210,6 +210,12 @@ def _choices(paths: Paths, settings: Settings | HearthError) -> Iterator[Finding
         )
     elif here.is_apple:
         text = "safetensors: native; GGUF: llama.cpp, which is faster on Apple's processors"
+    elif here.instructions in FAST:
+        text = (
+            "safetensors, and GGUFs for which it has kernels and memory: native, which is the "
+            "faster one with AVX-512 VNNI unless measured otherwise; other GGUFs: llama.cpp; "
+            "hearth show MODEL says why"
+        )
     elif measured:
         text = "safetensors: native; GGUF: by what was measured here, else llama.cpp"
     else:

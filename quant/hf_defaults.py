@@ -70,7 +70,7 @@ def gemma3_fields(fields: Fields) -> Fields:
     """Also of a checkpoint with eyes, whose text part is in `text_config`."""
     text = fields.section("text_config")
     if text is not None:
-        outer = ("quantization_config", "tie_word_embeddings")
+        outer = ("tie_word_embeddings",)
         fields = text.over({key: fields.values[key] for key in outer if fields.has(key)})
     return _causal(fields.over({**_GEMMA, **_GEMMA3}))
 
@@ -82,16 +82,12 @@ def _causal(fields: Fields) -> Fields:
 
 
 def gpt_oss_fields(fields: Fields) -> Fields:
-    """Without the quantization of published checkpoints: their experts in MXFP4 stay packed.
+    """`fields` with what gpt-oss has where they say nothing.
 
     Raises:
         UnsupportedModel: another gate than that of gpt-oss.
     """
     fields = fields.over(_GPT_OSS)
-    section = fields.section("quantization_config")
-    if section is not None and section.text("quant_method") == "mxfp4":
-        rest = {key: value for key, value in fields.values.items() if key != "quantization_config"}
-        fields = Fields(fields.path, rest, fields.prefix)
     if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
         fields = fields.over({"rope_parameters": _GPT_OSS_ROPE})
     for key, value in _GPT_OSS_FIXED.items():

@@ -22,7 +22,8 @@ _SPELLINGS = (
 )
 _OTHER_QUANTIZATION = re.compile(
     r"\.(qweight|qzeros|scales|g_idx|weight_packed|weight_scale|weight_scale_inv|weight_zero_point"
-    r"|input_scale|scale|absmax|quant_map|lora_[AB]\.weight)$"
+    r"|input_scale|scale|absmax|quant_map|quant_state\.\w+|SCB|weight_global_scale|codebooks"
+    r"|trellis|lora_[AB]\.weight)$|_scale_inv$"
 )
 _NEEDLESS = re.compile(
     r"(^|\.)(rotary_emb\.inv_freq|attn\.(masked_)?bias)$"
@@ -32,7 +33,9 @@ _NEEDLESS = re.compile(
 
 
 def is_of_another_quantization(name: str) -> bool:
-    """Whether the weights beside a tensor mean something else without it (GPTQ, AWQ, adapters)."""
+    """Whether the weights beside a tensor mean something else without it: an adapter, or a format
+    that the config does not name.
+    """
     return _OTHER_QUANTIZATION.search(name) is not None
 
 

@@ -9,6 +9,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from hearth.quant.checkpoints.modules import resolve
+from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.mapped import MappedFile
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry, read_header
 from hearth.quant.safetensors_shards import read_folder
@@ -38,20 +40,28 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 class SafetensorsTensors:
     """The tensors of some checked files, each in one of them."""
 
-    def __init__(self, headers: Sequence[SafetensorsHeader]) -> None:
-        """Raises `CorruptFile` where a file changed after it was checked, `OSError` where one
-        cannot be mapped.
+    def __init__(
+        self, headers: Sequence[SafetensorsHeader], checkpoint: Checkpoint | None = None
+    ) -> None:
+        """
+        Args:
+            checkpoint: how matrices are quantized; None: not at all.
+
+        Raises:
+            CorruptFile: a file changed after it was checked, or as `resolve`.
+            UnsupportedModel: as `resolve`.
+            OSError: a file cannot be mapped.
         """
         self.headers = tuple(headers)
         self._places: dict[str, tuple[MappedFile, TensorEntry]] = {}
         for header in self.headers:
             mapped = MappedFile(header.path, header.size_bytes)
             self._places |= {name: (mapped, entry) for name, entry in header.tensors.items()}
-        self._stored = {name: entry for name, (_, entry) in self._places.items()}
+        self._stored = resolve(self.headers, checkpoint)
 
     @property
     def stored(self) -> Mapping[str, StoredTensor]:
-        """Every tensor by name."""
+        """Every tensor by name; of the tensors of a quantized matrix one `QuantizedTensor`."""
         return self._stored
 
     def read(self, name: str) -> Tensor:
@@ -82,5 +92,5 @@ class SafetensorsFolder(SafetensorsTensors):
     `SafetensorsTensors`.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(read_folder(folder))
+    def __init__(self, folder: str | Path, checkpoint: Checkpoint | None = None) -> None:
+        super().__init__(read_folder(folder), checkpoint)

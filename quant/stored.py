@@ -22,18 +22,20 @@ ELEMENT_BYTES = {
     "F64": 8,
 }
 """Of plain numbers: every type that safetensors can be read of."""
-STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"})
+CODES = frozenset({"INT4", "INT8", "FP8", "NF4"})
+"""Codes with scales in tensors of their own: what matrices of quantized safetensors become."""
+STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"}) | CODES
 """Types that can stay packed without a kernel: where memory is short, unpacked in each step.
 What the kernels of processors multiply as it is: `hearth.kernels.cpu.layouts`.
 """
-DEQUANTIZED = STAYS_PACKED | {
+DEQUANTIZED = STAYS_PACKED - CODES | {
     *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
     *("IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "NVFP4"),
 }
 """Packed types that can be unpacked at all: `hearth.kernels.blocks.packings`, for those who must
 not import torch.
 """
-LOADED = DEQUANTIZED | {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+LOADED = DEQUANTIZED | CODES | {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 """Types of the tensors that the native runner can load."""
 
 
@@ -50,5 +52,5 @@ class StoredTensor:
 
     @property
     def packing(self) -> str:
-        """The GGUF type of a packed tensor; "" for one of plain numbers."""
+        """The GGUF type of a packed tensor, or one of `CODES`; "" for one of plain numbers."""
         return "" if self.kind in ELEMENT_BYTES else self.kind

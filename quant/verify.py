@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hearth.kernels.blocks import block_of, packings, scale_offsets
 from hearth.kernels.dequantize import dequantize
+from hearth.kernels.packed import PackedWeight
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFile, SafetensorsFolder, SafetensorsTensors
@@ -126,6 +127,16 @@ def finite_rows(rows: Tensor, packing: str = "") -> Tensor:
         suspicious = (blocks[:, :, 0] >= _LARGE_EXPONENT).any(1)
     finite = ~suspicious
     finite[suspicious] = _finite_plain(dequantize(packing, rows[suspicious]))
+    return finite
+
+
+def finite_weights(rows: PackedWeight) -> Tensor:
+    """[n] bool: whether all numbers of each row [n, ...] are finite, of codes their scales."""
+    if rows.scales is None:
+        return finite_rows(rows.weight, rows.packing)
+    finite = _finite_plain(rows.scales)
+    if rows.packing == "FP8":
+        finite &= (rows.weight & 0x7F).amax(1) < 0x7F
     return finite
 
 

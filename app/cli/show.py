@@ -222,7 +222,7 @@ def _folder_facts(path: Path) -> dict[str, Any]:
         "end_tokens": _end_tokens(path, folder.config.vocab_size, defaults.eos_ids),
         "licence": None,
         "gguf_version": None,
-        "tensor_count": sum(len(header.tensors) for header in folder.headers),
+        "tensor_count": len(folder.by_name),
         "tensors": [
             {"name": t.name, "type": t.kind, "shape": list(t.shape), "size_bytes": t.nbytes}
             for t in folder.tensors

@@ -8,6 +8,7 @@ that is not here, what the Hub or the catalogue does not say is guessed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -24,9 +25,11 @@ from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, p
 from hearth.backends.llamacpp.params import ContextPlan, plan_context
 from hearth.backends.worker.footprint import free_bytes
 from hearth.quant.gguf.file import GgufFile
+from hearth.quant.hf_names import EMBEDDING, canonical
 from hearth.quant.memory import MemoryUse, estimated_use
 from hearth.quant.memory_shape import ModelShape, guessed_shape
 from hearth.quant.memory_weights import read_bytes_per_token
+from hearth.quant.stored import StoredTensor
 
 if TYPE_CHECKING:
     from hearth.backends.native.model_folder import ModelFolder
@@ -347,17 +350,16 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     Raises:
         InvalidParameter: a KV type that the native runner does not have.
     """
-    from hearth.backends.native.footprint import (
-        PAGE,
-        pool_tokens,
-    )
+    from hearth.backends.native.footprint import PAGE, packed_types, pool_tokens
     from hearth.backends.native.kv_sizes import kv_sizes
+    from hearth.backends.native.model_folder import weight_bytes
     from hearth.backends.native.workspace import Workspace
 
     trained = folder.config.context
     sizes = kv_sizes(folder.config, settings, page=PAGE)
     dtype = settings.dtype or folder.dtype
-    weights = folder.weight_bytes(dtype)
+    packed = packed_types(folder.tensors, settings, dtype, free_bytes=room.free_bytes)
+    weights = weight_bytes(folder.tensors, dtype, packed=packed)
     context = settings.context or min(trained, USUAL_CONTEXT)
     free = int(room.free_bytes * settings.memory_fraction) - weights
     most = max(trained, context)
@@ -379,7 +381,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         base=_BASE_BYTES,
         growing=0,
         turning=0,
-        mapped=dtype == folder.dtype,
+        mapped=dtype == folder.dtype and folder.checkpoint is None,
     )
     return _fit(
         use,
@@ -388,7 +390,9 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         largest_context=largest,
         kv_type=settings.kv_type,
         kv_bytes=context * sizes.bytes_per_token + sizes.seen_window_bytes(context),
-        read_bytes=_folder_read_bytes(folder, weights),
+        read_bytes=_folder_read_bytes(
+            folder, lambda tensor: weight_bytes((tensor,), dtype, packed=packed)
+        ),
     )
 
 
@@ -474,17 +478,19 @@ def _planned(
     return plan, largest
 
 
-def _folder_read_bytes(folder: ModelFolder, weights: int) -> int:
+def _folder_read_bytes(folder: ModelFolder, held: Callable[[StoredTensor], int]) -> int:
     """Of weights that a token reads: of the experts only those that it goes through, and one row of
     an embedding that is not the output matrix too.
+
+    Args:
+        held: bytes of a tensor in memory.
     """
-    config = folder.config
-    all_numbers = max(1, folder.parameters)
-    unread = 0 if config.tied else (config.vocab_size - 1) * config.width
-    if config.experts is not None:
-        experts = sum(tensor.nbytes for tensor in folder.tensors if _EXPERTS in tensor.name) / max(
-            1, sum(tensor.nbytes for tensor in folder.tensors)
-        )
-        idle = 1 - config.experts.active / config.experts.count
-        unread += round(all_numbers * experts * idle)
-    return max(1, round(weights * (1 - unread / all_numbers)))
+    config, read = folder.config, 0.0
+    for tensor in folder.tensors:
+        size: float = held(tensor)
+        if canonical(tensor.name) == EMBEDDING and not config.tied:
+            size /= config.vocab_size
+        elif config.experts is not None and _EXPERTS in tensor.name:
+            size *= config.experts.active / config.experts.count
+        read += size
+    return max(1, round(read))

@@ -36,6 +36,7 @@ _SORTS: Final[Mapping[str, str]] = {
     "likes": "likes",
     "changed": "lastModified",
 }
+_PLAIN: Final = frozenset({"F64", "F32", "F16", "BF16"})
 _EXPAND: Final = ("downloads", "likes", "gated", "tags", "lastModified", "gguf", "safetensors")
 _LICENCE_TAG: Final = "license:"
 _TIMEOUT_S: Final = 20.0
@@ -89,6 +90,7 @@ class Repository:
         commit: 40 hexadecimal digits.
         parameters: how many weights; None if the Hub does not know.
         context: tokens that the model was trained on; None if the Hub does not know.
+        is_quantized: most numbers of its safetensors are codes (GPTQ, FP8 ...).
     """
 
     repo_id: str
@@ -99,6 +101,7 @@ class Repository:
     files: tuple[RepositoryFile, ...]
     parameters: int | None = None
     context: int | None = None
+    is_quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +354,14 @@ def _repository(info: ModelInfo, revision: str) -> Repository:
         files=tuple(files),
         parameters=_parameters(info),
         context=_number((info.gguf or {}).get("context_length")),
+        is_quantized=_is_quantized(info),
     )
+
+
+def _is_quantized(info: ModelInfo) -> bool:
+    counts = {} if info.safetensors is None else info.safetensors.parameters
+    plain = sum(count for kind, count in counts.items() if kind in _PLAIN)
+    return sum(counts.values()) > 2 * plain
 
 
 def _licence(info: ModelInfo) -> str:

@@ -53,6 +53,7 @@ class Choice:
         files: all that belong to it, parts in order.
         bits_per_weight: its size over the repository's parameters; None where the Hub does not
             know them.
+        is_quantized: quantizing it is not offered; of GGUF files only the name says so.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Choice:
     size_bytes: int
     bits_per_weight: float | None
     group: Group
+    is_quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,9 @@ def _safetensors(repository: Repository) -> list[Choice]:
     files = (*beside, *weights)
     size = sum(file.size_bytes for file in files)
     bits = size * 8 / repository.parameters if repository.parameters else None
-    return [Choice(SAFETENSORS, "safetensors", files, size, bits, _group(bits or 16.0))]
+    group = _group(bits or 16.0)
+    quantized = repository.is_quantized
+    return [Choice(SAFETENSORS, "safetensors", files, size, bits, group, quantized)]
 
 
 def best_choice(choices: Sequence[Choice], fits: Callable[[Choice], bool]) -> Choice:

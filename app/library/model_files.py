@@ -25,6 +25,7 @@ BESIDE_WEIGHTS: Final = frozenset(
         CONFIG,
         INDEX,
         "generation_config.json",
+        "quantize_config.json",
         "tokenizer.json",
         "tokenizer_config.json",
         "tokenizer.model",

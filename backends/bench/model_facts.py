@@ -72,7 +72,9 @@ def _of_folder(spec: ModelSpec, path: Path) -> ModelFacts:
         spec,
         folder.config.context,
         *_kv_types(folder.kv_bytes_per_token),
-        weight_bytes=folder.weight_bytes(settings.dtype or folder.dtype),
+        weight_bytes=0
+        if folder.checkpoint
+        else folder.weight_bytes(settings.dtype or folder.dtype),
         mixture=folder.config.experts is not None,
         folder=folder,
     )

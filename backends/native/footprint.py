@@ -5,7 +5,7 @@ torch: the host asks, before anything is loaded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -94,7 +94,7 @@ def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
 
 
 def packed_types(
-    stored: Sequence[StoredTensor],
+    stored: Collection[StoredTensor],
     settings: ModelSettings,
     dtype: Dtype,
     *,

@@ -50,7 +50,8 @@ from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
-from hearth.kernels.cpu.layouts import multiplied
+from hearth.kernels.cpu.layouts import instructions, multiplied
+from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
@@ -133,11 +134,11 @@ def _open_source(path: Path) -> _Source:
 
 
 def _open_folder(folder: Path) -> _Source:
-    architecture, family, said = read_config(folder)
+    architecture, family, said, checkpoint = read_config(folder)
     tokenizer = vocabularies.open_folder(folder, rows=said.vocab_size)
     defaults = read_generation_defaults(folder)
-    file = SafetensorsFolder(folder)
-    config = as_stored(said, file.headers)
+    file = SafetensorsFolder(folder, checkpoint)
+    config = as_stored(said, file.headers, file.stored)
     return _Source(
         path=folder,
         family=family,
@@ -150,9 +151,12 @@ def _open_folder(folder: Path) -> _Source:
         defaults=defaults,
         pooling=_folder_pooling(folder),
         architecture=architecture,
-        quantization=most_common_kind(file.stored.values()),
+        quantization=checkpoint.label if checkpoint else most_common_kind(file.stored.values()),
         weight_files=tuple(WeightFile(one.path, one.header_bytes) for one in file.headers),
-        notices=(OWN_HEAD,) if config != said else (),
+        notices=(
+            *((OWN_HEAD,) if config != said else ()),
+            *(checkpoint.notices if checkpoint else ()),
+        ),
     )
 
 
@@ -342,11 +346,12 @@ def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> to
 
 
 def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether matrices of `dtype` are for the processor's kernels: half precision where it has no
-    instructions for it.
+    """Whether matrices of `dtype` are for the processor's kernels: half precision where these have
+    AMX, or torch has no instructions for it.
     """
-    is_half = device.type == "cpu" and dtype in (torch.float16, torch.bfloat16)
-    return is_half and not devices.multiplies(device, dtype) and bool(multiplied())
+    if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    return instructions() == "amx" or (not devices.multiplies(device, dtype) and bool(multiplied()))
 
 
 def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
@@ -362,7 +367,9 @@ def _fingerprint(source: _Source, plan: NativePlan, packed: frozenset[str]) -> b
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
     computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic, sorted(packed))
-    said = repr((fingerprint(source.weight_files), config, is_long, computed))
+    stored = source.file.stored.values()
+    schemes = sorted({repr(one.scheme) for one in stored if isinstance(one, QuantizedTensor)})
+    said = repr((fingerprint(source.weight_files), config, is_long, computed, schemes))
     return hashlib.blake2b(said.encode(), digest_size=16).digest()
 
 

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from hearth.backends.contract.models import Dtype, KvType
 from hearth.backends.errors import InvalidParameter, ModelNotFound
+from hearth.quant.checkpoints.config import read_checkpoint
+from hearth.quant.checkpoints.modules import resolve
+from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.table import family_of_hf
+from hearth.quant.hf_names import EMBEDDING, HEAD, by_canonical_name
 from hearth.quant.json_fields import read_fields
-from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
+from hearth.quant.safetensors_header import SafetensorsHeader
 from hearth.quant.safetensors_shards import read_folder
-from hearth.quant.stored import STAYS_PACKED, StoredTensor
+from hearth.quant.stored import CODES, STAYS_PACKED, StoredTensor
 from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
@@ -31,6 +35,17 @@ _MXFP4: Final = "MXFP4"
 _KV_BYTES: Final[dict[KvType, int]] = {"f32": 4, "f16": 2}
 
 
+class FolderConfig(NamedTuple):
+    """What `config.json` says."""
+
+    architecture: str
+    """`model_type`."""
+    family: Family
+    config: ModelConfig
+    checkpoint: Checkpoint | None
+    """How matrices are quantized; None: not at all, or in a way that the family knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """A model in safetensors, checked."""
@@ -40,12 +55,15 @@ class ModelFolder:
     """`model_type` of config.json."""
     family: Family
     config: ModelConfig
+    checkpoint: Checkpoint | None
     headers: tuple[SafetensorsHeader, ...]
+    by_name: Mapping[str, StoredTensor]
+    """The tensors of all files, see `resolve`."""
 
     @property
-    def tensors(self) -> Iterator[TensorEntry]:
+    def tensors(self) -> Collection[StoredTensor]:
         """Those of all files."""
-        return (tensor for header in self.headers for tensor in header.tensors.values())
+        return self.by_name.values()
 
     @property
     def size_bytes(self) -> int:
@@ -59,8 +77,8 @@ class ModelFolder:
 
     @property
     def stored(self) -> str:
-        """How most bytes are stored: "BF16", "F32", "MXFP4" ..."""
-        return most_common_kind(self.tensors)
+        """How most bytes are stored: "BF16", "F32", "MXFP4", "GPTQ 4-bit" ..."""
+        return self.checkpoint.label if self.checkpoint else most_common_kind(self.tensors)
 
     @property
     def dtype(self) -> Dtype:
@@ -94,7 +112,12 @@ def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
     """What plain weights are held in on a processor, unless another dtype is asked for: as most of
     them are stored, or half precision. Packed ones lose nothing that matters in it.
     """
-    return _OF_KINDS.get(most_common_kind(stored), "bf16")
+    tensors = list(stored)
+    kind = most_common_kind(tensors)
+    if kind in CODES:
+        kind = most_common_kind(tensor for tensor in tensors if tensor.kind in ("F16", "BF16"))
+        return "f16" if kind == "F16" else "bf16"
+    return _OF_KINDS.get(kind, "bf16")
 
 
 def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[str]) -> int:
@@ -102,7 +125,7 @@ def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[st
 
     Args:
         dtype: of plain weights.
-        packed: types whose matrices stay as they are stored. gpt-oss's experts are MXFP4.
+        packed: types whose matrices stay packed. gpt-oss's experts are MXFP4.
     """
     number = DTYPE_BYTES[dtype]
     return sum(
@@ -112,7 +135,7 @@ def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[st
 
 
 def held_as(tensor: StoredTensor) -> str:
-    """The GGUF type of a packed tensor, or of what gpt-oss's bytes become; "" for plain numbers."""
+    """The packing of a tensor, or of what gpt-oss's bytes become; "" for plain numbers."""
     return _MXFP4 if tensor.kind == "U8" else tensor.packing
 
 
@@ -140,12 +163,12 @@ def read_model_folder(folder: Path) -> ModelFolder:
         UnsupportedModel: a family, or a variant, that the native runner does not know.
         OSError: something cannot be read.
     """
-    architecture, family, config = read_config(folder)
-    return ModelFolder(folder, architecture, family, config, read_folder(folder))
+    said, headers = read_config(folder), read_folder(folder)
+    return ModelFolder(folder, *said, headers, resolve(headers, said.checkpoint))
 
 
-def read_config(folder: Path) -> tuple[str, Family, ModelConfig]:
-    """What `config.json` says: its `model_type`, the family, and the shapes.
+def read_config(folder: Path) -> FolderConfig:
+    """What `config.json` says.
 
     Raises:
         ModelNotFound, CorruptFile, UnsupportedModel, OSError: as `read_model_folder`.
@@ -156,19 +179,26 @@ def read_config(folder: Path) -> tuple[str, Family, ModelConfig]:
             "Name a folder with config.json, tokenizer.json and safetensors, or a GGUF file.",
         )
     fields = read_fields(folder / CONFIG)
-    architecture = fields.text("model_type")
     family = family_of_hf(fields)
-    return architecture, family, family.from_hf(fields)
+    checkpoint = read_checkpoint(fields)
+    return FolderConfig(fields.text("model_type"), family, family.from_hf(fields), checkpoint)
 
 
-def as_stored(config: ModelConfig, headers: Sequence[SafetensorsHeader]) -> ModelConfig:
+def as_stored(
+    config: ModelConfig, headers: Sequence[SafetensorsHeader], stored: Mapping[str, StoredTensor]
+) -> ModelConfig:
     """`config`, with an output matrix of its own where the files have one that is not the embedding
-    once more, whatever config.json says: as transformers does it.
+    once more, whatever config.json says: as transformers does it. A quantized one is its own.
+
+    Args:
+        stored: the tensors of all files, see `resolve`.
 
     Raises:
         CorruptFile, OSError: as `has_own_head`.
     """
-    if config.tied and has_own_head(headers):
+    names = by_canonical_name(stored)
+    is_quantized = HEAD in names and isinstance(stored[names[HEAD]], QuantizedTensor)
+    if config.tied and ((is_quantized and EMBEDDING in names) or has_own_head(headers)):
         return replace(config, tied=False)
     return config
 

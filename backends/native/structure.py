@@ -4,6 +4,7 @@ template, and each tensor's name and shape. Without torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,8 @@ def check_structure(path: Path) -> Structure:
         folder = read_model_folder(path)
         vocabularies.open_folder(path)
         chat_templates(path)
-        family, config = folder.family, as_stored(folder.config, folder.headers)
-        stored: dict[str, StoredTensor] = {one.name: one for one in folder.tensors}
+        stored: Mapping[str, StoredTensor] = folder.by_name
+        family, config = folder.family, as_stored(folder.config, folder.headers, stored)
     else:
         header = preflight.check(path)
         try:

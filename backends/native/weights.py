@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
-from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.packed import PackedWeight, Prepared, prepare
+from hearth.quant.checkpoints.reading import read_quantized
+from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.errors import CorruptFile
 from hearth.quant.families.family import Family
 from hearth.quant.families.inventory import Wanted, take_inventory
@@ -27,7 +28,7 @@ from hearth.quant.families.source import Part, rows_of
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsTensors
 from hearth.quant.stored import LOADED, STAYS_PACKED
-from hearth.quant.verify import finite_rows
+from hearth.quant.verify import finite_weights
 
 TensorFile = SafetensorsTensors | GgufTensorFile
 """Where weights come from: mapped, not copied, and not to be written to."""
@@ -42,7 +43,8 @@ class LoadReport:
     """What of a file was not loaded."""
 
     skipped: tuple[str, ...]
-    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head."""
+    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head, biases
+    of zeros."""
     unknown: tuple[str, ...]
     """Tensors that are not known: the model may not be what its config says."""
     weight_bytes: int
@@ -102,7 +104,10 @@ def load_weights(
     if decoder.output is None and isinstance(decoder.embedding, PackedEmbedding):
         decoder.output = PackedLinear(decoder.embedding.matrix)
     weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
-    return LoadReport(inventory.skipped, inventory.unknown, sum(weights.values()))
+    zeros = {name for name in inventory.unknown if _is_zero_bias(file, name)}
+    unknown = tuple(name for name in inventory.unknown if name not in zeros)
+    skipped = tuple(sorted({*inventory.skipped, *zeros}))
+    return LoadReport(skipped, unknown, sum(weights.values()))
 
 
 class _Loader:
@@ -167,7 +172,7 @@ class _Loader:
 
     def _held(self, rows: PackedWeight) -> PackedWeight:
         """`rows` on the device: packed where that is wanted, else of the decoder's dtype."""
-        held = PackedWeight(rows.weight.to(self._device), rows.packing)
+        held = rows.to(self._device)
         if rows.packing in self._packed:
             return held
         return PackedWeight(held.unpacked(self._decoder.dtype))
@@ -175,10 +180,11 @@ class _Loader:
     def _whole(self, module: nn.Module, leaf: str, wanted: Wanted) -> Tensor:
         """A parameter as one plain tensor of its dtype: over the map if it is stored like that."""
         dtype = module.get_parameter(leaf).dtype
-        if self._mapped and self._device.type == "cpu" and _is_one_tensor(wanted):
+        is_one = _is_one_tensor(wanted) and not self._packing(wanted.choice[0], None)
+        if self._mapped and self._device.type == "cpu" and is_one:
             (rows,) = self._parts(wanted, None)
             weight = rows.weight
-            if not rows.packing and weight.dtype == dtype and weight.is_contiguous():
+            if weight.dtype == dtype and weight.is_contiguous():
                 return weight
         if self._device.type == "cpu":
             value = large_empty(wanted.shape, dtype)
@@ -196,10 +202,7 @@ class _Loader:
         start = 0
         for part in parts:
             place = target[start : start + len(part.weight)]
-            if part.packing:
-                dequantize_into(part.packing, part.weight.to(self._device), place)
-            else:
-                place.copy_(part.weight)
+            (part.to(self._device) if part.packing else part).unpack_into(place)
             start += len(place)
 
     def _parts(self, wanted: Wanted, expert: int | None) -> Iterator[PackedWeight]:
@@ -209,11 +212,17 @@ class _Loader:
             expert: of stacked ones, the one whose rows to give; None: all.
         """
         for part in wanted.choice:
-            rows = rows_of(part, self._stored(part, expert))
-            found = PackedWeight(rows if expert is None else rows[0], self._packing(part, expert))
+            found = self._part(part, expert)
             if self._verify or expert in (None, 0, wanted.shape[0] - 1):
                 self._check_numbers(part, found)
             yield found
+
+    def _part(self, part: Part, expert: int | None) -> PackedWeight:
+        tensor = self._file.stored[_name_of(part, expert)]
+        if isinstance(tensor, QuantizedTensor):
+            return read_quantized(tensor, self._read)
+        rows = rows_of(part, self._stored(part, expert))
+        return PackedWeight(rows if expert is None else rows[0], self._packing(part, expert))
 
     def _stored(self, part: Part, expert: int | None) -> list[Tensor]:
         """What is stored for `part`; of an expert, with an axis for its number in front."""
@@ -231,17 +240,16 @@ class _Loader:
     def _packing(self, part: Part, expert: int | None) -> str:
         if part.is_mxfp4:
             return "MXFP4"
-        name = part.names[expert or 0] if _is_by_expert(part) else part.names[0]
-        return self._file.stored[name].packing
+        return self._file.stored[_name_of(part, expert)].packing
 
     def _check_numbers(self, part: Part, found: PackedWeight) -> None:
         """Raises `CorruptFile` for what is no finite number among those that are looked at."""
-        weight = found.weight
-        rows = weight.reshape(-1, weight.shape[-1])
-        step = _CHECKED_ROWS if self._verify else max(1, len(rows) - 1)
-        for start in range(0, len(rows), step):
-            some = rows[start : start + (step if self._verify else 1)]
-            if not bool(finite_rows(some, found.packing).all()):
+        weight = found.weight.reshape(-1, found.weight.shape[-1])
+        rows = replace(found, weight=weight)
+        step = _CHECKED_ROWS if self._verify else max(1, len(weight) - 1)
+        for start in range(0, len(weight), step):
+            some = rows.rows(slice(start, start + (step if self._verify else 1)))
+            if not bool(finite_weights(some).all()):
                 raise CorruptFile(
                     f"Tensor '{part.names[0]}' has numbers that are NaN or infinite.",
                     "The file is damaged, or was converted badly: download it again.",
@@ -258,9 +266,19 @@ class _Loader:
         self._tensors.clear()
 
 
+def _name_of(part: Part, expert: int | None) -> str:
+    """Of a tensor of `part`: that of the expert, if each has its own."""
+    return part.names[expert or 0] if _is_by_expert(part) else part.names[0]
+
+
 def _is_by_expert(part: Part) -> bool:
     """Whether each expert is a tensor of its own."""
     return len(part.names) > 1 and not part.is_mxfp4
+
+
+def _is_zero_bias(file: TensorFile, name: str) -> bool:
+    """AutoGPTQ wrote them for matrices that have none."""
+    return name.endswith(".bias") and not bool(file.read(name).any())
 
 
 def _is_one_tensor(wanted: Wanted) -> bool:

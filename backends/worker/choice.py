@@ -2,8 +2,10 @@
 
 Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards that
 have the memory for its weights unpacked, and to llama.cpp on others and on Apple's; on processors
-to whichever was measured to be faster, and to llama.cpp until that was done. What a runner cannot
-do decides before speed: loading would refuse it.
+to whichever was measured to be faster. Until that was done, the native runner takes those whose
+matrices its kernels multiply, and whose weights fit into half of the memory that is free, on
+processors with AVX-512 VNNI; docs/results/2026-11-24-packed-matrices.md has the figures. What a
+runner cannot do decides before speed: loading would refuse it.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.errors import HearthError, UnsupportedModel
 from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.worker.speeds import Speeds, kind_of
+from hearth.kernels.cpu.layouts import HALVES, LAYOUTS, Instructions, instructions
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 
 Runner = Literal["llamacpp", "native"]
 
 MEASURE: Final = "hearth doctor --measure"
+FAST: Final = ("avx512", "amx")
+"""Instructions with which the native runner is faster than llama.cpp."""
+_TILED: Final = frozenset((*LAYOUTS, *HALVES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Machine:
     has_llamacpp: bool
     card_free_bytes: int | None = None
     """Of the card; None: not known."""
+    instructions: Instructions | None = None
+    """Of the native runner's kernels for processors."""
 
 
 def this_machine() -> Machine:
@@ -55,6 +63,7 @@ def this_machine() -> Machine:
         has_torch=importlib.util.find_spec("torch") is not None,
         has_llamacpp=importlib.util.find_spec("llama_cpp") is not None,
         card_free_bytes=card_free_bytes() if has_cuda() else None,
+        instructions=instructions(),
     )
 
 
@@ -87,7 +96,7 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
             return Choice("llamacpp", f"only it has {refused}")
         if machine.is_apple:
             return Choice("llamacpp", "it is the faster one on Apple's processors")
-        if is_cpu and (speeds is None or not speeds.all()):
+        if is_cpu and machine.instructions not in FAST and not (speeds and speeds.all()):
             return Choice("llamacpp", f"nothing was measured here yet ({MEASURE})")
     header = preflight.check(spec.path)
     reason = not_native(header)
@@ -102,7 +111,7 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
         return Choice("llamacpp", reason)
     if not is_cpu:
         return Choice("native", "PyTorch has a CUDA card here")
-    return _measured(kind_of(header), speeds)
+    return _by_speed(header, machine, speeds)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -176,13 +185,30 @@ def _asked(spec: ModelSpec) -> Choice:
     return Choice(spec.backend, "it was asked for")
 
 
-def _measured(kind: str, speeds: Speeds | None) -> Choice:
+def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choice:
+    """As measured, else by the processor's instructions."""
+    from hearth.backends.native.footprint import is_mapped
+
+    kind = kind_of(header)
     found = speeds.of(kind) if speeds is not None else None
-    if found is None:
-        what = f"{kind} models were" if kind else "mixtures of experts are"
+    if found is not None:
+        runner: Runner = "native" if found.is_native_faster else "llamacpp"
+        return Choice(runner, f"{kind}: {found.words}")
+    what = f"{kind} models were" if kind else "mixtures of experts are"
+    if machine.instructions not in FAST or not kind:
         return Choice("llamacpp", f"{what} not measured here ({MEASURE})")
-    runner: Runner = "native" if found.is_native_faster else "llamacpp"
-    return Choice(runner, f"{kind}: {found.words}")
+    matrices = [tensor for tensor in header.all_tensors if len(tensor.shape) > 1]
+    for tensor in matrices:
+        if tensor.type.name not in _TILED:
+            return Choice("llamacpp", f"the native runner has no kernel for {tensor.type.name}")
+    weights = sum(tensor.nbytes for tensor in matrices)
+    if is_mapped(weights):
+        return Choice(
+            "llamacpp",
+            f"it leaves the weights, {weights / 1e9:.1f} GB, in the file; the native runner copies "
+            "them, which takes more than half of the free memory",
+        )
+    return Choice("native", "its kernels are the faster ones with AVX-512 VNNI")
 
 
 def _native_only(settings: ModelSettings) -> str:

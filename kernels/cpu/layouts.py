@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import logging
 import os
-from typing import Final
+from typing import Final, Literal
 
-from hearth.kernels.cpu.build_library import is_current
+from hearth.kernels.cpu.build_library import is_current, library_path
+
+log = logging.getLogger(__name__)
+
+Instructions = Literal["plain", "avx2", "avx512", "amx"]
+SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
+"""In the order of packed.c; each has those before it. AVX-512 is with VNNI."""
 
 LAYOUTS: Final = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
@@ -28,6 +36,27 @@ def multiplied() -> frozenset[str]:
     """
     is_there = os.environ.get(FORCE) != "off" and _is_built()
     return frozenset(LAYOUTS) if is_there else frozenset()
+
+
+def instructions() -> Instructions | None:
+    """What products are computed with here; None where there are no kernels, or not those that were
+    asked for.
+    """
+    best = _best() if multiplied() else None
+    forced = os.environ.get(FORCE, "")
+    if not forced or best is None:
+        return best
+    return next((one for one in SETS[: SETS.index(best) + 1] if one == forced), None)
+
+
+@functools.cache
+def _best() -> Instructions | None:
+    try:
+        number: int = ctypes.CDLL(str(library_path())).hearth_instructions()
+        return SETS[number]
+    except (OSError, AttributeError) as error:
+        log.warning("the kernels for processors are not used: %s", error)
+        return None
 
 
 @functools.cache

@@ -8,20 +8,18 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import library_path, version
-from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
+from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, SETS, Instructions, instructions
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, group_of
 
 log = logging.getLogger(__name__)
 
-Instructions = Literal["plain", "avx2", "avx512", "amx"]
-_SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
 _KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
 _SCALES: Final = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """As `ScaleForm` in layouts.h."""
@@ -66,7 +64,7 @@ class CpuLibrary:
         ValueError: it was built from other sources, or `instructions` are not there.
     """
 
-    def __init__(self, path: Path, instructions: Instructions | None = None) -> None:
+    def __init__(self, path: Path, wanted: Instructions | None = None) -> None:
         found = ctypes.CDLL(str(path))
         found.hearth_version.restype = ctypes.c_char_p
         if found.hearth_version().decode() != version():
@@ -82,17 +80,17 @@ class CpuLibrary:
         found.hearth_use_threads.argtypes = (_POINTER,)
         found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
         best = found.hearth_instructions()
-        wanted = best if instructions is None else _SETS.index(instructions)
-        if wanted > best:
-            raise ValueError(f"this processor has {_SETS[best]}, not {instructions}")
+        number = best if wanted is None else SETS.index(wanted)
+        if number > best:
+            raise ValueError(f"this processor has {SETS[best]}, not {wanted}")
         self._library = found
-        self.set: int = wanted
+        self.set: int = number
         """The number of `instructions`."""
 
     @property
     def instructions(self) -> Instructions:
         """What it computes with."""
-        return _SETS[self.set]
+        return SETS[self.set]
 
     def function(self, name: str, arguments: Sequence[Any]) -> Callable[..., int]:
         """Another function of the library, which returns a fault for `check`."""
@@ -192,14 +190,13 @@ def parts_of(packed: Sequence[tuple[str, Tensor, int]]) -> ctypes.Array[Part]:
 @functools.cache
 def cpu_library() -> CpuLibrary | None:
     """The library, or None: it was not built, or it does not work here."""
-    if not multiplied():
-        return None
-    forced = os.environ.get(FORCE, "")
-    if forced and forced not in _SETS:
-        log.warning("%s=%s is none of off, %s", FORCE, forced, ", ".join(_SETS))
+    wanted = instructions()
+    if wanted is None:
+        if forced := os.environ.get(FORCE, ""):
+            log.warning("%s=%s: no kernels; here are off, %s", FORCE, forced, ", ".join(SETS))
         return None
     try:
-        return CpuLibrary(library_path(), next((one for one in _SETS if one == forced), None))
+        return CpuLibrary(library_path(), wanted)
     except (OSError, AttributeError, ValueError) as error:
         log.warning("the kernels for processors are not used: %s", error)
         return None

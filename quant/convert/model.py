@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hearth.quant.checkpoints.config import read_checkpoint, refuse_quantized
 from hearth.quant.convert.ropes import Kind, check_ropes, rope_values
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig, Rope
@@ -91,6 +92,7 @@ def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
         CorruptFile: a value that cannot be.
     """
     family = family_of_hf(fields)
+    refuse_quantized(fields.path, read_checkpoint(fields))
     fields = family.complete(fields)
     _check_fields(family.name, fields)
     config = family.from_complete(fields)

@@ -34,11 +34,9 @@ def config_of_hf(
         layer_type: see `rope_of_hf`.
 
     Raises:
-        UnsupportedModel: an activation, a quantization or biases that the decoder has no code for.
+        UnsupportedModel: an activation or biases that the decoder has no code for.
         CorruptFile: a value that cannot be.
     """
-    if fields.has("quantization_config"):
-        raise fields.unsupported("quantization_config", "weights in F32, F16 and BF16")
     if fields.has(activation_key) and fields.text(activation_key) != activation:
         raise fields.unsupported(activation_key, activation)
     if fields.flag("mlp_bias", False):

@@ -92,6 +92,25 @@ def test_on_a_processor_the_measured_speed_decides(gguf: Path, kind: str, tmp_pa
     assert [found.kind for found in speeds.all()] == sorted([kind, "Q2_K"])
 
 
+def test_with_vnni_the_native_runner_has_what_its_kernels_multiply(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modern = replace(PROCESSOR, instructions="avx512")
+    assert chosen(gguf, modern) == ("llamacpp", "the native runner has no kernel for F32")
+    packed = write_model("tiny-llama", "q4_k_m", tmp_path / "packed.gguf")
+    assert chosen(packed, modern) == (
+        "native",
+        "its kernels are the faster ones with AVX-512 VNNI",
+    )
+    assert chosen(packed, replace(PROCESSOR, instructions="avx2"))[0] == "llamacpp"
+    assert chosen(packed, modern, kv_type="q8_0")[0] == "llamacpp"
+    Speeds(tmp_path).put(Measured(kind_of(preflight.check(packed)), FAST, SLOW, "2026-11-24"))
+    assert chosen(packed, modern, tmp_path)[0] == "llamacpp"
+    monkeypatch.setattr("hearth.backends.native.footprint.available_bytes", lambda: 1 << 16)
+    runner, reason = chosen(packed, modern)
+    assert runner == "llamacpp" and "in the file" in reason
+
+
 def test_a_difference_within_the_noise_decides_nothing(
     gguf: Path, kind: str, tmp_path: Path
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from drawn_codes import drawn
 from hearth.kernels.blocks import block_of, packings
 from hearth.kernels.dequantize import dequantize
+from hearth.kernels.packed import prepare
 from hearth.kernels.packed_linear import packed_linear
 from hearth.kernels.table import LINEAR, RMS_NORM, kernels, pick
-from hearth.quant.stored import STAYS_PACKED
+from hearth.quant.stored import CODES, STAYS_PACKED
 
 pytestmark = pytest.mark.cuda
 
@@ -37,7 +41,7 @@ def test_random_bytes_stand_for_the_same_bits(packing: str) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 40])
-@pytest.mark.parametrize("packing", sorted(STAYS_PACKED))
+@pytest.mark.parametrize("packing", sorted(STAYS_PACKED - CODES))
 def test_products_with_packed_matrices_are_near(packing: str, tokens: int) -> None:
     blocks = random_blocks(packing, 4096, 1)
     assert len(blocks) > 100
@@ -46,6 +50,21 @@ def test_products_with_packed_matrices_are_near(packing: str, tokens: int) -> No
     found = packed_linear(x.to(CUDA), packing, blocks.to(CUDA)).cpu()
     scale = float(wanted.abs().amax())
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("packing", sorted(CODES))
+def test_codes_stand_for_the_same_numbers(packing: str) -> None:
+    order = torch.randperm(512, generator=torch.Generator().manual_seed(0))
+    plain, ordered = (drawn(packing, 300, 512, 4, seed=seed) for seed in (0, 1))
+    parts = [plain, replace(ordered, order=order)]
+    for part in parts:
+        assert torch.equal(
+            part.to(CUDA).unpacked(torch.float32).cpu(), part.unpacked(torch.float32)
+        )
+    x = torch.randn(40, 512, generator=torch.Generator().manual_seed(0))
+    wanted = prepare(parts, exact=True).matmul(x)
+    found = prepare([part.to(CUDA) for part in parts], exact=True).matmul(x.to(CUDA)).cpu()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().amax()))
 
 
 def test_what_is_picked_for_a_card_is_near_the_reference() -> None:

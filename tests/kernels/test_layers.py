@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.layers import Attention, HeadShape, Pages
-from hearth.kernels.cpu.library import CpuLibrary, Instructions
+from hearth.kernels.cpu.layouts import Instructions
+from hearth.kernels.cpu.library import CpuLibrary
 
 PAGE = 16
 SETS: tuple[Instructions, ...] = ("plain", "avx2", "avx512")

@@ -14,8 +14,8 @@ from torch.nn import functional
 from hearth.kernels import packed_linear
 from hearth.kernels.blocks import packings
 from hearth.kernels.cpu.build_library import build, is_current, library_path
-from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, multiplied
-from hearth.kernels.cpu.library import CpuLibrary, Instructions, cpu_library
+from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, Instructions, multiplied
+from hearth.kernels.cpu.library import CpuLibrary, cpu_library
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
 from random_weights import random_weight

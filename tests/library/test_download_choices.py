@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -143,6 +144,13 @@ def test_safetensors_are_taken_whole_and_without_code_or_pickles() -> None:
     assert {file.path for file in found.refused} == {
         *("pytorch_model.bin", "x.pt", "training_args.bin"),
     }
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_safetensors_may_be_quantized_already(is_quantized: bool) -> None:
+    files = repository({"config.json": 1, "quantize_config.json": 1, "model.safetensors": 100})
+    (choice,) = offer(replace(files, is_quantized=is_quantized)).choices
+    assert choice.is_quantized == is_quantized and choice.size_bytes == 102
 
 
 def test_a_repository_of_pickles_is_refused_with_the_reason() -> None:

@@ -67,6 +67,14 @@ def test_a_repository_tells_each_files_size_and_checksum(hub: HubServer) -> None
     found = Hub().repository("a/b")
     assert found.commit == repo.commit and found.revision == "main"
     assert found.parameters == 1000 and found.context == 4096 and found.licence == "apache-2.0"
+    assert not found.is_quantized
+    for dtypes, is_quantized in (
+        ({"BF16": 100}, False),
+        ({"I32": 60, "F16": 30}, True),
+        ({"F8_E4M3": 90, "BF16": 10, "F32": 1}, True),
+    ):
+        hub.repos["a/b"].dtypes = dtypes
+        assert Hub().repository("a/b").is_quantized == is_quantized
     model, config = found.files
     assert model.sha256 == model.etag == etag("x.gguf", MODEL) and model.size_bytes == len(MODEL)
     assert config.sha256 is None and config.etag == config.blob_id == git_sha1(b"{}\n")

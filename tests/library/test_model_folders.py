@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,12 @@ from hearth.app.library.removal import plan_removal, remove
 from hearth.app.library.sources import Source
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import CorruptFile, InvalidParameter, ModelNotFound, UnsupportedModel
-from hearth.backends.native.model_folder import read_model_folder
+from hearth.backends.native.model_folder import DTYPE_BYTES, read_model_folder, weight_bytes
+from hearth.kernels.cpu.layouts import multiplied
+from hearth.quant.stored import CODES
 from model_folders import CONFIG, write_folder, write_safetensors
+from quantized_checkpoints import gptq, gptq_config, quantize_folder
+from tiny_folders import change_json, tiny_folder
 
 COMMIT = "c" * 40
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
@@ -239,6 +244,34 @@ def test_whether_it_fits_follows_from_its_headers(library: Library) -> None:
     assert (small.state, small.largest_context, small.is_usable) == ("cannot", 0, False)
     with pytest.raises(InvalidParameter):
         fit_of_folder(folder, ModelSettings(kv_type="q4_0"), room)
+
+
+@pytest.mark.usefixtures("small_models_have_a_speed")
+def test_a_quantized_folder(library: Library) -> None:
+    """Listed by its format. Codes stay packed where memory is short, and are unpacked elsewhere,
+    unless kernels multiply them; the embedding is of plain numbers in any case.
+    """
+    path = tiny_folder("llama2", library.folder / "Tiny", tie_word_embeddings=False)
+    quantize_folder(path, gptq(), gptq_config())
+    (model,) = library.list()
+    assert (model.file_type, model.architecture, model.error) == ("GPTQ 4-bit", "llama", "")
+    folder = read_model_folder(path)
+    assert model.parameters == folder.parameters > 100_000
+    room = Room(free_bytes=10 << 30, total_bytes=12 << 30, bandwidth=Bandwidth(1e9, 2, "c", "d"))
+    for free_bytes, packed in ((10 << 30, multiplied()), (1 << 18, CODES)):
+        found = fit_of_folder(folder, ModelSettings(), replace(room, free_bytes=free_bytes))
+        assert found.use.weights == weight_bytes(folder.tensors, folder.dtype, packed=packed)
+        assert found.speed is not None
+        read = found.use.weights - DTYPE_BYTES[folder.dtype] * 64 * 299
+        assert found.speed.tok_per_s == pytest.approx(1e9 / read, rel=1e-3)
+    assert found.use.weights < path.joinpath("model.safetensors").stat().st_size
+
+
+def test_a_format_that_cannot_be_read_is_named(library: Library) -> None:
+    path = tiny_folder("llama2", library.folder / "Tiny")
+    change_json(path / "config.json", quantization_config={"quant_method": "hqq"})
+    (model,) = library.list()
+    assert '"hqq"' in model.error
 
 
 @pytest.mark.usefixtures("small_models_have_a_speed")

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native import footprint, load
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.model_folder import weight_bytes
+from hearth.backends.native.model_folder import read_model_folder, weight_bytes
 from hearth.backends.native.notices import about_packing, about_positions
 from hearth.backends.native.structure import check_structure
 from hearth.kernels import device as devices
@@ -30,9 +31,24 @@ from hearth.quant.families.llama import LLAMA
 from hearth.quant.families.phi3 import PHI3
 from hearth.quant.gguf import preflight
 from hearth.quant.json_fields import read_fields
-from hearth.quant.stored import STAYS_PACKED
+from hearth.quant.stored import CODES, STAYS_PACKED
 from model_shapes import SHAPES
 from native_runners import advance
+from quantized_checkpoints import (
+    Quantize,
+    awq,
+    awq_config,
+    fp8,
+    fp8_config,
+    gptq,
+    gptq_config,
+    nf4,
+    nf4_config,
+    packed_config,
+    plain_folder,
+    quantize_folder,
+)
+from quantized_checkpoints import packed as packed_codes
 from random_models import write_model
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint
 from tiny_folders import Tensors, change_json, pack_experts, rewrite, tiny_folder
@@ -138,6 +154,53 @@ def test_experts_of_gpt_oss_exceed_float16(
     assert config_of(folder, GPT_OSS).overflows_f16
 
 
+@pytest.mark.parametrize(
+    ("quantize", "config", "label"),
+    [
+        (gptq(4, 16, order=True), gptq_config(4, 16, order=True), "GPTQ 4-bit"),
+        (awq(), awq_config(), "AWQ 4-bit"),
+        (packed_codes(4, 32), packed_config(4, 32), "INT4"),
+        (fp8(), fp8_config(), "FP8"),
+        (nf4(nested=True), nf4_config(), "NF4"),
+    ],
+)
+def test_a_quantized_checkpoint_answers_as_its_numbers_do(
+    quantize: Quantize, config: dict[str, Any], label: str, opened: Open, tmp_path: Path
+) -> None:
+    folder = tiny_folder("qwen2", tmp_path / "model")
+    tensors = quantize_folder(folder, quantize, config)
+    plain = opened(plain_folder(folder, tensors, tmp_path / "plain"), dtype="f32")
+    loaded = opened(folder, dtype="f32")
+    assert loaded.info.quantization == label
+    assert any("activations" in one for one in loaded.info.notices) == (label == "FP8")
+    assert not any("not known" in one for one in loaded.info.notices)
+    found, expected = (advance(Driven(one.runner), 0, TEXT) for one in (loaded, plain))
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert np.array_equal(found.argmax(1), expected.argmax(1))
+    assert footprint.needed_bytes(folder, ModelSettings(context=64)) > 0
+    structure = check_structure(folder)
+    assert not structure.unknown and not structure.skipped
+
+
+def test_a_gpu_unpacks_a_quantized_checkpoint_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_folder("qwen2", tmp_path / "model")
+    quantize_folder(folder, gptq(), gptq_config())
+    read = read_model_folder(folder)
+    packed, unpacked = (weight_bytes(read.tensors, read.dtype, packed=p) for p in (CODES, set()))
+    settings = ModelSettings(context=64, memory_fraction=0.5)
+    beside = footprint.least_bytes(read.config, settings)
+    monkeypatch.setattr(footprint, "has_cuda", lambda: True)
+
+    def needed(free_bytes: int) -> int:
+        monkeypatch.setattr(footprint, "card_free_bytes", lambda: free_bytes)
+        return footprint.needed_bytes(folder, settings)
+
+    enough = 2 * (unpacked + beside)
+    assert unpacked > packed and needed(enough) - needed(enough - 2) == unpacked - packed
+
+
 def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path) -> None:
     folder = tiny_folder("mistral", tmp_path / "tiny", sliding_window=32)
     change_json(folder / "config.json", max_position_embeddings=32)
@@ -229,6 +292,10 @@ def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_pa
     assert fingerprint(folder, dtype="f32", deterministic=True) != before
     rewrite(folder, lambda stored: stored[EMBEDDING].neg_())
     assert fingerprint(folder) != before, "an edited file under the same name"
+    quantize_folder(other, gptq(sym=False), gptq_config(sym=False))
+    before = fingerprint(other)
+    change_json(other / "config.json", quantization_config=gptq_config(sym=False, v2=True))
+    assert fingerprint(other) != before, "the same codes, which mean something else"
 
 
 def test_longrope_has_a_fingerprint_for_each_of_its_factors(opened: Open, tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ def test_planning_is_light(folder: Path) -> None:
         ("llama2", {"architectures": ["LlamaForSequenceClassification"]}, "writes no text"),
         ("llama2", {"hidden_act": "relu"}, "hidden_act"),
         ("llama2", {"mlp_bias": True}, "mlp_bias"),
-        ("llama2", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ("llama2", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "GPTQ 4-bit"),
         ("llama2", {"hidden_size": "64"}, "hidden_size"),
         ("llama2", {"num_key_value_heads": 3}, "num_key_value_heads"),
         ("llama2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_parameters.rope_type"),

@@ -41,6 +41,8 @@ class Repo:
     downloads: int = 1000
     likes: int = 10
     parameters: int | None = None
+    dtypes: dict[str, int] = field(default_factory=dict)
+    """Numbers of its safetensors, by type."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Of files that are only listed, in place of those of their contents."""
 
@@ -377,4 +379,7 @@ def _described(repo_id: str, repo: Repo) -> dict[str, Any]:
         "tags": [*repo.tags, f"license:{repo.licence}"],
         "lastModified": "2026-05-01T10:00:00.000Z",
         "gguf": {"total": repo.parameters, "context_length": 4096} if repo.parameters else None,
+        "safetensors": {"parameters": repo.dtypes, "total": sum(repo.dtypes.values())}
+        if repo.dtypes
+        else None,
     }

@@ -14,6 +14,8 @@ from torch import Tensor
 from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.weights import LoadReport, TensorFile, load_weights
+from hearth.quant.checkpoints.config import read_checkpoint
+from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.families.gguf_fields import GgufFields
 from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf.preflight import check
@@ -29,8 +31,8 @@ CPU = torch.device("cpu")
 class WatchedFolder(SafetensorsFolder):
     """Notes what is read and what is let go of."""
 
-    def __init__(self, folder: str | Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: str | Path, checkpoint: Checkpoint | None = None) -> None:
+        super().__init__(folder, checkpoint)
         self.names_read: list[str] = []
         self.names_released: list[str] = []
 
@@ -52,10 +54,12 @@ def load_folder(
     **options: Any,
 ) -> tuple[Decoder, LoadReport]:
     """The decoder of a folder with config.json and safetensors."""
-    family, config = family_and_config(read_fields(folder / "config.json"))
-    stored = as_stored(config, read_folder(folder))
+    fields = read_fields(folder / "config.json")
+    family, config = family_and_config(fields)
+    file = file or SafetensorsFolder(folder, read_checkpoint(fields))
+    stored = as_stored(config, read_folder(folder), file.stored)
     decoder = Decoder(stored, CPU, dtype, activations=activations)
-    report = load_weights(decoder, family, file or SafetensorsFolder(folder), CPU, **options)
+    report = load_weights(decoder, family, file, CPU, **options)
     return decoder, report
 
 

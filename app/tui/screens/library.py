@@ -591,7 +591,8 @@ class LibraryScreen(HearthScreen):
 
     async def _quantize_after(self, choice: Choice) -> str:
         """The type to which an unquantized file is quantized when it is complete; empty: none."""
-        if choice.kind != "safetensors" and choice.name not in _UNQUANTIZED:
+        is_plain = choice.kind == "safetensors" or choice.name in _UNQUANTIZED
+        if choice.is_quantized or not is_plain:
             return ""
         targets = GgufMethod().targets()
         about = {target.name: target.about for target in targets if target.name in _OFFERED}

@@ -384,8 +384,8 @@ def _key(item: Quantization) -> str:
 
 def _is_source(model: LocalModel) -> bool:
     """Its numbers are plain; or, of a folder, most are, and packed experts stay so."""
-    is_folder = bool(model.file_type) and model.path.suffix != SUFFIX
-    return is_folder or model.file_type in _SOURCES
+    is_folder = model.path.suffix != SUFFIX
+    return model.file_type in _SOURCES or (is_folder and model.file_type == "MXFP4")
 
 
 def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:

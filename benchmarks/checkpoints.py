@@ -1,0 +1,147 @@
+"""What loading a quantized checkpoint takes: time, and the most anonymous memory beyond what the
+process had before.
+
+    python benchmarks/checkpoints.py [--width 2048] [--layers 8] [--dir DIR] [--only NF4]
+
+A llama of random codes is written in each format, and loaded in a process of its own with its
+matrices packed and the rest in float16, twice; the second time counts, so that the file is in
+memory. "set aside" is what `hearth fit` says for the weights. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
+sys.path.append(str(SUPPORT))
+
+import quantized_checkpoints as made  # noqa: E402
+
+VOCABULARY, HEADS, KV_HEADS = 32_000, 16, 4
+FORMATS = {
+    "GPTQ 4-bit": (made.gptq(4, 128), made.gptq_config(4, 128)),
+    "GPTQ 4-bit, in order": (
+        made.gptq(4, 128, sym=False, order=True),
+        made.gptq_config(4, 128, sym=False, order=True),
+    ),
+    "GPTQ 8-bit": (made.gptq(8, 128), made.gptq_config(8, 128)),
+    "GPTQ 3-bit": (made.gptq(3, 128), made.gptq_config(3, 128)),
+    "AWQ 4-bit": (made.awq(128), made.awq_config(128)),
+    "INT4": (made.packed(4, 128), made.packed_config(4, 128)),
+    "INT8": (made.int8("channel"), made.int8_config("channel")),
+    "FP8": (made.fp8(), made.fp8_config()),
+    "NF4": (made.nf4(nested=True), made.nf4_config()),
+}
+
+
+def write(folder: Path, name: str, width: int, layers: int) -> None:
+    """The layers are alike: what they hold does not matter here."""
+    quantize, config = FORMATS[name]
+    generator = torch.Generator().manual_seed(0)
+    hidden, keys = 4 * width, width // HEADS * KV_HEADS
+    shapes = {
+        **{f"self_attn.{one}_proj": (width, width) for one in "qo"},
+        **{f"self_attn.{one}_proj": (keys, width) for one in "kv"},
+        **{f"mlp.{one}_proj": (hidden, width) for one in ("gate", "up")},
+        "mlp.down_proj": (width, hidden),
+    }
+    table = torch.randn((VOCABULARY, width), generator=generator).half()
+    tensors = {"model.embed_tokens.weight": table, "lm_head.weight": table.clone()}
+    tensors["model.norm.weight"] = torch.ones(width).half()
+    for short, shape in shapes.items():
+        found = quantize(torch.randn(shape, generator=generator) / width, generator)
+        for layer in range(layers):
+            for leaf, tensor in found.tensors.items():
+                tensors[f"model.layers.{layer}.{short}{leaf}"] = tensor.clone()
+    for layer in range(layers):
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"model.layers.{layer}.{norm}.weight"] = torch.ones(width).half()
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    values = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": VOCABULARY,
+        "quantization_config": config,
+    }
+    (folder / "config.json").write_text(json.dumps(values))
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """In this process."""
+    from memory_account import HighWater, anonymous_bytes
+
+    from hearth.backends.native.model_folder import read_model_folder, weight_bytes
+    from hearth.quant.stored import STAYS_PACKED
+    from loaded_weights import load_folder
+
+    read = read_model_folder(folder)
+    before, most = anonymous_bytes(), HighWater()
+    most.start()
+    started = time.perf_counter()
+    _, report = load_folder(folder, torch.float16, packed=STAYS_PACKED)
+    seconds = time.perf_counter() - started
+    peak = most.stop() - before
+    return {
+        "file": read.size_bytes,
+        "set aside": weight_bytes(read.tensors, "f16", packed=STAYS_PACKED),
+        "held": report.weight_bytes,
+        "peak": peak,
+        "seconds": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--dir", type=Path, help="for the files; else a temporary folder")
+    parser.add_argument("--only", choices=FORMATS)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure is not None:
+        print(json.dumps(measure(options.measure)))
+        return
+    print(
+        f"{'format':24}{'file':>9}{'set aside':>11}{'held':>9}{'peak':>9}{'of file':>9}{'time':>8}"
+    )
+    with tempfile.TemporaryDirectory(dir=options.dir) as place:
+        for name in FORMATS if options.only is None else [options.only]:
+            folder = Path(place) / "model"
+            write(folder, name, options.width, options.layers)
+            command = [sys.executable, __file__, "--measure", str(folder)]
+            for _ in range(2):
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found = json.loads(done.stdout)
+            sizes = [found[key] / 1e6 for key in ("file", "set aside", "held", "peak")]
+            share, seconds = found["peak"] / found["file"], found["seconds"]
+            numbers = "".join(
+                f"{size:{width}.0f}" for size, width in zip(sizes, (9, 11, 9, 9), strict=True)
+            )
+            print(f"{name:24}{numbers}{share:9.0%}{seconds:6.1f} s", flush=True)
+            for path in folder.iterdir():
+                os.unlink(path)
+            folder.rmdir()
+    print("MB; the most anonymous memory while it is loaded, beyond that of the process before")
+
+
+if __name__ == "__main__":
+    main()

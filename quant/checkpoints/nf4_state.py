@@ -1,0 +1,50 @@
+"""What bitsandbytes writes beside a matrix of four bits (`QuantState.as_dict`): JSON in bytes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import isfinite, prod
+from typing import Final
+
+_BLOCKS: Final = frozenset(1 << power for power in range(5, 13))
+
+
+@dataclass(frozen=True, slots=True)
+class Nf4State:
+    """The state of one matrix."""
+
+    shape: tuple[int, int]
+    """Outputs and inputs."""
+    block: int
+    """Codes that share a scale."""
+    nested_block: int | None
+    """Scales that share a scale, where they are quantized too."""
+    nested_offset: float
+    """What is added to such scales."""
+
+
+def parse_state(content: bytes) -> Nf4State:
+    """Raises `ValueError`, which says what cannot be."""
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("is no JSON") from error
+    if not isinstance(values, dict):
+        raise ValueError("is no JSON object")
+    if values.get("quant_type") != "nf4":
+        raise ValueError(f"says quant_type {str(values.get('quant_type'))[:40]!r}, must be 'nf4'")
+    shape = values.get("shape")
+    if not isinstance(shape, list) or len(shape) != 2 or any(type(one) is not int for one in shape):
+        raise ValueError(f"says shape {str(shape)[:40]}, must be two numbers")
+    if min(shape) < 1 or prod(shape) >= 1 << 48:
+        raise ValueError(f"says shape {str(shape)[:40]}, must be two numbers from 1")
+    if values.get("blocksize") not in _BLOCKS:
+        raise ValueError(f"says blocksize {str(values.get('blocksize'))[:40]}")
+    nested = values.get("nested_blocksize")
+    offset = values.get("nested_offset", 0.0)
+    if nested is not None and nested not in _BLOCKS:
+        raise ValueError(f"says nested_blocksize {str(nested)[:40]}")
+    if isinstance(offset, bool) or not isinstance(offset, int | float) or not isfinite(offset):
+        raise ValueError(f"says nested_offset {str(offset)[:40]}")
+    return Nf4State((shape[0], shape[1]), values["blocksize"], nested, float(offset))

@@ -1,0 +1,29 @@
+"""Matrices of random codes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.packed import PackedWeight
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def drawn(
+    packing: str, rows: int, inputs: int, groups: int, *, seed: int = 0, zeros: bool = False
+) -> PackedWeight:
+    """Random codes with scales of some size, in a float dtype that the seed chooses."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (rows, inputs // CODES_OF_A_BYTE[packing]), dtype=np.uint8)
+    if packing == "FP8":
+        codes[codes & 0x7F == 0x7F] = 0
+    scales = rng.uniform(0.001, 0.01, (rows, groups)).astype(np.float32)
+    least = rng.integers(0, 16, (rows, groups), dtype=np.uint8)
+    return PackedWeight(
+        torch.from_numpy(codes),
+        packing,
+        torch.from_numpy(scales).to(DTYPES[seed % 3]),
+        torch.from_numpy(least) if zeros else None,
+    )
