@@ -74,6 +74,12 @@ HERE Scales part_of(Kind kind, Layout about, Scales block, int part) {
   return block;
 }
 
+/* Ask for what is read 2 KiB later: on its own a processor looks no further than the end of a page. */
+HERE void look_ahead(const uint8_t *place, int64_t bytes) {
+  UNROLL
+  for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(place + 2048 + i);
+}
+
 /* Unit `unit` of run `index`: codes as they are multiplied. */
 HERE VI unpacked(Tile tile, int64_t index, int lane, int unit) {
   const Layout about = tile.about;

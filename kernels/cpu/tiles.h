@@ -31,6 +31,7 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
   const int64_t start = place_of(x, row, 0);
   EACH_RUN(0, x->inputs / RUN) EACH_PART {
     const int64_t place = start + block.run * x->together;
+    if (!part) look_ahead(tile.codes + block.run * run_bytes(tile.about), run_bytes(tile.about));
     VI sum[8][2];
     EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
     EACH_UNIT {
@@ -57,6 +58,7 @@ HERE void wide_rows(Kind kind, const int rows, Tile tile, int lane, int64_t inpu
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
   EACH_RUN(0, inputs / RUN) EACH_PART {
     const Scales of = part_of(kind, tile.about, block, part);
+    if (!part) look_ahead(tile.codes + block.run * run_bytes(tile.about), run_bytes(tile.about));
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
       const float *numbers = x + block.run * RUN + unit * UNIT;
@@ -78,6 +80,7 @@ HERE void half_rows(Kind kind, const int rows, const uint8_t *tile, int lane, in
     for (int j = 0; j < UNIT; j++) sum[m][j] = SET_F(0.0f);
   int64_t input = 0;
   for (; input + UNIT <= inputs; input += UNIT) {
+    look_ahead(tile + 2 * TILE * input, 2 * TILE * UNIT);
     UNROLL
     for (int j = 0; j < UNIT; j++) {
       const uint8_t *place = tile + 2 * (TILE * (input + j) + lane);
