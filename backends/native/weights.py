@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
+from hearth.kernels.large_memory import large_empty
 from hearth.kernels.packed import PackedWeight, Prepared, prepare
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor

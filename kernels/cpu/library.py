@@ -17,6 +17,7 @@ from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import library_path, version
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, SETS, Instructions, instructions
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, group_of
+from hearth.kernels.large_memory import LargeMemory
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class CpuLibrary:
         self._library = found
         self.set: int = number
         """The number of `instructions`."""
+        self._memory = LargeMemory()
 
     @property
     def instructions(self) -> Instructions:
@@ -131,7 +133,7 @@ class CpuLibrary:
                 tensors.append(zeros.contiguous())
                 about.zeros = tensors[-1].data_ptr()
         size = self._library.hearth_packed_bytes(ctypes.byref(about))
-        packed = torch.empty(size, dtype=torch.uint8)
+        packed = self._memory.empty(size)
         check(self._library.hearth_pack(ctypes.byref(about), packed.data_ptr()))
         return packed
 

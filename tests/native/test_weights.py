@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hearth.backends.native.determinism import make_deterministic
-from hearth.backends.native.large_memory import large_empty
 from hearth.backends.native.models.experts import PackedExpertMatrix
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
 from hearth.kernels import packed
@@ -109,15 +108,6 @@ def test_what_is_read_rather_than_mapped_leaves_the_file(tmp_path: Path) -> None
     assert sorted(set(file.names_released)) == sorted(names), "nothing stays in memory twice"
     over_the_file, _ = load_folder(tmp_path)
     assert torch.equal(logits_of(decoder, TEXT), logits_of(over_the_file, TEXT))
-
-
-def test_large_memory_is_zero_and_of_the_asked_shape() -> None:
-    for shape in ((3, 5), (1025, 1031)):
-        found = large_empty(shape, torch.bfloat16)
-        assert found.shape == shape and found.dtype == torch.bfloat16
-        assert not found.any()
-        found.fill_(1.0)
-        assert found.all()
 
 
 def test_what_changes_its_dtype_is_let_go_of(tmp_path: Path) -> None:
