@@ -15,13 +15,16 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.blocks import block_of
-from hearth.kernels.cpu.layouts import LAYOUTS
+from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, can_pack, cpu_library, parts_of
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.packed_linear import sliced_linear
 from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
+_MOST_ROWS: Final = 127
+_SLICE_NUMBERS: Final = 1 << 20
+"""Weights that are unpacked at a time: four megabytes."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
@@ -284,9 +287,9 @@ class BlockMatrix:
 class TiledMatrix:
     """On a processor: in the order in which the kernels of `kernels/cpu` read it.
 
-    Where nothing has to be exact, many rows are multiplied by torch, with weights that are unpacked
-    into the cache slice by slice: in bfloat16 where the processor has tiles for it (AMX), else in
-    float32 if activations of all parts stay float32.
+    Where nothing has to be exact, many rows are multiplied in bfloat16 on a processor with AMX. On
+    others torch multiplies many rows by weights that are unpacked slice by slice, if activations of
+    all parts stay float32.
     """
 
     def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
@@ -298,12 +301,16 @@ class TiledMatrix:
         self.parts = parts_of(self._packed)
         """For calls of the library; they live as long as the matrix."""
         self.is_exact = exact
+        self._has_amx = library.instructions == "amx"
+        stays_float = all(kind in FLOATS for kind, _, _ in self._packed)
+        self.most_rows = None if exact or self._has_amx or not stays_float else _MOST_ROWS
+        """That the library multiplies; more are for torch. None: all."""
         self.inputs = parts[0].inputs
         self.outputs = sum(outputs for _, _, outputs in self._packed)
 
     @property
     def is_row_invariant(self) -> bool:
-        return self.is_exact or self._library.instructions != "amx"
+        return self.is_exact or (self.most_rows is None and not self._has_amx)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -317,11 +324,29 @@ class TiledMatrix:
     def matmul(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
-        rows = x.reshape(-1, self.inputs).to(torch.float32).contiguous()
-        found = self._library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
-        return found.view(*x.shape[:-1], self.outputs).to(x.dtype)
+        # Operations that change nothing take as long as a small product.
+        rows = x if x.ndim == 2 else x.reshape(-1, self.inputs)
+        rows = rows.to(torch.float32).contiguous()
+        if self.most_rows is not None and len(rows) > self.most_rows:
+            found = self._dense(rows)
+        else:
+            found = self._library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
+        found = found.to(x.dtype)
+        return found if x.ndim == 2 else found.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Of a matrix of one part."""
         ((packing, packed, outputs),) = self._packed
         return self._library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
+
+    def _dense(self, rows: Tensor) -> Tensor:
+        """[rows, inputs] float32 -> [rows, outputs] float32."""
+        found = torch.empty((len(rows), self.outputs), dtype=torch.float32)
+        step = max(1, _SLICE_NUMBERS // self.inputs)
+        column = 0
+        for packing, packed, outputs in self._packed:
+            for ids in torch.arange(outputs).split(step):
+                weight = self._library.rows(packing, packed, outputs, self.inputs, ids)
+                found[:, column : column + len(ids)] = torch.mm(rows, weight.T)
+                column += len(ids)
+        return found

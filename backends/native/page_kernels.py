@@ -72,11 +72,19 @@ class LayersInC:
             _half(library, decoder, index, layer, pool) for index, layer in enumerate(self._layers)
         ]
         self.is_exact = all(call.is_exact for call in self._calls)
+        limits = [
+            module.matrix.most_rows
+            for module in decoder.layers.modules()
+            if isinstance(module, PackedLinear) and isinstance(module.matrix, TiledMatrix)
+        ]
+        self._most_rows = min((limit for limit in limits if limit is not None), default=None)
 
     def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
         """See `Decoder.fused`: steps over the paged memory."""
         tokens = len(hidden)
         if not isinstance(attend, PagedAttention):
+            return False
+        if self._most_rows is not None and tokens > self._most_rows:
             return False
         heads = self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))

@@ -26,6 +26,8 @@ FRACTIONS: Final = frozenset({"FP8", "NF4"})
 """Of them those whose codes are not whole numbers: activations stay float32."""
 HALVES: Final = ("BF16", "F16")
 """Numbers of half precision, which come after them."""
+FLOATS: Final = FRACTIONS | set(HALVES)
+"""Those that float32 activations are always multiplied with."""
 FORCE: Final = "HEARTH_CPU_KERNELS"
 """Environment: a set of instructions to use instead of the best one, or "off"."""
 

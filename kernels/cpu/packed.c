@@ -365,25 +365,31 @@ static float number_at(Layout about, const uint8_t *run, int output, int input, 
   return (float)(code - zero);
 }
 
-/* Some rows of a packed matrix as float32, out[count, inputs]: an embedding. */
-EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs, int64_t inputs,
-                           const int64_t *wanted, int64_t count, float *out) {
-  const int wrong = is_wrong(kind, inputs);
-  if (wrong) return wrong;
-  const Layout about = layout_at((Kind)kind, packed);
-  for (int64_t index = 0; index < count; index++, out += inputs) {
-    if (wanted[index] < 0 || wanted[index] >= outputs) return NO_SHAPE;
-    const uint8_t *heads = packed + tile_offset((Kind)kind, about, inputs, wanted[index] / TILE);
-    const int output = (int)(wanted[index] % TILE);
-    if (is_plain((Kind)kind)) {
-      for (int64_t input = 0; input < inputs; input++) {
+typedef struct {
+  const uint8_t *packed;
+  int64_t inputs;
+  const int64_t *wanted;
+  float *out;
+  Kind kind;
+} Gathering;
+
+static void gather_rows(int64_t begin, int64_t end, void *context) {
+  const Gathering *job = context;
+  const Kind kind = job->kind;
+  const Layout about = layout_at(kind, job->packed);
+  for (int64_t index = begin; index < end; index++) {
+    float *out = job->out + index * job->inputs;
+    const uint8_t *heads = job->packed + tile_offset(kind, about, job->inputs, job->wanted[index] / TILE);
+    const int output = (int)(job->wanted[index] % TILE);
+    if (is_plain(kind)) {
+      for (int64_t input = 0; input < job->inputs; input++) {
         const uint8_t *half = heads + 2 * (TILE * input + output);
         out[input] = kind == F16 ? from_f16(half) : from_bf16(half);
       }
       continue;
     }
-    const uint8_t *codes = heads + heads_bytes(about, inputs);
-    for (int64_t group = 0; group < inputs / about.group; group++) {
+    const uint8_t *codes = heads + heads_bytes(about, job->inputs);
+    for (int64_t group = 0; group < job->inputs / about.group; group++) {
       const int64_t run = group * about.group / RUN;
       const uint8_t *head = heads + run / about.runs * head_bytes(about);
       const int of_block = (int)(group % (about.runs * RUN / about.group));
@@ -397,5 +403,16 @@ EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs,
       }
     }
   }
+}
+
+/* Some rows of a packed matrix as float32, out[count, inputs]: an embedding. */
+EXPORT int32_t hearth_rows(int32_t kind, const uint8_t *packed, int64_t outputs, int64_t inputs,
+                           const int64_t *wanted, int64_t count, float *out) {
+  const int wrong = is_wrong(kind, inputs);
+  if (wrong) return wrong;
+  for (int64_t index = 0; index < count; index++)
+    if (wanted[index] < 0 || wanted[index] >= outputs) return NO_SHAPE;
+  Gathering job = {packed, inputs, wanted, out, (Kind)kind};
+  in_parallel(count, 16, gather_rows, &job);
   return OK;
 }

@@ -123,7 +123,7 @@ def test_half_precision_is_multiplied_as_it_is(kind: str, inputs: int, library: 
         assert torch.equal(matrix.matmul(x[:rows]), whole[:rows])
     assert torch.equal(matrix.rows(torch.tensor([36, 0]), torch.float32), plain[[36, 0]])
     quick = TiledMatrix(library, [weight], exact=False)
-    assert torch.equal(quick.matmul(x), whole) and quick.is_row_invariant
+    assert error(quick.matmul(x), x, plain) < 1e-12 and not quick.is_row_invariant
     with pytest.raises(ValueError, match="shape"):
         matrix.rows(torch.tensor([37]), torch.float32)
 

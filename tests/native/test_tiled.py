@@ -90,16 +90,18 @@ def test_layers_in_c_compute_what_those_of_torch_do(family: str, tmp_path: Path)
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("has_instructions", [False, True])
-def test_they_are_for_processors_without_instructions(
-    has_instructions: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("torch_has", "kernels_have"), [(False, "avx2"), (True, "avx512"), (True, "amx")])
+def test_they_are_for_processors_without_instructions_or_with_amx(
+    torch_has: bool, kernels_have: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(load, "instructions", lambda: kernels_have)
     monkeypatch.setattr(
-        devices, "multiplies", lambda device, dtype: has_instructions or dtype == torch.float32
+        devices, "multiplies", lambda device, dtype: torch_has or dtype == torch.float32
     )
     for dtype in (torch.float16, torch.bfloat16):
-        assert is_tiled(CPU, dtype) != has_instructions
+        assert is_tiled(CPU, dtype) == (not torch_has or kernels_have == "amx")
         assert not is_tiled(torch.device("cuda"), dtype)
     assert not is_tiled(CPU, torch.float32)
+    monkeypatch.setattr(load, "instructions", lambda: None)
     monkeypatch.setenv(FORCE, "off")
     assert not is_tiled(CPU, torch.float16)
