@@ -5,6 +5,7 @@ every 4 KiB of them takes its time.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from math import prod
 from typing import Final
 
@@ -25,7 +26,8 @@ def large_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
     # Shared memory, which is the default, has pages of another kind.
     memory = mmap.mmap(-1, -(-size // _LARGE_PAGE) * _LARGE_PAGE, flags=mmap.MAP_PRIVATE)
-    memory.madvise(_ADVICE)
+    with suppress(OSError):  # A kernel that has no large pages knows no such advice.
+        memory.madvise(_ADVICE)
     return torch.frombuffer(memory, dtype=dtype, count=prod(shape)).view(shape)
 
 

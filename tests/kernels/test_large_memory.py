@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,9 @@ def test_it_is_zero_and_of_the_asked_shape() -> None:
         assert found.all()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system decides")
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has or asks none"
+)
 def test_the_system_may_use_large_pages_for_it() -> None:
     """Those of private memory: shared memory has them where somebody has set the system so."""
     memory, flags = large_empty((4 << 20,), torch.uint8), None
