@@ -22,7 +22,7 @@ from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.packed_linear import sliced_linear
 from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
-_MOST_ROWS: Final = 127
+_MOST_ROWS: Final = 128
 _SLICE_NUMBERS: Final = 1 << 20
 """Weights that are unpacked at a time: four megabytes."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -345,7 +345,8 @@ class TiledMatrix:
         step = max(1, _SLICE_NUMBERS // self.inputs)
         column = 0
         for packing, packed, outputs in self._packed:
-            for ids in torch.arange(outputs).split(step):
+            for start in range(0, outputs, step):
+                ids = torch.arange(start, min(start + step, outputs))
                 weight = self._library.rows(packing, packed, outputs, self.inputs, ids)
                 found[:, column : column + len(ids)] = torch.mm(rows, weight.T)
                 column += len(ids)

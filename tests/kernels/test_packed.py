@@ -193,6 +193,19 @@ def test_many_rows_go_through_amx_in_bfloat16(fresh_seed: int) -> None:
             assert torch.equal(found, whole[:rows])
 
 
+@pytest.mark.parametrize("packing", ["FP8", "NF4", "BF16"])
+def test_more_rows_are_multiplied_by_torch_without_amx(packing: str) -> None:
+    if packing == "BF16":
+        weights = [half(packing, 40, 256), half("F16", 23, 256)]
+    else:
+        weights = [random_weight(packing, 40, 256, group=128)]
+    matrix = TiledMatrix(CpuLibrary(library_path(), "plain"), weights, exact=False)
+    assert matrix.most_rows is not None and not matrix.is_row_invariant
+    x = torch.randn(matrix.most_rows + 1, 256)
+    plain = torch.cat([one.unpacked(torch.float32) for one in weights])
+    assert error(matrix.matmul(x), x, plain) < 1e-10
+
+
 def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
     threads = torch.get_num_threads()
     weight = random_weight("Q4_K", 1000, 256)

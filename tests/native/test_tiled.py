@@ -90,7 +90,9 @@ def test_layers_in_c_compute_what_those_of_torch_do(family: str, tmp_path: Path)
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
 
 
-@pytest.mark.parametrize(("torch_has", "kernels_have"), [(False, "avx2"), (True, "avx512"), (True, "amx")])
+@pytest.mark.parametrize(
+    ("torch_has", "kernels_have"), [(False, "avx2"), (True, "avx512"), (True, "amx")]
+)
 def test_they_are_for_processors_without_instructions_or_with_amx(
     torch_has: bool, kernels_have: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
