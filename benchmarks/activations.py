@@ -2,11 +2,12 @@
 
     python benchmarks/activations.py --model MODEL.gguf [--tokens 2000] [--text FILE]
 
-One text of 2,000 tokens (this project's documentation) goes through the model in one step: as it
-is computed by default, which is in bfloat16 where the processor has AMX; with int8 activations, as
-few rows are; and unpacked to bfloat16. Each is compared with
-`--dtype f32`: the mean Kullback-Leibler divergence of its next-token distributions, how often the
-most likely token is the same, and its perplexity; and the bytes that weights take.
+A text of 2,000 tokens (this project's documentation) goes through the model as prompts do, 512
+tokens a step, and one token a step as answers do; with bfloat16 for many rows where the processor
+has AMX, with the kernels' int8 activations alone, and with weights unpacked to bfloat16. Each is
+compared with `--dtype f32` and keys and values in float32: the mean Kullback-Leibler divergence of
+its next-token distributions, how often the most likely token is the same, and its perplexity; and
+the bytes that weights take.
 """
 
 from __future__ import annotations
@@ -16,33 +17,46 @@ import datetime
 import os
 import platform
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
+from hearth.backends.contract.models import Dtype, KvType, ModelSettings, ModelSpec
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native.load import open_model
-from hearth.backends.native.text_attention import TextsAttention
+from hearth.backends.native.runner import NativeRunner
 from hearth.kernels.cpu.layouts import FORCE
 from hearth.kernels.cpu.library import cpu_library
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+PROMPT: Final = 512
+DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 
 
 def computed(
-    model: Path, text: str, tokens: int, dtype: Dtype | None
+    model: Path, text: str, tokens: int, step: int, dtype: Dtype | None = None
 ) -> tuple[Tensor, Tensor, int]:
-    """Log probabilities [tokens, vocabulary] float64, the tokens, and the bytes of weights."""
-    settings = ModelSettings(context=tokens, dtype=dtype, gpu_layers=0)
+    """Log probabilities [tokens, vocabulary] float64, the tokens, and the bytes of weights.
+
+    Args:
+        step: tokens that are computed at a time.
+    """
+    kv_type: KvType = "f32" if dtype == "f32" else "f16"
+    settings = ModelSettings(context=tokens, dtype=dtype, kv_type=kv_type, gpu_layers=0)
     loaded = open_model(ModelSpec(path=str(model), settings=settings))
-    ids = torch.tensor(loaded.tokenizer.encode(text, special=False, add_bos=False)[:tokens])
-    decoder = loaded.runner.decoder  # type: ignore[attr-defined]
-    torch.set_num_threads(loaded.info.batch_threads)
-    with torch.inference_mode():
-        attention = TextsAttention(decoder.config, [len(ids)])
-        found = decoder.logits(decoder(ids, torch.arange(len(ids)), attention))
-    loaded.runner.close()
-    return found.double().log_softmax(-1), ids, loaded.info.size_bytes
+    runner = loaded.runner
+    assert isinstance(runner, NativeRunner)
+    ids = loaded.tokenizer.encode(text, special=False, add_bos=False)[:tokens]
+    blocks = -(-len(ids) // runner.store.page)
+    runner.store.grow(0, blocks)
+    found = []
+    for start in range(0, len(ids), step):
+        some = tuple(ids[start : start + step])
+        row = Row(slot=0, start=start, tokens=some, outputs=len(some), handle=[range(blocks)])
+        logits = runner.step(StepPlan((row,))).logits[0]
+        found.append(torch.from_numpy(logits.copy()).double().log_softmax(-1))
+    runner.close()
+    return torch.cat(found), torch.tensor(ids), loaded.info.size_bytes
 
 
 def perplexity(found: Tensor, ids: Tensor) -> float:
@@ -58,20 +72,21 @@ def main() -> None:
     )
     asked = parser.parse_args()
     text = "".join(path.read_text(encoding="utf-8") for path in asked.text)
-    exact, ids, size = computed(asked.model, text, asked.tokens, "f32")
+    exact, ids, size = computed(asked.model, text, asked.tokens, PROMPT, "f32")
     print(f"{datetime.date.today()}, {platform.machine()}; {asked.model.name}; {len(ids)} tokens\n")
     print("| computed as | weights, MB | KL divergence | same first | perplexity |")
     print("|---|---:|---:|---:|---:|")
     print(f"| f32 | {size / 1e6:.0f} | 0 | 100 % | {perplexity(exact, ids):.2f} |")
-    cases: tuple[tuple[str, Dtype | None, str], ...] = (
-        ("int8 activations", None, "avx512"),
-        ("as by default", None, ""),
-        ("unpacked to bf16", "bf16", ""),
+    cases: tuple[tuple[str, Dtype | None, str, int], ...] = (
+        ("as by default, prompts", None, "", PROMPT),
+        ("as by default, token by token", None, "", 1),
+        ("int8 activations, prompts", None, "avx512", PROMPT),
+        ("unpacked to bf16, prompts", "bf16", "", PROMPT),
     )
-    for name, dtype, instructions in cases:
+    for name, dtype, instructions, step in cases:
         os.environ[FORCE] = instructions
         cpu_library.cache_clear()
-        found, _, size = computed(asked.model, text, asked.tokens, dtype)
+        found, _, size = computed(asked.model, text, asked.tokens, step, dtype)
         divergence = float((exact.exp() * (exact - found)).sum(-1).mean())
         same = 100 * float((found.argmax(-1) == exact.argmax(-1)).double().mean())
         print(

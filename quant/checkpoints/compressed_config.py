@@ -75,7 +75,7 @@ def compressed_tensors(fields: Fields) -> Checkpoint:
     if fields.section("kv_cache_scheme") is not None:
         notices.append(
             "The checkpoint has scales for keys and values in eight bits. They are not used: "
-            "--kv-type says how keys and values are kept."
+            "kv_type (--kv-type) says how keys and values are kept."
         )
     return Checkpoint(
         "+".join(dict.fromkeys(labels)),

@@ -25,11 +25,12 @@ def hearth(environ, *arguments, **options):
 
 
 def test_run_answers_and_says_why_it_is_slower(environ, guide_q8):
-    done = hearth(environ, "run", str(guide_q8), "How do I download a model?", "--temperature", "0")
+    command = ("run", "--backend", "llamacpp", str(guide_q8))
+    done = hearth(environ, *command, "How do I download a model?", "--temperature", "0")
     assert done.returncode == 0, done.stderr
     assert "hearth pull" in done.stdout
     assert "slower" in done.stderr and "hearth doctor" in done.stderr
-    again = hearth(environ, "run", str(guide_q8), "hi", "--json")
+    again = hearth(environ, *command, "hi", "--json")
     assert json.loads(again.stdout)["text"]
 
 

@@ -72,7 +72,7 @@ def test_a_file_is_read_again_only_when_it_changed_or_is_loaded_otherwise(
     monkeypatch.setattr(preflight, "check", lambda path: reads.append(path) or check(path))
     own = tmp_path / "own.gguf"
     own.write_bytes(path.read_bytes())
-    spec = ModelSpec(str(own))
+    spec = ModelSpec(str(own), backend="llamacpp")
     footprints = Footprints()
     first = footprints.of(spec)
     stays = replace(spec, settings=ModelSettings(keep_alive_s=-1.0, max_waiting=1))
