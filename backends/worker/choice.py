@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.errors import HearthError, UnsupportedModel
+from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedModel
 from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.worker.speeds import Speeds, kind_of
 from hearth.kernels.cpu.layouts import HALVES, LAYOUTS, Instructions, instructions
@@ -77,6 +77,7 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
         machine: by default this one.
 
     Raises:
+        ModelNotFound: there is no such file or folder.
         UnsupportedModel: what was asked for cannot run this kind of file; the hint says what can.
         HearthError: the file is corrupt.
     """
@@ -98,6 +99,10 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
             return Choice("llamacpp", "it is the faster one on Apple's processors")
         if is_cpu and machine.instructions not in FAST and not (speeds and speeds.all()):
             return Choice("llamacpp", f"nothing was measured here yet ({MEASURE})")
+    if not Path(spec.path).is_file():
+        raise ModelNotFound(
+            f"There is no file or folder {spec.path}.", "`hearth list` shows the models you have."
+        )
     header = preflight.check(spec.path)
     reason = not_native(header)
     if reason:

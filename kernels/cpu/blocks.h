@@ -41,6 +41,12 @@ INLINE void read_fifth_bits(uint8_t *codes, const uint8_t *bits) {
   for (int i = 0; i < 32; i++) codes[i] |= (bits[i / 8] >> i % 8 & 1) << 4;
 }
 
+/* 256 codes of two bits: 32 bytes hold four times 32 of them. */
+INLINE void read_crumbs(uint8_t *codes, const uint8_t *bytes) {
+  for (int run = 0; run < 8; run++)
+    for (int i = 0; i < 32; i++) codes[32 * run + i] = bytes[run / 4 * 32 + i] >> run % 4 * 2 & 3;
+}
+
 /* Eight scales and eight minima of six bits, in twelve bytes. */
 INLINE void read_six_bits(Block *block, const uint8_t *bytes) {
   for (int i = 0; i < 4; i++) {
@@ -79,7 +85,7 @@ INLINE void read_block(Kind kind, const uint8_t *from, Block *block) {
       break;
     case Q2_K:
       for (int i = 0; i < 16; i++) block->scales[i] = from[i] & 15, block->minima[i] = from[i] >> 4;
-      for (int i = 0; i < 256; i++) block->codes[i] = from[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+      read_crumbs(block->codes, from + 16);
       read_half(block->scale, from + 80), read_half(block->minimum, from + 82);
       break;
     case Q3_K:
@@ -87,26 +93,28 @@ INLINE void read_block(Kind kind, const uint8_t *from, Block *block) {
         const int low = from[96 + i % 8] >> i / 8 * 4 & 15, high = from[104 + i % 4] >> i / 4 * 2 & 3;
         block->scales[i] = (uint8_t)((low | high << 4) - 32);
       }
-      for (int i = 0; i < 256; i++) {
-        const int low = from[32 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
-        block->codes[i] = (uint8_t)(low | (from[i % 32] >> i / 32 & 1) << 2);
-      }
+      read_crumbs(block->codes, from + 32);
+      for (int run = 0; run < 8; run++)
+        for (int i = 0; i < 32; i++) block->codes[32 * run + i] |= (from[i] >> run & 1) << 2;
       read_half(block->scale, from + 108);
       break;
     case Q4_K: case Q5_K:
       read_half(block->scale, from), read_half(block->minimum, from + 2);
       read_six_bits(block, from + 4);
-      for (int i = 0; i < 256; i++) {
-        block->codes[i] = from[(kind == Q5_K ? 48 : 16) + i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
-        if (kind == Q5_K) block->codes[i] |= (from[16 + i % 32] >> i / 32 & 1) << 4;
+      for (int run = 0; run < 8; run++) {
+        const uint8_t *low = from + (kind == Q5_K ? 48 : 16) + run / 2 * 32, *high = from + 16;
+        uint8_t *codes = block->codes + 32 * run;
+        for (int i = 0; i < 32; i++) codes[i] = low[i] >> run % 2 * 4 & 15;
+        if (kind == Q5_K)
+          for (int i = 0; i < 32; i++) codes[i] |= (high[i] >> run & 1) << 4;
       }
       break;
     case Q6_K:
       for (int i = 0; i < 16; i++) block->scales[i] = from[192 + i];
-      for (int i = 0; i < 256; i++) {
-        const int low = from[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
-        const int high = from[128 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
-        block->codes[i] = (uint8_t)(low | high << 4);
+      for (int run = 0; run < 8; run++) {
+        const uint8_t *low = from + run / 4 * 64 + run % 2 * 32, *high = from + 128 + run / 4 * 32;
+        uint8_t *codes = block->codes + 32 * run;
+        for (int i = 0; i < 32; i++) codes[i] = (low[i] >> run % 4 / 2 * 4 & 15) | (high[i] >> run % 4 * 2 & 3) << 4;
       }
       read_half(block->scale, from + 208);
       break;

@@ -95,14 +95,27 @@ EXPORT int64_t hearth_packed_bytes(const Rows *from) {
   return tile_offset(kind, layout_of(kind, groups_of(from)), from->inputs, tiles_of(from->outputs));
 }
 
-INLINE void put_code(Layout about, uint8_t *run, int output, int input, uint8_t code) {
-  const int unit = input / UNIT, byte = byte_of(about, output, input % UNIT);
-  const int low = code & ((1 << about.low) - 1), high = code >> about.low;
-  if (about.low == 8) run[LINE * unit + byte] = code;
-  if (about.low == 4) run[LINE * (unit / 2) + byte] |= low << unit % 2 * 4;
-  if (about.low == 2) run[LINE * (unit / 4) + byte] |= low << unit % 4 * 2;
-  if (about.high == 1) run[LINE * about.low + byte] |= high << unit;
-  if (about.high == 2) run[LINE * (about.low + unit / 4) + byte] |= high << unit % 4 * 2;
+/* The 32 codes of a run of one output, four at a time: `run` is cleared. */
+INLINE void put_run(Layout about, uint8_t *run, int output, const uint8_t *codes) {
+  for (int unit = 0; unit < UNITS; unit++) {
+    const uint8_t *from = codes + UNIT * unit;
+    if (about.table == TABLE_E4M3) {
+      for (int input = 0; input < UNIT; input++) run[LINE * unit + byte_of(about, output, input)] = from[input];
+      continue;
+    }
+    const int per_line = 8 / about.low;
+    uint32_t four, line;
+    memcpy(&four, from, 4);
+    uint8_t *place = run + LINE * (unit / per_line) + UNIT * output;
+    memcpy(&line, place, 4);
+    line |= (four & 0x01010101u * ((1u << about.low) - 1)) << unit % per_line * about.low;
+    memcpy(place, &line, 4);
+    if (!about.high) continue;
+    place = run + LINE * (about.low + unit / (8 / about.high)) + UNIT * output;
+    memcpy(&line, place, 4);
+    line |= (four >> about.low & 0x01010101u * ((1u << about.high) - 1)) << unit % (8 / about.high) * about.high;
+    memcpy(place, &line, 4);
+  }
 }
 
 INLINE void put_scales(Layout about, uint8_t *head, int output, const Block *block) {
@@ -140,10 +153,8 @@ INLINE void pack_blocks(Kind kind, const Packing *job, int64_t begin, int64_t en
         Block block;
         read_block(kind, row + index * block_bytes(kind), &block);
         put_scales(about, heads + index * head_bytes(about), output, &block);
-        for (int input = 0; input < about.runs * RUN; input++) {
-          uint8_t *run = codes + (index * about.runs + input / RUN) * run_bytes(about);
-          put_code(about, run, output, input % RUN, block.codes[input]);
-        }
+        for (int run = 0; run < about.runs; run++)
+          put_run(about, codes + (index * about.runs + run) * run_bytes(about), output, block.codes + RUN * run);
       }
     }
   }
@@ -163,9 +174,11 @@ INLINE void pack_groups(Kind kind, const Packing *job, int64_t begin, int64_t en
         memcpy(head + size * output, from->scales + size * (index * groups + group), size);
         if (about.has_zeros) head[size * TILE + output] = from->zeros[index * groups + group];
       }
-      for (int64_t input = 0; input < from->inputs; input++) {
-        const uint8_t code = about.low == 8 ? row[input] : row[input / 2] >> input % 2 * 4 & 15;
-        put_code(about, codes + input / RUN * run_bytes(about), output, input % RUN, code);
+      for (int64_t run = 0; run < from->inputs / RUN; run++, row += RUN * about.low / 8) {
+        uint8_t of_run[RUN];
+        for (int input = 0; input < RUN; input++)
+          of_run[input] = about.low == 8 ? row[input] : row[input / 2] >> input % 2 * 4 & 15;
+        put_run(about, codes + run * run_bytes(about), output, of_run);
       }
     }
   }
