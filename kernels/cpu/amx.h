@@ -9,7 +9,7 @@ enum { WIDE = 2 * TILE };
 #if defined(__x86_64__) && defined(__linux__)
 #include "lanes_avx512.h"
 
-#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,f16c,fma")))
+#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,f16c,fma")))
 
 /* Eight tiles of 16 rows of 64 bytes. */
 AMX static inline void use_tiles(void) {
@@ -19,13 +19,12 @@ AMX static inline void use_tiles(void) {
   __asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
 
-/* Rounded to even; NaN, whose bits would overflow, stays NaN. */
+/* Rounded to even. Every processor with AMX's bfloat16 has this instruction. */
 AMX static inline __m256i to_bf16(__m512 numbers) {
-  __m512i bits = _mm512_castps_si512(numbers);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  bits = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  bits = _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(numbers, numbers, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc00000));
-  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16));
+  const __m256bh halves = _mm512_cvtneps_pbh(numbers);
+  __m256i bits;
+  __builtin_memcpy(&bits, &halves, sizeof bits);
+  return bits;
 }
 
 #endif
