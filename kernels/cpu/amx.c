@@ -38,38 +38,6 @@ AMX void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin
     }
 }
 
-/* 32 rows of x by 32 outputs over `runs` runs: added to sums, or the first of them. */
-AMX static void add_products(const uint16_t *x, int64_t x_runs, int64_t runs, const uint32_t *weights, int is_first,
-                             float *sums, int64_t stride) {
-  const uint16_t *lower = x + x_runs * TILE * RUN;
-  if (is_first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, sums, stride * sizeof(float));
-    _tile_loadd(1, sums + TILE, stride * sizeof(float));
-    _tile_loadd(2, sums + TILE * stride, stride * sizeof(float));
-    _tile_loadd(3, sums + TILE * stride + TILE, stride * sizeof(float));
-  }
-  for (int64_t run = 0; run < runs; run++) {
-    const uint32_t *both = weights + run * 2 * TILE * TILE;
-    _tile_loadd(4, x + run * TILE * RUN, LINE);
-    _tile_loadd(5, lower + run * TILE * RUN, LINE);
-    _tile_loadd(6, both, LINE);
-    _tile_loadd(7, both + TILE * TILE, LINE);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, sums, stride * sizeof(float));
-  _tile_stored(1, sums + TILE, stride * sizeof(float));
-  _tile_stored(2, sums + TILE * stride, stride * sizeof(float));
-  _tile_stored(3, sums + TILE * stride + TILE, stride * sizeof(float));
-}
-
 /* `WIDE` outputs of `runs` runs from `start` on, as tiles of AMX. */
 static void unpack(const AmxProduct *job, int64_t tile, int64_t start, int64_t runs, uint32_t *weights) {
   for (int64_t run = 0; run < runs; run++)
@@ -98,7 +66,8 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
           float *y = job->y + row * job->stride + 2 * pair * TILE, *edge = NULL;
           if (columns < WIDE) edge = edges + (pairs + (row - top) / WIDE) * WIDE * WIDE;
           else if (row + WIDE > job->rows) edge = edges + pair * WIDE * WIDE;
-          add_products(x, runs, count, weights, start == 0, edge ? edge : y, edge ? WIDE : job->stride);
+          add_tiles(x, runs * TILE * RUN, weights, 2 * TILE * TILE, count, start == 0, edge ? edge : y,
+                    edge ? WIDE : job->stride);
           if (edge && start + count == runs)
             for (int64_t one = 0; one < WIDE && row + one < job->rows; one++)
               memcpy(y + one * job->stride, edge + one * WIDE, sizeof(float) * columns);

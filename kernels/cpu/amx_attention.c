@@ -91,36 +91,6 @@ AMX static void arrange_keys(int64_t begin, int64_t end, void *context) {
   }
 }
 
-/* 32 rows by 32 columns over `depth` tiles of each: added to sums, or the first of them. */
-AMX static void add_tiles(const uint16_t *rows, int64_t lower, const uint32_t *columns, int64_t step, int64_t depth,
-                          int is_first, float *sums, int64_t stride) {
-  if (is_first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, sums, stride * sizeof(float));
-    _tile_loadd(1, sums + TILE, stride * sizeof(float));
-    _tile_loadd(2, sums + TILE * stride, stride * sizeof(float));
-    _tile_loadd(3, sums + TILE * stride + TILE, stride * sizeof(float));
-  }
-  for (int64_t at = 0; at < depth; at++, columns += step) {
-    _tile_loadd(4, rows + at * TILE * RUN, LINE);
-    _tile_loadd(5, rows + lower + at * TILE * RUN, LINE);
-    _tile_loadd(6, columns, LINE);
-    _tile_loadd(7, columns + TILE * TILE, LINE);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-  }
-  _tile_stored(0, sums, stride * sizeof(float));
-  _tile_stored(1, sums + TILE, stride * sizeof(float));
-  _tile_stored(2, sums + TILE * stride, stride * sizeof(float));
-  _tile_stored(3, sums + TILE * stride + TILE, stride * sizeof(float));
-}
-
 /* Scores [TOGETHER] of a row to weights, of the keys `low` to `high` - 1: its new peak, and what its sums are worth. */
 AMX static float weigh(const Heads *about, float *scores, int64_t low, int64_t high, int64_t keys, uint16_t *weights,
                        float *peak, float *total) {

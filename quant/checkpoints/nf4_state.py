@@ -29,9 +29,9 @@ def parse_state(content: bytes) -> Nf4State:
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError("is no JSON") from error
+        raise ValueError("is not JSON") from error
     if not isinstance(values, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if values.get("quant_type") != "nf4":
         raise ValueError(f"says quant_type {str(values.get('quant_type'))[:40]!r}, must be 'nf4'")
     shape = values.get("shape")
