@@ -58,11 +58,12 @@ class CpuLibrary:
 
     Args:
         path: of the built library.
+        wanted: a set of instructions; by default the best one.
 
     Raises:
         OSError: it cannot be loaded.
         AttributeError: it, or torch, lacks a function.
-        ValueError: it was built from other sources, or `instructions` are not there.
+        ValueError: it was built from other sources, or this processor lacks what is wanted.
     """
 
     def __init__(self, path: Path, wanted: Instructions | None = None) -> None:
