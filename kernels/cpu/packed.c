@@ -15,7 +15,7 @@ typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range 
 
 enum { PLAIN, AVX2, AVX512, WITH_AMX };
 /* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
-enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_ROWS = 24, WIDE_AMX_ROWS = 8 };
+enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8 };
 
 /* Rows as files have them: GGUF's blocks, codes in groups, or numbers of half precision. */
 typedef struct {
@@ -228,6 +228,7 @@ typedef struct {
   float *y;
   int is_wide;
   uint16_t *arranged; /* for AMX */
+  int by_amx_dot;
   int32_t fault;
 } Product;
 
@@ -268,7 +269,12 @@ static void multiply_many(int64_t begin, int64_t end, void *context) {
 
 /* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
 static void multiply(int64_t begin, int64_t end, void *context) {
-  const Product *job = context;
+  Product *job = context;
+  uint8_t *room = NULL;
+  if (job->by_amx_dot && !(room = malloc(TILE * job->inputs + LINE))) {
+    job->fault = NO_MEMORY;
+    return;
+  }
   for (int64_t row = 0; row < job->rows; row += BLOCK_ROWS) {
     const int64_t last = row + BLOCK_ROWS < job->rows ? row + BLOCK_ROWS : job->rows;
     int64_t first = 0, column = 0;
@@ -276,6 +282,9 @@ static void multiply(int64_t begin, int64_t end, void *context) {
       const Part *part = job->parts + index;
       const int64_t tiles = tiles_of(part->outputs);
       const int64_t from = begin > first ? begin - first : 0, to = end - first < tiles ? end - first : tiles;
+      AmxDot by_amx = NULL;
+      if (room && from < to && is_integer((Kind)part->kind))
+        by_amx = amx_begin_dot((Kind)part->kind, part->packed, (int)job->quantized.together);
       for (int64_t tile = from; tile < to; tile++) {
         const int64_t left = part->outputs - tile * TILE;
         const int count = left < TILE ? (int)left : TILE;
@@ -283,6 +292,8 @@ static void multiply(int64_t begin, int64_t end, void *context) {
         if (job->is_wide || !is_integer((Kind)part->kind))
           job->tiles.wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
                                        last - row, y, job->outputs);
+        else if (by_amx)
+          by_amx(part->packed, tile, count, &job->quantized, row, last, line_of(room), y, job->outputs);
         else
           job->tiles.dot[part->kind](part->packed, tile, count, &job->quantized, row, last, y, job->outputs);
       }
@@ -290,6 +301,8 @@ static void multiply(int64_t begin, int64_t end, void *context) {
       column += part->outputs;
     }
   }
+  if (room) amx_end_dot();
+  free(room);
 }
 
 /* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
@@ -305,7 +318,7 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
 int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
                        int32_t is_wide) {
   Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs, .together = rows < TILE ? rows : TILE}, y,
-                 is_wide, NULL, OK};
+                 is_wide, NULL, 0, OK};
   int64_t tiles = 0, pairs = 0;
   int is_quantized = 0;
   if (!job.tiles.quantize) return NO_INSTRUCTIONS;
@@ -330,10 +343,13 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
     return job.fault;
   }
   if (is_quantized) {
+    job.by_amx_dot = with.has_amx && rows >= AMX_DOT_ROWS;
+    if (job.by_amx_dot) job.quantized.together = rows <= 8 ? 8 : TILE;
     const int64_t together = job.quantized.together, padded = (rows + together - 1) / together * together;
     const int64_t runs = padded * (inputs / RUN);
     room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
     if (!room) return NO_MEMORY;
+    if (padded > rows) memset(room, 0, (size_t)(runs * (RUN + 5 * sizeof(float))));
     float *about = (float *)(room + runs * RUN);
     job.quantized = (Quantized){inputs, together, (int8_t *)room, about, about + runs,
                                 {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
@@ -341,7 +357,7 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
   }
   in_parallel(tiles, 4, multiply, &job);
   free(room);
-  return OK;
+  return job.fault;
 }
 
 /* ---- rows as plain numbers */

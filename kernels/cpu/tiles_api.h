@@ -100,6 +100,17 @@ int amx_is_here(void);
 /* Rows `begin` to `end` of x[rows, inputs] in the order of `AmxProduct`; those beyond `rows` are zero. */
 void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin, int64_t end, uint16_t *out);
 
+/* As `DotTile`, by AMX, with room for a tile's codes as bytes: 16 for each input, at a multiple of 64. Rows that are together
+ * are 8 or 16, and filled up.
+ */
+typedef void (*AmxDot)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t end,
+                       uint8_t *codes, float *y, int64_t stride);
+/* The function for a matrix whose codes are integers, and so many rows together, for this thread until the next call or
+ * `amx_end_dot`.
+ */
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows);
+void amx_end_dot(void);
+
 extern const Tiles tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)
 extern const Tiles tiles_avx2, tiles_avx512;

@@ -1,0 +1,113 @@
+/* Products of codes with int8 activations by AMX, for some rows: the same sums as those of `dot_rows` in tiles.h, which are
+ * exact, with scales applied in the same order. So a row's result has the same bits either way.
+ */
+#include "amx.h"
+
+#if defined(AMX)
+#include "codes.h"
+
+#define AMX_DOT __attribute__((target("amx-tile,amx-int8,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,f16c,fma")))
+
+/* How many runs later the next thing is done with a run. Sums are in the tiles 0 to 3; then come activations, and codes. */
+enum { LATER = 4 };
+#define ROWS 4
+#define CODES 5
+
+/* For 8 or 16 rows, and `group` inputs at a time: a run, or half of one. */
+AMX_DOT static void use_dot_tiles(int rows, int group) {
+  struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
+  for (int tile = 0; tile < LATER; tile++) config.bytes[tile] = LINE, config.rows[tile] = (uint8_t)rows;
+  config.bytes[ROWS] = (uint16_t)group, config.rows[ROWS] = (uint8_t)rows;
+  config.bytes[CODES] = LINE, config.rows[CODES] = (uint8_t)(group / UNIT);
+  __asm__ volatile("ldtilecfg %0" : : "m"(config)); /* See use_tiles. */
+}
+
+/* `rows` rows, 8 or 16, of which the first one is at `start` in `x`, with a tile: out[rows, 16]. Codes of a run become bytes
+ * in `codes`, where they are not there yet; `LATER` they are multiplied, and as much later scales are applied to the sums:
+ * what is written takes some time until tiles can be loaded from there, and the other way round.
+ */
+AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, const int rows, Tile tile, const Quantized *x,
+                                                                   int64_t start, uint8_t *codes, int is_there, float *out) {
+  const int lane = 0, group = tile.about.group, parts = RUN / group;
+  const int64_t runs = x->inputs / RUN;
+  int32_t sums[2 * LATER][2][16 * TILE] __attribute__((aligned(LINE)));
+  VF total[16];
+  EACH_ROW total[m] = SET_F(0.0f);
+  int64_t index = 0, next = tile.about.runs; /* the block of the run whose scales are applied, and where the next one begins */
+  for (int64_t at = 0; at < runs + 2 * LATER; at++) {
+    int64_t run = at - LATER;
+    if (run >= 0 && run < runs) {
+      const int8_t *numbers = x->numbers + (start + run * x->together) * RUN;
+      const uint8_t *bytes = codes + run * RUN * TILE;
+#define MULTIPLY(sum)                                               \
+  case sum:                                                         \
+    UNROLL for (int part = 0; part < parts; part++) {               \
+      _tile_zero(sum);                                              \
+      _tile_loadd(ROWS, numbers + part * group, RUN);               \
+      _tile_loadd(CODES, bytes + part * group * TILE, LINE);        \
+      _tile_dpbsud(sum, ROWS, CODES);                               \
+      _tile_stored(sum, sums[run % (2 * LATER)][part], LINE);       \
+    }                                                               \
+    break;
+      switch (run % LATER) { MULTIPLY(0) MULTIPLY(1) MULTIPLY(2) MULTIPLY(3) }
+#undef MULTIPLY
+    }
+    if (at < runs) {
+      look_ahead(tile.codes + at * run_bytes(tile.about), run_bytes(tile.about));
+      if (!is_there)
+        UNROLL for (int unit = 0; unit < UNITS; unit++)
+          _mm512_store_si512(codes + at * RUN * TILE + unit * LINE, unpacked(tile, at, lane, unit));
+    }
+    if ((run = at - 2 * LATER) < 0) continue;
+    if (run == next) index++, next += tile.about.runs;
+    Scales block = scales_of(kind, tile, lane, index, 0, runs);
+    block.run = run;
+    const int64_t place = start + run * x->together;
+    EACH_PART {
+      const Scales of = part_of(kind, tile.about, block, part);
+      const int32_t *found = sums[run % (2 * LATER)][part];
+      EACH_ROW total[m] = added(kind, tile.about, total[m], TO_F(LOAD(found + m * TILE)), of, x, place + m, part);
+    }
+  }
+  EACH_ROW STORE_F(out + m * TILE, total[m]);
+}
+
+/* See `AmxDot`. */
+AMX_DOT static inline __attribute__((always_inline)) void amx_dot_tile(Kind kind, const uint8_t *packed, int64_t tile, int count,
+                                                                       const Quantized *x, int64_t row, int64_t end,
+                                                                       uint8_t *codes, float *y, int64_t stride) {
+  float found[16 * TILE];
+  const Tile at = tile_at(kind, packed, x->inputs, tile);
+  for (int is_there = 0; row < end; is_there = 1) {
+    const int64_t start = place_of(x, row, 0);
+    if (x->together == 8) amx_rows(kind, 8, at, x, start, codes, is_there, found);
+    else amx_rows(kind, 16, at, x, start, codes, is_there, found);
+    for (int64_t m = 0; m < x->together && row < end; m++, row++, y += stride) __builtin_memcpy(y, found + m * TILE, sizeof(float) * count);
+  }
+}
+
+#define DOT_OF(kind)                                                                                                       \
+  AMX_DOT static void dot_##kind(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t end, \
+                                 uint8_t *codes, float *y, int64_t stride) {                                               \
+    amx_dot_tile(kind, packed, tile, count, x, row, end, codes, y, stride);                                                \
+  }
+EACH_INTEGER_KIND(DOT_OF)
+#define ENTRY(kind) [kind] = dot_##kind,
+static const AmxDot dots[KINDS] = {EACH_INTEGER_KIND(ENTRY)};
+
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows) {
+  use_dot_tiles(rows, layout_at(kind, packed).group);
+  return dots[kind];
+}
+
+AMX_DOT void amx_end_dot(void) { _tile_release(); }
+
+#else
+
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows) {
+  (void)kind, (void)packed, (void)rows;
+  return 0;
+}
+void amx_end_dot(void) {}
+
+#endif
