@@ -221,35 +221,18 @@ class LlamaRunner:
         return StepResult(logits)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.embed` for more; it has a context beside the sequences'
-        own.
-
-        Raises:
-            UnsupportedParameter: this model has no such pooling.
-            PromptTooLong: a text is longer than can be embedded.
-            DoesNotFit: there is no memory for that context.
-        """
+        """See `Embedder.embed`, which has a context beside the sequences' own."""
         return self._text_context().embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.rank` for more.
-
-        Raises:
-            UnsupportedParameter: this model is no reranker.
-            PromptTooLong: a text is longer than can be ranked.
-            DoesNotFit: there is no memory for that context.
-        """
+        """See `Embedder.rank`; raises `UnsupportedParameter` too, where this is no reranker."""
         self._check_ranks()
         return self._text_context().rank(texts)
 
     def begin_text(
         self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> LlamaSlicedText:
-        """See the protocol, and `Embedder.begin` for more.
-
-        Raises:
-            UnsupportedParameter, PromptTooLong, DoesNotFit: as `embed` and `rank`.
-        """
+        """See `Embedder.begin`, and `rank`."""
         if pooling is None:
             self._check_ranks()
         return self._text_context().begin(text, pooling, ready)
