@@ -76,7 +76,6 @@ class LlamaBackground:
         return (cells + tokens + held) * plan.kv_bytes_per_token + scratch
 
     def room_for(self, tokens: int, held: int) -> bool:
-        """See the protocol."""
         if self.is_busy or self.threads < 1:
             return False
         return self._bytes_of(tokens, held) <= min(available_bytes(), self.store.budget_left_bytes)
@@ -138,11 +137,9 @@ class LlamaBackgroundPrompt:
         self._thread.start()
 
     def result(self) -> LlamaState | None:
-        """See the protocol."""
         return self._state
 
     def hurry(self, *, alone: bool) -> None:
-        """See the protocol."""
         self._is_alone = alone
 
     def cancel(self) -> None:

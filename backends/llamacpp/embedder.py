@@ -525,14 +525,12 @@ class LlamaSlicedText:
         self.is_ready = True
 
     def slice_tokens(self, tokens: int) -> int:
-        """See the protocol."""
         if self.context is None:
             return tokens  # `compute` says why there are none.
         most = min(self.context.batch_tokens, len(self._text) - self._start)
         return min(self._size(tokens, self._start), most)
 
     def compute(self, tokens: int) -> Vectors | None:
-        """See the protocol."""
         if self._error is not None:
             raise self._error
         if self.context is None or self.is_closed:
@@ -555,7 +553,6 @@ class LlamaSlicedText:
         return found
 
     def close(self) -> None:
-        """See the protocol."""
         if not self.is_closed:
             self.is_closed = True
             self._leave(self._free)

@@ -85,7 +85,6 @@ class EncoderRunner:
 
     @property
     def beside_bytes(self) -> int:
-        """See the protocol."""
         return self._embedder.nbytes
 
     @property
@@ -98,7 +97,6 @@ class EncoderRunner:
         raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
 
     def interrupt(self, wanted: bool) -> None:
-        """See the protocol."""
         self._interrupt.set(wanted)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:

@@ -167,7 +167,6 @@ class LlamaRunner:
 
     @property
     def beside_bytes(self) -> int:
-        """See the protocol."""
         texts = 0 if self._embedder is None else self._embedder.nbytes
         return texts + (0 if self._background is None else self._background.nbytes)
 
