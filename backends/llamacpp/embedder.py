@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.checks import check_token_ids
 from hearth.backends.contract.models import MAX_THREADS
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
@@ -350,12 +351,7 @@ class Embedder:
     def _check(self, index: int, text: Sequence[int]) -> None:
         if len(text) == 0:
             raise InvalidParameter("input", f"Text {index} has no tokens.", "Leave it out.")
-        size = self._model.facts.vocab_size
-        for token in (min(text), max(text)):
-            if not 0 <= token < size:
-                raise InvalidParameter(
-                    "token_ids", f"Token {token} is not in the vocabulary of {size:,}."
-                )
+        check_token_ids("token_ids", text, self._model.facts.vocab_size)
 
     def _check_length(self, longest: int) -> None:
         limit = _longest_text(self._model, self._plan)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.checks import check_token_ids
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
@@ -298,17 +299,12 @@ class LlamaRunner:
         """Write the batch; how many logits it asks for."""
         try:
             count = self._batch.fill(rows)
-            lowest, highest = self._batch.lowest_and_highest_token()
         except OverflowError as error:
             raise InvalidParameter(
                 "token_ids", f"A token id is no 32-bit number: {error}"
             ) from error
-        for token in (lowest, highest):
-            if not 0 <= token < self._info.vocab_size:
-                raise InvalidParameter(
-                    "token_ids",
-                    f"Token {token} is not in the vocabulary of {self._info.vocab_size:,}.",
-                )
+        ends = self._batch.lowest_and_highest_token()
+        check_token_ids("token_ids", ends, self._info.vocab_size)
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
