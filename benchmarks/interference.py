@@ -32,7 +32,7 @@ import numpy as np
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
@@ -142,10 +142,10 @@ class Sessions:
         self.engine.submit(session)
         return session
 
-    def embed(self, text_tokens: int) -> Embedding:
+    def embed(self, text_tokens: int) -> TextJob:
         """Submit a text to embed."""
         self._count += 1
-        job = Embedding(self._count, [self._random(text_tokens)], "mean", lambda event: None)
+        job = TextJob(self._count, [self._random(text_tokens)], "mean", lambda event: None)
         self.engine.submit(job)
         return job
 

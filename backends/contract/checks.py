@@ -6,6 +6,7 @@ Types are not checked one by one: what comes in a frame has those that the contr
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Collection, Sequence, Sized
@@ -182,12 +183,25 @@ def check_text(param: str, text: str, most_bytes: int | None = None) -> bytes:
     except UnicodeEncodeError as error:
         raise InvalidParameter(
             param,
-            f"{param} is not valid Unicode: a lone surrogate stands at character {error.start}.",
+            f"{param} is not valid Unicode: a lone surrogate (U+{ord(text[error.start]):04X})"
+            f" stands at character {error.start}.",
             "Send text that can be written as UTF-8.",
         ) from error
     if most_bytes is not None:
         check_size(param, len(encoded), most_bytes)
     return encoded
+
+
+def json_text(param: str, value: Any) -> str:
+    """`value` as JSON; raises `InvalidParameter` if it cannot be written so."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter(
+            param,
+            f"{param} cannot be written as JSON: {error}.",
+            "Use objects, lists, texts, finite numbers, true, false and null.",
+        ) from error
 
 
 def check_not_empty(param: str, given: Sized) -> None:

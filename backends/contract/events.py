@@ -82,7 +82,7 @@ class Token:
     channel: Channel = "content"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, like `Token`.
 class ToolCallPart:
     """A piece of a tool call: the first one has `id` and `name`, and the `arguments` of all its
     pieces, joined, are a JSON text.
@@ -97,6 +97,10 @@ class ToolCallPart:
     """The tokens since the last event."""
     index: int = 0
     """Which choice, with `Request.n` over 1."""
+
+
+Part = Token | ToolCallPart
+"""Of an answer; parsers of output give them without tokens and choice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,23 +66,40 @@ class RequestStats:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineStats:
-    """What an engine does now, and has done since it was loaded. Tokens of memory count once,
-    however many sequences share them.
-    """
+class CacheStats:
+    """What the key-value memory holds; tokens count once, however many sequences share them."""
 
-    running: int
-    waiting: int
-    pool_tokens: int
-    """Most tokens that the key-value memory may hold."""
-    allocated_tokens: int
-    """What it has memory for now."""
-    live_tokens: int
+    allocated_tokens: int = 0
+    """What there is memory for now."""
+    live_tokens: int = 0
     """Held by running sequences."""
-    kept_tokens: int
+    kept_tokens: int = 0
     """Held by nobody who runs, to be found again as prefixes."""
-    kept_prefixes: int
-    kv_bytes_per_token: int
+    kept_prefixes: int = 0
+    pinned_tokens: int = 0
+    """Held by prefixes that must stay for a while (`Message.keep_s`), whether or not others hold
+    them.
+    """
+    offloaded_tokens: int = 0
+    """Of prefixes that are kept in plain memory, where they do not slow down those who run."""
+    offloaded_prefixes: int = 0
+    window_bytes: int = 0
+    """What layers that see a window only take of memory now."""
+    state_bytes: int = 0
+    """What recurrent states take, of running sequences and kept prefixes."""
+    offloaded_bytes: int = 0
+    """What prefixes in plain memory take."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats(CacheStats):
+    """What an engine does now, and has done since it was loaded."""
+
+    running: int = 0
+    waiting: int = 0
+    pool_tokens: int = 0
+    """Most tokens that the key-value memory may hold."""
+    kv_bytes_per_token: int = 0
     """In all layers that see everything; others are in `window_bytes`."""
     computed_tokens: int = 0
     """Prompt and generated tokens that went through the model."""
@@ -93,22 +110,10 @@ class EngineStats:
     rows: int = 0
     """Sequences that had a part in a step, over all steps: `rows / steps` ran together."""
     preemptions: int = 0
-    pinned_tokens: int = 0
-    """Of those kept: those that must stay for a while (`Message.keep_s`)."""
-    offloaded_tokens: int = 0
-    """Of prefixes that are kept outside the key-value memory, where they do not slow down those who
-    run."""
-    offloaded_prefixes: int = 0
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
-    window_bytes: int = 0
-    """What layers that see a window only take of memory now."""
     window_pool_bytes: int = 0
-    """What they take at most."""
-    state_bytes: int = 0
-    """What recurrent states take, of running sequences and kept prefixes."""
-    offloaded_bytes: int = 0
-    """What prefixes take that are kept outside the key-value memory."""
+    """What layers that see a window only take at most."""
     beside_bytes: int = 0
     """What other contexts have for keys and values: of a prompt that is computed in the background,
     and of texts to embed or rank."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +13,26 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Runner, SlicedText
 from hearth.backends.errors import to_info
 
-Answer = Callable[[Embeddings | Finished | Failed], None]
-RankAnswer = Callable[[Ranks | Finished | Failed], None]
+Emit = Callable[[Embeddings | Ranks | Finished | Failed], None]
 
 
-class TextJob(ABC):
+class TextJob:
     """Texts that are computed beside the sequences, without a place in their memory.
 
     Args:
-        texts: token ids of each text; at least one text, and none empty.
-        emit: gets exactly one of the answer, `Failed` and `Finished("cancelled")`.
+        texts: token ids of each text; at least one text, and none empty. To be ranked: of the query
+            and a text, together as the model wants them.
+        pooling: of vectors; None: the texts are ranked.
+        emit: gets exactly one of the answer (`Embeddings`, or `Ranks`), `Failed` and
+            `Finished("cancelled")`.
     """
 
     def __init__(
         self,
         ident: int,
         texts: list[list[int]],
-        emit: Callable[[Any], None],
+        pooling: Pooling | None,
+        emit: Emit,
         *,
         priority: int = 0,
         session: str = "",
@@ -41,6 +42,9 @@ class TextJob(ABC):
         self.session = session
         self.done = False
         self._texts = texts
+        self.pooling = pooling
+        self._computed: list[NDArray[np.float32]] = []
+        """Of the first texts: a vector, or a rank."""
         self._tokens = sum(map(len, texts))
         self._computed_tokens = 0
         self._sliced: SlicedText | None = None
@@ -60,13 +64,13 @@ class TextJob(ABC):
 
     def exceeds(self, tokens: int) -> bool:
         """Whether the next text has more than `tokens` tokens."""
-        return len(self._texts[self._computed()]) > tokens
+        return len(self._texts[len(self._computed)]) > tokens
 
     def next_texts(self, tokens: int) -> list[list[int]]:
         """The next texts that together have at most so many tokens; always at least one."""
         chosen: list[list[int]] = []
         room = tokens
-        for text in self._texts[self._computed() :]:
+        for text in self._texts[len(self._computed) :]:
             room -= len(text)
             if chosen and room < 0:
                 break
@@ -86,18 +90,22 @@ class TextJob(ABC):
         """
         if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
             self._sliced_tokens = 0
-            self._sliced = self._begin(runner, self._texts[self._computed()], ready)
+            text = self._texts[len(self._computed)]
+            self._sliced = runner.begin_text(text, self.pooling, ready)
             if not self._sliced.is_ready:
                 return 0
         if self._sliced is not None:
             computed = self._compute_slice(self._sliced, tokens)
         else:
             texts = self.next_texts(tokens)
-            self._take(self._whole(runner, texts))
+            if self.pooling is None:
+                self._computed.extend(runner.rank(texts))
+            else:
+                self._computed.extend(runner.embed(texts, self.pooling))
             computed = sum(map(len, texts))
             self._computed_tokens += computed
-        if self._computed() == len(self._texts):
-            self._end(self._answer(self._tokens))
+        if len(self._computed) == len(self._texts):
+            self._end(self._answer())
         return computed
 
     def stats(self) -> RequestStats:
@@ -117,13 +125,13 @@ class TextJob(ABC):
         self._end(Failed(to_info(error)))
 
     def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
-        text = self._texts[self._computed()]
+        text = self._texts[len(self._computed)]
         count = sliced.slice_tokens(tokens)
         found = sliced.compute(count)
         self._sliced_tokens += count
         if found is not None:
             self._close_text()
-            self._take(found)
+            self._computed.extend(found)
             self._computed_tokens += len(text)
         return count
 
@@ -132,97 +140,14 @@ class TextJob(ABC):
         if sliced is not None:
             sliced.close()
 
-    @abstractmethod
-    def _computed(self) -> int:
-        """How many texts are done."""
-
-    @abstractmethod
-    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
-        """What comes of each of `texts`, computed in one call."""
-
-    @abstractmethod
-    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
-        """The same for one text, computed slice by slice."""
-
-    @abstractmethod
-    def _take(self, found: NDArray[np.float32]) -> None:
-        """Note what came of the next texts."""
-
-    @abstractmethod
-    def _answer(self, prompt_tokens: int) -> Embeddings | Ranks:
-        """What all of them came to."""
+    def _answer(self) -> Embeddings | Ranks:
+        if self.pooling is None:
+            return Ranks(tuple(map(float, self._computed)), self._tokens)
+        vectors = tuple(tuple(map(float, vector)) for vector in self._computed)
+        return Embeddings(vectors, self._tokens)
 
     def _end(self, answer: Embeddings | Ranks | Finished | Failed) -> None:
         self._close_text()
         if not self.done:
             self.done = True
             self._emit(answer)
-
-
-class Embedding(TextJob):
-    """One call for vectors, answered by `Embeddings`."""
-
-    def __init__(
-        self,
-        ident: int,
-        texts: list[list[int]],
-        pooling: Pooling,
-        emit: Answer,
-        *,
-        priority: int = 0,
-        session: str = "",
-    ) -> None:
-        super().__init__(ident, texts, emit, priority=priority, session=session)
-        self.pooling = pooling
-        self._vectors: list[tuple[float, ...]] = []
-
-    def _computed(self) -> int:
-        return len(self._vectors)
-
-    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
-        return runner.embed(texts, self.pooling)
-
-    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
-        return runner.begin_text(text, self.pooling, ready)
-
-    def _take(self, found: NDArray[np.float32]) -> None:
-        self._vectors += [tuple(map(float, vector)) for vector in found]
-
-    def _answer(self, prompt_tokens: int) -> Embeddings:
-        return Embeddings(tuple(self._vectors), prompt_tokens)
-
-
-class Ranking(TextJob):
-    """One call for how well texts answer a query, answered by `Ranks`.
-
-    Args:
-        pairs: token ids of the query and a text, together as the model wants them.
-        emit: gets exactly one of `Ranks`, `Failed` and `Finished("cancelled")`.
-    """
-
-    def __init__(
-        self,
-        ident: int,
-        pairs: list[list[int]],
-        emit: RankAnswer,
-        *,
-        priority: int = 0,
-        session: str = "",
-    ) -> None:
-        super().__init__(ident, pairs, emit, priority=priority, session=session)
-        self._scores: list[float] = []
-
-    def _computed(self) -> int:
-        return len(self._scores)
-
-    def _whole(self, runner: Runner, texts: list[list[int]]) -> NDArray[np.float32]:
-        return runner.rank(texts)
-
-    def _begin(self, runner: Runner, text: list[int], ready: Callable[[], None]) -> SlicedText:
-        return runner.begin_text(text, None, ready)
-
-    def _take(self, found: NDArray[np.float32]) -> None:
-        self._scores += map(float, found)
-
-    def _answer(self, prompt_tokens: int) -> Ranks:
-        return Ranks(tuple(self._scores), prompt_tokens)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -400,15 +400,11 @@ class Engine:
 
     def _count(self) -> EngineStats:
         info = self._runner.info
-        cache = self.kv.stats()
         return EngineStats(
+            **asdict(self.kv.stats()),
             running=self._scheduler.running,
             waiting=self._waiting,
             pool_tokens=info.pool_tokens,
-            allocated_tokens=cache.allocated_tokens,
-            live_tokens=cache.live_tokens,
-            kept_tokens=cache.kept_tokens,
-            kept_prefixes=cache.kept_prefixes,
             kv_bytes_per_token=info.kv_bytes_per_token,
             computed_tokens=self._computed + self._background.computed_tokens,
             cached_tokens=self._scheduler.found_tokens,
@@ -416,14 +412,8 @@ class Engine:
             steps=self._steps,
             rows=self._rows,
             preemptions=self._scheduler.preemptions,
-            pinned_tokens=cache.pinned_tokens,
-            offloaded_tokens=cache.offloaded_tokens,
-            offloaded_prefixes=cache.offloaded_prefixes,
             requests=self._requests(),
-            window_bytes=cache.window_bytes,
             window_pool_bytes=info.window_pool_bytes,
-            state_bytes=cache.state_bytes,
-            offloaded_bytes=cache.offloaded_bytes,
             beside_bytes=self._runner.beside_bytes,
         )
 

@@ -15,7 +15,6 @@ from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.errors import to_info
 from hearth.backends.text.output.parser import OutputParser
-from hearth.backends.text.output.parts import CallPart, Part
 from hearth.backends.text.stops import StopMatcher
 
 
@@ -234,7 +233,7 @@ class Generation(Sequence):
                 self.stop_string = matched
         if self._parser is None:
             if text or (flush and self._held_ids):
-                self._emit_text(text)
+                self._emit_part(events.Token(text))
             return
         parts = self._parser.push(text) if text else []
         if flush:
@@ -242,7 +241,7 @@ class Generation(Sequence):
         for part in parts:
             self._emit_part(part)
         if flush and self._held_ids:
-            self._emit_text("")
+            self._emit_part(events.Token(""))
 
     def _included(self, stop: str) -> str:
         """What of the stop string is part of the text."""
@@ -252,22 +251,12 @@ class Generation(Sequence):
         """What of `text` can be shown, and the stop string that ends it."""
         return self._stops.push(text, may_match=self.new_tokens >= self.limits.min_tokens)
 
-    def _emit_part(self, part: Part) -> None:
-        if isinstance(part, CallPart):
-            ids = tuple(self._held_ids)
-            self._held_ids.clear()
-            self._held_logprobs.clear()
-            self._emit(
-                events.ToolCallPart(
-                    part.position, part.id, part.name, part.arguments, ids, self.index
-                )
-            )
-        else:
-            self._emit_text(part.text, part.channel)
-
-    def _emit_text(self, text: str, channel: events.Channel = "content") -> None:
-        logprobs = tuple(self._held_logprobs) if self._held_logprobs else None
-        self._emit(events.Token(text, tuple(self._held_ids), logprobs, self.index, channel))
+    def _emit_part(self, part: events.Part) -> None:
+        """Emit `part` with the tokens since the last one."""
+        part.ids, part.index = tuple(self._held_ids), self.index
+        if isinstance(part, events.Token) and self._held_logprobs:
+            part.logprobs = tuple(self._held_logprobs)
+        self._emit(part)
         self._held_ids.clear()
         self._held_logprobs.clear()
 

@@ -141,15 +141,7 @@ def _check_json(param: str, value: Any) -> None:
         raise LimitExceeded(
             param, f"{param} is nested more than {DEEPEST_VALUES} levels deep.", "Flatten it."
         )
-    try:
-        size = len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
-    except (TypeError, ValueError) as error:
-        raise InvalidParameter(
-            param,
-            f"{param} cannot be written as JSON: {error}.",
-            "Use objects, lists, texts, finite numbers, true, false and null.",
-        ) from error
-    checks.check_size(param, size, LARGEST_VALUES_BYTES)
+    checks.check_text(param, checks.json_text(param, value), LARGEST_VALUES_BYTES)
 
 
 def _check_message(param: str, message: Message) -> None:

@@ -54,7 +54,7 @@ class Admission:
     An identity that is alone may hold everything. While another holds or asks for something, or did
     so within `PRESENT_S`, it gets no more than half; what it holds beyond that does not count
     against the others, so they find their half free. At most one identity holds more than half, so
-    never more than 1.5 times the limits are held.
+    never more than 1.5 times the limits, rounded up, are held.
 
     Args:
         max_sessions: sequences that run at the same time.

@@ -48,10 +48,10 @@ class LlamaBackground:
         threads: int,
         batch_threads: int,
     ) -> None:
-        self._model = model
-        self._store = store
-        self._plan = plan
-        self._batch_threads = batch_threads
+        self.model = model
+        self.store = store
+        self.plan = plan
+        self.batch_threads = batch_threads
         self._prefill: LlamaBackgroundPrompt | None = None
         self.threads = threads // 2
         """That it takes from the steps of others."""
@@ -70,35 +70,24 @@ class LlamaBackground:
         return 0 if prefill is None else self._bytes_of(len(prefill.tokens), prefill.held)
 
     def _bytes_of(self, tokens: int, held: int) -> int:
-        plan = self._plan()
+        plan = self.plan()
         cells = max(tokens, plan.least_cells)
-        scratch = scratch_bytes(self._model, plan, tokens=CHUNK, cells=cells, outputs=1)
+        scratch = scratch_bytes(self.model, plan, tokens=CHUNK, cells=cells, outputs=1)
         return (cells + tokens + held) * plan.kv_bytes_per_token + scratch
 
     def room_for(self, tokens: int, held: int) -> bool:
-        """See the protocol."""
         if self.is_busy or self.threads < 1:
             return False
-        return self._bytes_of(tokens, held) <= min(available_bytes(), self._store.budget_left_bytes)
+        return self._bytes_of(tokens, held) <= min(available_bytes(), self.store.budget_left_bytes)
 
     def begin(
         self, tokens: Sequence[int], begun: SavedState | None, held: int, done: Callable[[], None]
     ) -> LlamaBackgroundPrompt | None:
         """See the protocol; None where a token is not in the vocabulary, which a step reports."""
         assert begun is None or isinstance(begun, LlamaState)
-        if not 0 <= min(tokens) <= max(tokens) < self._model.facts.vocab_size:
+        if not 0 <= min(tokens) <= max(tokens) < self.model.facts.vocab_size:
             return None
-        self._prefill = LlamaBackgroundPrompt(
-            self._model,
-            self._plan(),
-            tokens,
-            begun,
-            held,
-            self._store.fingerprint,
-            self.threads,
-            self._batch_threads,
-            done,
-        )
+        self._prefill = LlamaBackgroundPrompt(self, tokens, begun, held, done)
         return self._prefill
 
     def close(self) -> None:
@@ -113,64 +102,44 @@ class LlamaBackgroundPrompt:
     """Implements `hearth.backends.engine.runner.BackgroundPrompt`. Begins at once.
 
     Args:
-        plan: that `begun` was made with.
+        owner: says how: with the plan that `begun` was made with, with `threads` next to the steps
+            of others and with `batch_threads` once nobody streams.
         tokens: ids, all in the vocabulary.
         begun: the state after the first `held` of them; None: there is none.
         held: of `begun`; at least one token is left to compute.
-        fingerprint: of the store that is to take the state.
-        threads: beside the steps of others.
-        all_threads: once nobody streams.
         done: called from this prefill's thread when it is over, however it ends.
     """
 
     def __init__(
         self,
-        model: LlamaModel,
-        plan: ContextPlan,
+        owner: LlamaBackground,
         tokens: Sequence[int],
         begun: LlamaState | None,
         held: int,
-        fingerprint: bytes,
-        threads: int,
-        all_threads: int,
         done: Callable[[], None],
     ) -> None:
         self.tokens = tokens
         self.held = held
-        self._begun = begun
-        self._model = model
+        self.over = False
+        self._owner = owner
+        plan = owner.plan()
         self._plan = replace(
             plan, slots=1, sequences=1, max_outputs=1, batch=CHUNK, ubatch=min(plan.ubatch, CHUNK)
         )
-        self._fingerprint = fingerprint
-        self._threads = threads
-        self._all_threads = all_threads
+        self._begun = begun
         self._done = done
-        self._computed = held
+        self.computed = held
         self._is_alone = False
         self._is_wanted = True
         self._interrupt = Interrupt()
-        self._over = False
         self._state: LlamaState | None = None
         self._thread = threading.Thread(target=self._run, name="background prefill", daemon=True)
         self._thread.start()
 
-    @property
-    def computed(self) -> int:
-        """See the protocol."""
-        return self._computed
-
-    @property
-    def over(self) -> bool:
-        """See the protocol."""
-        return self._over
-
     def result(self) -> LlamaState | None:
-        """See the protocol."""
         return self._state
 
     def hurry(self, *, alone: bool) -> None:
-        """See the protocol."""
         self._is_alone = alone
 
     def cancel(self) -> None:
@@ -190,25 +159,26 @@ class LlamaBackgroundPrompt:
         except Exception:
             log.exception("a side prefill failed")
         finally:
-            self._over = True
+            self.over = True
             self._done()
 
     def _compute(self) -> LlamaState | None:
         count = len(self.tokens)
-        threads = self._threads
+        owner = self._owner
+        threads = owner.threads
         cells = max(count, self._plan.least_cells)
-        context = LlamaContext(self._model, self._plan, cells, threads, threads, self._interrupt)
+        context = LlamaContext(owner.model, self._plan, cells, threads, threads, self._interrupt)
         try:
             begun, self._begun = self._begun, None
             if begun is not None and not context.restore_sequence(0, begun.data):
                 log.warning("a prompt's beginning cannot be copied to the background")
                 return None
             del begun  # Its memory is not needed twice.
-            batch = Batch(self._model.library.api, CHUNK)
-            for start in range(self._computed, count, CHUNK):
+            batch = Batch(owner.model.library.api, CHUNK)
+            for start in range(self.computed, count, CHUNK):
                 if not self._is_wanted:
                     return None
-                threads = self._all_threads if self._is_alone else self._threads
+                threads = owner.batch_threads if self._is_alone else owner.threads
                 context.set_threads(threads, threads)
                 batch.fill([Row(0, start, self.tokens[start : start + CHUNK], 0, handle=0)])
                 code = context.decode(batch)
@@ -217,10 +187,10 @@ class LlamaBackgroundPrompt:
                 if code:
                     log.warning("llama_decode gave %d in a side prefill", code)
                     return None
-                self._computed = min(start + CHUNK, count)
+                self.computed = min(start + CHUNK, count)
             if not self._is_wanted:
                 return None
             data = context.export_sequence(0)
-            return LlamaState(data, self._plan.flash_attention == 0, self._fingerprint)
+            return LlamaState(data, self._plan.flash_attention == 0, owner.store.fingerprint)
         finally:
             context.close()

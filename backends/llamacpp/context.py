@@ -100,12 +100,68 @@ def scratch_bytes(
     return compute_bytes(model.shape, graph) + work_bytes(model.shape, tokens) + rows
 
 
-class LlamaContext:
-    """Owns one `llama_context` with a unified pool of `cells` tokens.
+class Context:
+    """Owns one `llama_context`, with a unified pool.
 
     Args:
         cells: size of the pool; llama.cpp rounds it up to a multiple of 256.
-        interrupt: ends `decode` early, which returns `ABORTED` then.
+        interrupt: ends computations early, which return `ABORTED` then.
+        hint: what helps where it cannot be made.
+        params: further `llama_context_params`.
+
+    Raises:
+        DoesNotFit: the pool could not be allocated.
+    """
+
+    def __init__(
+        self,
+        model: LlamaModel,
+        plan: ContextPlan,
+        cells: int,
+        interrupt: Interrupt | None,
+        hint: str,
+        **params: object,
+    ) -> None:
+        self._api = model.library.api
+        self._log = model.library.log
+        struct = self._api.llama_context_default_params()
+        set_fields(
+            struct,
+            n_ctx=cells,
+            type_k=plan.ggml_type,
+            type_v=plan.ggml_type,
+            flash_attn_type=plan.flash_attention,
+            kv_unified=True,
+            swa_full=True,
+            no_perf=True,
+            **params,
+        )
+        self._log.clear()
+        self._handle: Any = self._api.llama_init_from_model(model.handle, struct)
+        if not self._handle:
+            raise DoesNotFit(
+                f"llama.cpp cannot make a context of {cells:,} tokens: {self._log.said()}",
+                hint,
+                context=cells,
+            )
+        self._memory: Any = self._api.llama_get_memory(self._handle)
+        if interrupt is not None:
+            interrupt.attach(self._api, self._handle)
+        self.cells = int(self._api.llama_n_ctx(self._handle))
+
+    def set_threads(self, threads: int, batch_threads: int) -> None:
+        """Threads of one-token steps, and of larger ones."""
+        self._api.llama_set_n_threads(self._handle, threads, batch_threads)
+
+    def close(self) -> None:
+        """Free it. May be called twice."""
+        handle, self._handle, self._memory = self._handle, None, None
+        if handle:
+            self._api.llama_free(handle)
+
+
+class LlamaContext(Context):
+    """The context of sequences, with a pool of `cells` tokens.
 
     Raises:
         DoesNotFit: the pool could not be allocated.
@@ -121,51 +177,28 @@ class LlamaContext:
         batch_threads: int,
         interrupt: Interrupt | None = None,
     ) -> None:
-        self._model = model
-        self._api = model.library.api
-        params = self._api.llama_context_default_params()
-        set_fields(
-            params,
-            n_ctx=cells,
+        super().__init__(
+            model,
+            plan,
+            cells,
+            interrupt,
+            "Set a smaller context (--ctx), or kv_type q8_0 (--kv-type).",
             n_batch=plan.batch,
             n_ubatch=plan.ubatch,
             n_seq_max=plan.sequences,
             n_outputs_max=plan.max_outputs,
             n_threads=threads,
             n_threads_batch=batch_threads,
-            type_k=plan.ggml_type,
-            type_v=plan.ggml_type,
-            flash_attn_type=plan.flash_attention,
-            kv_unified=True,
-            swa_full=True,
             embeddings=False,
-            no_perf=True,
         )
-        log = model.library.log
-        log.clear()
-        self._handle = self._api.llama_init_from_model(model.handle, params)
-        if not self._handle:
-            raise DoesNotFit(
-                f"llama.cpp cannot make a context of {cells:,} tokens: {log.said()}",
-                "Set a smaller context (--ctx), or kv_type q8_0 (--kv-type).",
-                context=cells,
-            )
-        self._memory = self._api.llama_get_memory(self._handle)
         if not self._memory:
             self.close()
             raise UnsupportedModel(
                 f"{model.path.name} has no KV cache, so this version cannot run it."
             )
-        if interrupt is not None:
-            interrupt.attach(self._api, self._handle)
-        self.cells = int(self._api.llama_n_ctx(self._handle))
         self._output_shape = (plan.max_outputs, model.facts.vocab_size)
         self._outputs: NDArray[np.float32] = np.empty((0, model.facts.vocab_size), np.float32)
         self._outputs_at = 0
-
-    def set_threads(self, threads: int, batch_threads: int) -> None:
-        """Threads of one-token steps, and of larger ones."""
-        self._api.llama_set_n_threads(self._handle, threads, batch_threads)
 
     def decode(self, batch: Batch) -> int:
         """What `llama_decode` returns: 0 ok, 1 no room (nothing changed), else it failed on the
@@ -224,10 +257,10 @@ class LlamaContext:
     def restore(self, state: State) -> None:
         """Take in what `export` of another context of this model gave; the pool must be at least as
         large."""
-        log = self._model.library.log
-        log.clear()
+        self._log.clear()
         if not self._api.llama_state_set_data(self._handle, _bytes_of(state), state.size):
-            raise InternalError(f"llama.cpp refused a state of {state.size:,} bytes: {log.said()}")
+            said = self._log.said()
+            raise InternalError(f"llama.cpp refused a state of {state.size:,} bytes: {said}")
 
     def sequence_bytes(self, sequence: int) -> int:
         """Size of what `export_sequence` gives."""
@@ -251,13 +284,6 @@ class LlamaContext:
         # Of two memories (full attention and sliding window), the first may have taken its part.
         self.remove(sequence, 0)
         return False
-
-    def close(self) -> None:
-        """Free the pool. May be called twice."""
-        handle, self._handle, self._memory = self._handle, None, None
-        self._outputs_at = 0
-        if handle:
-            self._api.llama_free(handle)
 
 
 def _bytes_of(state: State) -> Any:

@@ -9,11 +9,11 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.checks import check_token_ids
 from hearth.backends.contract.models import MAX_THREADS
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.runner import Interrupted, Row
@@ -25,9 +25,8 @@ from hearth.backends.errors import (
     UnsupportedParameter,
     prompt_too_long,
 )
-from hearth.backends.llamacpp.context import ABORTED, Batch, scratch_bytes
+from hearth.backends.llamacpp.context import ABORTED, Batch, Context, scratch_bytes
 from hearth.backends.llamacpp.interrupt import Interrupt
-from hearth.backends.llamacpp.lib import set_fields
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import (
     CELL_ALIGNMENT,
@@ -255,13 +254,13 @@ class Embedder:
             if context is None or not context.suits(kind, batch, cells):
                 self._close_slicing()
                 context = self._slicing = self._made(kind, batch, cells, 1)
-            slices = _Slices(context, kind, text)
-            self._open = LlamaSlicedText(slices, self.slice_size, finish, _no_context)
+            self._open = LlamaSlicedText(kind, text, self.slice_size, finish, _no_context)
+            self._open.open(context)
             return self._open
 
         def make() -> None:
             try:
-                sliced.open(_Slices(self._made(kind, batch, cells, 1), kind, text))
+                sliced.open(self._made(kind, batch, cells, 1))
             except HearthError as error:
                 sliced.fail(error)
             except Exception as error:
@@ -269,7 +268,7 @@ class Embedder:
                 sliced.fail(error)
             ready()
 
-        sliced = LlamaSlicedText(None, self.slice_size, finish, self._background)
+        sliced = LlamaSlicedText(kind, text, self.slice_size, finish, self._background)
         self._open = sliced
         self._background(make)
         return sliced
@@ -291,7 +290,7 @@ class Embedder:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
         self._threads = threads
         if self._context is not None:
-            self._context.set_threads(threads)
+            self._context.set_threads(threads, threads)
         kind = self._own_pooling or _MEAN
         width = self.width
         if kind == RANK:
@@ -317,7 +316,10 @@ class Embedder:
         context = self._fitting(kind, [len(text) for text in texts])
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
-                vectors[group] = _Slices(context, kind, texts[group.start]).rest()
+                text = texts[group.start]
+                sliced = LlamaSlicedText(kind, text, self.slice_size, np.asarray, _no_context)
+                sliced.open(context)
+                vectors[group] = sliced.rest()
             else:
                 context.clear()
                 rows = [
@@ -349,12 +351,7 @@ class Embedder:
     def _check(self, index: int, text: Sequence[int]) -> None:
         if len(text) == 0:
             raise InvalidParameter("input", f"Text {index} has no tokens.", "Leave it out.")
-        size = self._model.facts.vocab_size
-        for token in (min(text), max(text)):
-            if not 0 <= token < size:
-                raise InvalidParameter(
-                    "token_ids", f"Token {token} is not in the vocabulary of {size:,}."
-                )
+        check_token_ids("token_ids", text, self._model.facts.vocab_size)
 
     def _check_length(self, longest: int) -> None:
         limit = _longest_text(self._model, self._plan)
@@ -480,10 +477,10 @@ class Embedder:
 
 
 class LlamaSlicedText:
-    """Implements `hearth.backends.engine.runner.SlicedText`.
+    """Implements `hearth.backends.engine.runner.SlicedText`: one text of a causal model, the only
+    one in its context.
 
     Args:
-        slices: of the text, none of them computed; None: `open` or `fail` comes later.
         size: see `Embedder.slice_size`.
         finish: makes of [1, width] what the caller wants.
         leave: is given what frees the context, if that is this text's own.
@@ -491,22 +488,31 @@ class LlamaSlicedText:
 
     def __init__(
         self,
-        slices: _Slices | None,
+        kind: int,
+        text: Sequence[int],
         size: Callable[[int, int], int],
         finish: Callable[[Vectors], Vectors],
         leave: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.is_ready = slices is not None
+        self.is_ready = False
+        self.is_closed = False
+        self.context: _PoolingContext | None = None
+        """Once it is made and until it is freed."""
+        self._kind = kind
+        self._text = text
         self._size = size
-        self._slices = slices
-        self._error: Exception | None = None
         self._finish = finish
         self._leave = leave
-        self.is_closed = False
+        self._error: Exception | None = None
+        self._start = 0
+        """Tokens that are computed."""
+        self._pooled: NDArray[np.float64] = np.empty(0)
 
-    def open(self, slices: _Slices) -> None:
+    def open(self, context: _PoolingContext) -> None:
         """Its context is made; from any thread."""
-        self._slices = slices
+        context.clear()
+        self._pooled = np.zeros(context.width, np.float64)
+        self.context = context
         self.is_ready = True
 
     def fail(self, error: Exception) -> None:
@@ -514,89 +520,51 @@ class LlamaSlicedText:
         self._error = error
         self.is_ready = True
 
-    @property
-    def context(self) -> _PoolingContext | None:
-        """Once it is made and until it is freed."""
-        slices = self._slices
-        return None if slices is None else slices.context
-
     def slice_tokens(self, tokens: int) -> int:
-        """See the protocol."""
-        if self._slices is None:
+        if self.context is None:
             return tokens  # `compute` says why there are none.
-        most = min(self._slices.max_tokens, self._slices.left)
-        return min(self._size(tokens, self._slices.start), most)
+        most = min(self.context.batch_tokens, len(self._text) - self._start)
+        return min(self._size(tokens, self._start), most)
 
     def compute(self, tokens: int) -> Vectors | None:
-        """See the protocol."""
         if self._error is not None:
             raise self._error
-        if self._slices is None or self.is_closed:
+        if self.context is None or self.is_closed:
             raise InternalError("The text is closed, or not ready.")
-        vector = self._slices.next(tokens)
-        return None if vector is None else self._finish(vector[None])
+        piece = self._text[self._start : self._start + tokens]
+        vector = self.context.compute([Row(0, self._start, piece, outputs=len(piece))])[0]
+        self._start += len(piece)
+        if self._kind == _MEAN:
+            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
+        else:
+            self._pooled[:] = vector
+        is_over = self._kind == _CLS or self._start == len(self._text)
+        return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
+
+    def rest(self) -> Vectors:
+        """What comes of the text, computed in slices as large as can be."""
+        assert self.context is not None
+        while (found := self.compute(self.context.batch_tokens)) is None:
+            pass
+        return found
 
     def close(self) -> None:
-        """See the protocol."""
         if not self.is_closed:
             self.is_closed = True
             self._leave(self._free)
 
     def _free(self) -> None:
-        slices, self._slices = self._slices, None
-        if slices is not None:
-            slices.close()
+        context, self.context = self.context, None
+        if context is not None:
+            context.close()
 
 
 def _no_context(free: Callable[[], None]) -> None:
     """The context serves other texts, too."""
 
 
-class _Slices:
-    """One text of a causal model, computed slice by slice: the only one in its context."""
-
-    def __init__(self, context: _PoolingContext, kind: int, text: Sequence[int]) -> None:
-        context.clear()
-        self.max_tokens = context.batch_tokens
-        self.context = context
-        self._kind = kind
-        self._text = text
-        self.start = 0
-        """Tokens that are computed."""
-        self._pooled = np.zeros(context.width, np.float64)
-
-    @property
-    def left(self) -> int:
-        """Tokens that are not computed."""
-        return len(self._text) - self.start
-
-    def next(self, tokens: int) -> Vectors | None:
-        """Compute the next `tokens` tokens, at most `max_tokens`; [context.width] when the rest
-        makes no difference.
-        """
-        piece = self._text[self.start : self.start + tokens]
-        vector = self.context.compute([Row(0, self.start, piece, outputs=len(piece))])[0]
-        self.start += len(piece)
-        if self._kind == _MEAN:
-            self._pooled += vector.astype(np.float64) * (len(piece) / len(self._text))
-        else:
-            self._pooled[:] = vector
-        is_over = self._kind == _CLS or self.start == len(self._text)
-        return self._pooled.astype(np.float32) if is_over else None
-
-    def close(self) -> None:
-        """Free the context."""
-        self.context.close()
-
-    def rest(self) -> Vectors:
-        """[context.width] of the text."""
-        while (vector := self.next(self.max_tokens)) is None:
-            pass
-        return vector
-
-
-class _PoolingContext:
-    """Owns one `llama_context` that gives one vector a sequence, or with `RANK` its ranks.
+class _PoolingContext(Context):
+    """A context that gives one vector a sequence, or with `RANK` its ranks.
 
     A batch is one graph (n_batch = n_ubatch): llama.cpp pools within a graph only.
     """
@@ -619,52 +587,30 @@ class _PoolingContext:
         """What was asked for or a little more: graph_reserve rounds the tokens of a graph up to a
         multiple of the sequences, but not its outputs, and mean pooling asserts that they are as
         many."""
-        self._api = model.library.api
-        self._log = model.library.log
         self.width = vector_width(model)
         if kind == RANK:
-            self.width = int(self._api.llama_model_n_cls_out(model.handle))
-        params = self._api.llama_context_default_params()
-        set_fields(
-            params,
-            n_ctx=max(cells, self.batch_tokens),
+            self.width = int(model.library.api.llama_model_n_cls_out(model.handle))
+        super().__init__(
+            model,
+            plan,
+            max(cells, self.batch_tokens),
+            interrupt,
+            "Split the text, or close other programs.",
             n_batch=self.batch_tokens,
             n_ubatch=self.batch_tokens,
             n_seq_max=self.sequences,
             n_threads=threads,
             n_threads_batch=threads,
-            type_k=plan.ggml_type,
-            type_v=plan.ggml_type,
-            flash_attn_type=plan.flash_attention,
             pooling_type=kind,
             embeddings=True,
-            kv_unified=True,
-            swa_full=True,
-            no_perf=True,
         )
-        self._log.clear()
-        self._handle: Any = self._api.llama_init_from_model(model.handle, params)
-        if not self._handle:
-            raise DoesNotFit(
-                f"llama.cpp cannot make a context for embeddings of {cells:,} tokens: "
-                f"{self._log.said()}",
-                "Split the text, or close other programs.",
-                context=cells,
-            )
-        if interrupt is not None:
-            interrupt.attach(self._api, self._handle)
-        self._memory: Any = self._api.llama_get_memory(self._handle)
         self.has_memory = bool(self._memory)
         """False for models without a decoder, which compute every text from its beginning."""
-        self.cells = int(self._api.llama_n_ctx(self._handle))
         self._batch = Batch(self._api, self.batch_tokens)
 
     def suits(self, kind: int, batch_tokens: int, cells: int) -> bool:
         """Whether it gives what one would that is made with these."""
         return self.kind == kind and self.batch_tokens >= batch_tokens and self.cells >= cells
-
-    def set_threads(self, threads: int) -> None:
-        self._api.llama_set_n_threads(self._handle, threads, threads)
 
     def clear(self) -> None:
         """Forget every sequence."""
@@ -693,11 +639,6 @@ class _PoolingContext:
                 raise InternalError(f"llama.cpp has no vector for sequence {row.slot}.")
             vector[:] = np.ctypeslib.as_array(pointer, (self.width,))
         return vectors
-
-    def close(self) -> None:
-        handle, self._handle, self._memory = self._handle, None, None
-        if handle:
-            self._api.llama_free(handle)
 
 
 def _groups(texts: Sequence[Sequence[int]], tokens: int, most: int) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
-from hearth.backends.engine.kv.store import SavedState
+from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.engine.runner import (
     RunnerInfo,
     SlicedText,
@@ -53,7 +53,7 @@ class EncoderRunner:
     ) -> None:
         texts = text_abilities(model, plan, has_rank_head)
         self._model = model
-        self.store = _NoSequences()
+        self.store = _NoBlocks()
         self.limits = KvLimits(slots=0, pool_tokens=0, context=0, kept_tokens=0)
         self.background = None
         self._info = RunnerInfo(
@@ -85,7 +85,6 @@ class EncoderRunner:
 
     @property
     def beside_bytes(self) -> int:
-        """See the protocol."""
         return self._embedder.nbytes
 
     @property
@@ -98,7 +97,6 @@ class EncoderRunner:
         raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
 
     def interrupt(self, wanted: bool) -> None:
-        """See the protocol."""
         self._interrupt.set(wanted)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
@@ -132,59 +130,35 @@ class EncoderRunner:
         self._embedder.warm_up(tokens, self.threads)
 
 
-class _NoSequences:
-    """Implements `hearth.backends.engine.kv.store.SequenceStore` without any sequence."""
+class _NoBlocks:
+    """Implements `hearth.backends.engine.kv.store.BlockStore` without any block."""
 
-    sequences = 0
-    keeps_past = True
-    allocated_tokens = 0
+    page = 1
+    groups = (GroupSpec(None),)
     token_bytes = 0
     state_bytes = 0
     most_offloaded_bytes = 0
 
-    def intact(self, sequence: int, held: int, tokens: int) -> bool:
-        raise _no_sequence(sequence)
-
-    def share(self, source: int, target: int, tokens: int) -> None:
-        raise _no_sequence(source)
-
-    def cut(self, sequence: int, tokens: int) -> bool:
-        raise _no_sequence(sequence)
-
-    is_growing = False
-
-    def make_room(self, cells: int) -> None:
-        """Nothing is allocated."""
-
-    def most_offloaded_while_growing(self, cells: int) -> int:
-        return 0
-
-    def grow(self, cells: int) -> bool:
-        """Nothing is allocated."""
-        return True
-
-    def shrink(self, cells: int) -> None:
-        """Nothing is allocated."""
-
     def available_bytes(self) -> int | None:
-        """Nothing is copied."""
         return None
 
-    def saved_bytes(self, sequence: int) -> int:
-        raise _no_sequence(sequence)
+    def capacity(self, group: int) -> int:
+        return 0
 
-    def save(self, sequence: int) -> None:
-        raise _no_sequence(sequence)
+    def nbytes(self, group: int) -> int:
+        return 0
 
-    def restore(self, sequence: int, state: SavedState) -> bool:
-        raise _no_sequence(sequence)
+    def grow(self, group: int, blocks: int) -> bool:
+        return False
 
-    def save_part(self, sequence: int, start: int, end: int) -> None:
-        raise _no_sequence(sequence)
+    def shrink(self, group: int, blocks: int) -> None:
+        """Nothing is allocated."""
 
-    def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
-        raise _no_sequence(sequence)
+    def copy(self, group: int, source: int, target: int, tokens: int) -> None:
+        raise InternalError(f"Block {source} does not exist: an encoder has none.")
 
+    def save_part(self, table: Sequence[int], start: int, end: int) -> None:
+        return None
 
-def _no_sequence(sequence: int) -> InternalError:
-    return InternalError(f"Sequence {sequence} does not exist: an encoder has none.")
+    def restore_part(self, table: Sequence[int], state: SavedState, start: int, end: int) -> bool:
+        return False

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.checks import check_token_ids
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
@@ -167,7 +168,6 @@ class LlamaRunner:
 
     @property
     def beside_bytes(self) -> int:
-        """See the protocol."""
         texts = 0 if self._embedder is None else self._embedder.nbytes
         return texts + (0 if self._background is None else self._background.nbytes)
 
@@ -221,35 +221,18 @@ class LlamaRunner:
         return StepResult(logits)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.embed` for more; it has a context beside the sequences'
-        own.
-
-        Raises:
-            UnsupportedParameter: this model has no such pooling.
-            PromptTooLong: a text is longer than can be embedded.
-            DoesNotFit: there is no memory for that context.
-        """
+        """See `Embedder.embed`, which has a context beside the sequences' own."""
         return self._text_context().embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.rank` for more.
-
-        Raises:
-            UnsupportedParameter: this model is no reranker.
-            PromptTooLong: a text is longer than can be ranked.
-            DoesNotFit: there is no memory for that context.
-        """
+        """See `Embedder.rank`; raises `UnsupportedParameter` too, where this is no reranker."""
         self._check_ranks()
         return self._text_context().rank(texts)
 
     def begin_text(
         self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> LlamaSlicedText:
-        """See the protocol, and `Embedder.begin` for more.
-
-        Raises:
-            UnsupportedParameter, PromptTooLong, DoesNotFit: as `embed` and `rank`.
-        """
+        """See `Embedder.begin`, and `rank`."""
         if pooling is None:
             self._check_ranks()
         return self._text_context().begin(text, pooling, ready)
@@ -316,17 +299,12 @@ class LlamaRunner:
         """Write the batch; how many logits it asks for."""
         try:
             count = self._batch.fill(rows)
-            lowest, highest = self._batch.lowest_and_highest_token()
         except OverflowError as error:
             raise InvalidParameter(
                 "token_ids", f"A token id is no 32-bit number: {error}"
             ) from error
-        for token in (lowest, highest):
-            if not 0 <= token < self._info.vocab_size:
-                raise InvalidParameter(
-                    "token_ids",
-                    f"Token {token} is not in the vocabulary of {self._info.vocab_size:,}.",
-                )
+        ends = self._batch.lowest_and_highest_token()
+        check_token_ids("token_ids", ends, self._info.vocab_size)
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:

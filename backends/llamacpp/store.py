@@ -41,7 +41,7 @@ class LlamaState:
 
 
 class LlamaStore:
-    """Implements `hearth.backends.engine.kv.store.SequenceStore`.
+    """Implements `hearth.backends.engine.kv.store.SequenceStore`, which has the docstrings.
 
     The context starts with `plan.first_tokens` cells and doubles (`larger_pool`), because llama.cpp
     zeroes a whole pool when it makes one. Where there is memory for both, and for a copy, the
@@ -116,12 +116,10 @@ class LlamaStore:
 
     @property
     def sequences(self) -> int:
-        """See the protocol."""
         return self._plan.sequences if self._part_id is None else self._part_id
 
     @property
     def keeps_past(self) -> bool:
-        """See the protocol."""
         return not self._only_whole and self._window == 0
 
     @property
@@ -131,12 +129,10 @@ class LlamaStore:
 
     @property
     def token_bytes(self) -> int:
-        """See the protocol."""
         return self._plan.kv_bytes_per_token
 
     @property
     def state_bytes(self) -> int:
-        """See the protocol."""
         return self._plan.sequences * self._plan.state_bytes
 
     @property
@@ -146,11 +142,9 @@ class LlamaStore:
         return int(min(most, self.budget_left_bytes))
 
     def available_bytes(self) -> int:
-        """See the protocol."""
         return available_bytes()
 
     def most_offloaded_while_growing(self, cells: int) -> int:
-        """See the protocol."""
         moved = self._moved_bytes(self._larger(cells))
         return max(0, int(min(self.most_offloaded_bytes, self._budget_left(moved))))
 
@@ -198,7 +192,6 @@ class LlamaStore:
         return cells * self.token_bytes + self.context.state_bytes()
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
-        """See the protocol."""
         if self.keeps_past or tokens == held:
             return True
         if self._only_whole or sequence in self._torn:
@@ -207,14 +200,12 @@ class LlamaStore:
         return first <= max(0, tokens - self._window)
 
     def share(self, source: int, target: int, tokens: int) -> None:
-        """See the protocol."""
         end = -1 if self._only_whole else tokens
         self.context.share(self._checked(source), self._checked(target), end)
         if source in self._torn:
             self._torn.add(target)
 
     def cut(self, sequence: int, tokens: int) -> bool:
-        """See the protocol."""
         if tokens and not self.intact(sequence, self.positions(sequence)[1] + 1, tokens):
             return False
         if not self.context.remove(self._checked(sequence), tokens):
@@ -240,11 +231,9 @@ class LlamaStore:
             self._torn.update(range(self.sequences))
 
     def saved_bytes(self, sequence: int) -> int:
-        """See the protocol."""
         return self.context.sequence_bytes(self._checked(sequence))
 
     def save(self, sequence: int) -> LlamaState | None:
-        """See the protocol."""
         if self.saved_bytes(sequence) + SAVE_MARGIN_BYTES > available_bytes():
             return None
         try:
@@ -311,7 +300,6 @@ class LlamaStore:
 
     @property
     def is_growing(self) -> bool:
-        """See the protocol."""
         return self._growth is not None
 
     def grow(self, cells: int) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
+from hearth.backends.contract.checks import check_text
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, LimitExceeded
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.text.vocab.base import refuse_surrogates
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
@@ -100,8 +100,7 @@ class LlamaTokenizer:
                 white space, which the library cannot cut into words.
             Busy: there is no memory to cut a long run into words.
         """
-        refuse_surrogates(text)
-        data = text.encode("utf-8")
+        data = check_text("text", text)
         if len(data) >= 2**31:
             raise InvalidParameter(
                 "text", f"The text has {len(data):,} bytes; 2^31 - 1 is the most."

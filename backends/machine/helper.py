@@ -15,12 +15,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
+import psutil
+
 from hearth.backends.errors import InternalError
-from hearth.backends.machine.helper_child import line_of, read_line
+from hearth.backends.machine.helper_child import MOST_MEMORY_BYTES, line_of, read_line
 
 _T = TypeVar("_T")
 _START_S: Final = 20.0
 """How long a helper may take to start: some 0.2 s, unless the machine is overloaded."""
+_LOOK_EVERY_S: Final = 0.05
+"""How often it is looked at how much memory a helper takes: not every system has a limit for it."""
 _KEPT_VARIABLES: Final = (
     "DYLD_LIBRARY_PATH",
     "HOME",
@@ -35,7 +39,9 @@ _KEPT_VARIABLES: Final = (
 
 
 class HelperLost(Exception):
-    """The helper gave no answer: it died, or was killed because its time was over (`overdue`)."""
+    """The helper gave no answer: it died, or was killed because its time was over (`overdue`) or it
+    took too much memory.
+    """
 
     def __init__(self, *, overdue: bool) -> None:
         super().__init__("the helper was killed" if overdue else "the helper died")
@@ -107,18 +113,22 @@ class Helper:
             self._process = None
 
     def _within(self, timeout_s: float, work: Callable[[], _T]) -> _T:
-        """What `work` returns in the thread; the process is killed if that takes too long.
+        """What `work` returns in the thread; the process is killed if that takes too long, or too
+        much memory.
 
         Raises:
-            HelperLost: it took too long, or the process died or could not be started.
+            HelperLost: it was killed, died, or could not be started.
             InternalError: the helper is closed.
         """
         overdue = False
         try:
             future = self._thread.submit(work)
-            overdue = not wait((future,), timeout_s).done
-            if overdue:
-                self._kill()
+            while not wait((future,), min(timeout_s, _LOOK_EVERY_S)).done:
+                timeout_s -= _LOOK_EVERY_S
+                overdue = timeout_s <= 0
+                if overdue or self._takes_too_much():
+                    self._kill()
+                    break
             return future.result()
         except (EOFError, OSError, ValueError, RuntimeError) as error:
             if self._closed:
@@ -136,6 +146,12 @@ class Helper:
             self._process.kill()
         self._process.ask(b"")  # Its first word comes by itself.
         return self._process
+
+    def _takes_too_much(self) -> bool:
+        try:
+            return bool(self.pid and psutil.Process(self.pid).memory_info().rss > MOST_MEMORY_BYTES)
+        except psutil.Error:
+            return False  # It is gone, which the thread notices.
 
     def _kill(self) -> None:
         """End the process; the thread, if it reads from it, meets the end of the stream."""

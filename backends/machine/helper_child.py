@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
 LARGEST_LINE_BYTES: Final = 64 * 1024 * 1024
-_MEMORY_BYTES: Final = 512 * 1024 * 1024
+MOST_MEMORY_BYTES: Final = 512 * 1024 * 1024
 _CPU_S_PER_QUESTION: Final = 5
 """Ends a runaway question where the parent was killed before it could."""
 
@@ -69,7 +69,7 @@ def _limit_resources() -> None:
     import resource
 
     limits = {
-        "RLIMIT_AS": _MEMORY_BYTES,
+        "RLIMIT_AS": MOST_MEMORY_BYTES,
         "RLIMIT_CORE": 0,
         "RLIMIT_FSIZE": 0,
         "RLIMIT_NPROC": 0,

@@ -14,8 +14,8 @@ from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.contract.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.dry import breaker_ids
-from hearth.backends.engine.embedding import Answer as EmbeddingAnswer
-from hearth.backends.engine.embedding import Embedding, RankAnswer, Ranking
+from hearth.backends.engine.embedding import Emit as EmitAnswer
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.matcher import Matcher
@@ -162,9 +162,7 @@ class Preparer:
             clock=clock,
         )
 
-    def embedding(
-        self, ident: int, call: Embed, emit: EmbeddingAnswer, session: str = ""
-    ) -> Embedding:
+    def embedding(self, ident: int, call: Embed, emit: EmitAnswer, session: str = "") -> TextJob:
         """The work that answers `call`; every text gets the tokens before and after it that the
         model was trained with, and token ids are used unchanged. With `call.truncate`, texts that
         are too long lose their end, but not the tokens after it.
@@ -195,7 +193,7 @@ class Preparer:
                 )
             self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             texts.append(ids)
-        return Embedding(ident, texts, call.pooling, emit, session=session)
+        return TextJob(ident, texts, call.pooling, emit, session=session)
 
     def _text_ids(self, text: str | Sequence[int], most: int | None) -> list[int]:
         """The tokens of one text; only `most` of them, if that is given."""
@@ -222,7 +220,7 @@ class Preparer:
             size *= 2
         return text
 
-    def ranking(self, ident: int, call: Rank, emit: RankAnswer, session: str = "") -> Ranking:
+    def ranking(self, ident: int, call: Rank, emit: EmitAnswer, session: str = "") -> TextJob:
         """The work that answers `call`.
 
         Raises:
@@ -243,7 +241,7 @@ class Preparer:
             ids = self._tokenizer.encode_pair(call.query, text)
             self._check_holds(f"texts[{index}]", len(ids), self._most_text_tokens)
             pairs.append(ids)
-        return Ranking(ident, pairs, emit, session=session)
+        return TextJob(ident, pairs, None, emit, session=session)
 
     def render(self, request: Request) -> Prompt:
         """What the model would get for `request`.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fake_store import FakeStore
-from hearth.backends.engine.kv.manager import CacheStats, KvLimits, KvManager
+from hearth.backends.contract.loaded import CacheStats
+from hearth.backends.engine.kv.manager import KvLimits, KvManager
 from hearth.backends.errors import InternalError
 from sequence_memory import Memory
 

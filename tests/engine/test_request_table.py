@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.engine.embedding import Embedding
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.engine import MOST_REQUESTS, Engine
 from speakers import drain, generation
 
@@ -67,7 +67,7 @@ def test_texts_that_become_vectors_are_requests_too():
     runner = FakeRunner()
     runner.embed = lambda texts: np.ones((len(texts), 2), np.float32)
     engine = Engine(runner)
-    engine.submit(Embedding(5, [[1, 2], [3]], "mean", lambda answer: None, session="me"))
+    engine.submit(TextJob(5, [[1, 2], [3]], "mean", lambda answer: None, session="me"))
     engine._inbox.get()()
     engine._stats = engine._count()
     [row] = engine.stats().requests

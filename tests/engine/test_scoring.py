@@ -8,7 +8,7 @@ import pytest
 
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import Embeddings, Failed, Finished, Ranks, Scores
-from hearth.backends.engine.embedding import Embedding, Ranking
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.scoring import Scoring
 from hearth.backends.errors import InternalError
@@ -132,7 +132,7 @@ def test_vectors_come_in_order_and_beside_streams():
     engine.submit(made)
     texts = [[n + 1] * (n + 3) for n in range(12)]
     got = Listener()
-    engine.submit(Embedding(2, texts, "mean", got))
+    engine.submit(TextJob(2, texts, "mean", got))
     drain(engine)
     [answer] = got.events
     assert isinstance(answer, Embeddings)
@@ -150,7 +150,7 @@ def test_vectors_that_cannot_be_had_fail_alone():
     runner = NoVectors()
     engine = Engine(runner)
     got = Listener()
-    engine.submit(Embedding(1, [[1, 2]], "mean", got))
+    engine.submit(TextJob(1, [[1, 2]], "mean", got))
     made, heard = generation(2, [1, 2, 3], runner)
     engine.submit(made)
     drain(engine)
@@ -165,7 +165,7 @@ def test_ranks_come_in_order_and_beside_streams():
     engine.submit(made)
     pairs = [[n + 1] * (n + 3) for n in range(12)]
     got = Listener()
-    engine.submit(Ranking(2, pairs, got, session="a"))
+    engine.submit(TextJob(2, pairs, None, got, session="a"))
     drain(engine)
     [answer] = got.events
     assert isinstance(answer, Ranks)
@@ -179,9 +179,9 @@ def test_ranks_that_cannot_be_had_fail_alone_and_can_be_cancelled():
     runner = FakeRunner(chunk=16)
     engine = Engine(runner)
     failed, cancelled, fine = Listener(), Listener(), Listener()
-    engine.submit(Ranking(1, [[1] * 17], failed))
-    engine.submit(Ranking(2, [[1, 2]], cancelled))
-    engine.submit(Ranking(3, [[1, 2]], fine))
+    engine.submit(TextJob(1, [[1] * 17], None, failed))
+    engine.submit(TextJob(2, [[1, 2]], None, cancelled))
+    engine.submit(TextJob(3, [[1, 2]], None, fine))
     engine.cancel(2)
     drain(engine)
     assert isinstance(failed.last, Failed) and failed.last.error.code == "prompt_too_long"
@@ -193,7 +193,7 @@ def test_cancelled_vectors():
     runner = FakeRunner()
     engine = Engine(runner)
     got = Listener()
-    engine.submit(Embedding(1, [[1, 2]], "mean", got))
+    engine.submit(TextJob(1, [[1, 2]], "mean", got))
     engine.cancel(1)
     drain(engine)
     assert got.events == [Finished("cancelled")]
@@ -217,8 +217,8 @@ def test_many_texts_do_not_hold_up_a_few():
     runner = FakeRunner(chunk=8)
     engine = Engine(runner)
     many, few = Listener(), Listener()
-    engine.submit(Embedding(1, [[n % 97] * 8 for n in range(100)], "mean", many))
-    engine.submit(Embedding(2, [[1, 2], [3, 4]], "mean", few))
+    engine.submit(TextJob(1, [[n % 97] * 8 for n in range(100)], "mean", many))
+    engine.submit(TextJob(2, [[1, 2], [3, 4]], "mean", few))
     turns = 0
     while not few.events:
         engine.turn()
@@ -242,7 +242,7 @@ def test_texts_and_prefill_together_take_what_prefill_may():
     engine.turn()
     long, _ = generation(2, [k % 97 for k in range(1500)], runner, tokens=2)
     texts = Listener()
-    engine.submit(long, Embedding(3, [[n] * 4 for n in range(50)], "mean", texts))
+    engine.submit(long, TextJob(3, [[n] * 4 for n in range(50)], "mean", texts))
     engine.turn()
     prefill = runner.tape[-1].tokens - 1
     assert 1 <= prefill <= 32
@@ -258,7 +258,7 @@ def test_sessions_take_turns_with_their_vectors():
     for ident, session in enumerate(["busy"] * 4 + ["quiet"]):
         texts = [[ident + 1] * 8 for _ in range(3)]
         note = partial(lambda ident, answer: order.append(ident), ident)
-        engine.submit(Embedding(ident, texts, "mean", note, session=session))
+        engine.submit(TextJob(ident, texts, "mean", note, session=session))
     drain(engine)
     assert order[0] == 4, "three turns of its own, while the other session has three in all"
     assert sorted(order) == [0, 1, 2, 3, 4]
@@ -272,7 +272,7 @@ def test_a_session_with_many_texts_is_not_behind_every_newcomer():
 
     def submit(ident, session, texts):
         note = partial(lambda ident, answer: order.append(ident), ident)
-        engine.submit(Embedding(ident, [[1] * 8] * texts, "mean", note, session=session))
+        engine.submit(TextJob(ident, [[1] * 8] * texts, "mean", note, session=session))
 
     submit(0, "patient", 5)
     engine.turn()

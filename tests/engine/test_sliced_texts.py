@@ -9,7 +9,7 @@ import pytest
 
 from fake_runner import FakeRunner, FakeSlicedText
 from hearth.backends.contract.events import Embeddings, Failed, Finished, Ranks
-from hearth.backends.engine.embedding import Embedding, Ranking
+from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import InternalError
 from speakers import Listener, at_rest, drain, generation
@@ -45,7 +45,7 @@ def begun(**changes):
 def test_a_stream_has_a_token_after_every_slice_of_a_long_text(pooling):
     runner, engine, stream, heard = begun()
     got = Listener()
-    job = Ranking(2, [LONG], got) if pooling is None else Embedding(2, [LONG], pooling, got)
+    job = TextJob(2, [LONG], pooling, got)
     engine.submit(job)
     seen = []
     while not got.events:
@@ -72,7 +72,7 @@ def test_alone_slices_are_as_large_as_a_step():
     runner = FakeRunner(chunk=48, slices_texts=True)
     engine = Engine(runner)
     got = Listener()
-    engine.submit(Embedding(1, [LONG[:100]], "mean", got))
+    engine.submit(TextJob(1, [LONG[:100]], "mean", got))
     drain(engine)
     assert runner.sliced.slices == [48, 48, 4]
     assert isinstance(got.last, Embeddings)
@@ -81,7 +81,7 @@ def test_alone_slices_are_as_large_as_a_step():
 def test_a_slice_is_no_larger_than_the_runner_can_compute():
     runner = FakeRunner(chunk=80, slices_texts=True)
     engine = Engine(runner)
-    engine.submit(Embedding(1, [LONG[:100]], "mean", Listener()))
+    engine.submit(TextJob(1, [LONG[:100]], "mean", Listener()))
     drain(engine)
     assert runner.sliced.slices == [64, 36]
 
@@ -89,7 +89,7 @@ def test_a_slice_is_no_larger_than_the_runner_can_compute():
 def test_a_cancel_takes_effect_after_the_slice():
     runner, engine, _, _ = begun()
     got = Listener()
-    engine.submit(Embedding(2, [LONG], "mean", got))
+    engine.submit(TextJob(2, [LONG], "mean", got))
     engine.turn()
     engine.turn()
     [_, row] = engine._requests()
@@ -107,7 +107,7 @@ def test_a_cancel_takes_effect_after_the_slice():
 def test_closing_frees_the_text_that_is_being_computed():
     runner, engine, _, _ = begun()
     got = Listener()
-    engine.submit(Embedding(2, [LONG], "mean", got))
+    engine.submit(TextJob(2, [LONG], "mean", got))
     engine.turn()
     engine.close()
     engine.turn()
@@ -118,7 +118,7 @@ def test_closing_frees_the_text_that_is_being_computed():
 def test_a_slice_that_fails_ends_its_job_alone():
     runner, engine, _, heard = begun()
     got, other = Listener(), Listener()
-    engine.submit(Embedding(2, [LONG], "mean", got), Embedding(3, [[1, 2]], "mean", other))
+    engine.submit(TextJob(2, [LONG], "mean", got), TextJob(3, [[1, 2]], "mean", other))
     engine.turn()
 
     def fail(tokens):
@@ -135,8 +135,8 @@ def test_a_slice_that_fails_ends_its_job_alone():
 def test_short_texts_of_others_are_computed_between_the_slices():
     _, engine, _, _ = begun()
     order = []
-    long = Embedding(2, [LONG], "mean", lambda answer: order.append("long"), session="a")
-    short = Embedding(3, [[1, 2]], "mean", lambda answer: order.append("short"), session="b")
+    long = TextJob(2, [LONG], "mean", lambda answer: order.append("long"), session="a")
+    short = TextJob(3, [[1, 2]], "mean", lambda answer: order.append("short"), session="b")
     engine.submit(long)
     engine.turn()
     engine.submit(short)
@@ -153,7 +153,7 @@ def test_one_long_text_is_computed_after_the_other_whatever_their_priority():
         order.append(name)
 
     jobs = [
-        Embedding(ident, [LONG, [ident], LONG], "mean", partial(note, ident), priority=ident)
+        TextJob(ident, [LONG, [ident], LONG], "mean", partial(note, ident), priority=ident)
         for ident in (2, 3)
     ]
     engine.submit(jobs[0])
@@ -167,7 +167,7 @@ def test_texts_that_cannot_be_sliced_are_computed_whole():
     runner = FakeRunner(chunk=16)
     engine = Engine(runner)
     got = Listener()
-    engine.submit(Embedding(1, [[1] * 16, [2] * 16], "mean", got))
+    engine.submit(TextJob(1, [[1] * 16, [2] * 16], "mean", got))
     drain(engine)
     assert isinstance(got.last, Embeddings)
     assert runner.sliced is None
@@ -178,10 +178,10 @@ def test_while_memory_for_a_long_text_is_made_others_go_on_and_it_is_not_asked_a
     runner = FakeRunner(chunk=16, slices_texts=True)
     engine = Engine(runner)
     long, second, short = Listener(), Listener(), Listener()
-    engine.submit(Embedding(1, [LONG[:100]], "mean", long))
+    engine.submit(TextJob(1, [LONG[:100]], "mean", long))
     assert engine.turn(), "it was begun"
     assert not engine.turn(), "nothing can be computed"
-    engine.submit(Embedding(2, [LONG[:90]], "mean", second), Embedding(3, [[1, 2]], "mean", short))
+    engine.submit(TextJob(2, [LONG[:90]], "mean", second), TextJob(3, [[1, 2]], "mean", short))
     assert engine.turn()
     assert isinstance(short.last, Embeddings)
     assert not engine.turn()
@@ -198,7 +198,7 @@ def test_a_text_whose_memory_is_being_made_can_be_cancelled(monkeypatch):
     runner = FakeRunner(chunk=16, slices_texts=True)
     engine = Engine(runner)
     got = Listener()
-    engine.submit(Embedding(1, [LONG[:100]], "mean", got))
+    engine.submit(TextJob(1, [LONG[:100]], "mean", got))
     engine.turn()
     engine.cancel(1)
     assert not engine.turn()

@@ -19,10 +19,10 @@ from hosts import Heard, place_in
 from stand_ins import answering
 
 SPEC = ModelSpec("x")
-LEFT = EngineStats(0, 0, 64, 64, 0, 0, 0, 4)
+LEFT = EngineStats(pool_tokens=64, kv_bytes_per_token=4)
 CLEARS = """
     def answer(frame):
-        say(frame.id, EngineStats(0, 0, 64, 64, 0, 0, 0, 4))
+        say(frame.id, EngineStats(pool_tokens=64, kv_bytes_per_token=4))
 """
 
 

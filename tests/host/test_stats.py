@@ -35,12 +35,12 @@ from hosts import last_of, place_in
 from stand_ins import HANGS, IS_MUTE, answering
 
 SPEC = ModelSpec("x")
-STATS = EngineStats(3, 2, 64, 64, 10, 20, 3, 4)
+STATS = EngineStats(running=3, waiting=2, pool_tokens=64, live_tokens=10)
 
 SAYS_STATS = """
     def answer(frame):
         if isinstance(frame.body, GetEngineStats):
-            say(frame.id, EngineStats(3, 2, 64, 64, 10, 20, 3, 4))
+            say(frame.id, EngineStats(running=3, waiting=2, pool_tokens=64, live_tokens=10))
 """
 DIES_WHEN_ASKED = """
     def answer(frame):

@@ -73,12 +73,22 @@ FRAMES = [
     Frame(9, Scores((-0.5, -1.5))),
     Frame(10, Embeddings(((0.6, 0.8),), 3)),
     Frame(11, ChoiceFinished(2, "stop", "END")),
-    Frame(12, EngineStats(1, 2, 3, 4, 5, 6, 7, 8)),
+    Frame(
+        12,
+        EngineStats(
+            running=1,
+            waiting=2,
+            pool_tokens=3,
+            allocated_tokens=4,
+            live_tokens=5,
+            kept_tokens=6,
+            kept_prefixes=7,
+            kv_bytes_per_token=8,
+        ),
+    ),
     Frame(
         13,
-        EngineStats(
-            *(1, 2, 3, 4, 5, 6, 7, 8), requests=(RequestStats(9, "me", "prefill", 100, 20),)
-        ),
+        EngineStats(running=1, requests=(RequestStats(9, "me", "prefill", 100, 20),)),
     ),
     Frame(14, EndRequest(4711, 9)),
 ]
@@ -154,7 +164,7 @@ def test_more_of_a_stream_follows_some_answers(answer):
         Failed(ErrorInfo("busy", "m")),
         Scores(()),
         Embeddings((), 0),
-        EngineStats(0, 0, 0, 0, 0, 0, 0, 0),
+        EngineStats(),
         Ids(()),
         Text(""),
     ],

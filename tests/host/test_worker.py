@@ -49,7 +49,7 @@ def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
 
 
 PROMPT = Prompt("prompt", (1, 2), ("a notice",))
-STATS = EngineStats(1, 2, 64, 64, 10, 20, 3, 4)
+STATS = EngineStats(running=1, waiting=2, pool_tokens=64, kept_tokens=20)
 
 
 class Notes:

@@ -12,8 +12,8 @@ import pytest
 
 from driven import Driven
 from gguf_builder import tiny_llama
+from hearth.backends.contract.loaded import CacheStats
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.kv.manager import CacheStats
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import Busy, HearthError, InternalError, InvalidParameter
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext

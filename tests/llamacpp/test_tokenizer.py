@@ -76,7 +76,7 @@ def test_a_cut_character_becomes_a_replacement(tokenizer: LlamaTokenizer) -> Non
 
 
 def test_a_lone_surrogate_is_refused(tokenizer: LlamaTokenizer) -> None:
-    with pytest.raises(InvalidParameter, match=r"U\+D83D\) at position 2"):
+    with pytest.raises(InvalidParameter, match=r"U\+D83D\) stands at character 2"):
         tokenizer.encode("ab\ud83d", special=False, add_bos=False)
 
 

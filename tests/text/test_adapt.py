@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from chat_templates import CHATML, DEEPSEEK, GEMMA, GRANITE, HERMES, LLAMA3, MISTRAL, PlainRenderer
+from hearth.backends.contract.events import Token, ToolCallPart
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.adapt import adapt
 from hearth.backends.text.conversation import OPENAI_CALLS, message_values, tool_values
 from hearth.backends.text.output.families import described_format_of
-from hearth.backends.text.output.parts import CallPart, TextPart
 from hearth.backends.text.probe import TemplateTraits, probe
 
 RENDERER = PlainRenderer()
@@ -174,10 +174,10 @@ def test_calls_are_told_as_the_model_is_asked_to_write_them(calls):
     [told] = [message for message in made.messages if message.role == "assistant"]
     parser = described_format_of(CHATML).parser((LOOK, FIND), "")
     parts = [*parser.push(told.content), *parser.finish()]
-    assert not [part for part in parts if isinstance(part, TextPart)]
+    assert not [part for part in parts if isinstance(part, Token)]
     read = {}
     for part in parts:
-        assert isinstance(part, CallPart)
+        assert isinstance(part, ToolCallPart)
         name, arguments = read.get(part.position, ("", ""))
         read[part.position] = (name + part.name, arguments + part.arguments)
     assert [(name, json.loads(text)) for name, text in read.values()] == [

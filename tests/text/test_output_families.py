@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hearth.backends.contract.events import ToolCallPart
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.deepseek import DeepSeekFormat
 from hearth.backends.text.output.families import described_format_of, format_of, takes_tools, thinks
@@ -11,7 +12,6 @@ from hearth.backends.text.output.generic import GenericFormat, Llama3Format
 from hearth.backends.text.output.harmony import HarmonyFormat
 from hearth.backends.text.output.hermes import HermesFormat
 from hearth.backends.text.output.mistral import MistralFormat
-from hearth.backends.text.output.parts import CallPart
 from hearth.backends.text.output.qwen_coder import QwenCoderFormat
 
 # Characteristic excerpts, as the templates of the models spell them.
@@ -91,7 +91,7 @@ def test_a_template_thinks_if_it_speaks_of_it(template: str, thinking: bool) -> 
 
 def first_id(template: str, text: str) -> str:
     parts = format_of(template).parser((Tool("now"),), "").push(text)
-    return next(part.id for part in parts if isinstance(part, CallPart))
+    return next(part.id for part in parts if isinstance(part, ToolCallPart))
 
 
 def test_ids_are_as_the_family_writes_them_and_never_the_same() -> None:
@@ -131,11 +131,11 @@ def test_the_channel_is_known_while_text_comes() -> None:
 def test_arguments_come_as_they_are_written() -> None:
     parser = format_of("{{ tools }} <tool_call>").parser((Tool("now"),), "")
     [named] = parser.push('<tool_call>{"name": "now"')
-    assert isinstance(named, CallPart)
+    assert isinstance(named, ToolCallPart)
     assert (named.position, named.name, named.arguments) == (0, "now", "")
-    assert parser.push(', "arguments": {"a": "on') == [CallPart(0, arguments='{"a": "on')]
-    assert parser.push('e", ') == [CallPart(0, arguments='e", ')]
-    assert parser.push('"b": 1}}') == [CallPart(0, arguments='"b": 1}')]
+    assert parser.push(', "arguments": {"a": "on') == [ToolCallPart(0, arguments='{"a": "on')]
+    assert parser.push('e", ') == [ToolCallPart(0, arguments='e", ')]
+    assert parser.push('"b": 1}}') == [ToolCallPart(0, arguments='"b": 1}')]
     assert parser.calls == 1
 
 
@@ -151,7 +151,7 @@ def test_described_tools_are_read_as_generic_json() -> None:
     described = described_format_of(template)
     parser = described.parser((Tool("now"),), "<think>\n")
     parts = [*parser.push('hm</think>\n{"name": "now", "arguments": {}}'), *parser.finish()]
-    assert [type(part) for part in parts[1:]] == [CallPart, CallPart]
+    assert [type(part) for part in parts[1:]] == [ToolCallPart, ToolCallPart]
     assert parser.calls == 1
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hearth.backends.contract.events import Part, Token
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output import families
 from hearth.backends.text.output.collector import CUT
 from hearth.backends.text.output.families import format_of
 from hearth.backends.text.output.parser import OutputParser
-from hearth.backends.text.output.parts import Part, TextPart
 
 TEMPLATES = {
     "hermes": "{{ tools }} <tool_call> <think> </think>",
@@ -141,7 +141,7 @@ def merged(parts: Sequence[Part]) -> list[list[str]]:
     """Neighbours of one kind as one: [kind, text], in order."""
     out: list[list[str]] = []
     for part in parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, Token):
             kind, text = part.channel, part.text
         else:
             if part.name:
@@ -208,7 +208,7 @@ def test_hostile_text_of_a_megabyte_is_read_in_linear_time(family: str, kind: st
     text = piece * (size // len(piece))
     parser = parser_of(family)
     given = [*parser.push(text), *parser.finish()]
-    assert sum(len(part.text) for part in given if isinstance(part, TextPart)) <= len(text)
+    assert sum(len(part.text) for part in given if isinstance(part, Token)) <= len(text)
     assert len(parser.notices) <= 2
 
 

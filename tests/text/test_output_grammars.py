@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from hearth.backends.contract.events import Token, ToolCallPart
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.families import described_format_of, format_of
-from hearth.backends.text.output.parts import CallPart, TextPart
 from hearth.backends.text.output.tagged_format import OutputFormat
 
 ARGUMENTS = {
@@ -218,9 +218,9 @@ def calls_in(family: Family, text: str, tools: Sequence[Tool]) -> list[tuple[str
     parser = formatted(family).parser(tools, "")
     calls: list[tuple[str, str]] = []
     for part in [*parser.push(text), *parser.finish()]:
-        if isinstance(part, TextPart):
+        if isinstance(part, Token):
             assert part.channel == "reasoning", part
-        elif isinstance(part, CallPart) and part.name:
+        elif isinstance(part, ToolCallPart) and part.name:
             calls.append((part.name, part.arguments))
         else:
             calls[-1] = (calls[-1][0], calls[-1][1] + part.arguments)
@@ -416,9 +416,9 @@ def read_cut(family: Family, text: str, tools: Sequence[Tool], *, required: bool
     """Content, and of the call, if there is one, the name and the arguments."""
     parser = formatted(family).parser(tools, "", required=required)
     parts = [*parser.push(text), *parser.finish(cut=True)]
-    calls = [part for part in parts if isinstance(part, CallPart)]
+    calls = [part for part in parts if isinstance(part, ToolCallPart)]
     assert len([part for part in calls if part.name]) == bool(calls)
-    said = "".join(part.text for part in parts if isinstance(part, TextPart))
+    said = "".join(part.text for part in parts if isinstance(part, Token))
     if not calls:
         return (said,)
     assert calls[0].name
@@ -456,4 +456,4 @@ def test_a_call_that_is_cut_after_its_name_is_a_call(name: str) -> None:
 def test_what_ends_by_itself_is_not_taken_for_a_call() -> None:
     parser = formatted(FAMILIES["json"]).parser((STRICT, LOOSE), "")
     text = '{"name": "weath'
-    assert [*parser.push(text), *parser.finish()] == [TextPart(text)]
+    assert [*parser.push(text), *parser.finish()] == [Token(text)]

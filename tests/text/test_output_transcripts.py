@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hearth.backends.contract.events import Part, Token, ToolCallPart
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import CUT, UNREAD
 from hearth.backends.text.output.families import format_of
-from hearth.backends.text.output.parts import CallPart, Part, TextPart
 
 TOOLS = (
     Tool(
@@ -75,7 +75,7 @@ def joined(parts: Iterable[Part]) -> tuple[str, str, list[tuple[str, str, str]]]
     texts = {"content": "", "reasoning": ""}
     calls: list[tuple[str, str, str]] = []
     for part in parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, Token):
             assert part.text
             texts[part.channel] += part.text
         elif part.name:
@@ -83,7 +83,7 @@ def joined(parts: Iterable[Part]) -> tuple[str, str, list[tuple[str, str, str]]]
             assert part.id
             calls.append((part.id, part.name, part.arguments))
         else:
-            assert isinstance(part, CallPart)
+            assert isinstance(part, ToolCallPart)
             assert part.position == len(calls) - 1
             assert part.id == ""
             ident, name, arguments = calls[-1]

@@ -117,6 +117,19 @@ def test_a_helper_that_dies_at_work_is_an_error_of_that_render(renderer):
     assert renderer.render(GOOD, HELLO) == "helloTrue"
 
 
+def test_a_helper_that_takes_too_much_memory_is_killed(renderer, monkeypatch):
+    """Also where the system has no limit for it."""
+    renderer.render(GOOD, HELLO)
+    monkeypatch.setattr("hearth.backends.machine.helper.MOST_MEMORY_BYTES", 1 << 20)
+    began = time.monotonic()
+    with pytest.raises(TemplateError) as caught:
+        renderer.render(ENDLESS, HELLO, timeout_s=20)
+    assert caught.value.data["reason"] == "crashed"
+    assert time.monotonic() - began < 5
+    monkeypatch.undo()
+    assert renderer.render(GOOD, HELLO) == "helloTrue"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="stopping a process needs POSIX signals")
 def test_a_helper_that_takes_no_input_is_killed_in_time(renderer):
     renderer.render(GOOD, HELLO)

@@ -30,7 +30,17 @@ REQUESTS = (
     RequestStats(2, "evil\x1b[31m[red]", "prefill", 4096, 512),
     RequestStats(3, "later", "queued"),
 )
-ENGINE = EngineStats(2, 1, 4096, 2048, 512, 256, 3, 1000, requests=REQUESTS)
+ENGINE = EngineStats(
+    running=2,
+    waiting=1,
+    pool_tokens=4096,
+    allocated_tokens=2048,
+    live_tokens=512,
+    kept_tokens=256,
+    kept_prefixes=3,
+    kv_bytes_per_token=1000,
+    requests=REQUESTS,
+)
 
 
 def stats(*workers, generated=0):
@@ -198,7 +208,15 @@ def test_the_end_of_a_log_is_read_and_no_more(tmp_path):
 
 
 def test_the_bar_has_a_block_for_whatever_is_there():
-    engine = EngineStats(1, 0, 1_000_000, 10, 1, 1, 1, 2)
+    engine = EngineStats(
+        running=1,
+        pool_tokens=1_000_000,
+        allocated_tokens=10,
+        live_tokens=1,
+        kept_tokens=1,
+        kept_prefixes=1,
+        kv_bytes_per_token=2,
+    )
     for width in (8, 40, 200):
         assert len(kv_bar(engine, width).plain) == width
         assert {span.style for span in kv_bar(engine, width).spans} >= {"$primary", "$secondary"}

@@ -9,14 +9,13 @@ from collections.abc import Sequence as Seq
 from heapq import heapify, heappop, heappush
 
 from hearth.backends.engine.kv.group import Group, Holders, Kind
-from hearth.backends.engine.kv.leaves import Hit
 from hearth.backends.engine.kv.store import BlockStore, SavedState
-from hearth.backends.engine.kv.tree import NO_BLOCK, Node, Prefix, PrefixTree
+from hearth.backends.engine.kv.tree import NO_BLOCK, Hit, Node, Prefix, PrefixTree
 from hearth.backends.errors import InternalError
 
 
 class BlockLeaves:
-    """Implements `hearth.backends.engine.kv.leaves.Leaves` over a `BlockStore`.
+    """Prefixes in a `BlockStore`; what has no docstring does what it does in `SequenceLeaves`.
 
     Whole pages are shared; of the page where a hit ends, the common tokens are copied to a page of
     its own. Pages that several sequences have computed become one as soon as they are full. A

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
 
+from hearth.backends.contract.loaded import CacheStats
 from hearth.backends.engine.kv.blocks import BlockLeaves
 from hearth.backends.engine.kv.group import Group
 from hearth.backends.engine.kv.kept import KeptPrefixes
@@ -49,30 +50,6 @@ class KvLimits:
     kept_while_running: int | None = None
     part_tokens: int = PART_TOKENS
     worth_moving: int = WORTH_MOVING
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Tokens in the KV cache; a shared one counts once."""
-
-    allocated_tokens: int
-    """What there is memory for now."""
-    live_tokens: int
-    """Held by running sequences."""
-    kept_tokens: int
-    """Held by kept prefixes alone."""
-    kept_prefixes: int
-    pinned_tokens: int = 0
-    """Held by pinned prefixes, whether or not others hold them."""
-    offloaded_tokens: int = 0
-    """Of prefixes in plain memory."""
-    offloaded_prefixes: int = 0
-    window_bytes: int = 0
-    """What layers that see a window only take of memory now."""
-    state_bytes: int = 0
-    """What recurrent states take, of those in use and those kept back."""
-    offloaded_bytes: int = 0
-    """What prefixes in plain memory take."""
 
 
 class KvManager:

@@ -77,10 +77,6 @@ class OffloadedPrefixes:
                 found = part
         return found
 
-    def match(self, tokens: Seq[int]) -> int:
-        """How many of the first of `tokens` are in parts."""
-        return sum(common for _, common in self.path(tokens))
-
     def add(
         self, parents: list[Part], tokens: Seq[int], state: SavedState, namespace: bytes = b""
     ) -> Part:

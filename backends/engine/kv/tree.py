@@ -7,6 +7,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.engine.kv.group import Group, Holders, Kind
@@ -113,6 +114,15 @@ class Prefix:
         self.claims = [0] * groups
         self.seconds = 0.0
         self.until = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The first `length` tokens of a prompt, which `source` has too; the last of them in `node`."""
+
+    length: int
+    source: Prefix
+    node: Node
 
 
 class PrefixTree:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from hearth.backends.contract.events import Channel
+from hearth.backends.contract.events import Channel, Part, Token, ToolCallPart
 from hearth.backends.text.output.json_scanner import SPACE
-from hearth.backends.text.output.parts import CallPart, Part, TextPart
 
 UNREAD: Final = "A tool call could not be read and was given as text."
 CUT: Final = "A tool call was cut off before its end: its arguments are incomplete."
@@ -99,7 +98,7 @@ class Collector:
         self._flush()
         self._position += 1
         self._is_open = True
-        self._parts.append(CallPart(self._position, ident or self._make_id(), name))
+        self._parts.append(ToolCallPart(self._position, ident or self._make_id(), name))
         self.unsaid.clear()
         if self._early:
             self.write_arguments("".join(self._early))
@@ -177,8 +176,8 @@ class Collector:
 
     def _flush(self) -> None:
         if self._texts:
-            self._parts.append(TextPart("".join(self._texts), self._channel))
+            self._parts.append(Token("".join(self._texts), channel=self._channel))
             self._texts.clear()
         if self._arguments:
-            self._parts.append(CallPart(self._position, arguments="".join(self._arguments)))
+            self._parts.append(ToolCallPart(self._position, arguments="".join(self._arguments)))
             self._arguments.clear()

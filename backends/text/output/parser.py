@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 
-from hearth.backends.contract.events import Channel
+from hearth.backends.contract.events import Channel, Part
 from hearth.backends.contract.requests import Tool
 from hearth.backends.text.output.collector import Collector, Cut, Unreadable
-from hearth.backends.text.output.parts import Part
 from hearth.backends.text.output.reading import Reader
 
 

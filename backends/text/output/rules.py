@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
+from hearth.backends.contract.checks import check_text, json_text
 from hearth.backends.contract.requests import Constraint
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 from hearth.backends.text.output.json_schema import prepared
@@ -91,15 +92,8 @@ def check_schema(schema: Any, param: str) -> None:
         if nodes > MOST_SCHEMA_NODES:
             raise _too_much(param, f"has more than {MOST_SCHEMA_NODES:,} values")
         _check_keyword(key, value, param)
-    try:
-        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidParameter(
-            param,
-            f"{param} cannot be written as JSON: {error}.",
-            "Use objects, lists, texts, finite numbers, true, false and null.",
-        ) from error
-    _check_bytes(_utf8_bytes(text, param), LARGEST_SCHEMA_BYTES, param)
+    text = json_text(param, schema)
+    _check_bytes(len(check_text(param, text)), LARGEST_SCHEMA_BYTES, param)
 
 
 def _check_keyword(key: str, value: Any, param: str) -> None:
@@ -158,7 +152,7 @@ def _regex_rule(pattern: str, param: str) -> str:
 
 
 def _grammar_rule(source: str, param: str) -> str:
-    _check_bytes(_utf8_bytes(source, param), LARGEST_GRAMMAR_BYTES, param)
+    _check_bytes(len(check_text(param, source)), LARGEST_GRAMMAR_BYTES, param)
     if not source.strip():
         raise InvalidParameter(
             param, f"{param} is an empty grammar.", 'For example root ::= "yes" | "no".'
@@ -167,7 +161,7 @@ def _grammar_rule(source: str, param: str) -> str:
 
 
 def _check_pattern(pattern: str, param: str) -> None:
-    size = _utf8_bytes(pattern, param)
+    size = len(check_text(param, pattern))
     if size > LONGEST_PATTERN_BYTES:
         raise LimitExceeded(
             param,
@@ -189,7 +183,7 @@ def _choice_rule(choices: Any, param: str) -> str:
         )
     if not all(choices):
         raise InvalidParameter(param, f"{param} has an empty choice.", "Leave it out.")
-    size = sum(_utf8_bytes(choice, param) for choice in choices)
+    size = sum(len(check_text(param, choice)) for choice in choices)
     _check_bytes(size, LARGEST_CHOICES_BYTES, param)
     return f"( {' | '.join(json.dumps(choice) for choice in choices)} )"
 
@@ -207,17 +201,6 @@ def _parsed(source: str, param: str) -> Any:
     except ValueError as error:
         raise InvalidParameter(
             param, f"{param} is not JSON: {error}.", "Send it as one JSON text."
-        ) from error
-
-
-def _utf8_bytes(text: str, param: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidParameter(
-            param,
-            f"{param} contains half of a surrogate pair, which is no Unicode text.",
-            "Write characters beyond U+FFFF as whole pairs.",
         ) from error
 
 

@@ -63,18 +63,3 @@ class BaseTokenizer:
         raise UnsupportedParameter(
             "model", "The native runner does not rank texts.", "Use --backend llamacpp."
         )
-
-
-def refuse_surrogates(text: str) -> None:
-    """Raises `InvalidParameter` where `text` holds a lone surrogate, which is no character."""
-    if text.isascii():
-        return
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidParameter(
-            "text",
-            f"The text holds a lone surrogate (U+{ord(text[error.start]):04X}) "
-            f"at position {error.start}.",
-            "Send valid Unicode.",
-        ) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
+from hearth.backends.contract.checks import check_text
+from hearth.backends.text.vocab.base import BaseTokenizer
 from hearth.backends.text.vocab.bpe import BpeEncoder, SentencePieceEncoder
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.gguf_vocabulary import BPE, GgufVocabulary
@@ -58,7 +59,7 @@ class GgufTokenizer(BaseTokenizer):
         Raises:
             InvalidParameter: `text` holds a lone surrogate.
         """
-        refuse_surrogates(text)
+        check_text("text", text)
         vocabulary = self._vocabulary
         ids: list[int] = []
         if add_bos and vocabulary.adds_bos and vocabulary.bos is not None:

@@ -13,8 +13,9 @@ from typing import Any, Final
 import tokenizers
 from tokenizers import AddedToken, Encoding, Tokenizer
 
+from hearth.backends.contract.checks import check_text
 from hearth.backends.errors import CorruptFile
-from hearth.backends.text.vocab.base import BaseTokenizer, refuse_surrogates
+from hearth.backends.text.vocab.base import BaseTokenizer
 from hearth.backends.text.vocab.byte_alphabet import to_bytes
 from hearth.backends.text.vocab.folder_settings import FolderSettings
 from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
@@ -78,7 +79,7 @@ class JsonTokenizer(BaseTokenizer):
         Raises:
             InvalidParameter: `text` holds a lone surrogate.
         """
-        refuse_surrogates(text)
+        check_text("text", text)
         begin = self._begin if add_bos else []
         end = self._end if add_eos else []
         return begin + (self._recognised(text) if special else self._plain(text)) + end

@@ -177,7 +177,7 @@ def test_a_cut_character_becomes_a_replacement(tiny: GgufTokenizer) -> None:
 
 
 def test_bad_input_is_refused(tiny: GgufTokenizer) -> None:
-    with pytest.raises(InvalidParameter, match=r"U\+D83D\) at position 2"):
+    with pytest.raises(InvalidParameter, match=r"U\+D83D\) stands at character 2"):
         tiny.encode("ab\ud83d", special=False, add_bos=False)
     for ident in (-1, tiny.vocab_size):
         with pytest.raises(InvalidParameter, match="not in the vocabulary"):

@@ -138,7 +138,7 @@ def test_a_cut_character_becomes_a_replacement(lossless: list[JsonTokenizer]) ->
 
 def test_a_lone_surrogate_is_refused(lossless: list[JsonTokenizer]) -> None:
     for tokenizer in lossless:
-        with pytest.raises(InvalidParameter, match=r"U\+D83D\) at position 2"):
+        with pytest.raises(InvalidParameter, match=r"U\+D83D\) stands at character 2"):
             tokenizer.encode("ab\ud83d", special=True, add_bos=False)
 
 
