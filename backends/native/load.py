@@ -278,6 +278,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         available_bytes=free,
         varlen=has_varlen(device, numbers.compute_dtype),
     )
+    plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
     parameters = sum(one.numel() for one in decoder.parameters())
     report = load_weights(
@@ -298,7 +299,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         decoder,
         plan,
         end_ids=source.end_ids,
-        fingerprint=_fingerprint(source, plan, packed),
+        fingerprint=_fingerprint(source, plan),
         own_pooling=source.pooling,
         threads=threads,
         batch_threads=batch_threads,
@@ -414,13 +415,14 @@ def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
     return instructions() == "amx" or (not devices.multiplies(device, dtype) and bool(multiplied()))
 
 
-def _fingerprint(source: _Source, plan: NativePlan, packed: frozenset[str]) -> bytes:
+def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
     """Of everything that keys and values depend on."""
     config = source.config
     scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
-    computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic, sorted(packed))
+    numbers = (plan.dtype, plan.compute_dtype, plan.kv_dtype)
+    computed = (*numbers, plan.deterministic, sorted(plan.packed))
     stored = source.file.stored.values()
     schemes = sorted({repr(one.scheme) for one in stored if isinstance(one, QuantizedTensor)})
     said = repr((fingerprint(source.weight_files), config, is_long, computed, schemes))
