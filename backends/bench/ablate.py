@@ -7,7 +7,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -18,6 +19,7 @@ from hearth.backends.bench.job import Ablated, Job, Means, Message, Progress, Sk
 from hearth.backends.bench.measure import alternate, random_prompts
 from hearth.backends.bench.model_facts import read_facts
 from hearth.backends.bench.session import impossible, setup_of, sized
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.worker.runners import open_model
@@ -62,8 +64,9 @@ def ablate(job: Job) -> Iterator[Message]:
         raise InvalidParameter("session_prompt_tokens", f"{case.name} {reason}.", "Measure less.")
     spec = sized(job, facts, [case])
     yield Progress(f"loading {job.spec.name or Path(job.spec.path).stem}")
-    loaded = open_model(spec, Path(job.cache_dir))
-    try:
+    with ExitStack() as opened:
+        loaded = open_model(spec, Path(job.cache_dir))
+        opened.callback(loaded.runner.close)
         need, room = case.pool_tokens(job.repeats), loaded.runner.info.pool_tokens
         if need > room:
             raise DoesNotFit(
@@ -72,29 +75,29 @@ def ablate(job: Job) -> Iterator[Message]:
             )
         yield setup_of(loaded, facts, ())
         without = _not_applicable(loaded)
+        variants = _variants(loaded, case, without)
+        if "quantization" not in without:
+            try:
+                dense = _unpacked(spec, loaded)
+            except DoesNotFit as error:
+                without["quantization"] = f"unpacked weights do not fit, too: {error.message}"
+            else:
+                opened.callback(dense.runner.close)
+                variants["quantization"] = _variants(dense, case, without)["nothing"]
         yield from (Skipped(name, reason) for name, reason in without.items())
         yield Progress("all on, and without one of them each")
-        found = _measured(_variants(loaded, case, without), job.repeats)
-    finally:
-        loaded.runner.close()
+        found = _measured(variants, job.repeats)
     expected = found["nothing"][0].tokens
     yield from (_ablated(name, samples, expected) for name, samples in found.items())
-    if "quantization" in without:
-        return
+
+
+def _unpacked(spec: ModelSpec, packed: Loaded) -> Loaded:
+    """The same model with no weights packed, next to `packed` and on as many threads."""
     from hearth.backends.native import load
 
-    yield Progress("without quantization")
-    try:
-        dense = load.open_model(spec, packs=False)
-    except DoesNotFit as error:
-        yield Skipped("quantization", error.message)
-        return
-    try:
-        whole = _variants(dense, case, without)["nothing"]
-        found = _measured({"quantization": whole}, job.repeats)
-        yield _ablated("quantization", found["quantization"], expected)
-    finally:
-        dense.runner.close()
+    threads, batch_threads = packed.info.threads, packed.info.batch_threads
+    settings = replace(spec.settings, threads=threads, batch_threads=batch_threads)
+    return load.open_model(replace(spec, settings=settings), packs=False)
 
 
 def _measured(
