@@ -35,11 +35,13 @@ def run_bench(job: Job, take: Callable[[Message], None], log_dir: Path) -> None:
 
 def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """In the child: the messages of `question["job"]`, each told at once."""
+    from hearth.backends.bench.ablate import ablate
     from hearth.backends.bench.session import run_tests
     from hearth.backends.bench.tune import tune
 
     job = msgspec.convert(question["job"], Job)
-    for message in tune(job) if job.tune else run_tests(job):
+    make = tune if job.tune else ablate if job.ablate else run_tests
+    for message in make(job):
         reporter.tell(kind=type(message).__name__, message=asdict(message))
         reporter.check()
     return {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch.nn import functional
 
 from hearth.kernels.device import multiplies
 
+DTYPE_NAMES: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_CPU: Final = torch.device("cpu")
 _FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
 """Up to so many rows torch reads the matrix as it is about as fast as memory gives it; beyond them
 it computes in half precision, which such processors do number by number. Printed by
@@ -33,6 +36,17 @@ _TILE: Final = 16
 """Rows of one product where the result must not depend on how many there are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How a product with a matrix is computed, for people."""
+
+    by: str
+    """What multiplies."""
+    activations: str
+    """What activations are then: int8, bf16, f16 or f32."""
+    reason: str
+
+
 def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, in the dtype of the weight.
 
@@ -49,12 +63,37 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`plain_linear`, in float32 where that is faster."""
-    few = _FEW_ROWS.get(weight.dtype)
-    if weight.dtype == torch.bfloat16 and x.numel() == x.shape[-1]:
-        return row_linear(x, weight, bias)
-    if few is None or multiplies(weight.device, weight.dtype) or x.numel() <= few * x.shape[-1]:
-        return plain_linear(x, weight, bias)
-    return widened_linear(x, weight, bias)
+    match _processor_way(x.numel() // x.shape[-1], weight.dtype):
+        case "row":
+            return row_linear(x, weight, bias)
+        case "plain":
+            return plain_linear(x, weight, bias)
+        case "widened":
+            return widened_linear(x, weight, bias)
+
+
+def linear_route(rows: int, dtype: torch.dtype, device: torch.device) -> Route:
+    """What the table of operations takes for a plain matrix of `dtype` on `device`."""
+    name = DTYPE_NAMES[dtype]
+    way = _processor_way(rows, dtype) if device.type == "cpu" else "plain"
+    if way == "widened":
+        return Route(
+            "PyTorch, slices widened to f32",
+            "f32",
+            f"the processor has no instructions for {name}",
+        )
+    if way == "row":
+        return Route("PyTorch, matrix by vector", name, "one row reads the matrix as it is")
+    return Route("PyTorch", name, f"the matrix is in {name}")
+
+
+def _processor_way(rows: int, dtype: torch.dtype) -> Literal["row", "plain", "widened"]:
+    """For a plain matrix of `dtype` on a processor."""
+    few = _FEW_ROWS.get(dtype)
+    if dtype == torch.bfloat16 and rows == 1:
+        return "row"
+    is_quick = few is None or rows <= few or multiplies(_CPU, dtype)
+    return "plain" if is_quick else "widened"
 
 
 def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -19,13 +19,17 @@ from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, can_pack, cpu_library, parts_of
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
-from hearth.kernels.packed_linear import sliced_linear
+from hearth.kernels.linear import DTYPE_NAMES, Route, linear_route
+from hearth.kernels.packed_linear import arithmetic_dtype, sliced_linear
 from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
 _MOST_ROWS: Final = 128
 _SLICE_NUMBERS: Final = 1 << 20
 """Weights that are unpacked at a time: four megabytes."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
+_FLOAT_LANES: Final = {"plain": "C, float32", "avx2": "AVX2, FMA"}
+_INT8_LANES: Final = {"plain": "C, int8", "avx2": "AVX2, VPMADDUBSW"}
+"""What multiplies, by the set of instructions; those with AVX-512 have one name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +277,18 @@ class BlockMatrix:
         (part,) = self.parts
         return part.rows(ids).unpacked(dtype)
 
+    def route(self, rows: int, dtype: torch.dtype) -> Route:
+        """Of a matrix of one part, and activations of `dtype`."""
+        (part,) = self.parts
+        device = part.weight.device
+        if not part.packing:
+            return linear_route(rows, part.weight.dtype, device)
+        return Route(
+            "PyTorch, slices unpacked each time",
+            DTYPE_NAMES[arithmetic_dtype(device, dtype)],
+            "there is no kernel for it",
+        )
+
     def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
         if not part.packing:
             return pick(LINEAR, x.device)(x, part.weight, None)
@@ -327,7 +343,7 @@ class TiledMatrix:
         # Operations that change nothing take as long as a small product.
         rows = x if x.ndim == 2 else x.reshape(-1, self.inputs)
         rows = rows.to(torch.float32).contiguous()
-        if self.most_rows is not None and len(rows) > self.most_rows:
+        if self._is_for_torch(len(rows)):
             found = self._dense(rows)
         else:
             found = self._library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
@@ -338,6 +354,33 @@ class TiledMatrix:
         """Of a matrix of one part."""
         ((packing, packed, outputs),) = self._packed
         return self._library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
+
+    def route(self, rows: int) -> Route:
+        """Of a matrix of one part."""
+        ((packing, _, _),) = self._packed
+        if self._is_for_torch(rows):
+            return Route(
+                "PyTorch, slices unpacked each time",
+                "f32",
+                "unpacking is little beside this many rows",
+            )
+        instructions = self._library.instructions
+        match self._library.activations(packing, rows, exact=self.is_exact):
+            case "bf16":
+                return Route(
+                    "AMX, bf16 tiles",
+                    "bf16",
+                    "unpacking into tiles is little beside this many rows",
+                )
+            case "int8":
+                lanes = _INT8_LANES.get(instructions, "AVX-512 VNNI, VPDPBUSD")
+                return Route(lanes, "int8", "integer codes; a scale for each 32 activations")
+        lanes = _FLOAT_LANES.get(instructions, "AVX-512, FMA")
+        exact = "nothing may be rounded"
+        return Route(lanes, "f32", exact if self.is_exact else "these are no integer codes")
+
+    def _is_for_torch(self, rows: int) -> bool:
+        return self.most_rows is not None and rows > self.most_rows
 
     def _dense(self, rows: Tensor) -> Tensor:
         """[rows, inputs] float32 -> [rows, outputs] float32."""

@@ -56,7 +56,7 @@ def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], Non
         [..., outputs], as `packed_linear`.
     """
     inputs = x.shape[-1]
-    dtype = x.dtype if multiplies(x.device, x.dtype) else torch.float32
+    dtype = arithmetic_dtype(x.device, x.dtype)
     wide = x.to(dtype)
     most = _SLICE_BYTES_CPU if x.device.type == "cpu" else _SLICE_BYTES
     step = min(outputs, max(1, most // max(1, inputs * dtype.itemsize)))
@@ -68,3 +68,8 @@ def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], Non
         unpack(rows, weight)
         found[..., rows] = functional.linear(wide, weight)
     return found
+
+
+def arithmetic_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """What activations of `dtype` are multiplied as."""
+    return dtype if multiplies(device, dtype) else torch.float32

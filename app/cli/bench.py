@@ -32,8 +32,9 @@ _SIZES: dict[str, dict[str, Any]] = {
         "session_gen_tokens": 16,
     },
     "tune": {"repeats": 3, "session_gen_tokens": 16},
+    "ablate": {"repeats": 3, "sessions": (4,), "session_gen_tokens": 16},
 }
-"""Fields of `Job` that --quick and --tune make smaller, where nothing was typed."""
+"""Fields of `Job` that --quick, --tune and --ablate make smaller, where nothing was typed."""
 
 
 def _numbers(
@@ -94,6 +95,11 @@ _COUNT = click.IntRange(min=1)
     help="Measure the native backend and this library in turns, on the same safetensors.",
 )
 @click.option("--tune", is_flag=True, help="Find the best settings for this model here.")
+@click.option(
+    "--ablate",
+    is_flag=True,
+    help="Measure with KV cache, prefix reuse, fused calls and quantization, then without each.",
+)
 @click.option("--url", help="Measure this OpenAI-style server with streaming clients.")
 @click.option(
     "--concurrency", metavar="N,N,...", callback=_numbers, help="Clients of --url.  [1,4,8]"
@@ -133,6 +139,8 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
         return _run_load(state, model, url, options, as_json=as_json)
     _refuse(ctx, _URL_ONLY, "{flag} goes with --url.")
     _refuse_flags(flags, _BY_TESTS, "follows from the tests")
+    if options["ablate"]:
+        _refuse(ctx, _NOT_OF_ABLATION, "--ablate makes its own tests, so it takes no {flag}.")
     if options["tune"]:
         _refuse(ctx, _TESTS_ONLY, "--tune makes its own tests, so it takes no {flag}.")
         _refuse_flags(flags, _BY_TUNING, "is what --tune searches")
@@ -140,10 +148,11 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
 
 
 _LOCAL_ONLY = (
-    *("quick", "tests", "repeats", "sessions", "depth_tokens", "reference", "tune"),
+    *("quick", "tests", "repeats", "sessions", "depth_tokens", "reference", "tune", "ablate"),
     *("session_prompt_tokens", "session_gen_tokens"),
 )
 _TESTS_ONLY = ("tests", "reference")
+_NOT_OF_ABLATION = (*_TESTS_ONLY, "quick", "tune", "prompt_tokens", "gen_tokens", "depth_tokens")
 _BY_TESTS = {"max_sessions", "max_waiting", "kv_budget", "kv_pool", "target_itl_ms"}
 _BY_TUNING = {"threads", "kv_type", "max_batch_tokens"}
 _URL_ONLY = ("concurrency", "requests", "shared_prefix", "ignore_eos", "api_key_env")
@@ -176,7 +185,7 @@ def _run_local(
         raise click.UsageError(
             f"{chosen.found.name} runs elsewhere: hearth bench --url {argument(url)}"
         )
-    size = "tune" if options["tune"] else "quick" if options["quick"] else ""
+    size = next((name for name in ("tune", "ablate", "quick") if options[name]), "")
     names = [
         *("tests", "repeats", "sessions", "prompt_tokens", "gen_tokens", "depth_tokens"),
         *("session_prompt_tokens", "session_gen_tokens"),
@@ -189,6 +198,7 @@ def _run_local(
         str(own_folder(state.paths.cache)),
         **{**_SIZES[size], **typed},
         tune=options["tune"],
+        ablate=options["ablate"],
         reference=options["reference"],
     )
     report = Report(state, job, as_json=as_json)

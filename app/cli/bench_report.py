@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from hearth.app.machine import Machine, this_machine
 from hearth.app.tuned import TunedFor, TunedStore
 from hearth.backends.bench.cases import cases
 from hearth.backends.bench.job import (
+    Ablated,
     Choice,
     Job,
     Measured,
@@ -59,6 +61,7 @@ class Report:
         self._tests: list[Measured] = []
         self._skipped: list[Skipped] = []
         self._tuned: Tuned | None = None
+        self._ablated: list[Ablated] = []
         self._name_width = max((len(case.name) for case in cases(job)), default=0)
 
     def take(self, message: Message) -> None:
@@ -76,6 +79,8 @@ class Report:
             self._tests.append(message)
             if not self._as_json:
                 self._output.data(self._row(message))
+        elif isinstance(message, Ablated):
+            self._ablated.append(message)
         elif isinstance(message, Tuned):
             self._keep(message)
 
@@ -83,6 +88,8 @@ class Report:
         """Everything was measured."""
         if self._as_json:
             self._output.json(self._document())
+        elif self._ablated:
+            self._output.table(ablation_table(self._ablated, self._job), right=range(1, 7))
         elif not self._tests and self._tuned is None:
             self._output.problem("Nothing could be measured.")
 
@@ -96,6 +103,8 @@ class Report:
             return
         for line in headlines(setup, self._machine, self._date):
             self._output.data(line)
+        if self._job.ablate:
+            return
         self._columns = columns(setup, self._job)
         titles = "".join(one.title.rjust(one.width) for one in self._columns)
         self._output.data("")
@@ -139,6 +148,9 @@ class Report:
         if self._tuned is not None:
             document["tuned"] = asdict(self._tuned)
             return document
+        if self._job.ablate:
+            document["ablations"] = [asdict(found) for found in self._ablated]
+            return document
         document["tests"] = [self._test(found) for found in self._tests]
         return document
 
@@ -175,6 +187,25 @@ def _beside(name: str, *, alone: bool) -> list[Column]:
             _WIDTH if alone else len(title) + 2,
         ),
     ]
+
+
+def ablation_table(found: list[Ablated], job: Job) -> list[tuple[str, ...]]:
+    """Medians, and in brackets how many times those with all on."""
+
+    def cell(name: str, one: Ablated, scale: float, unit: str) -> str:
+        value, base = (statistics.median(getattr(each, name)) for each in (one, found[0]))
+        share = f" ({value / base:.2f})" if one.off != "nothing" else ""
+        return f"{value * scale:,.1f}{unit}{share}"
+
+    sessions = job.sessions[0]
+    head = ("OFF", "TTFT", f"TTFT × {sessions} SHARED", "TPOT", f"TOK/S × {sessions}")
+    rows: list[tuple[str, ...]] = [(*head, "COMPUTED", "SAME TOKENS", "LAYERS, WEIGHTS")]
+    for one in found:
+        times = (cell(name, one, 1e3, " ms") for name in ("ttft_s", "shared_ttft_s", "tpot_s"))
+        same = f"{one.same_tokens} of {one.tokens}"
+        speed = cell("tok_per_s", one, 1, "")
+        rows.append((one.off, *times, speed, f"{one.computed_tokens:,}", same, one.computed_by))
+    return rows
 
 
 def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:

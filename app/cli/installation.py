@@ -13,9 +13,15 @@ from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.settings import Settings, default_document
 from hearth.backends.errors import HearthError, SettingsError
+from hearth.backends.native.report import LayoutRoutes, Rows, kernel_report
 
 _MARKS = {"ok": " ", "warning": "!", "fault": "x"}
 _WIDTH = 16
+_FORCING = (
+    "To force others: HEARTH_CPU_KERNELS=amx, avx512, avx2, plain or off in the environment of the "
+    "host; --dtype f32 or --deterministic (nothing is rounded), --dtype bf16 or f16 (weights are "
+    "unpacked), --gpu-layers 0 (the processor)."
+)
 _INSTALL = {
     "bash": 'eval "$(hearth completion bash)"   in ~/.bashrc',
     "zsh": 'eval "$(hearth completion zsh)"   in ~/.zshrc',
@@ -29,9 +35,14 @@ _INSTALL = {
     is_flag=True,
     help="Measure first which backend is faster here, for each kind of GGUF in the library.",
 )
+@click.option(
+    "--kernels",
+    is_flag=True,
+    help="Show what multiplies each type of weights on each device, and why.",
+)
 @json_option
 @click.pass_obj
-def doctor(state: State, measure: bool, as_json: bool) -> int:
+def doctor(state: State, measure: bool, kernels: bool, as_json: bool) -> int:
     """Check the installation; the exit code is 1 if something is broken.
 
     A line with an x is a fault, one with ! works but could be better; the cure stands below it.
@@ -41,6 +52,9 @@ def doctor(state: State, measure: bool, as_json: bool) -> int:
     """
     from hearth.app.doctor import examine
 
+    if kernels:
+        _kernels(state, as_json=as_json)
+        return ExitCode.OK
     if measure:
         _measure(state)
     try:
@@ -65,6 +79,31 @@ def doctor(state: State, measure: bool, as_json: bool) -> int:
             f"Broken: {', '.join(finding.subject for finding in faults)}. The cures stand above."
         )
     return ExitCode.FAILED if faults else ExitCode.OK
+
+
+def _kernels(state: State, *, as_json: bool) -> None:
+    """What multiplies, by the native backend. Raises `BackendUnavailable` without PyTorch."""
+    report = kernel_report()
+    if as_json:
+        state.output.json(asdict(report))
+        return
+    used = report.instructions or "not used"
+    state.output.data(f"kernels for processors: {used} ({report.reason})")
+    for device, reason in report.absent.items():
+        state.output.data(f"{device}: {reason}")
+    alike: dict[tuple[str, str, str, tuple[Rows, ...]], list[LayoutRoutes]] = {}
+    for one in report.routes:
+        held = "" if one.held.upper() == one.layout else f", held as {one.held}"
+        alike.setdefault((one.device, one.case, held, one.rows), []).append(one)
+    for (device, case, held, _), layouts in alike.items():
+        state.output.data(f"\n{', '.join(o.layout for o in layouts)} on {device} {case}{held}")
+        table = [("  ROWS", "MULTIPLIED BY", "ACTIVATIONS", "WHY")]
+        for rows in layouts[0].rows:
+            rest = f" to {rows.last}" if rows.last else " and more"
+            count = f"  {rows.first}{'' if rows.first == rows.last else rest}"
+            table.append((count, rows.by, rows.activations, rows.reason))
+        state.output.table(table)
+    state.output.note(_FORCING)
 
 
 def _measure(state: State) -> None:

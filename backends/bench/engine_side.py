@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,15 @@ from hearth.backends.errors import InternalError, from_info
 _UNHURRIED_S = 1e6
 """Target of inter-token latency: nobody waits while prompts are computed."""
 _GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request was answered."""
+
+    tokens: list[int]
+    times: list[float]
+    """When each was there, in seconds after all requests arrived."""
 
 
 class Listener:
@@ -102,6 +112,36 @@ class EngineSide:
             self._turn()
         return time.perf_counter() - began
 
+    def answer(
+        self, prompts: list[list[int]], count: int, *, reuses_prefix: bool = True
+    ) -> list[Answer]:
+        """`count` tokens for each of `prompts`, all at the same time.
+
+        Args:
+            reuses_prefix: what others computed is used.
+        """
+        added = [
+            self._new(prompt, len(prompt) + count, reuses_prefix=reuses_prefix)[0]
+            for prompt in prompts
+        ]
+        times: list[list[float]] = [[] for _ in added]
+        began = time.perf_counter()
+        self._engine.submit(*added)
+        while not all(session.done for session in added):
+            self._turn()
+            now = time.perf_counter() - began
+            for session, own in zip(added, times, strict=True):
+                own += [now] * (session.new_tokens - len(own))
+        return [
+            Answer(session.tokens[session.prompt_tokens :], own)
+            for session, own in zip(added, times, strict=True)
+        ]
+
+    def computed_tokens(self) -> int:
+        """That went through the model so far."""
+        self._engine.turn()  # With nothing to do it counts.
+        return self._engine.stats().computed_tokens
+
     def clear(self) -> None:
         """End all sessions and forget what they held."""
         for session, _ in self._sessions:
@@ -116,7 +156,9 @@ class EngineSide:
         while any(session.new_tokens == 0 for session, _ in added):
             self._turn()
 
-    def _new(self, prompt: list[int], most: int) -> tuple[Generation, Listener]:
+    def _new(
+        self, prompt: list[int], most: int, *, reuses_prefix: bool = True
+    ) -> tuple[Generation, Listener]:
         listener = Listener()
         session = Generation(
             next(self._idents),
@@ -126,6 +168,7 @@ class EngineSide:
             (),
             self._piece,
             listener,
+            reuse_prefix=reuses_prefix,
         )
         self._sessions.append((session, listener))
         return session, listener

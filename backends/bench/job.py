@@ -12,6 +12,8 @@ from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import KvType, ModelSpec
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
+Means = Literal["nothing", "KV cache", "prefix reuse", "fused calls", "quantization"]
+"""What can be switched off."""
 TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")
 ReferenceName = Literal["transformers"]
 REFERENCES: tuple[ReferenceName, ...] = ("transformers",)
@@ -43,6 +45,8 @@ class Job:
     """New tokens of each of them in one measurement."""
     tune: bool = False
     """Search for settings in place of the tests."""
+    ablate: bool = False
+    """Switch off what makes the engine fast, one after the other, in place of the tests."""
     reference: ReferenceName | None = None
     """What the native runner is measured beside, on the same weights."""
 
@@ -169,4 +173,29 @@ class Tuned:
     """The version that it holds for (`ModelInfo.backend_version`)."""
 
 
-Message = Progress | Setup | Measured | Skipped | Tuned
+@dataclass(frozen=True, slots=True)
+class Ablated:
+    """Greedy requests without one of the means by which the engine is fast: one alone, then as many
+    as there are sessions, of whose prompts seven eighths are those of the first.
+    """
+
+    off: Means
+    computed_by: str
+    """Whose layers, and the types of weights that they multiply."""
+    ttft_s: tuple[float, ...]
+    """Of the request alone, round by round as all of these."""
+    shared_ttft_s: tuple[float, ...]
+    """Of the others, the median."""
+    tpot_s: tuple[float, ...]
+    """From token to token, of the request alone."""
+    tok_per_s: tuple[float, ...]
+    """Generated ones of the others together, prompts included in the time."""
+    computed_tokens: int
+    """That went through the model in a round."""
+    tokens: int
+    """That were generated."""
+    same_tokens: int
+    """Of them those before the first that differs from the same answer with all on."""
+
+
+Message = Progress | Setup | Measured | Skipped | Tuned | Ablated

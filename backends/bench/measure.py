@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.job import Measured, Spread
 
 _SEED = 20_002
+_T = TypeVar("_T")
 
 
 class Reference(Protocol):
@@ -46,9 +47,9 @@ class Reference(Protocol):
         ...
 
 
-def alternate(sides: Sequence[Callable[[], float]], repeats: int) -> tuple[tuple[float, ...], ...]:
+def alternate(sides: Sequence[Callable[[], _T]], repeats: int) -> tuple[tuple[_T, ...], ...]:
     """`repeats` results of each of `sides`, in rounds whose order turns each time."""
-    results: list[list[float]] = [[] for _ in sides]
+    results: list[list[_T]] = [[] for _ in sides]
     for turn in range(repeats):
         order = range(len(sides))
         for side in order if turn % 2 == 0 else reversed(order):

@@ -133,7 +133,7 @@ def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Iterator[Bench]:
     beside: dict[str, Reference] = {}
     try:
         beside = _beside(job, loaded)
-        yield Bench(loaded, EngineSide(loaded), beside, _setup(loaded, facts, tuple(beside)))
+        yield Bench(loaded, EngineSide(loaded), beside, setup_of(loaded, facts, tuple(beside)))
     finally:
         for one in beside.values():
             one.close()
@@ -168,7 +168,8 @@ def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
     return {"generate": GenerateSide(model), "batching": BatchingSide(model)}
 
 
-def _setup(loaded: Loaded, facts: ModelFacts, beside: tuple[str, ...]) -> Setup:
+def setup_of(loaded: Loaded, facts: ModelFacts, beside: tuple[str, ...]) -> Setup:
+    """How a model that is loaded is run, with what beside it."""
     runner = loaded.runner
     if isinstance(runner, LlamaRunner):
         batch, ubatch = runner.plan.batch, runner.plan.ubatch

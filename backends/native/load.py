@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,7 +65,7 @@ from hearth.quant.generation_defaults import (
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
-from hearth.quant.stored import STAYS_PACKED
+from hearth.quant.stored import STAYS_PACKED, StoredTensor
 
 NAME = "native"
 _NAMES: Mapping[torch.dtype, Dtype] = {
@@ -78,11 +78,12 @@ _GGUF_POOLING: Mapping[int, Pooling] = {1: "mean", 2: "cls", 3: "last"}
 """llama_pooling_type of llama.h."""
 
 
-def open_model(spec: ModelSpec) -> Loaded:
+def open_model(spec: ModelSpec, *, packs: bool = True) -> Loaded:
     """Check and load a model: a GGUF file, or a folder with `config.json` and safetensors.
 
     Args:
         spec: the file or folder and how to load it.
+        packs: False: no matrix stays packed.
 
     Raises:
         ModelNotFound: there is no such file or folder.
@@ -95,7 +96,7 @@ def open_model(spec: ModelSpec) -> Loaded:
     check_settings(settings, MAX_SESSIONS)
     source = _open_source(Path(spec.path))
     try:
-        return _load(spec, source, started)
+        return _load(spec, source, started, packs=packs)
     except HearthError:
         source.file.close()
         raise
@@ -187,39 +188,97 @@ def _with_a_row(ids: frozenset[int], config: ModelConfig) -> frozenset[int]:
     return frozenset(ident for ident in ids if ident < config.vocab_size)
 
 
-def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What weights are held in, and computed with."""
+
+    dtype: torch.dtype
+    """Of weights that are not packed."""
+    compute_dtype: torch.dtype
+    """Of activations."""
+    packed: frozenset[str]
+    """Types whose matrices stay packed."""
+    held_bytes: int
+    mapped: bool
+    """Weights stay over their file where they can."""
+    tiled: bool
+    """Matrices of `dtype` are for the processor's kernels."""
+    exact: bool
+    """As of `kernels.packed.prepare`."""
+
+
+def choose_numbers(
+    stored: Collection[StoredTensor],
+    settings: ModelSettings,
+    device: torch.device,
+    *,
+    free_bytes: int,
+    gpu_least_bytes: int | None = None,
+    overflows_f16: bool = False,
+    packs: bool = True,
+) -> Numbers:
+    """What the weights `stored` become on `device`.
+
+    Args:
+        free_bytes, gpu_least_bytes: as of `packed_types`.
+        overflows_f16: activations of this family do.
+        packs: False: all are unpacked.
+    """
+    dtype = _dtype(settings, stored, device)
+    name = _NAMES[dtype]
+    packed: frozenset[str] = frozenset()
+    if packs:
+        packed = packed_types(
+            stored, settings, name, free_bytes=free_bytes, gpu_least_bytes=gpu_least_bytes
+        )
+    held_bytes = weight_bytes(stored, name, packed=packed)
+    mapped = is_mapped(held_bytes)
+    tiled = is_tiled(device, dtype) and not mapped
+    overflows = dtype == torch.float16 and overflows_f16
+    # The kernels of processors take float32, and give it.
+    has_kernels = tiled or (device.type == "cpu" and bool(packed & multiplied()))
+    is_half = devices.multiplies(device, dtype) and not (overflows or has_kernels)
+    return Numbers(
+        dtype,
+        dtype if is_half else torch.float32,
+        packed,
+        held_bytes,
+        mapped,
+        tiled,
+        exact=settings.dtype == "f32" or settings.deterministic,
+    )
+
+
+def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> Loaded:
     settings = spec.settings
     config = source.config.for_context(settings.context or source.config.context)
     source = replace(source, config=config)
     device = _device(settings, len(config.layers))
-    dtype = _dtype(settings, source, device)
-    stored = list(source.file.stored.values())
-    unpacked = weight_bytes(stored, _NAMES[dtype], packed=frozenset())
-    free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
     on_gpu = device.type != "cpu"
-    packed = packed_types(
+    stored = list(source.file.stored.values())
+    free = devices.free_bytes(device) if on_gpu else available_bytes()
+    numbers = choose_numbers(
         stored,
         settings,
-        _NAMES[dtype],
+        device,
         free_bytes=free,
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
+        overflows_f16=config.overflows_f16,
+        packs=packs,
     )
-    held_bytes = weight_bytes(stored, _NAMES[dtype], packed=packed)
-    mapped = is_mapped(held_bytes)
-    tiled = is_tiled(device, dtype) and not mapped
-    # The kernels of processors take float32, and give it.
-    has_kernels = tiled or (not on_gpu and bool(packed & multiplied()))
-    compute_dtype = torch.float32 if has_kernels else _compute_dtype(config, device, dtype)
+    dtype, packed = numbers.dtype, numbers.packed
+    unpacked = weight_bytes(stored, _NAMES[dtype], packed=frozenset())
     plan = plan_memory(
         settings,
         config,
         device=device,
         dtype=dtype,
-        compute_dtype=compute_dtype,
-        weight_bytes=held_bytes,
+        compute_dtype=numbers.compute_dtype,
+        weight_bytes=numbers.held_bytes,
         available_bytes=free,
-        varlen=has_varlen(device, compute_dtype),
+        varlen=has_varlen(device, numbers.compute_dtype),
     )
+    plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
     parameters = sum(one.numel() for one in decoder.parameters())
     report = load_weights(
@@ -228,9 +287,9 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         source.file,
         device,
         packed=packed,
-        exact=settings.dtype == "f32" or settings.deterministic,
-        tiled=tiled,
-        mapped=mapped,
+        exact=numbers.exact,
+        tiled=numbers.tiled,
+        mapped=numbers.mapped,
     )
     if plan.deterministic:
         make_deterministic(decoder)
@@ -240,7 +299,7 @@ def _load(spec: ModelSpec, source: _Source, started: float) -> Loaded:
         decoder,
         plan,
         end_ids=source.end_ids,
-        fingerprint=_fingerprint(source, plan, packed),
+        fingerprint=_fingerprint(source, plan),
         own_pooling=source.pooling,
         threads=threads,
         batch_threads=batch_threads,
@@ -336,13 +395,15 @@ def _device(settings: ModelSettings, layers: int) -> torch.device:
     return best
 
 
-def _dtype(settings: ModelSettings, source: _Source, device: torch.device) -> torch.dtype:
+def _dtype(
+    settings: ModelSettings, stored: Iterable[StoredTensor], device: torch.device
+) -> torch.dtype:
     """What plain weights are held in: as asked, else as most of them are stored where the device
     can use that, else the device's own choice.
     """
     if settings.dtype is None and device.type != "cpu":
         return devices.default_dtype(device)
-    return _DTYPES[settings.dtype or own_dtype(source.file.stored.values())]
+    return _DTYPES[settings.dtype or own_dtype(stored)]
 
 
 def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
@@ -354,19 +415,14 @@ def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
     return instructions() == "amx" or (not devices.multiplies(device, dtype) and bool(multiplied()))
 
 
-def _compute_dtype(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """What activations are held in, where weights are of `dtype`."""
-    overflows = dtype == torch.float16 and config.overflows_f16
-    return dtype if devices.multiplies(device, dtype) and not overflows else torch.float32
-
-
-def _fingerprint(source: _Source, plan: NativePlan, packed: frozenset[str]) -> bytes:
+def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
     """Of everything that keys and values depend on."""
     config = source.config
     scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
-    computed = (plan.dtype, plan.compute_dtype, plan.kv_dtype, plan.deterministic, sorted(packed))
+    numbers = (plan.dtype, plan.compute_dtype, plan.kv_dtype)
+    computed = (*numbers, plan.deterministic, sorted(plan.packed))
     stored = source.file.stored.values()
     schemes = sorted({repr(one.scheme) for one in stored if isinstance(one, QuantizedTensor)})
     said = repr((fingerprint(source.weight_files), config, is_long, computed, schemes))

@@ -62,6 +62,8 @@ class NativePlan:
     has_shortlists: bool
     """Logits stay on the device, apart from shortlists."""
     notices: tuple[str, ...] = ()
+    packed: frozenset[str] = frozenset()
+    """Types of weights that stay packed."""
 
 
 def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch.dtype:

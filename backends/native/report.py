@@ -47,13 +47,68 @@ class TorchReport:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Numbers of rows that a product is computed alike for."""
+
+    first: int
+    last: int | None
+    """None: and all that are more."""
+    by: str
+    activations: str
+    """What they are multiplied as."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRoutes:
+    """How a type of weights in files is multiplied."""
+
+    layout: str
+    device: str
+    case: str
+    """When it is like this."""
+    held: str
+    """What the weights are in memory: `layout`, or a dtype."""
+    rows: tuple[Rows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """How products with all types are computed, and why not otherwise."""
+
+    instructions: str
+    """Of the kernels for processors; "": they are not used."""
+    reason: str
+    """Why these."""
+    forced: str
+    """The value of `HEARTH_CPU_KERNELS`."""
+    absent: dict[str, str]
+    """Devices that are not here, and why."""
+    routes: tuple[LayoutRoutes, ...]
+
+
 def torch_report() -> TorchReport:
     """Ask a child process.
 
     Raises:
         BackendUnavailable: PyTorch is not installed, or does not load.
     """
-    command = [sys.executable, "-P", "-m", "hearth.backends.native.report"]
+    return _read(_answer("hearth.backends.native.report"))
+
+
+def kernel_report() -> KernelReport:
+    """The same of `routes.make_kernel_report`."""
+    found = _answer("hearth.backends.native.routes")
+    routes = tuple(
+        LayoutRoutes(**{**one, "rows": tuple(Rows(**some) for some in one["rows"])})
+        for one in found["routes"]
+    )
+    return KernelReport(**{**found, "routes": routes})
+
+
+def _answer(module: str) -> dict[str, Any]:
+    command = [sys.executable, "-P", "-m", module]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
@@ -66,7 +121,8 @@ def torch_report() -> TorchReport:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise BackendUnavailable(f"PyTorch does not load: {why}", _REINSTALL)
-    return _read(json.loads(done.stdout.splitlines()[-1]))
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def make_report() -> TorchReport:

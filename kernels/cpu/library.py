@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 _KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
 _SCALES: Final = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """As `ScaleForm` in layouts.h."""
+Activations = Literal["f32", "int8", "bf16"]
+"""What activations are multiplied as, in the order of packed.c; bf16 is by AMX."""
 _RUN: Final = 32
 """Inputs that are multiplied at a time: a group has some of them, see `can_pack`."""
 _FAULTS: Final = {
@@ -78,6 +80,7 @@ class CpuLibrary:
             *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER),
             *(_INT, _INT),
         )
+        found.hearth_activations.argtypes = (_INT, _LONG, _INT, _INT)
         found.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
         found.hearth_use_threads.argtypes = (_POINTER,)
         found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
@@ -160,6 +163,12 @@ class CpuLibrary:
         if found:
             check(found)
         return y
+
+    def activations(self, packing: str, rows: int, *, exact: bool) -> Activations:
+        """What `multiply` makes of that many rows, for a matrix of one packing."""
+        number = self._library.hearth_activations(_KINDS[packing], rows, exact, self.set)
+        found: Activations = get_args(Activations)[number]
+        return found
 
     def rows(
         self, packing: str, packed: Tensor, outputs: int, inputs: int, wanted: Tensor

@@ -305,6 +305,19 @@ static void multiply(int64_t begin, int64_t end, void *context) {
   free(room);
 }
 
+/* What activations become: they stay float32, are int8, or bfloat16 for AMX. In the order of `Activations` in library.py. */
+enum { IN_F32, IN_INT8, IN_BF16 };
+
+static int32_t activations_of(Tiles with, int is_wide, int is_quantized, int64_t rows) {
+  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) return IN_BF16;
+  return is_quantized && !is_wide ? IN_INT8 : IN_F32;
+}
+
+/* The same of a matrix whose rows are all of one kind. */
+EXPORT int32_t hearth_activations(int32_t kind, int64_t rows, int32_t is_wide, int32_t instructions) {
+  return activations_of(tiles_for(instructions), is_wide, is_integer((Kind)kind), rows);
+}
+
 /* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
  *
  * `is_wide`: activations stay float32; otherwise they are int8 with a scale for each 32 of a row, but for parts
@@ -332,7 +345,7 @@ int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inp
   }
   if (!rows) return OK;
   uint8_t *room = NULL;
-  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) {
+  if (activations_of(with, is_wide, is_quantized, rows) == IN_BF16) {
     const int64_t groups = (rows + 2 * TILE - 1) / (2 * TILE) * 2;
     room = malloc(groups * TILE * ((inputs + RUN - 1) / RUN) * RUN * sizeof(uint16_t) + LINE);
     if (!room) return NO_MEMORY;

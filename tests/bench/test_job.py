@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hearth.backends.bench.job import (
+    Ablated,
     Choice,
     Job,
     Measured,
@@ -42,6 +43,7 @@ MEASURED = Measured("tg4 × 2", "sessions", 2, 8, 8, (10.0, 30.0, 20.0), {"raw":
         MEASURED,
         Skipped("tg", "too long"),
         Tuned(CHOICE, CHOICE, 7, "llama.cpp"),
+        Ablated("KV cache", "C, Q4_K", (0.1,), (0.2,), (0.3,), (9.0,), 70, 4, 3),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -46,6 +46,25 @@ def test_json_has_every_sample(hearth: Hearth) -> None:
         assert test["beside_tok_per_s"]["raw"]["low"] == min(raw)
 
 
+def test_what_is_switched_off_has_a_row_and_the_rest_a_reason(hearth: Hearth) -> None:
+    typed = ("--ablate", "--repeats", "1", "--sessions", "2", "--session-prompt", "16")
+    found = hearth("bench", *typed, "--session-gen", "3")
+    assert found.code == 0, found.err
+    head, *rows = found.out.splitlines()[-4:]
+    assert head.split("  ")[0] == "OFF" and "TTFT × 2 SHARED" in head and "TOK/S × 2" in head
+    for row, off in zip(rows, ("nothing", "KV cache", "prefix reuse"), strict=True):
+        assert row.startswith(off) and "llama.cpp, F32" in row
+    for off in ("fused calls", "quantization"):
+        assert f"skipped: {off}: llama.cpp computes" in found.err
+    document = hearth("bench", *typed, "--session-gen", "3", "--json").json
+    assert [one["off"] for one in document["ablations"]] == ["nothing", "KV cache", "prefix reuse"]
+    assert len(document["skipped"]) == 2
+    refused = hearth("bench", *typed, "--tune")
+    assert (
+        refused.code == 2 and "--ablate makes its own tests, so it takes no --tune" in refused.err
+    )
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random safetensors with a vocabulary."""

@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 from hearth.app import doctor, speeds
+from hearth.app.cli import installation
 from hearth.app.library import local
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import selftest
-from hearth.backends.native.report import DeviceReport, TorchReport, torch_report
+from hearth.backends.native.report import (
+    DeviceReport,
+    KernelReport,
+    LayoutRoutes,
+    Rows,
+    TorchReport,
+    kernel_report,
+    torch_report,
+)
 from hearth.backends.worker.choice import Machine
 from hearth.backends.worker.speeds import Measured, Speed, Speeds
 
@@ -58,6 +67,7 @@ def test_the_report_for_programs(
 ) -> None:
     monkeypatch.setenv("HEARTH_TOP_K", "3")
     monkeypatch.setenv("HEARTH_NO_SUCH_THING", "3")
+    monkeypatch.setenv("HEARTH_CPU_KERNELS", "plain")
     result = hearth("--offline", "doctor", "--json")
     found = findings(result)
     assert result.json["healthy"] is True
@@ -67,7 +77,7 @@ def test_the_report_for_programs(
     assert found["llama.cpp"]["data"] == dataclasses.asdict(GOOD)
     assert found["models"]["data"]["usable"] == ["guide", "tiny"]
     assert found["environment"]["state"] == "warning"
-    assert "HEARTH_NO_SUCH_THING" in found["environment"]["text"]
+    assert found["environment"]["text"] == "nothing reads HEARTH_NO_SUCH_THING"
     assert found["packages"]["data"]["versions"]["numpy"]
 
 
@@ -196,6 +206,21 @@ def test_the_kernels_of_processors_are_told(
     assert found["state"] == state and (kernels or "C compiler") in found["text"] + found["cure"]
 
 
+def test_what_multiplies_is_shown_for_each_type(
+    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (Rows(1, 23, "AVX2", "int8", "few"), Rows(24, None, "AMX", "bf16", "many"))
+    routes = tuple(LayoutRoutes(kind, "cpu", "by default", kind, rows) for kind in ("Q4_0", "Q4_K"))
+    report = KernelReport("amx", "the best", "", {"cuda": "no card is found"}, routes)
+    monkeypatch.setattr(installation, "kernel_report", lambda: report)
+    shown = hearth("doctor", "--kernels")
+    assert shown.code == 0 and "HEARTH_CPU_KERNELS=" in shown.err
+    for line in ("cuda: no card is found", "Q4_0, Q4_K on cpu by default"):
+        assert line in shown.out.splitlines()
+    assert shown.out.splitlines()[-1].split() == "24 and more AMX bf16 many".split()
+    assert hearth("doctor", "--kernels", "--json").json["routes"][1]["rows"][1]["last"] is None
+
+
 def test_apple_s_gpu_is_marked_as_not_verified(
     hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +243,8 @@ def test_a_pytorch_that_does_not_load_is_a_fault(
 
 
 def test_the_installed_pytorch_is_asked_in_a_child() -> None:
-    report = torch_report()
+    report, kernels = torch_report(), kernel_report()
+    assert report.cpu_kernels == kernels.instructions and kernels.routes[0].rows[-1].last is None
     assert report.version and report.threads > 0
     assert "f32" in report.devices[0].multiplies and sum(one.is_best for one in report.devices) == 1
 

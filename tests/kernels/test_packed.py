@@ -249,6 +249,23 @@ def test_kernels_can_be_forced_and_left_out(monkeypatch: pytest.MonkeyPatch) -> 
     cpu_library.cache_clear()
 
 
+@pytest.mark.parametrize("packing", ["Q4_K", "FP8"])
+@pytest.mark.parametrize("instructions", ["avx2", "avx512", "amx"])
+def test_rows_of_one_route_have_the_same_bits(packing: str, instructions: Instructions) -> None:
+    try:
+        library = CpuLibrary(library_path(), instructions)
+    except ValueError:
+        pytest.skip(f"this processor has no {instructions}")
+    matrix = TiledMatrix(library, [random_weight(packing, 37, 512)], exact=False)
+    x = torch.randn(200, 512, generator=torch.Generator().manual_seed(3))
+    first = {rows: matrix.matmul(x[:rows])[0] for rows in (1, *range(5, 30), 128, 129, 200)}
+    for rows, found in first.items():
+        is_like_one = matrix.route(rows) == matrix.route(1)
+        assert torch.equal(found, first[1]) == is_like_one, (rows, matrix.route(rows))
+    changes = matrix.route(200) != matrix.route(1)
+    assert changes == (instructions == "amx" or packing == "FP8")
+
+
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_current(), "run `make`"
     monkeypatch.setattr("hearth.kernels.cpu.library.version", lambda: "0" * 12)

@@ -283,7 +283,7 @@ def test_a_gpu_unpacks_what_fits_with_a_context(
 def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_path: Path) -> None:
     def fingerprint(folder: Path, **settings: object) -> bytes:
         plan = opened(folder, **settings).runner.plan  # type: ignore[attr-defined]
-        return load._fingerprint(load._open_source(folder), plan, frozenset())
+        return load._fingerprint(load._open_source(folder), plan)
 
     folder, other = (tiny_folder("qwen2", tmp_path / name) for name in ("one", "two"))
     before = fingerprint(folder)
@@ -303,8 +303,5 @@ def test_longrope_has_a_fingerprint_for_each_of_its_factors(opened: Open, tmp_pa
     source = load._open_source(folder)
     plan = opened(folder).runner.plan  # type: ignore[attr-defined]
     contexts = (16, 32, 33, 64)
-    found = [
-        load._fingerprint(source, replace(plan, context=context), frozenset())
-        for context in contexts
-    ]
+    found = [load._fingerprint(source, replace(plan, context=context)) for context in contexts]
     assert found[0] == found[1] != found[2] == found[3]

@@ -17,9 +17,12 @@ from hearth.backends.native import load
 from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.page_kernels import LayersInC
+from hearth.backends.native.routes import make_kernel_report
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import FORCE
+from hearth.kernels.cpu.library import cpu_library
+from hearth.quant.stored import LOADED
 from loaded_weights import CPU, load_folder
 from native_decoders import logits_of
 from native_runners import advance, runner_of
@@ -72,6 +75,29 @@ def test_a_loaded_model(
             model.runner.close()
             torch.set_num_threads(threads)
     assert abs(logits[0] - logits[1]).max() < 0.05 * abs(logits[1]).max()
+
+
+def test_what_is_reported_follows_the_kernels_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports = {}
+    for forced in ("plain", "off", "sse"):
+        monkeypatch.setenv(FORCE, forced)
+        cpu_library.cache_clear()
+        report = make_kernel_report()
+        assert report.forced == forced and forced in report.reason
+        assert report.instructions == ("plain" if forced == "plain" else "")
+        reports[forced] = {(one.layout, one.case): one for one in report.routes}
+    cpu_library.cache_clear()
+    plain, off = reports["plain"], reports["off"]
+    assert plain["Q4_K", "by default"].held == "Q4_K"
+    assert plain["Q4_K", "by default"].rows[0].activations == "int8"
+    assert [one.last for one in plain["NF4", "by default"].rows] == [128, None]
+    assert off["Q4_K", "by default"].held == "bf16"
+    by = {some.by.split(",")[0] for one in off.values() for some in one.rows}
+    assert by == {"PyTorch"}
+    assert off["F32", "by default"] == plain["F32", "by default"]
+    assert {layout for layout, _ in off} == {layout for layout, _ in plain} == LOADED
 
 
 @pytest.mark.parametrize("family", FAMILIES)
