@@ -3,7 +3,7 @@ one session while another session's prompt goes through, or while a text is embe
 
     python benchmarks/interference.py [--model FILE.gguf] [--prompt 4000] [--json RESULT.json]
     python benchmarks/interference.py [--model FILE.gguf] --embed 32000 [--steps 500]
-    python benchmarks/interference.py [--model FILE.gguf] --swap 20000
+    python benchmarks/interference.py [--model FILE.gguf] --swap 20000 [--backend llamacpp]
 
 One engine over one runner, in this process, with the default target of 50 ms. A first session
 streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
@@ -11,8 +11,9 @@ from then until the second one's first token. All prompts begin with the same to
 chats do: the model's first token, if it has one, and thirty more. The bound is twice the
 undisturbed median and the target. With --embed a text of so many tokens is embedded instead, and
 the disturbed steps are those until its vector is there, --steps at most. With --swap a conversation
-of so many tokens is offloaded as the stream begins, and is copied back when it goes on. Without
---model a random 100M-parameter Q8_0 llama is written to a temporary folder.
+of so many tokens is offloaded as the stream begins, and is copied back when it goes on. With
+--processor-time, on a machine with other work, --threads 1 gives what the steps themselves take.
+Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,6 +40,9 @@ from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.worker.runners import open_model
+
+Clock = Callable[[], float]
+"""Seconds."""
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64
@@ -113,8 +118,9 @@ def found_of(
 class Sessions:
     """Sessions on one engine; their prompts are random tokens after what all of them share."""
 
-    def __init__(self, loaded: Loaded, target_s: float) -> None:
-        self.engine = Engine(loaded.runner, target_s)
+    def __init__(self, loaded: Loaded, target_s: float, clock: Clock) -> None:
+        self.engine = Engine(loaded.runner, target_s, clock)
+        self._clock = clock
         self._piece = loaded.tokenizer.piece
         self._vocab_size = loaded.runner.info.vocab_size
         self._stream = np.random.default_rng(SEED)
@@ -155,10 +161,10 @@ class Sessions:
 
     def first_token_s(self, session: Generation) -> float:
         """Seconds until `session` has a token."""
-        began = time.perf_counter()
+        began = self._clock()
         while session.new_tokens == 0:
             self.engine.turn()
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def gaps(self, session: Generation, steps: int) -> list[float]:
         """Seconds between the next `steps` tokens of `session`."""
@@ -166,11 +172,11 @@ class Sessions:
 
     def gap(self, session: Generation) -> float:
         """Seconds until the next token of `session`."""
-        before, began = session.new_tokens, time.perf_counter()
+        before, began = session.new_tokens, self._clock()
         while session.new_tokens == before:
             assert not session.done, "it ended before its tokens were there"
             self.engine.turn()
-        return time.perf_counter() - began
+        return self._clock() - began
 
     def end(self, session: Generation) -> None:
         """Cancel `session`, and forget everything that is kept."""
@@ -179,9 +185,9 @@ class Sessions:
         self.engine.turn()
 
 
-def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> list[Found]:
+def measure(loaded: Loaded, prompt_tokens: int, target_s: float, clock: Clock) -> list[Found]:
     """A prompt alone, a stream alone, then both."""
-    sessions = Sessions(loaded, target_s)
+    sessions = Sessions(loaded, target_s, clock)
     warm = sessions.begin(STREAM_PROMPT, 2)
     sessions.first_token_s(warm)
     sessions.end(warm)
@@ -199,9 +205,11 @@ def measure(loaded: Loaded, prompt_tokens: int, target_s: float) -> list[Found]:
     return [found_of(work, target_s, undisturbed, disturbed, prefill_alone_s)]
 
 
-def measure_text(loaded: Loaded, text_tokens: int, target_s: float, steps: int) -> list[Found]:
+def measure_text(
+    loaded: Loaded, text_tokens: int, target_s: float, steps: int, clock: Clock
+) -> list[Found]:
     """A stream alone, then while a text is embedded, for `steps` steps at most."""
-    sessions = Sessions(loaded, target_s)
+    sessions = Sessions(loaded, target_s, clock)
     streaming, undisturbed = stream(sessions)
     text = sessions.embed(text_tokens)
     disturbed = []
@@ -214,9 +222,9 @@ def measure_text(loaded: Loaded, text_tokens: int, target_s: float, steps: int) 
     return [found_of(work, target_s, undisturbed, disturbed)]
 
 
-def measure_swap(loaded: Loaded, tokens: int, target_s: float) -> list[Found]:
+def measure_swap(loaded: Loaded, tokens: int, target_s: float, clock: Clock) -> list[Found]:
     """A conversation that ended is offloaded because a stream begins, and then goes on."""
-    sessions = Sessions(loaded, target_s)
+    sessions = Sessions(loaded, target_s, clock)
     talk = sessions.begin(tokens, 2)
     sessions.first_token_s(talk)
     while not talk.done:
@@ -274,7 +282,13 @@ def main() -> None:
         "--steps", type=int, default=MOST_STREAMED - 2 * UNDISTURBED_STEPS, help="with --embed"
     )
     parser.add_argument("--target-ms", type=float, default=50.0)
+    parser.add_argument("--backend", choices=("auto", "llamacpp", "native"), default="auto")
     parser.add_argument("--threads", type=int, help="for decode and prefill; measured by default")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="of all threads: for a machine with other work",
+    )
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
     parser.add_argument("--json", type=Path, help="write the numbers here as well")
     arguments = parser.parse_args()
@@ -289,19 +303,24 @@ def main() -> None:
             batch_threads=arguments.threads,
             flash_attention={"auto": None, "on": True, "off": False}[arguments.flash_attention],
         )
-        loaded = open_model(ModelSpec(str(path), settings=settings), Path(folder))
+        loaded = open_model(
+            ModelSpec(str(path), settings=settings, backend=arguments.backend), Path(folder)
+        )
         target_s = arguments.target_ms / 1000
+        clock = time.process_time if arguments.processor_time else time.perf_counter
         if arguments.embed:
-            found = measure_text(loaded, arguments.embed, target_s, arguments.steps)
+            found = measure_text(loaded, arguments.embed, target_s, arguments.steps, clock)
         elif arguments.swap:
-            found = measure_swap(loaded, arguments.swap, target_s)
+            found = measure_swap(loaded, arguments.swap, target_s, clock)
         else:
-            found = measure(loaded, arguments.prompt, target_s)
+            found = measure(loaded, arguments.prompt, target_s, clock)
         info = loaded.info
         loaded.runner.close()
     print(
-        f"{info.name}, {info.quantization}, {info.backend_version}, threads {info.threads}"
-        f" (prefill {info.batch_threads}), flash attention {arguments.flash_attention},"
+        f"{info.name}, {info.quantization}, {info.backend} {info.backend_version},"
+        f" threads {info.threads} (prefill {info.batch_threads}),"
+        f" {'processor' if arguments.processor_time else 'wall'} time,"
+        f" flash attention {arguments.flash_attention},"
         f" {platform.machine()}, {datetime.date.today()}"
     )
     for one in found:

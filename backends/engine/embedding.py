@@ -58,6 +58,11 @@ class TextJob:
         return self._sliced is not None
 
     @property
+    def start(self) -> int:
+        """Tokens of the next text that are computed."""
+        return 0 if self._sliced is None else self._sliced_tokens
+
+    @property
     def is_ready(self) -> bool:
         """Whether `compute` may be called: the memory for the slices of its next text is there."""
         return self._sliced is None or self._sliced.is_ready

@@ -286,6 +286,8 @@ class Engine:
             return False
         if not self._begin((job.id,)):
             return True
+        start = job.start
+        tokens = self._budget.allowance_of_texts(decoding, prefill, cells, start)
         started = self._clock()
         computed = 0
         try:
@@ -302,7 +304,8 @@ class Engine:
             job.fail(error)
         if computed:
             self._computed += computed
-            self._budget.observe_texts(decoding, computed, self._clock() - started)
+            seconds = self._clock() - started
+            self._budget.observe_texts(decoding, computed, seconds, computed * start)
         if job.done:
             self._drop(job)
         else:

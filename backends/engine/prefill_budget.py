@@ -10,12 +10,12 @@ FIRST_LOOK: Final = 32
 """Prefill tokens of the first mixed step, before anything is known."""
 LEAST: Final = 4
 """Prefill tokens that a step takes at least."""
-BURST_S: Final = 2.0
-"""Seconds that a burst of prefill may take from streams, beyond its share."""
-BURST_STEP_S: Final = 0.5
-"""Most of that in one step."""
+AIM: Final = 0.8
+"""Of the target, since steps take longer at times."""
 TOGETHER_S: Final = 0.75
-"""Those who stream wait for prompts that are computed together so long in a step."""
+"""Those who stream wait for prompts that are computed together so long in a step,"""
+SHORT_S: Final = 2.0
+"""and for prompts that take no longer."""
 UNMEASURED_DEPTH: Final = 256
 """Behind so many others a token is taken to cost twice as much as the first, until that is
 measured: llama.cpp's flash attention on processors, which has no tiles for the few rows of a mixed
@@ -35,16 +35,14 @@ an end while prompts arrive.
 
 
 class PrefillBudget:
-    """Cuts prefill so that a step takes about `target_s`, or twice a step without prefill where
-    that is longer: in the long run prefill takes no more than half of the time from those who
-    stream, and never starves either.
+    """Cuts prefill so that a step takes about `AIM` of `target_s`, or twice a step without prefill
+    where that is longer: prefill takes no more than half of the time from those who stream, and
+    never starves either.
 
-    Short prompts need not wait for that. Cutting them small takes as much from streams in all, and
-    keeps the next client waiting. So prefill may exceed its share in a burst: by `BURST_STEP_S` in
-    a step and by `BURST_S` in all, which is refilled by steps that are shorter than they might be.
+    Many short prompts need not wait for that (`together`). Cutting them small takes as much from
+    streams in all, and keeps the next client waiting.
 
     Texts that are embedded or ranked take what prefill has left of its share, in the same turn.
-    They have no bursts: a client that waits for one has nothing to decode meanwhile.
 
     It learns from the steps that it is shown how long one takes that only decodes, by the number of
     sequences, and what a prefill token adds, by itself and for each cell that it attends to; and
@@ -65,15 +63,14 @@ class PrefillBudget:
         self._apart = _Tokens(most)
         """and in those without."""
         self._texts = _Tokens(most)
-        self._burst_s = BURST_S
-        """What is left of the burst."""
 
-    def allowance(self, decoding: int) -> int:
-        """Prefill tokens for a step in which `decoding` sequences stream."""
+    def allowance(self, decoding: int, start: int = 0) -> int:
+        """Prefill tokens with `start` tokens before them for a step in which `decoding` sequences
+        stream.
+        """
         if decoding == 0:
             return self._most
-        share_s = self._share_s(self._alone_s(decoding) or 0.0)
-        return self._mixed.fitting(max(share_s, min(share_s + self._burst_s, BURST_STEP_S)))
+        return self._mixed.fitting(self._share_s(decoding), start)
 
     def weight(self, decoding: int, start: int) -> float:
         """As how many of the `allowance`, or of those `together`, a prefill token counts that has
@@ -87,53 +84,43 @@ class PrefillBudget:
         return 0 if token_s is None else min(max(int(TOGETHER_S / token_s), LEAST), self._most)
 
     def is_short(self, tokens: int, start: int) -> bool:
-        """Whether this many prefill tokens behind `start` others take no longer than a burst."""
+        """Whether those who stream may wait for this many prefill tokens behind `start` others."""
         known = self._unmixed
-        return known.token_s is not None and known.cost_s(tokens, tokens * start) <= BURST_S
+        return known.token_s is not None and known.cost_s(tokens, tokens * start) <= SHORT_S
 
-    def lasting(self, decoding: int, start: int = 0) -> int:
-        """Prefill tokens with `start` tokens before them for each of many steps: without bursts."""
-        if decoding == 0:
-            return self._most
-        fits = self._mixed.fitting(self._share_s(self._alone_s(decoding) or 0.0))
-        return max(int(fits / self.weight(decoding, start)), 1)
-
-    def allowance_of_texts(self, decoding: int, prefill: int, cells: int = 0) -> int:
-        """Tokens of texts for a turn whose step has `decoding` sequences that stream, and `prefill`
-        prefill tokens with `cells` tokens before them, all together.
+    def allowance_of_texts(
+        self, decoding: int, prefill: int, cells: int = 0, start: int = 0
+    ) -> int:
+        """Tokens of texts, with `start` tokens before them, for a turn whose step has `decoding`
+        sequences that stream, and `prefill` prefill tokens with `cells` tokens before them, all
+        together.
         """
         if decoding == 0:
             return max(self._most - prefill, int(_LEAST_OF_TEXTS * self._most), 1)
-        share_s = self._share_s(self._alone_s(decoding) or 0.0)
+        share_s = self._share_s(decoding)
         left_s = share_s - self._mixed.cost_s(prefill, cells)
-        room_s = max(left_s, _LEAST_OF_TEXTS * share_s)
-        return (self._mixed if self._texts.token_s is None else self._texts).fitting(room_s)
+        known = self._mixed if self._texts.token_s is None else self._texts
+        return known.fitting(max(left_s, _LEAST_OF_TEXTS * share_s), start)
 
     def observe(self, decoding: int, prefill: int, seconds: float, cells: int = 0) -> None:
         """Learn from a step that took `seconds` for so many sequences that decode and so many
         prefill tokens, with `cells` tokens before them, all together.
         """
         if prefill == 0:
-            known = self._decode_s.get(decoding)
-            self._decode_s[decoding] = seconds if known is None else _towards_less(known, seconds)
-            self._spend(-self._share_s(self._decode_s[decoding]))
+            before = self._decode_s.get(decoding)
+            self._decode_s[decoding] = seconds if before is None else _towards_less(before, seconds)
             return
-        alone_s = self._alone_s(decoding) if decoding else None
-        if decoding:
-            self._prefill.largest = max(self._prefill.largest, prefill)
-            self._spend(seconds - (alone_s or 0.0) - self._share_s(alone_s or 0.0))
         # Where a step costs less than one without prefill did, the difference says nothing.
-        added_s = seconds if alone_s is None else max(seconds - alone_s, 0.1 * seconds)
-        (self._prefill if decoding else self._apart).learn(prefill, cells, added_s)
+        alone_s = self._alone_s(decoding) if decoding else 0.0
+        added_s = max(seconds - alone_s, 0.1 * seconds)
+        known = self._prefill if decoding else self._apart
+        known.learn(prefill, cells, added_s, among_streams=decoding > 0)
 
-    def observe_texts(self, decoding: int, tokens: int, seconds: float) -> None:
-        """Learn from texts of `tokens` tokens, which took `seconds` after a step in which
-        `decoding` sequences stream.
+    def observe_texts(self, decoding: int, tokens: int, seconds: float, cells: int = 0) -> None:
+        """Learn from texts of `tokens` tokens, with `cells` tokens before them, all together, which
+        took `seconds` after a step in which `decoding` sequences stream.
         """
-        if decoding:
-            self._texts.largest = max(self._texts.largest, tokens)
-            self._spend(seconds)
-        self._texts.learn(tokens, 0, seconds)
+        self._texts.learn(tokens, cells, seconds, among_streams=decoding > 0)
 
     @property
     def _mixed(self) -> _Tokens:
@@ -147,21 +134,18 @@ class PrefillBudget:
         """What it costs where they wait."""
         return self._prefill if self._apart.token_s is None else self._apart
 
-    def _share_s(self, alone_s: float) -> float:
-        """Seconds for prefill in a step that takes `alone_s` without any."""
-        return max(self._target_s - alone_s, alone_s)
+    def _share_s(self, decoding: int) -> float:
+        """Seconds for prefill in a step in which `decoding` sequences stream."""
+        alone_s = self._alone_s(decoding)
+        return max(AIM * self._target_s - alone_s, alone_s)
 
-    def _spend(self, seconds: float) -> None:
-        """Take from the burst, or with a negative number refill it."""
-        self._burst_s = min(max(self._burst_s - seconds, 0.0), BURST_S)
-
-    def _alone_s(self, decoding: int) -> float | None:
+    def _alone_s(self, decoding: int) -> float:
         """Seconds of a step without prefill: between the numbers of sequences that were seen, and
-        beyond them, on the straight line through the nearest two.
+        beyond them, on the straight line through the nearest two; 0 if nothing is known.
         """
         known = sorted(self._decode_s, key=lambda count: abs(count - decoding))[:2]
         if not known or known[0] == decoding or len(known) == 1:
-            return self._decode_s[known[0]] if known else None
+            return self._decode_s[known[0]] if known else 0.0
         near, far = known
         near_s = self._decode_s[near]
         slope = max(0.0, (self._decode_s[far] - near_s) / (far - near))
@@ -176,16 +160,16 @@ class _Tokens:
         self.token_s: float | None = None
         self._cell_s = 0.0
         """What a token takes more for each one before it."""
-        self.largest = min(FIRST_LOOK, most)
-        """Tokens of the largest turn that others streamed in."""
+        self._largest = min(FIRST_LOOK, most)
+        """Tokens of the largest turn that others streamed in, with their weight."""
 
-    def fitting(self, room_s: float) -> int:
-        """Tokens without others before them that take `room_s`."""
+    def fitting(self, room_s: float, start: int = 0) -> int:
+        """Tokens with `start` others before them that take `room_s`."""
         # Where no step without prefill was seen, what a token costs has decoding in it.
         if self.token_s is None:
             return min(FIRST_LOOK, self._most)
         # At most twice the largest: one lucky timing must not become one long step.
-        fits = min(int(room_s / self.token_s), 2 * self.largest)
+        fits = int(min(room_s / self.token_s, 2 * self._largest) / self.weight(start))
         return min(max(fits, LEAST), self._most)
 
     def weight(self, start: int) -> float:
@@ -208,8 +192,11 @@ class _Tokens:
         self.token_s = other.token_s
         self._cell_s = (other.token_s or 0.0) / UNMEASURED_DEPTH
 
-    def learn(self, tokens: int, cells: int, seconds: float) -> None:
+    def learn(self, tokens: int, cells: int, seconds: float, *, among_streams: bool) -> None:
         """Note that `tokens` tokens took `seconds`, with `cells` before them, all together."""
+        if among_streams:
+            weighted = int(tokens * self.weight(cells // tokens))
+            self._largest = max(self._largest, weighted)
         if self.token_s is None:
             token_s = max(seconds / (tokens + cells / UNMEASURED_DEPTH), _LEAST_S)
             self.token_s, self._cell_s = token_s, token_s / UNMEASURED_DEPTH

@@ -23,7 +23,9 @@ HEADROOM_TOKENS: Final = 32
 """Room to grow that is left to each running sequence when another is admitted, so that the new one
 is not put aside again at once."""
 WORTH_HOLDING: Final = 2
-"""Those who stream wait for a step of prompts if it takes this many times more of them."""
+"""Those who stream wait for a step of prompts if it takes this many times more of them,"""
+SEVERAL: Final = 2
+"""and if at least so many wait for their first token."""
 WORTH_SAVING: Final = 64
 """Fewer tokens are computed again rather than copied."""
 COPY_AHEAD_TOKENS: Final = 64
@@ -61,6 +63,8 @@ class Scheduler:
         """The last step found no memory: until one does, nobody joins those who run."""
         self._is_holding = False
         """The last step had only prompts, and those who stream waited for it."""
+        self._burst: frozenset[Sequence] = frozenset()
+        """Those of them who waited when that began."""
         self.preemptions = 0
         self.found_tokens = 0
         """Prompt tokens of new sequences that did not have to be computed."""
@@ -336,15 +340,15 @@ class Scheduler:
         behind.sort(key=self._rank, reverse=True)
         if decoding:
             headroom = HEADROOM_TOKENS * len(self._running)
-            lasting = partial(self._budget.lasting, decoding)
-            self._background.offer(behind, lasting, headroom)
+            allowance = partial(self._budget.allowance, decoding)
+            self._background.offer(behind, allowance, headroom)
         return [sequence for sequence in behind if not self._background.holds(sequence)]
 
     def _should_hold(self, decoding: list[Row], behind: list[Sequence], allowed: int) -> bool:
-        """Whether those who stream wait for one step of prompts alone: where no fewer wait for
-        their first token, because many arrived together, and their prompts are short. Cut into
-        pieces as small as those of mixed steps, these cost more in all, and who is done first
-        decodes without the others.
+        """Whether those who stream wait for one step of prompts alone: where several and no fewer
+        wait for their first token, because they arrived together, and their prompts are short, or
+        did so when the first of them were done. Cut into pieces as small as those of mixed steps,
+        prompts cost more in all, and who is done first decodes without the others.
         """
         if not decoding or self._budget.together() < WORTH_HOLDING * allowed:
             return False
@@ -353,10 +357,14 @@ class Scheduler:
             return False
         highest = max(self._running[row.slot].priority for row in decoding)
         waiting = [sequence for sequence in behind if sequence.priority >= highest]
-        short = sum(
-            self._budget.is_short(one.prompt_tokens - one.cached, one.cached) for one in waiting
+        short = frozenset(
+            one
+            for one in waiting
+            if self._budget.is_short(one.prompt_tokens - one.cached, one.cached)
         )
-        return short >= len(decoding)
+        begins = len(short) >= max(len(decoding), SEVERAL)
+        self._burst = short if begins else short & self._burst
+        return bool(self._burst)
 
     def _prefill_rows(self, behind: list[Sequence], decoding: int, allowed: int) -> list[Row]:
         """Slices of what is missing of those `behind`, about `allowed` tokens in all."""
@@ -375,25 +383,21 @@ class Scheduler:
         """Who of `behind`, the first in rank first, gets how many tokens of prefill: half of them
         who is first of all, so that nobody starves, and the rest who needs least, so that as few as
         possible wait. A higher priority comes before both. Tokens with many others before them
-        count as more than one, and have less of a burst, since cutting attention small costs no
-        more in all; but who is first of all gets one.
+        count as more than one; but who is first of all gets one.
         """
         tokens: float = self._info.max_batch_tokens - decoding
         is_cut = allowed < tokens
         if is_cut:
             tokens = self._whole_tiles(allowed, decoding)
-        lasting: float = self._budget.lasting(decoding)
         shares: dict[Sequence, int] = {}
 
         def give(sequence: Sequence, room: float, least: int) -> None:
-            nonlocal tokens, lasting
+            nonlocal tokens
             held = shares.get(sequence, 0)
             weight = self._budget.weight(decoding, sequence.computed) if is_cut else 1.0
-            room = min(room, lasting + max(room - lasting, 0) / weight)
             more = min(self._wanted(sequence) - held, max(int(room / weight), least))
             shares[sequence] = held + more
             tokens = max(tokens - more * weight, 0)
-            lasting = max(lasting - more * weight, 0)
 
         for priority in sorted({sequence.priority for sequence in behind}, reverse=True):
             group = [sequence for sequence in behind if sequence.priority == priority]

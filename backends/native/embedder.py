@@ -1,9 +1,8 @@
-"""Vectors of texts, by the decoder without its paged memory."""
+"""Vectors of texts, by the decoder over pages that only they have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import torch
@@ -12,15 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.errors import DoesNotFit, InternalError, InvalidParameter, prompt_too_long
-from hearth.backends.machine.memory import available_bytes
+from hearth.backends.errors import InternalError, InvalidParameter, prompt_too_long
 from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.paged_attention import PagedAttention
 from hearth.backends.native.plan import NativePlan
-from hearth.backends.native.text_attention import SlicedAttention, TextsAttention, sliced_bytes
-from hearth.kernels import device as devices
-
-_TOGETHER: Final = 2048
-"""Tokens of the texts that one forward pass takes, as long as there is more than one text."""
+from hearth.backends.native.text_pages import TextPages
 
 
 class Embedder:
@@ -28,6 +23,7 @@ class Embedder:
 
     Args:
         own_pooling: what "model" stands for.
+        attend: attention for a pool and `rows`.
         use_threads: called before the decoder computes.
     """
 
@@ -36,12 +32,16 @@ class Embedder:
         decoder: Decoder,
         plan: NativePlan,
         own_pooling: Pooling,
+        attend: Callable[..., PagedAttention],
         use_threads: Callable[[], None],
     ) -> None:
         self._decoder = decoder
         self._plan = plan
         self._own_pooling: Pooling = "mean" if own_pooling == "model" else own_pooling
+        self._attend = attend
         self._use_threads = use_threads
+        self.most = plan.max_batch_tokens
+        """Tokens of a pass."""
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
@@ -54,49 +54,59 @@ class Embedder:
         Raises:
             InvalidParameter: a text has no tokens, or one that is not in the vocabulary.
             PromptTooLong: with both numbers; nothing was computed.
+            DoesNotFit: there is no memory for keys and values.
         """
         for text in texts:
             self._check(text)
         kind = self._kind(pooling)
-        self._use_threads()
-        vectors = [self._pooled(batch, kind) for batch in _batches(texts)]
-        if not vectors:
-            return np.empty((0, self._decoder.config.width), dtype=np.float32)
-        return _normalized(torch.cat(vectors))
+        vectors = [np.empty((0, self._decoder.config.width), dtype=np.float32)]
+        for batch in _batches(texts, self.most):
+            if len(batch[0]) > self.most:
+                sliced = NativeSlicedText(self, batch[0], kind)
+                while (vector := sliced.compute(sliced.slice_tokens(self.most))) is None:
+                    pass
+                vectors.append(vector)
+            else:
+                lengths = [len(text) for text in batch]
+                hidden = self.hidden(self.pages(lengths), batch)
+                each = torch.split_with_sizes(hidden, lengths)
+                vectors.append(_normalized(torch.stack([_pool(one, kind) for one in each])))
+        return np.concatenate(vectors)
 
     def begin(self, text: Sequence[int], pooling: Pooling) -> NativeSlicedText:
         """`text`, to be embedded slice by slice.
 
         Raises:
-            InvalidParameter, PromptTooLong: as `embed`.
-            DoesNotFit: there is no memory for its keys and values.
+            InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
         """
         self._check(text)
+        return NativeSlicedText(self, text, self._kind(pooling))
+
+    def pages(self, lengths: Sequence[int]) -> TextPages:
+        """For texts of so many tokens. Raises `DoesNotFit`."""
         plan = self._plan
-        needed = sliced_bytes(self._decoder.config, len(text), plan.compute_dtype)
-        free = available_bytes() if plan.device.type == "cpu" else devices.free_bytes(plan.device)
-        if needed > free:
-            raise DoesNotFit(
-                f"Embedding a text of this length needs {needed / 1e9:.2f} GB for keys and values; "
-                f"{free / 1e9:.2f} GB are available.",
-                "Split the text, or close other programs.",
-                needed_bytes=needed,
-                available_bytes=free,
-            )
-        return NativeSlicedText(self._decoder, plan, text, self._kind(pooling), self._use_threads)
+        return TextPages(
+            self._decoder.config,
+            lengths,
+            step_tokens=self.most,
+            dtype=plan.kv_dtype,
+            device=plan.device,
+        )
+
+    def hidden(self, pages: TextPages, parts: Sequence[Sequence[int]], start: int = 0) -> Tensor:
+        """[tokens of all parts, width] float32: of the next part of each text of `pages`, of which
+        all have `start` tokens before them.
+        """
+        device = self._plan.device
+        tokens = torch.tensor([token for part in parts for token in part], device=device)
+        positions = torch.cat([torch.arange(start, start + len(part)) for part in parts])
+        self._use_threads()
+        attend = self._attend(pages.pool, rows=pages.rows([len(part) for part in parts], start))
+        found: Tensor = self._decoder(tokens, positions.to(device), attend)
+        return found.float()
 
     def _kind(self, pooling: Pooling) -> Pooling:
         return self._own_pooling if pooling == "model" else pooling
-
-    def _pooled(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Tensor:
-        """[texts, width] float32."""
-        device = self._plan.device
-        lengths = [len(text) for text in texts]
-        tokens = torch.tensor([token for text in texts for token in text], device=device)
-        positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
-        attend = TextsAttention(self._decoder.config, lengths)
-        hidden = self._decoder(tokens, positions, attend).float()
-        return torch.stack([_pool(text, pooling) for text in hidden.split(lengths)])
 
     def _check(self, text: Sequence[int]) -> None:
         vocabulary = self._decoder.config.vocab_size
@@ -115,57 +125,46 @@ class NativeSlicedText:
 
     Args:
         pooling: not "model".
-        use_threads: called before the decoder computes.
     """
 
     is_ready = True
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        plan: NativePlan,
-        text: Sequence[int],
-        pooling: Pooling,
-        use_threads: Callable[[], None],
-    ) -> None:
-        self._most = plan.max_batch_tokens
-        self._decoder = decoder
-        self._device = plan.device
+    def __init__(self, embedder: Embedder, text: Sequence[int], pooling: Pooling) -> None:
+        self._embedder = embedder
         self._text = text
         self._pooling = pooling
-        self._use_threads = use_threads
-        self._attention: SlicedAttention | None = SlicedAttention(decoder.config, len(text))
+        self._pages: TextPages | None = embedder.pages([len(text)])
         self._start = 0
-        self._mean = torch.zeros(decoder.config.width, device=plan.device)
+        self._sum: Tensor | float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Of its keys and values."""
+        return 0 if self._pages is None else self._pages.nbytes
 
     def slice_tokens(self, tokens: int) -> int:
         """See the protocol."""
-        return min(tokens, self._most, len(self._text) - self._start)
+        return min(tokens, self._embedder.most, len(self._text) - self._start)
 
     @torch.inference_mode()
     def compute(self, tokens: int) -> NDArray[np.float32] | None:
         """See the protocol."""
-        if self._attention is None:
+        if self._pages is None:
             raise InternalError("The text is closed.")
         part = self._text[self._start : self._start + tokens]
-        end = self._start + len(part)
-        self._attention.advance(len(part))
-        ids = torch.tensor(part, device=self._device)
-        positions = torch.arange(self._start, end, device=self._device)
-        self._use_threads()
-        hidden = self._decoder(ids, positions, self._attention).float()
-        self._start = end
-        is_complete = end == len(self._text)
+        hidden = self._embedder.hidden(self._pages, [part], self._start)
+        self._start += len(part)
+        is_complete = self._start == len(self._text)
         if self._pooling == "mean":
-            self._mean = self._mean + hidden.mean(dim=0) * (len(part) / len(self._text))
-            return _normalized(self._mean[None]) if is_complete else None
+            self._sum = hidden.sum(dim=0) + self._sum
+            return _normalized(self._sum[None]) if is_complete else None
         if is_complete or self._pooling == "cls":
             return _normalized(_pool(hidden, self._pooling)[None])
         return None
 
     def close(self) -> None:
         """See the protocol."""
-        self._attention = None
+        self._pages = None
 
 
 def _normalized(vectors: Tensor) -> NDArray[np.float32]:
@@ -183,11 +182,12 @@ def _pool(hidden: Tensor, pooling: Pooling) -> Tensor:
     return hidden.mean(dim=0)
 
 
-def _batches(texts: Sequence[Sequence[int]]) -> Iterator[list[Sequence[int]]]:
+def _batches(texts: Sequence[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
+    """Texts of at most so many tokens together, or one longer text."""
     batch: list[Sequence[int]] = []
     tokens = 0
     for text in texts:
-        if batch and tokens + len(text) > _TOGETHER:
+        if batch and tokens + len(text) > most:
             yield batch
             batch, tokens = [], 0
         batch.append(text)

@@ -132,7 +132,11 @@ class KvPool:
 
     def nbytes(self, group: int) -> int:
         """What they take of memory."""
-        return self._blocks[group] * self._block_bytes * self.group_of.count(group)
+        return self._blocks[group] * self.block_bytes(group)
+
+    def block_bytes(self, group: int) -> int:
+        """What a block takes in all layers of a group."""
+        return self._layer_bytes * self.group_of.count(group)
 
     @torch.inference_mode()
     def grow(self, group: int, blocks: int) -> bool:
@@ -191,7 +195,7 @@ class KvPool:
     def token_bytes(self) -> int:
         """See the protocol."""
         layers = sum(self.groups[group].window is None for group in self.group_of)
-        return self._block_bytes // self.page * layers
+        return self._layer_bytes // self.page * layers
 
     @property
     def most_offloaded_bytes(self) -> int:
@@ -242,8 +246,8 @@ class KvPool:
         return [layer for layer, one in enumerate(self.group_of) if one == group]
 
     @property
-    def _block_bytes(self) -> int:
-        """Of one layer."""
+    def _layer_bytes(self) -> int:
+        """Of a block in one layer."""
         return 2 * self._heads * self.page * self._width * self._dtype.itemsize
 
     def _shape(self, blocks: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.loaded_model import Loaded, described
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.machine.threads import fastest_threads, usable_cores
+from hearth.backends.machine.threads import usable_cores
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.footprint import (
     MAX_SESSIONS,
@@ -42,7 +42,6 @@ from hearth.backends.native.notices import (
 )
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
-from hearth.backends.native.text_attention import TextsAttention
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import TensorFile, load_weights
 from hearth.backends.text.chat_templates import ChatTemplates, templates_of
@@ -293,8 +292,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
     )
     if plan.deterministic:
         make_deterministic(decoder)
-    threads, batch_threads = _thread_counts(settings, decoder, device)
-    torch.set_num_threads(threads)
+    threads, batch_threads = _thread_counts(settings, device)
     runner = NativeRunner(
         decoder,
         plan,
@@ -317,7 +315,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         size_bytes=report.weight_bytes,
         trained_context=config.context,
         kv_type=settings.kv_type,
-        threads=threads,
+        threads=runner.threads,
         batch_threads=batch_threads,
         gpu_layers=0 if device.type == "cpu" else len(config.layers) + 1,
         load_s=time.perf_counter() - started,
@@ -340,31 +338,14 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
     return Loaded(runner, source.tokenizer, info, templates)
 
 
-def _thread_counts(
-    settings: ModelSettings, decoder: Decoder, device: torch.device
-) -> tuple[int, int]:
-    """For steps of one token a row, and for those with prefill."""
+def _thread_counts(settings: ModelSettings, device: torch.device) -> tuple[int | None, int]:
+    """For steps of one token a row, or None to measure that; and for those with prefill."""
     if settings.deterministic:
         # How sums are divided among threads decides how they are rounded: nothing is measured.
         count = settings.threads or settings.batch_threads or usable_cores()
         return count, count
-    threads = settings.threads or _fastest_threads(decoder, device)
+    threads = settings.threads or (None if device.type == "cpu" else usable_cores())
     return threads, settings.batch_threads or settings.threads or usable_cores()
-
-
-@torch.inference_mode()
-def _fastest_threads(decoder: Decoder, device: torch.device) -> int:
-    """For steps of one token: measured, unless they take long."""
-    cores = usable_cores()
-    if device.type != "cpu":
-        return cores
-    token = torch.zeros(1, dtype=torch.long)
-
-    def step(threads: int) -> None:
-        torch.set_num_threads(threads)
-        decoder.logits(decoder(token, token, TextsAttention(decoder.config, [1])))
-
-    return fastest_threads(step, cores).threads
 
 
 def _device(settings: ModelSettings, layers: int) -> torch.device:

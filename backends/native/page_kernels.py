@@ -39,7 +39,7 @@ def attends_runs(decoder: Decoder) -> bool:
 
 
 def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
-    """Attention of every layer over `pool`; none where there are no kernels for it."""
+    """Attention of every layer over pools as `pool`; none where there are no kernels for it."""
     library = _library(pool)
     if library is None:
         return ()
@@ -54,6 +54,9 @@ def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
 
 class LayersInC:
     """All layers of a decoder, each in two calls: `Decoder.fused`.
+
+    Args:
+        pool: one with the pages and the dtype of all that are attended over.
 
     Raises:
         ValueError: there are no kernels for its shape, or its matrices are not packed for them.
@@ -95,7 +98,8 @@ class LayersInC:
             for layer, rope in self._kinds
         ]
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
-            call.attend(steps[self._kind_of[index]], hidden, qkv, attended)
+            pool = attend.pool.layer(index)
+            call.attend(pool, steps[self._kind_of[index]], hidden, qkv, attended)
             attend.attend_apart(index, qkv[:, :heads], key_value, layer.sinks, attended)
             call.feed(attended, hidden)
             if layer.experts is not None:
@@ -104,7 +108,7 @@ class LayersInC:
 
 
 def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:
-    """`Decoder.fused` for steps over `pool`; None where there are no kernels for it."""
+    """`Decoder.fused` for steps over pools as `pool`; None where there are no kernels for it."""
     library = _library(pool)
     if library is None or decoder.activations != torch.float32:
         return None

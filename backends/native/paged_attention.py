@@ -16,7 +16,9 @@ from hearth.kernels.cpu.layers import Attention, Pages, Step
 from hearth.quant.families.config import ModelConfig
 
 _MOST_TOKENS: Final = 16
-"""Of a row whose attention the kernels for processors compute token by token."""
+"""Of a row whose attention the kernels for processors compute token by token,"""
+_MOST_BEFORE_RUNS: Final = 4
+"""and where they take runs."""
 _PADDING: Final = 0.25
 """Of the pages that are read for single tokens of several sequences at once, so much may be there
 only to make their lengths equal; sequences that differ by more are read apart.
@@ -111,7 +113,7 @@ class PagedAttention:
         kernels: Sequence[Attention] = (),
         kernels_take_runs: bool = False,
     ) -> None:
-        self._pool = pool
+        self.pool = pool
         self._rows = rows
         self._kernels = kernels
         self._config = config
@@ -135,11 +137,11 @@ class PagedAttention:
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         plan = self._plan_of(layer)
-        self._pool.write(layer, plan.slots, key_value)
-        pool = self._pool.layer(layer)
+        self.pool.write(layer, plan.slots, key_value)
+        pool = self.pool.layer(layer)
         if self._kernels:
             out = query.new_empty(query.shape, dtype=torch.float32)
-            self._kernels[layer](self._pages_of(layer), query.float(), out)
+            self._kernels[layer](pool, self._pages_of(layer), query.float(), out)
             self.attend_apart(layer, query, key_value, sinks, out)
             return out.to(query.dtype)
         # [tokens, kv_heads, heads that share one, head_dim]
@@ -159,7 +161,7 @@ class PagedAttention:
 
     def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """For `HalfLayers` of the layers that are of one group with `layer`, and of one rope."""
-        return self._pages_of(layer).step(self._pool.layer(layer).shape[2], rotary)
+        return self._pages_of(layer).step(self.pool.layer(layer).shape[2], rotary)
 
     def attend_apart(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None, out: Tensor
@@ -173,7 +175,7 @@ class PagedAttention:
         if self._has_apart:
             shape = (len(query), -1, self._shared, query.shape[-1])
             grouped = query.view(shape).to(self._compute)
-            plan, pool = self._plan_of(layer), self._pool.layer(layer)
+            plan, pool = self._plan_of(layer), self.pool.layer(layer)
             found = out.view(grouped.shape)
             self._attend_runs(plan, grouped, key_value, pool, sinks, found)
 
@@ -250,16 +252,17 @@ class PagedAttention:
 
     def _is_for_kernels(self, row: PagedRow) -> bool:
         """Long runs are faster by matrices."""
-        return bool(self._kernels) and (row.count <= _MOST_TOKENS or self._deterministic)
+        most = _MOST_BEFORE_RUNS if self._kernels_take_runs else _MOST_TOKENS
+        return bool(self._kernels) and (row.count <= most or self._deterministic)
 
     def _plan_of(self, layer: int) -> _GroupPlan:
-        group = self._pool.group_of[layer]
+        group = self.pool.group_of[layer]
         if group not in self._plans:
             self._plans[group] = self._plan(self._rows, group, self._config.groups[group])
         return self._plans[group]
 
     def _pages_of(self, layer: int) -> Pages:
-        group = self._pool.group_of[layer]
+        group = self.pool.group_of[layer]
         if group not in self._pages:
             tables: list[int] = []
             starts: list[int] = []
@@ -283,7 +286,7 @@ class PagedAttention:
         return self._pages[group]
 
     def _plan(self, rows: Sequence[PagedRow], group: int, window: int | None) -> _GroupPlan:
-        page = self._pool.page
+        page = self.pool.page
         slots: list[int] = []
         singles: list[_Reach] = []
         runs: list[_Run] = []
@@ -309,7 +312,7 @@ class PagedAttention:
 
     def _run(self, row: PagedRow, reach: _Reach, window: int | None) -> _Run:
         begin, end = reach.token, reach.token + row.count
-        offset = reach.first % self._pool.page
+        offset = reach.first % self.pool.page
         keys = slice(offset, offset + reach.end - reach.first)
         pages = self._places(reach.blocks)
         if self._deterministic:
@@ -343,7 +346,7 @@ class PagedAttention:
     def _together(self, rows: list[_Reach], count: int) -> _Singles:
         """A plan for `rows`, of `count` tokens in the step."""
         rows.sort(key=lambda reach: reach.token)
-        page = self._pool.page
+        page = self.pool.page
         longest = max(len(row.blocks) for row in rows)
         pages: list[int] = []
         spans = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
+from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.kv_pool import KvPool
@@ -36,7 +38,7 @@ class NativeRunner:
         plan: from `plan_memory`.
         end_ids: every end-of-generation token.
         fingerprint: of the model, so that no copies of another are taken for its own.
-        threads: for steps of one token a row, on a processor.
+        threads: for steps of one token a row, on a processor; None: as many as are fastest.
         batch_threads: for steps with prefill.
         own_pooling: of vectors, as the model was trained; "model" stands for it.
         on_close: frees the weights' files.
@@ -50,14 +52,14 @@ class NativeRunner:
         end_ids: frozenset[int],
         fingerprint: bytes,
         own_pooling: Pooling,
-        threads: int,
+        threads: int | None,
         batch_threads: int,
         on_close: Callable[[], None],
     ) -> None:
         self.decoder = decoder
         self._config: ModelConfig = decoder.config
         self._plan = plan
-        self._threads, self._batch_threads = threads, batch_threads
+        self._batch_threads = batch_threads
         self._using = (0, 0)
         self._on_close = on_close
         self._pool = KvPool(
@@ -71,8 +73,16 @@ class NativeRunner:
             layout="pages" if plan.attention == "varlen" else "heads",
         )
         decoder.fused = layers_in_c(decoder, self._pool)
-        self._attention_kernels = attention_kernels(decoder, self._pool)
-        self._attends_runs = bool(self._attention_kernels) and attends_runs(decoder)
+        kernels = attention_kernels(decoder, self._pool)
+        self._attend = partial(
+            PagedAttention,
+            config=decoder.config,
+            compute=plan.compute_dtype,
+            fused=plan.is_fused,
+            deterministic=plan.deterministic,
+            kernels=kernels,
+            kernels_take_runs=bool(kernels) and attends_runs(decoder),
+        )
         self.limits = KvLimits(
             slots=plan.slots,
             pool_tokens=plan.pool_tokens,
@@ -81,7 +91,11 @@ class NativeRunner:
             step_tokens=plan.max_batch_tokens,
         )
         self.background = None
-        self._embedder = Embedder(decoder, plan, own_pooling, self._use_batch_threads)
+        self._embedder = Embedder(
+            decoder, plan, own_pooling, self._attend, lambda: self._use_threads(batch_threads)
+        )
+        self._text: NativeSlicedText | None = None
+        self.threads = self._fastest_threads() if threads is None else threads
         self._info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
             context=plan.context,
@@ -105,7 +119,7 @@ class NativeRunner:
     @property
     def beside_bytes(self) -> int:
         """See the protocol."""
-        return 0
+        return 0 if self._text is None else self._text.nbytes
 
     @property
     def store(self) -> KvPool:
@@ -154,7 +168,8 @@ class NativeRunner:
         """See the protocol, and `Embedder.begin` for more. It is ready at once."""
         if pooling is None:
             raise self._not_a_reranker()
-        return self._embedder.begin(text, pooling)
+        self._text = self._embedder.begin(text, pooling)
+        return self._text
 
     def interrupt(self, wanted: bool) -> None:
         """See the protocol; ignored: a step is one chunk of prefill, or of a text, at most."""
@@ -164,8 +179,18 @@ class NativeRunner:
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 
-    def _use_batch_threads(self) -> None:
-        self._use_threads(self._batch_threads)
+    @torch.inference_mode()
+    def _fastest_threads(self) -> int:
+        """For steps of one token: measured, unless they take long."""
+        pages = self._embedder.pages([1])
+        token = torch.zeros(1, dtype=torch.long)
+
+        def step(threads: int) -> None:
+            torch.set_num_threads(threads)
+            attend = self._attend(pages.pool, rows=pages.rows([1]))
+            self.decoder.logits(self.decoder(token, token, attend))
+
+        return fastest_threads(step, usable_cores()).threads
 
     def _not_a_reranker(self) -> UnsupportedParameter:
         return UnsupportedParameter(
@@ -176,7 +201,7 @@ class NativeRunner:
 
     def _forward(self, rows: Sequence[Row], tokens: Tensor) -> StepResult:
         device = self._plan.device
-        self._use_threads(self._batch_threads if len(tokens) > len(rows) else self._threads)
+        self._use_threads(self._batch_threads if len(tokens) > len(rows) else self.threads)
         positions = torch.cat(
             [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
         ).to(device)
@@ -196,16 +221,7 @@ class NativeRunner:
         paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]
         if self._plan.attention == "varlen":
             return VarlenAttention(self._pool, self._config, paged)
-        return PagedAttention(
-            self._pool,
-            self._config,
-            paged,
-            compute=self._plan.compute_dtype,
-            fused=self._plan.is_fused,
-            deterministic=self._plan.deterministic,
-            kernels=self._attention_kernels,
-            kernels_take_runs=self._attends_runs,
-        )
+        return self._attend(self._pool, rows=paged)
 
     def _use_threads(self, count: int) -> None:
         """PyTorch's number of threads belongs to the thread that calls it, which is the engine's

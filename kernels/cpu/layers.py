@@ -149,29 +149,33 @@ class Pages:
 
 
 class Attention:
-    """Attention over a pool of pages, keys before values: [2, kv_heads, blocks, page, head_dim] of
+    """Attention over pools of pages, keys before values: [2, kv_heads, blocks, page, head_dim] of
     float16 or float32.
+
+    Args:
+        pool: one with the pages and the dtype of all that are attended over.
     """
 
     def __init__(
         self, library: CpuLibrary, shape: HeadShape, pool: Tensor, sinks: Tensor | None
     ) -> None:
         self._library = library
-        self._pool, self._sinks = pool, sinks
+        self._sinks = sinks
         self._heads = _heads(shape, pool, sinks)
         self._call = library.function("hearth_attend", _HEADS_CALL)
 
-    def __call__(self, pages: Pages, query: Tensor, out: Tensor) -> None:
+    def __call__(self, pool: Tensor, pages: Pages, query: Tensor, out: Tensor) -> None:
         """Of all tokens that are not apart.
 
         Args:
+            pool: the keys and values that `pages` are of.
             query: [tokens, heads, head_dim] float32, of which a token's numbers are neighbours.
             out: [tokens, heads, head_dim] float32, contiguous.
         """
-        step = pages.step(self._pool.shape[2], None)
+        step = pages.step(pool.shape[2], None)
         check(
             self._call(
-                *(self._heads, step, self._pool.data_ptr(), query.data_ptr(), query.stride(0)),
+                *(self._heads, step, pool.data_ptr(), query.data_ptr(), query.stride(0)),
                 *(out.data_ptr(), self._library.set),
             )
         )
@@ -210,8 +214,7 @@ class HalfLayers:
         if any(size % _MULTIPLE for size in sizes):
             raise ValueError(f"rows of {sizes} numbers have no kernel")
         self.is_exact = exact
-        self._held = (weights, pool)
-        self._pool = pool
+        self._held = weights
         self._layer = _Layer(
             *(_heads(shape, pool, weights.sinks), weights.width, weights.feed_forward),
             *map(_address, (weights.attention_norm, weights.query_norm, weights.key_norm)),
@@ -223,10 +226,13 @@ class HalfLayers:
         self._attend = library.function("hearth_attention_half", _ATTENTION_CALL)
         self._feed = library.function("hearth_feed_half", _FEED_CALL)
 
-    def attend(self, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor) -> None:
+    def attend(
+        self, pool: Tensor, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor
+    ) -> None:
         """Norm, queries, keys and values with positions, which go to the pool, and attention.
 
         Args:
+            pool: where keys and values of the layer are.
             step: of `Pages`, for the pool.
             hidden: [tokens, width] float32, like all contiguous.
             qkv: [tokens, heads + 2 kv_heads, head_dim] float32: written.
@@ -234,7 +240,7 @@ class HalfLayers:
         """
         check(
             self._attend(
-                *(self._layer, step, self._pool.data_ptr(), hidden.data_ptr(), qkv.data_ptr()),
+                *(self._layer, step, pool.data_ptr(), hidden.data_ptr(), qkv.data_ptr()),
                 attended.data_ptr(),
             )
         )

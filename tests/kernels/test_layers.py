@@ -113,7 +113,7 @@ def test_attention_over_pages(
     sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float() if has_sinks else None
     attend = Attention(library, shape, case.pool, sinks)
     found = torch.full((count, shape.heads, shape.head_dim), 7.0)
-    attend(case.pages(list(range(count)), apart=(3,)), query, found)
+    attend(case.pool, case.pages(list(range(count)), apart=(3,)), query, found)
     assert (found[3] == 7.0).all()
     expected = wanted(case, shape, query, sinks)
     expected[3] = 7.0
@@ -121,7 +121,7 @@ def test_attention_over_pages(
     # A row has the same bits alone.
     for index in (0, 4, count - 1):
         alone = torch.empty(1, shape.heads, shape.head_dim)
-        attend(case.pages([index]), query[index : index + 1], alone)
+        attend(case.pool, case.pages([index]), query[index : index + 1], alone)
         assert torch.equal(alone[0], found[index]), seed
 
 
@@ -154,7 +154,7 @@ def test_many_tokens_of_a_sequence_by_amx(shape: HeadShape, start: int, count: i
         torch.tensor([[1, count + 1]]),
     )
     found = torch.full((count + 1, shape.heads, shape.head_dim), float("nan"))
-    Attention(library, shape, pool, sinks)(pages, query, found)
+    Attention(library, shape, pool, sinks)(pool, pages, query, found)
     lengths = (start + 1, *range(start + 1, end + 1))
     case = Case(pool, [table] * (count + 1), lengths)
     expected = wanted(case, shape, query, sinks)

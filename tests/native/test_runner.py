@@ -19,7 +19,7 @@ from hearth.backends.errors import (
     PromptTooLong,
     UnsupportedParameter,
 )
-from hearth.backends.native import embedder
+from hearth.backends.native import text_pages
 from hearth.backends.native.models.decoder import Decoder
 from native_decoders import decoder_of, logits_of
 from native_runners import advance, runner_of
@@ -198,7 +198,7 @@ def test_texts_in_slices_are_checked_before_anything_is_computed(
     sliced.close()
     with pytest.raises(InternalError, match="closed"):
         sliced.compute(1)
-    monkeypatch.setattr(embedder, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(text_pages, "available_bytes", lambda: 1000)
     with pytest.raises(DoesNotFit):
         runner.begin_text([5] * 200, "mean", lambda: None)
 

@@ -114,6 +114,9 @@ def test_layers_in_c_compute_what_those_of_torch_do(family: str, tmp_path: Path)
         assert runner.cache.reserve(1, runner.cache.length(1) + 1)
         found.append(advance(runner, 0, piece, Row(1, runner.cache.length(1), [7], 0)))
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
+    vectors = runner.embed([TEXT[:9], TEXT], "mean")
+    runner.runner.decoder.fused = None
+    np.testing.assert_allclose(runner.embed([TEXT[:9], TEXT], "mean"), vectors, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.text_attention import TextsAttention
+from hearth.backends.native.paged_attention import PagedAttention
+from hearth.backends.native.text_pages import TextPages
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.gguf_fields import GgufFields
@@ -108,9 +109,13 @@ def logits_of(decoder: Decoder, *texts: Sequence[int]) -> Tensor:
     lengths = [len(text) for text in texts]
     tokens = torch.tensor([token for text in texts for token in text])
     positions = torch.cat([torch.arange(length) for length in lengths])
-    with torch.no_grad():
-        hidden = decoder(tokens, positions, TextsAttention(decoder.config, lengths))
-        return decoder.logits(hidden)
+    dtype = decoder.activations
+    pages = TextPages(
+        decoder.config, lengths, step_tokens=max(lengths), dtype=dtype, device=tokens.device
+    )
+    with torch.inference_mode():
+        attend = PagedAttention(pages.pool, decoder.config, pages.rows(lengths), compute=dtype)
+        return decoder.logits(decoder(tokens, positions, attend))
 
 
 def greedy(decoder: Decoder, text: Sequence[int], count: int) -> list[int]:
