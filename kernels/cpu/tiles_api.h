@@ -26,7 +26,8 @@ typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Qu
                         int64_t end, float *y, int64_t stride);
 
 /* Attention of a layer over pages: [kv_heads, blocks, page, head_dim] keys, and values of the same shape. */
-enum { SPAN = 256, STRIDE = SPAN + TILE, GELU_TANH = 1 };
+enum { SPAN = 256, STRIDE = SPAN + TILE };
+enum { GELU_TANH = 1, SWIGLU_CLAMPED }; /* 0: SiLU */
 
 typedef struct {
   int64_t heads, kv_heads, head_dim, page;
@@ -58,6 +59,9 @@ typedef struct {
   void (*norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
   void (*gate)(int32_t activation, float *gate, const float *up, int64_t size);
   void (*add)(float *x, const float *y, int64_t size);
+  void (*add_share)(float *x, const float *y, float share, int64_t size);
+  float (*weigh)(float *x, float peak, int64_t size);
+  void (*score)(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out, int64_t stride);
   void (*keep)(int32_t is_f32, const float *from, uint8_t *to, int64_t size);
   void (*attend)(const Heads *about, const Span *span, const float *query, int64_t shared, float *out, float *peaks,
                  float *totals);
