@@ -187,3 +187,16 @@ def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
             part = torch.cat([part, part.new_zeros((_TILE - count, part.shape[1]))])
         found.append(function(part)[:count])
     return torch.cat(found)
+
+
+def in_groups(function: Callable[[int, Tensor], Tensor], x: Tensor, offsets: Tensor) -> Tensor:
+    """`function` of each group of rows that has some, one below the other.
+
+    Args:
+        function: of the number of a group, and its rows.
+        x: [rows, inputs], sorted by group; at least one row.
+        offsets: [groups + 1] int64, on the processor: the first row of each group, and the number
+            of all.
+    """
+    parts = torch.split_with_sizes(x, offsets.diff().tolist())
+    return torch.cat([function(group, part) for group, part in enumerate(parts) if len(part)])

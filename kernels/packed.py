@@ -16,10 +16,10 @@ from torch import Tensor
 
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
-from hearth.kernels.cpu.library import CpuLibrary, can_pack, cpu_library, parts_of
+from hearth.kernels.cpu.library import CpuLibrary, Part, can_pack, cpu_library, parts_of
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
-from hearth.kernels.linear import DTYPE_NAMES, Route, linear_route
+from hearth.kernels.linear import DTYPE_NAMES, Route, in_groups, linear_route
 from hearth.kernels.packed_linear import arithmetic_dtype, sliced_linear
 from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
@@ -309,7 +309,7 @@ class TiledMatrix:
     """
 
     def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
-        self._library = library
+        self.library = library
         self._packed = [
             (kind, library.pack(kind, part.weight, part.scales, part.zeros), len(part.weight))
             for kind, part in ((_tiled_as(part), part) for part in parts)
@@ -335,7 +335,7 @@ class TiledMatrix:
     @property
     def kind(self) -> str:
         packings = "+".join(packing for packing, _, _ in self._packed)
-        return f"{packings}, {self._library.instructions}{', exact' if self.is_exact else ''}"
+        return f"{packings}, {self.library.instructions}{', exact' if self.is_exact else ''}"
 
     def matmul(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
@@ -346,14 +346,14 @@ class TiledMatrix:
         if self._is_for_torch(len(rows)):
             found = self._dense(rows)
         else:
-            found = self._library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
+            found = self.library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
         found = found.to(x.dtype)
         return found if x.ndim == 2 else found.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Of a matrix of one part."""
         ((packing, packed, outputs),) = self._packed
-        return self._library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
+        return self.library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
 
     def route(self, rows: int) -> Route:
         """Of a matrix of one part."""
@@ -364,8 +364,8 @@ class TiledMatrix:
                 "f32",
                 "unpacking is little beside this many rows",
             )
-        instructions = self._library.instructions
-        match self._library.activations(packing, rows, exact=self.is_exact):
+        instructions = self.library.instructions
+        match self.library.activations(packing, rows, exact=self.is_exact):
             case "bf16":
                 return Route(
                     "AMX, bf16 tiles",
@@ -390,7 +390,69 @@ class TiledMatrix:
         for packing, packed, outputs in self._packed:
             for start in range(0, outputs, step):
                 ids = torch.arange(start, min(start + step, outputs))
-                weight = self._library.rows(packing, packed, outputs, self.inputs, ids)
+                weight = self.library.rows(packing, packed, outputs, self.inputs, ids)
                 found[:, column : column + len(ids)] = torch.mm(rows, weight.T)
                 column += len(ids)
         return found
+
+
+class GroupedLinear:
+    """Matrices of one shape that each multiply rows of their own, such as those of experts: in one
+    call where all are for the kernels of `kernels/cpu`.
+    """
+
+    def __init__(self, matrices: Sequence[Prepared]) -> None:
+        """
+        Args:
+            matrices: at least one.
+
+        Raises:
+            ValueError: of different shapes.
+        """
+        shapes = {(one.outputs, one.inputs) for one in matrices}
+        if len(shapes) != 1:
+            raise ValueError(f"matrices of one shape, not of {len(shapes)}")
+        self.matrices = tuple(matrices)
+        ((self.outputs, self.inputs),) = shapes
+        self.is_row_invariant = all(one.is_row_invariant for one in matrices)
+        self.kind = f"{len(matrices)} × {matrices[0].kind}"
+        tiled = [one for one in matrices if isinstance(one, TiledMatrix)]
+        counts = {len(one.parts) for one in tiled}
+        self.tiled = tiled[0] if len(tiled) == len(matrices) and len(counts) == 1 else None
+        """One of them, if all are multiplied in one call."""
+        every = [part for one in tiled for part in one.parts]
+        self.parts = (Part * len(every))(*every)
+        """For that call: of all matrices, one after the other."""
+        limits = [one.most_rows for one in tiled if one.most_rows is not None]
+        self.most_rows = min(limits, default=None)
+        """Of a matrix that the call takes; None: all."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What it holds of memory."""
+        return tuple(tensor for one in self.matrices for tensor in one.tensors)
+
+    def matmul(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Each group of rows times its matrix, transposed.
+
+        Args:
+            x: [rows, inputs], like offsets as `in_groups` takes them.
+
+        Returns:
+            [rows, outputs] of the same dtype.
+
+        Raises:
+            ValueError: rows have another length, or groups are not as many as matrices.
+        """
+        if x.shape[-1] != self.inputs or len(offsets) != len(self.matrices) + 1:
+            raise ValueError(
+                f"{len(self.matrices)} matrices of {self.inputs:,} inputs, not {len(offsets) - 1} "
+                f"of {x.shape[-1]:,}"
+            )
+        is_few = self.most_rows is None or int(offsets.diff().max()) <= self.most_rows
+        if self.tiled is None or not is_few:
+            return in_groups(lambda group, rows: self.matrices[group].matmul(rows), x, offsets)
+        rows, exact = x.to(torch.float32).contiguous(), self.tiled.is_exact
+        library = self.tiled.library
+        found = library.multiply_groups(self.parts, self.outputs, rows, offsets, exact=exact)
+        return found.to(x.dtype)

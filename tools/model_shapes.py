@@ -48,6 +48,10 @@ class Shape:
     """Tokens that every other layer looks back, beginning with the first; 0: all look at all."""
     recurrent_layers: tuple[int, ...] = ()
     """Layers with a short convolution over the last tokens in place of attention (LFM2)."""
+    experts: int = 0
+    """Of a layer, each with a hidden layer of `feed_forward`; 0: layers are dense."""
+    active_experts: int = 0
+    """That a token goes through."""
 
 
 SHAPES: dict[str, Shape] = {
@@ -81,6 +85,21 @@ SHAPES: dict[str, Shape] = {
         tied=True,
         rope_stretch=32.0,
     ),
+    "qwen3-30b-a3b-4-layers": Shape(
+        architecture="qwen3moe",
+        layers=4,
+        width=2048,
+        heads=32,
+        kv_heads=4,
+        head_length=128,
+        feed_forward=768,
+        context=40960,
+        rope_base=1e6,
+        tokens=16_384,
+        head_norms=True,
+        experts=128,
+        active_experts=8,
+    ),
     "tiny-llama": Shape(
         architecture="llama",
         layers=2,
@@ -91,6 +110,20 @@ SHAPES: dict[str, Shape] = {
         feed_forward=256,
         context=8192,
         rope_base=1e4,
+    ),
+    "tiny-experts": Shape(
+        architecture="qwen3moe",
+        layers=2,
+        width=256,
+        heads=4,
+        kv_heads=2,
+        head_length=32,
+        feed_forward=64,
+        context=8192,
+        rope_base=1e4,
+        head_norms=True,
+        experts=8,
+        active_experts=3,
     ),
     "tiny-hybrid": Shape(
         architecture="lfm2",
@@ -128,14 +161,15 @@ class Tensor:
 
     name: str
     dims: tuple[int, ...]
-    """As numpy writes them: [out, in] for matrices."""
+    """As numpy writes them: [out, in] for matrices, [experts, out, in] for stacked ones."""
     deviation: float = 0.0
     values: NDArray[np.float32] | None = None
 
     @property
     def is_matrix(self) -> bool:
-        """Whether llama.cpp would quantize it: convolution kernels it never does."""
-        return len(self.dims) == 2 and "shortconv.conv." not in self.name
+        """Whether llama.cpp would quantize it: convolution kernels and routers it never does."""
+        never = ("shortconv.conv." in self.name, "ffn_gate_inp." in self.name)
+        return len(self.dims) > 1 and not any(never)
 
 
 def tensors_of(shape: Shape, tokens: int) -> Iterator[Tensor]:
@@ -180,9 +214,13 @@ def _layer(shape: Shape, layer: int) -> Iterator[Tensor]:
         yield _norm(f"{block}post_attention_norm.weight", width)
         yield _norm(f"{block}post_ffw_norm.weight", width)
     yield _norm(f"{block}ffn_norm.weight", width)
-    yield Tensor(f"{block}ffn_gate.weight", (hidden, width), width**-0.5)
-    yield Tensor(f"{block}ffn_up.weight", (hidden, width), width**-0.5)
-    yield Tensor(f"{block}ffn_down.weight", (width, hidden), hidden**-0.5 * residual)
+    stack: tuple[int, ...] = (shape.experts,) if shape.experts else ()
+    name = f"{block}ffn_{{}}_exps.weight" if stack else f"{block}ffn_{{}}.weight"
+    if stack:
+        yield Tensor(f"{block}ffn_gate_inp.weight", (shape.experts, width), width**-0.5)
+    yield Tensor(name.format("gate"), (*stack, hidden, width), width**-0.5)
+    yield Tensor(name.format("up"), (*stack, hidden, width), width**-0.5)
+    yield Tensor(name.format("down"), (*stack, width, hidden), hidden**-0.5 * residual)
 
 
 def _norm(name: str, size: int, weight: float = 1.0) -> Tensor:

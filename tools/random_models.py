@@ -97,13 +97,13 @@ def storage_kind(tensor: Tensor, file_type: FileType, shape: Shape) -> Kind:
         if is_output or (chosen is Kind.Q4_K and _gets_more_bits(tensor.name, shape)):
             chosen = Kind.Q6_K
     elements = gguf.GGML_QUANT_SIZES[chosen][0]
-    return _FALLBACK.get(chosen, chosen) if tensor.dims[1] % elements else chosen
+    return _FALLBACK.get(chosen, chosen) if tensor.dims[-1] % elements else chosen
 
 
 def _gets_more_bits(name: str, shape: Shape) -> bool:
     """The first and last eighth of the layers, and every third between."""
     block, _, part = name.removeprefix("blk.").partition(".")
-    if part == "ffn_down.weight":
+    if part in ("ffn_down.weight", "ffn_down_exps.weight"):
         index, count = int(block), shape.layers
     elif part == "attn_v.weight":
         with_attention = [i for i in range(shape.layers) if i not in shape.recurrent_layers]
@@ -158,6 +158,10 @@ def _write_header(
         writer.add_shortconv_l_cache(CONVOLUTION_TAPS)
     else:
         writer.add_head_count_kv(shape.kv_heads)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.active_experts)
+        writer.add_expert_feed_forward_length(shape.feed_forward)
     if shape.sliding_window:
         writer.add_sliding_window(shape.sliding_window)
         writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(shape.layers)])
@@ -175,7 +179,7 @@ def _write_tensor(stream: BinaryIO, tensor: Tensor, kind: Kind, rng: np.random.G
     if tensor.values is not None:
         stream.write(tensor.values.tobytes())
     else:
-        rows, columns = tensor.dims
+        rows, columns = math.prod(tensor.dims[:-1]), tensor.dims[-1]
         at_once = max(1, _CHUNK_BYTES // (4 * columns))
         for start in range(0, rows, at_once):
             count = min(at_once, rows - start)

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
-from hearth.backends.native.models.packed import PackedLinear
+from hearth.backends.native.models.experts import ExpertMatrix
+from hearth.backends.native.models.packed import PackedExperts, PackedLinear
 from hearth.backends.native.models.parts import Matrix, OutputMatrix
-from hearth.kernels.linear import in_tiles
+from hearth.kernels.linear import in_groups, in_tiles
 from hearth.kernels.table import LOGITS, kernels
 
 
 class Tiled(nn.Module):
-    """A matrix, or those of experts, that always multiplies the same number of rows at a time."""
+    """A matrix that always multiplies the same number of rows at a time."""
 
     def __init__(self, matrix: nn.Module) -> None:
         super().__init__()
         self.matrix = matrix
 
-    def forward(self, rows: Tensor, *expert: int) -> Tensor:
-        """[rows, inputs] -> [rows, outputs], through one expert where it is of experts."""
-        return in_tiles(lambda tile: self.matrix(tile, *expert), rows)
+    def forward(self, rows: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, outputs]."""
+        return in_tiles(self.matrix, rows)
+
+
+class TiledExperts(Tiled):
+    """The same of experts: rows of one at a time."""
+
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
+        """As `ExpertMatrix`."""
+
+        def through(expert: int, part: Tensor) -> Tensor:
+            is_behind = torch.arange(len(offsets)) > expert
+            return in_tiles(lambda tile: self.matrix(tile, is_behind * len(tile)), part)
+
+        return in_groups(through, rows, offsets)
 
 
 class WideOutput(nn.Module):
@@ -50,10 +64,11 @@ def make_deterministic(decoder: Decoder) -> None:
         (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
         for name, module in decoder.named_modules()
     ]
-    tiled = (Matrix, PackedLinear, WideOutput, ExpertMatrix, PackedExpertMatrix)
     for parent, leaf, module in places:
-        if isinstance(module, PackedLinear) and module.matrix.is_row_invariant:
+        is_packed = isinstance(module, PackedLinear | PackedExperts)
+        if is_packed and module.matrix.is_row_invariant:
             continue
-        # One expert of a packed matrix, in a list, is tiled with the others.
-        if isinstance(module, tiled) and not isinstance(parent, nn.ModuleList):
+        if isinstance(module, Matrix | PackedLinear | WideOutput):
             setattr(parent, leaf, Tiled(module))
+        elif isinstance(module, ExpertMatrix | PackedExperts):
+            setattr(parent, leaf, TiledExperts(module))

@@ -9,21 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from hearth.backends.native.attention import Attend
+from hearth.backends.native.determinism import Tiled
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.experts import Router
 from hearth.backends.native.models.layers import Layer, Norm, Rotary
-from hearth.backends.native.models.packed import PackedLinear
+from hearth.backends.native.models.packed import PackedExperts, PackedLinear
 from hearth.backends.native.paged_attention import PagedAttention
 from hearth.kernels.cpu.layers import (
     Attention,
+    ExpertWeights,
     HalfLayers,
     HalfMatrix,
     HeadShape,
     LayerWeights,
 )
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
-from hearth.kernels.packed import TiledMatrix
-from hearth.quant.families.config import Rope
+from hearth.kernels.packed import GroupedLinear, TiledMatrix
+from hearth.quant.families.config import ModelConfig, Rope
 
 
 def attends_runs(decoder: Decoder) -> bool:
@@ -78,7 +81,8 @@ class LayersInC:
         limits = [
             module.matrix.most_rows
             for module in decoder.layers.modules()
-            if isinstance(module, PackedLinear) and isinstance(module.matrix, TiledMatrix)
+            if isinstance(module, PackedLinear | PackedExperts)
+            and isinstance(module.matrix, TiledMatrix | GroupedLinear)
         ]
         self._most_rows = min((limit for limit in limits if limit is not None), default=None)
 
@@ -102,7 +106,7 @@ class LayersInC:
             call.attend(pool, steps[self._kind_of[index]], hidden, qkv, attended)
             attend.attend_apart(index, qkv[:, :heads], key_value, layer.sinks, attended)
             call.feed(attended, hidden)
-            if layer.experts is not None:
+            if not call.feeds:
                 layer.add_feed_forward(hidden)
         return True
 
@@ -144,20 +148,19 @@ def _half(
 ) -> HalfLayers:
     config = decoder.config
     is_dense = layer.experts is None
-    if is_dense and config.activation == "swiglu_clamped":
-        raise ValueError("there is no kernel for the gate of gpt-oss")
     qkv, exact = _matrix(layer.qkv)
     weights = LayerWeights(
         width=config.width,
         feed_forward=config.feed_forward,
         eps=config.norm_eps,
-        gate="gelu_tanh" if config.activation == "gelu_tanh" else "silu",
+        gate=config.activation,
         attention_norm=layer.attention_norm.weight,
         feed_forward_norm=layer.feed_forward_norm.weight,
         qkv=qkv,
         out=_matrix(layer.out)[0],
         gate_up=_matrix(layer.gate_up)[0] if is_dense else None,
         down=_matrix(layer.down)[0] if is_dense else None,
+        experts=_experts(config, layer),
         query_norm=_weight(layer.query_norm),
         key_norm=_weight(layer.key_norm),
         attention_post_norm=_weight(layer.attention_post_norm),
@@ -165,6 +168,32 @@ def _half(
         sinks=layer.sinks,
     )
     return HalfLayers(library, _shape(decoder, index), weights, pool.layer(index), exact=exact)
+
+
+def _experts(config: ModelConfig, layer: Layer) -> ExpertWeights | None:
+    """None: there are none, or they are not packed for the kernels."""
+    about = config.experts
+    if about is None or layer.experts is None:
+        return None
+    router = layer.router.matrix if isinstance(layer.router, Tiled) else layer.router
+    gate_up, down = _grouped(layer.experts.gate_up), _grouped(layer.experts.down)
+    if not isinstance(router, Router) or gate_up is None or down is None:
+        return None
+    return ExpertWeights(
+        router=router.weight,
+        active=about.active,
+        hidden=about.width,
+        gate_up=gate_up,
+        down=down,
+        weighs_all=about.routing == "softmax_then_topk" and not about.renormalise,
+        router_bias=router.bias,
+    )
+
+
+def _grouped(module: Tensor | nn.Module) -> HalfMatrix | None:
+    if not isinstance(module, PackedExperts) or module.matrix.tiled is None:
+        return None
+    return HalfMatrix(module.matrix.parts, module.matrix.outputs, _bias(module))
 
 
 def _weight(norm: Norm | None) -> Tensor | None:
@@ -175,6 +204,9 @@ def _matrix(module: nn.Module) -> tuple[HalfMatrix, bool]:
     """And whether its products are exact. Raises `ValueError` if it is not packed for them."""
     if not isinstance(module, PackedLinear) or not isinstance(module.matrix, TiledMatrix):
         raise ValueError(f"a matrix for the kernels, not {module}")
-    bias = None if module.bias is None else module.bias.float().contiguous()
     matrix = module.matrix
-    return HalfMatrix(matrix.parts, matrix.outputs, bias), matrix.is_exact
+    return HalfMatrix(matrix.parts, matrix.outputs, _bias(module)), matrix.is_exact
+
+
+def _bias(module: PackedLinear | PackedExperts) -> Tensor | None:
+    return None if module.bias is None else module.bias.float().contiguous()

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from hearth.backends.native.models.decoder import Decoder, Embedding
-from hearth.backends.native.models.experts import ExpertMatrix, PackedExpertMatrix
-from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
+from hearth.backends.native.models.experts import ExpertMatrix, Router
+from hearth.backends.native.models.packed import PackedEmbedding, PackedExperts, PackedLinear
 from hearth.kernels.large_memory import large_empty
-from hearth.kernels.packed import PackedWeight, Prepared, prepare
+from hearth.kernels.packed import GroupedLinear, PackedWeight, Prepared, prepare
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.errors import CorruptFile
@@ -152,15 +152,15 @@ class _Loader:
     def _stays_packed(self, module: nn.Module, wanted: dict[str, Wanted]) -> bool:
         if not isinstance(module, nn.Linear | ExpertMatrix | Embedding):
             return False
+        if isinstance(module, Router):
+            return False
         kinds = (self._packing(part, None) for part in wanted["weight"].choice)
         return self._tiled or any(kind in self._packed for kind in kinds)
 
     def _packed_module(self, module: nn.Module, weight: Wanted, bias: Tensor | None) -> nn.Module:
         if isinstance(module, ExpertMatrix):
-            return PackedExpertMatrix(
-                PackedLinear(self._prepared(weight, expert), None if bias is None else bias[expert])
-                for expert in range(weight.shape[0])
-            )
+            matrices = [self._prepared(weight, expert) for expert in range(weight.shape[0])]
+            return PackedExperts(GroupedLinear(matrices), bias)
         matrix = self._prepared(weight, None)
         if isinstance(module, Embedding):
             return PackedEmbedding(matrix, self._decoder.activations)

@@ -56,11 +56,13 @@ class Workspace:
         return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
 
     def _feed_forward(self) -> int:
-        """Of one token: gate and up, what comes of them, and what experts give, in two orders."""
+        """Of one token: gate and up, what comes of them, and of each expert what it is given, and
+        gives, in two orders.
+        """
         experts = self._config.experts
         if experts is None:
             return _F32 * 3 * self._config.feed_forward
-        return _F32 * (3 * experts.width + 5 * experts.active * self._config.width)
+        return _F32 * experts.active * (3 * experts.width + 5 * self._config.width)
 
     def _attention(self, pool_tokens: int) -> int:
         config = self._config

@@ -22,7 +22,7 @@ from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.worker.speeds import Speeds, kind_of
 from hearth.kernels.cpu.layouts import HALVES, LAYOUTS, Instructions, instructions
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.file import GgufFile
+from hearth.quant.gguf.file import GgufFile, TensorInfo
 
 Runner = Literal["llamacpp", "native"]
 
@@ -200,9 +200,9 @@ def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choi
         runner: Runner = "native" if found.is_native_faster else "llamacpp"
         return Choice(runner, f"{kind}: {found.words}")
     what = f"{kind} models were" if kind else "mixtures of experts are"
-    if machine.instructions not in FAST or not kind:
+    if machine.instructions not in FAST:
         return Choice("llamacpp", f"{what} not measured here ({MEASURE})")
-    matrices = [tensor for tensor in header.all_tensors if len(tensor.shape) > 1]
+    matrices = [tensor for tensor in header.all_tensors if _is_for_kernels(tensor)]
     for tensor in matrices:
         if tensor.type.name not in _TILED:
             return Choice("llamacpp", f"the native runner has no kernel for {tensor.type.name}")
@@ -214,6 +214,12 @@ def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choi
             "them, which takes more than half of the free memory",
         )
     return Choice("native", "its kernels are the faster ones with AVX-512 VNNI")
+
+
+def _is_for_kernels(tensor: TensorInfo) -> bool:
+    """A matrix, but for routers of experts, which are float32 in all files and computed so."""
+    is_weight = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
+    return is_weight and ".ffn_gate_inp." not in tensor.name
 
 
 def _native_only(settings: ModelSettings) -> str:

@@ -13,22 +13,22 @@ enum { LATER = 4 };
 #define ROWS 4
 #define CODES 5
 
-/* For 8 or 16 rows, and `group` inputs at a time: a run, or half of one. */
-AMX_DOT static void use_dot_tiles(int rows, int group) {
+/* For 16 rows, and `group` inputs at a time: a run, or half of one. */
+AMX_DOT static void use_dot_tiles(int group) {
   struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
-  for (int tile = 0; tile < LATER; tile++) config.bytes[tile] = LINE, config.rows[tile] = (uint8_t)rows;
-  config.bytes[ROWS] = (uint16_t)group, config.rows[ROWS] = (uint8_t)rows;
+  for (int tile = 0; tile < LATER; tile++) config.bytes[tile] = LINE, config.rows[tile] = TILE;
+  config.bytes[ROWS] = (uint16_t)group, config.rows[ROWS] = TILE;
   config.bytes[CODES] = LINE, config.rows[CODES] = (uint8_t)(group / UNIT);
   __asm__ volatile("ldtilecfg %0" : : "m"(config)); /* See use_tiles. */
 }
 
-/* `rows` rows, 8 or 16, of which the first one is at `start` in `x`, with a tile: out[rows, 16]. Codes of a run become bytes
+/* 16 rows, of which the first one is at `start` in `x`, with a tile: out[16 rows, 16]. Codes of a run become bytes
  * in `codes`, where they are not there yet; `LATER` they are multiplied, and as much later scales are applied to the sums:
  * what is written takes some time until tiles can be loaded from there, and the other way round.
  */
-AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, const int rows, Tile tile, const Quantized *x,
+AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Tile tile, const Quantized *x,
                                                                    int64_t start, uint8_t *codes, int is_there, float *out) {
-  const int lane = 0, group = tile.about.group, parts = RUN / group;
+  const int rows = TILE, lane = 0, group = tile.about.group, parts = RUN / group;
   const int64_t runs = x->inputs / RUN;
   int32_t sums[2 * LATER][2][16 * TILE] __attribute__((aligned(LINE)));
   VF total[16];
@@ -79,10 +79,8 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_dot_tile(Kind kind
   float found[16 * TILE];
   const Tile at = tile_at(kind, packed, x->inputs, tile);
   for (int is_there = 0; row < end; is_there = 1) {
-    const int64_t start = place_of(x, row, 0);
-    if (x->together == 8) amx_rows(kind, 8, at, x, start, codes, is_there, found);
-    else amx_rows(kind, 16, at, x, start, codes, is_there, found);
-    for (int64_t m = 0; m < x->together && row < end; m++, row++, y += stride) __builtin_memcpy(y, found + m * TILE, sizeof(float) * count);
+    amx_rows(kind, at, x, place_of(x, row, 0), codes, is_there, found);
+    for (int64_t m = 0; m < TILE && row < end; m++, row++, y += stride) __builtin_memcpy(y, found + m * TILE, sizeof(float) * count);
   }
 }
 
@@ -95,8 +93,8 @@ EACH_INTEGER_KIND(DOT_OF)
 #define ENTRY(kind) [kind] = dot_##kind,
 static const AmxDot dots[KINDS] = {EACH_INTEGER_KIND(ENTRY)};
 
-AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows) {
-  use_dot_tiles(rows, layout_at(kind, packed).group);
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed) {
+  use_dot_tiles(layout_at(kind, packed).group);
   return dots[kind];
 }
 
@@ -104,8 +102,8 @@ AMX_DOT void amx_end_dot(void) { _tile_release(); }
 
 #else
 
-AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows) {
-  (void)kind, (void)packed, (void)rows;
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed) {
+  (void)kind, (void)packed;
   return 0;
 }
 void amx_end_dot(void) {}

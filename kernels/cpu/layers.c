@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "packed.h"
+#include "experts.h"
 
 enum { ROWS_ALONE = 4, SPANS_ALONE = 2, TOKENS_ALONE = 4 };
 
@@ -23,6 +23,7 @@ typedef struct {
   const float *attention_norm, *query_norm, *key_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
   Matrix qkv, out, gate_up, down;
+  Experts experts; /* in place of `gate_up` and `down` */
   float eps;
   int32_t activation;
   int32_t is_wide; /* of products; see `hearth_multiply` */
@@ -253,31 +254,46 @@ static void gate_rows(int64_t begin, int64_t end, void *context) {
   }
 }
 
+/* found[tokens, width], normed, becomes what feeds forward. */
+static int32_t feed(const Tiles *tiles, const Layer *layer, int64_t tokens, float *found) {
+  const int64_t width = layer->width, hides = layer->feed_forward;
+  float *both = malloc(sizeof(float) * tokens * 3 * hides), *hidden_layer = both + 2 * tokens * hides;
+  if (!both) return NO_MEMORY;
+  int32_t fault =
+      multiply_parts(*tiles, layer->gate_up.parts, layer->gate_up.count, width, found, tokens, both, layer->is_wide);
+  Rows gates = {*tiles, layer, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
+  if (!fault) in_parallel(tokens, ROWS_ALONE, gate_rows, &gates);
+  if (!fault)
+    fault = multiply_parts(*tiles, layer->down.parts, layer->down.count, hides, hidden_layer, tokens, found, layer->is_wide);
+  free(both);
+  return fault;
+}
+
 /* The second half: hidden[tokens, width] becomes what the layer makes of it and of attended[tokens, heads, head_dim].
- * Without a matrix `gate_up`, the attention alone is added.
+ * Without experts and a matrix `gate_up`, the attention alone is added.
  */
 EXPORT int32_t hearth_feed_half(const Layer *layer, int64_t tokens, const float *attended, float *hidden) {
-  const int64_t width = layer->width, hides = layer->feed_forward;
+  const int64_t width = layer->width;
+  const Experts *experts = layer->experts.count ? &layer->experts : NULL;
+  const int has_more = experts || layer->gate_up.count;
   const Tiles tiles = tiles_for(layer->instructions);
   if (!tiles.quantize) return NO_INSTRUCTIONS;
   if (width % TILE || layer->out.outputs != width) return NO_SHAPE;
-  if (layer->gate_up.count && (hides % TILE || layer->gate_up.outputs != 2 * hides || layer->down.outputs != width))
+  if (layer->gate_up.count && (layer->feed_forward % TILE || layer->gate_up.outputs != 2 * layer->feed_forward ||
+                               layer->down.outputs != width))
     return NO_SHAPE;
-  float *found = malloc(sizeof(float) * tokens * (width + (layer->gate_up.count ? 3 * hides : 0)));
+  float *found = malloc(sizeof(float) * tokens * width * (experts ? 2 : 1));
   if (!found) return NO_MEMORY;
-  float *both = found + tokens * width, *hidden_layer = both + 2 * tokens * hides;
   int32_t fault = multiply_parts(tiles, layer->out.parts, layer->out.count, layer->heads.heads * layer->heads.head_dim,
                                  attended, tokens, found, layer->is_wide);
   Rows job = {tiles, layer, NULL, NULL, hidden, found, layer->attention_post_norm, width, layer->out.bias};
   if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);
-  if (!fault && layer->gate_up.count) {
+  if (!fault && has_more) {
     job.weight = layer->feed_forward_norm;
     in_parallel(tokens, ROWS_ALONE, norm_rows, &job);
-    fault = multiply_parts(tiles, layer->gate_up.parts, layer->gate_up.count, width, found, tokens, both, layer->is_wide);
-    Rows gates = {tiles, layer, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
-    if (!fault) in_parallel(tokens, ROWS_ALONE, gate_rows, &gates);
-    if (!fault)
-      fault = multiply_parts(tiles, layer->down.parts, layer->down.count, hides, hidden_layer, tokens, found, layer->is_wide);
+    if (experts) job.found += tokens * width;
+    fault = experts ? mix_experts(&tiles, experts, width, layer->activation, layer->is_wide, tokens, found, job.found)
+                    : feed(&tiles, layer, tokens, found);
     job.weight = layer->feed_forward_post_norm;
     job.bias = layer->down.bias;
     if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);

@@ -18,8 +18,8 @@ _FLOAT = ctypes.c_float
 _MULTIPLE: Final = 16
 """Rows have a multiple of it."""
 
-Gate = Literal["silu", "gelu_tanh"]
-_GATES: Final[dict[Gate, int]] = {"silu": 0, "gelu_tanh": 1}
+Gate = Literal["silu", "gelu_tanh", "swiglu_clamped"]
+_GATES: Final[dict[Gate, int]] = {"silu": 0, "gelu_tanh": 1, "swiglu_clamped": 2}
 
 
 class _Heads(ctypes.Structure):
@@ -37,6 +37,16 @@ class _Matrix(ctypes.Structure):
     )
 
 
+class _Experts(ctypes.Structure):
+    _fields_ = (
+        *(("count", _LONG), ("active", _LONG), ("hides", _LONG)),
+        *(("router", _POINTER), ("router_bias", _POINTER)),
+        *(("gate_up", ctypes.POINTER(Part)), ("down", ctypes.POINTER(Part))),
+        *(("gate_up_parts", _LONG), ("down_parts", _LONG)),
+        *(("gate_up_bias", _POINTER), ("down_bias", _POINTER), ("weighs_all", _INT)),
+    )
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
         *(("heads", _Heads), ("width", _LONG), ("feed_forward", _LONG)),
@@ -44,6 +54,7 @@ class _Layer(ctypes.Structure):
         *(("attention_post_norm", _POINTER), ("feed_forward_norm", _POINTER)),
         ("feed_forward_post_norm", _POINTER),
         *(("qkv", _Matrix), ("out", _Matrix), ("gate_up", _Matrix), ("down", _Matrix)),
+        ("experts", _Experts),
         *(("eps", _FLOAT), ("activation", _INT), ("is_wide", _INT), ("instructions", _INT)),
     )
 
@@ -92,6 +103,27 @@ class HalfMatrix:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """The experts of a layer."""
+
+    router: Tensor
+    """[experts, width] float32"""
+    active: int
+    """That a token goes through."""
+    hidden: int
+    """Numbers of the hidden layer of an expert."""
+    gate_up: HalfMatrix
+    """The parts of all experts one after the other, see `GroupedLinear.parts`; like `down`, of
+    which a bias is [experts, outputs] float32.
+    """
+    down: HalfMatrix
+    weighs_all: bool
+    """Weights are shares among all experts; otherwise they are among those that are chosen."""
+    router_bias: Tensor | None = None
+    """[experts] float32"""
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """Of a layer. Norms are float32; those that it does not have are None."""
 
@@ -104,8 +136,9 @@ class LayerWeights:
     qkv: HalfMatrix
     out: HalfMatrix
     gate_up: HalfMatrix | None = None
-    """None: what feeds forward is computed elsewhere."""
+    """None: there are experts, or what feeds forward is computed elsewhere."""
     down: HalfMatrix | None = None
+    experts: ExpertWeights | None = None
     query_norm: Tensor | None = None
     key_norm: Tensor | None = None
     attention_post_norm: Tensor | None = None
@@ -210,10 +243,13 @@ class HalfLayers:
         *,
         exact: bool,
     ) -> None:
-        sizes = (weights.width, weights.feed_forward if weights.gate_up else 0)
+        dense = weights.feed_forward if weights.gate_up else 0
+        sizes = (weights.width, dense, weights.experts.hidden if weights.experts else 0)
         if any(size % _MULTIPLE for size in sizes):
             raise ValueError(f"rows of {sizes} numbers have no kernel")
         self.is_exact = exact
+        self.feeds = bool(weights.gate_up or weights.experts)
+        """Otherwise what feeds forward is computed elsewhere."""
         self._held = weights
         self._layer = _Layer(
             *(_heads(shape, pool, weights.sinks), weights.width, weights.feed_forward),
@@ -221,6 +257,7 @@ class HalfLayers:
             _address(weights.attention_post_norm),
             *map(_address, (weights.feed_forward_norm, weights.feed_forward_post_norm)),
             *map(_matrix, (weights.qkv, weights.out, weights.gate_up, weights.down)),
+            _experts(weights.experts),
             *(weights.eps, _GATES[weights.gate], exact, library.set),
         )
         self._attend = library.function("hearth_attention_half", _ATTENTION_CALL)
@@ -265,6 +302,17 @@ def _matrix(matrix: HalfMatrix | None) -> _Matrix:
     if matrix is None:
         return _Matrix()
     return _Matrix(matrix.parts, len(matrix.parts), matrix.outputs, _address(matrix.bias))
+
+
+def _experts(about: ExpertWeights | None) -> _Experts:
+    if about is None:
+        return _Experts()
+    count, gate_up, down = len(about.router), about.gate_up, about.down
+    return _Experts(
+        *(count, about.active, about.hidden, _address(about.router), _address(about.router_bias)),
+        *(gate_up.parts, down.parts, len(gate_up.parts) // count, len(down.parts) // count),
+        *(_address(gate_up.bias), _address(down.bias), about.weighs_all),
+    )
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -81,6 +81,10 @@ class CpuLibrary:
             *(_INT, _INT),
         )
         found.hearth_activations.argtypes = (_INT, _LONG, _INT, _INT)
+        found.hearth_multiply_groups.argtypes = (
+            *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER),
+            *(_INT, _INT),
+        )
         found.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
         found.hearth_use_threads.argtypes = (_POINTER,)
         found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
@@ -169,6 +173,28 @@ class CpuLibrary:
         number = self._library.hearth_activations(_KINDS[packing], rows, exact, self.set)
         found: Activations = get_args(Activations)[number]
         return found
+    def multiply_groups(
+        self, parts: ctypes.Array[Part], outputs: int, x: Tensor, offsets: Tensor, *, exact: bool
+    ) -> Tensor:
+        """As `multiply`, of groups of rows that each have a matrix of their own.
+
+        Args:
+            parts: of all matrices, one after the other, as many of each.
+            offsets: [groups + 1] int64: the first row of each group, and the number of all.
+
+        Returns:
+            [rows, outputs] float32.
+        """
+        groups = len(offsets) - 1
+        offsets = offsets.contiguous()
+        y = torch.empty((len(x), outputs), dtype=torch.float32)
+        check(
+            self._library.hearth_multiply_groups(
+                *(parts, len(parts) // groups, groups, offsets.data_ptr(), x.shape[1]),
+                *(x.data_ptr(), y.data_ptr(), exact, self.set),
+            )
+        )
+        return y
 
     def rows(
         self, packing: str, packed: Tensor, outputs: int, inputs: int, wanted: Tensor

@@ -15,7 +15,9 @@ typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range 
 
 enum { PLAIN, AVX2, AVX512, WITH_AMX };
 /* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
-enum { BLOCK_ROWS = 64, QUANTIZED_ALONE = 8, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8 };
+enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8 };
+/* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */
+enum { TILE_COST = 12, WORK_ALONE = 4 * (TILE_COST + 1), QUANTIZED_ALONE = 8 };
 
 /* Rows as files have them: GGUF's blocks, codes in groups, or numbers of half precision. */
 typedef struct {
@@ -219,42 +221,59 @@ EXPORT int32_t hearth_pack(const Rows *from, uint8_t *packed) {
 
 /* ---- products */
 
+/* Some of what is divided among threads: `units` of `cost` each, the first of which begins at `first`. */
+typedef struct { int64_t first, units, cost; } Share;
+
 typedef struct {
-  Tiles tiles;
+  const Tiles *tiles;
   const Part *parts;
   int64_t count, inputs, rows, outputs;
   const float *x;
   Quantized quantized;
   float *y;
-  int is_wide;
-  uint16_t *arranged; /* for AMX */
-  int by_amx_dot;
+  int is_wide, is_quantized;
+  int is_many, by_amx_dot; /* for AMX: in bfloat16, or as integers */
+  uint16_t *arranged;      /* for AMX */
   int32_t fault;
+  Share rearranged, multiplied; /* of rows; of tiles, or pairs of them */
 } Product;
+
+typedef struct {
+  Product *products;
+  int64_t count;
+} Products;
+
+/* How many units begin before `at`. */
+static int64_t units_before(const Share *share, int64_t at) {
+  if (at <= share->first) return 0;
+  const int64_t before = (at - share->first + share->cost - 1) / share->cost;
+  return before < share->units ? before : share->units;
+}
 
 /* The first address of a cache line at `room` or behind it. */
 static void *line_of(void *room) { return (void *)(((uintptr_t)room + LINE - 1) / LINE * LINE); }
 
-static void quantize(int64_t begin, int64_t end, void *context) {
-  Product *job = context;
-  job->tiles.quantize(&job->quantized, job->x, begin, end);
-}
-
-static void arrange(int64_t begin, int64_t end, void *context) {
-  Product *job = context;
-  amx_arrange(job->x, job->rows, job->inputs, begin * TILE, end * TILE, job->arranged);
+/* Rows that begin at `begin` to `end`, counted through all products, as their products take them. */
+static void rearrange(int64_t begin, int64_t end, void *context) {
+  const Products *all = context;
+  for (int64_t index = 0; index < all->count; index++) {
+    Product *job = all->products + index;
+    const int64_t from = units_before(&job->rearranged, begin), to = units_before(&job->rearranged, end);
+    if (from >= to) continue;
+    if (job->is_many) amx_arrange(job->x, job->rows, job->inputs, from * TILE, to * TILE, job->arranged);
+    else job->tiles->quantize(&job->quantized, job->x, from, to);
+  }
 }
 
 /* Pairs of tiles `begin` to `end` of all parts, counted through, by AMX. */
-static void multiply_many(int64_t begin, int64_t end, void *context) {
-  Product *job = context;
+static void multiply_many(Product *job, int64_t begin, int64_t end) {
   int64_t first = 0, column = 0;
   for (int64_t index = 0; index < job->count; index++) {
     const Part *part = job->parts + index;
     const int64_t tiles = tiles_of(part->outputs), pairs = (tiles + 1) / 2;
     const int64_t from = begin > first ? begin - first : 0, to = end - first < pairs ? end - first : pairs;
     if (from < to) {
-      const AmxProduct product = {&job->tiles, (Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
+      const AmxProduct product = {job->tiles, (Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
                                   part->outputs, job->inputs, job->arranged, job->rows,
                                   job->y + column + 2 * from * TILE, job->outputs};
       uint8_t *room = malloc(amx_room_bytes(&product) + LINE);
@@ -268,8 +287,7 @@ static void multiply_many(int64_t begin, int64_t end, void *context) {
 }
 
 /* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
-static void multiply(int64_t begin, int64_t end, void *context) {
-  Product *job = context;
+static void multiply(Product *job, int64_t begin, int64_t end) {
   uint8_t *room = NULL;
   if (job->by_amx_dot && !(room = malloc(TILE * job->inputs + LINE))) {
     job->fault = NO_MEMORY;
@@ -284,18 +302,18 @@ static void multiply(int64_t begin, int64_t end, void *context) {
       const int64_t from = begin > first ? begin - first : 0, to = end - first < tiles ? end - first : tiles;
       AmxDot by_amx = NULL;
       if (room && from < to && is_integer((Kind)part->kind))
-        by_amx = amx_begin_dot((Kind)part->kind, part->packed, (int)job->quantized.together);
+        by_amx = amx_begin_dot((Kind)part->kind, part->packed);
       for (int64_t tile = from; tile < to; tile++) {
         const int64_t left = part->outputs - tile * TILE;
         const int count = left < TILE ? (int)left : TILE;
         float *y = job->y + row * job->outputs + column + tile * TILE;
         if (job->is_wide || !is_integer((Kind)part->kind))
-          job->tiles.wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
+          job->tiles->wide[part->kind](part->packed, tile, count, job->inputs, job->x + row * job->inputs,
                                        last - row, y, job->outputs);
         else if (by_amx)
           by_amx(part->packed, tile, count, &job->quantized, row, last, line_of(room), y, job->outputs);
         else
-          job->tiles.dot[part->kind](part->packed, tile, count, &job->quantized, row, last, y, job->outputs);
+          job->tiles->dot[part->kind](part->packed, tile, count, &job->quantized, row, last, y, job->outputs);
       }
       first += tiles;
       column += part->outputs;
@@ -308,14 +326,95 @@ static void multiply(int64_t begin, int64_t end, void *context) {
 /* What activations become: they stay float32, are int8, or bfloat16 for AMX. In the order of `Activations` in library.py. */
 enum { IN_F32, IN_INT8, IN_BF16 };
 
-static int32_t activations_of(Tiles with, int is_wide, int is_quantized, int64_t rows) {
-  if (with.has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) return IN_BF16;
+static int32_t activations_of(const Tiles *with, int is_wide, int is_quantized, int64_t rows) {
+  if (with->has_amx && !is_wide && rows >= (is_quantized ? AMX_ROWS : WIDE_AMX_ROWS)) return IN_BF16;
   return is_quantized && !is_wide ? IN_INT8 : IN_F32;
 }
 
 /* The same of a matrix whose rows are all of one kind. */
 EXPORT int32_t hearth_activations(int32_t kind, int64_t rows, int32_t is_wide, int32_t instructions) {
-  return activations_of(tiles_for(instructions), is_wide, is_integer((Kind)kind), rows);
+  const Tiles with = tiles_for(instructions);
+  return activations_of(&with, is_wide, is_integer((Kind)kind), rows);
+}
+
+static void multiply_all(int64_t begin, int64_t end, void *context) {
+  const Products *all = context;
+  for (int64_t index = 0; index < all->count; index++) {
+    Product *job = all->products + index;
+    const int64_t from = units_before(&job->multiplied, begin), to = units_before(&job->multiplied, end);
+    if (from >= to) continue;
+    if (job->is_many) multiply_many(job, from, to);
+    else multiply(job, from, to);
+  }
+}
+
+/* Which way the rows of a product go, and what there is to do. Returns a fault. */
+static int32_t plan(Product *job) {
+  int64_t tiles = 0, pairs = 0;
+  for (int64_t index = 0; index < job->count; index++) {
+    const Part *part = job->parts + index;
+    const int32_t wrong = is_wrong(part->kind, job->inputs);
+    if (wrong) return wrong;
+    tiles += tiles_of(part->outputs);
+    pairs += (tiles_of(part->outputs) + 1) / 2;
+    job->outputs += part->outputs;
+    job->is_quantized |= !job->is_wide && is_integer((Kind)part->kind);
+  }
+  job->is_many = activations_of(job->tiles, job->is_wide, job->is_quantized, job->rows) == IN_BF16;
+  job->by_amx_dot = job->tiles->has_amx && job->is_quantized && !job->is_many && job->rows >= AMX_DOT_ROWS;
+  if (job->by_amx_dot) job->quantized.together = TILE;
+  const int64_t cost = TILE_COST + job->rows;
+  if (job->is_many) {
+    job->rearranged = (Share){0, (job->rows + 2 * TILE - 1) / (2 * TILE) * 2, TILE};
+    job->multiplied = (Share){0, pairs, 2 * cost};
+  } else {
+    job->rearranged = (Share){0, job->is_quantized ? job->rows : 0, 1};
+    job->multiplied = (Share){0, tiles, cost};
+  }
+  return OK;
+}
+
+/* Bytes of rearranged rows. */
+static int64_t room_bytes(const Product *job) {
+  const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
+  if (job->is_many)
+    return job->rearranged.units * TILE * ((job->inputs + RUN - 1) / RUN) * RUN * (int64_t)sizeof(uint16_t);
+  return job->is_quantized ? aligned(padded * (job->inputs / RUN) * (int64_t)(RUN + 5 * sizeof(float))) : 0;
+}
+
+static void use_room(Product *job, uint8_t *room) {
+  const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
+  const int64_t runs = padded * (job->inputs / RUN);
+  float *about = (float *)(room + runs * RUN);
+  if (job->is_many)
+    job->arranged = (uint16_t *)room;
+  else if (job->is_quantized) {
+    if (padded > job->rows) memset(room, 0, (size_t)(runs * (RUN + 5 * sizeof(float))));
+    job->quantized = (Quantized){job->inputs, together, (int8_t *)room, about, about + runs,
+                                 {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
+  }
+}
+
+static int32_t multiply_products(Products all) {
+  int64_t bytes = 0, rows = 0, work = 0;
+  for (int64_t index = 0; index < all.count; index++) {
+    Product *job = all.products + index;
+    job->rearranged.first = rows;
+    job->multiplied.first = work;
+    rows += job->rearranged.units * job->rearranged.cost;
+    work += job->multiplied.units * job->multiplied.cost;
+    bytes += room_bytes(job);
+  }
+  uint8_t *room = bytes ? malloc(bytes + LINE) : NULL, *place = line_of(room);
+  if (bytes && !room) return NO_MEMORY;
+  for (int64_t index = 0; index < all.count; place += room_bytes(all.products + index++))
+    use_room(all.products + index, place);
+  in_parallel(rows, QUANTIZED_ALONE, rearrange, &all);
+  in_parallel(work, WORK_ALONE, multiply_all, &all);
+  free(room);
+  int32_t fault = OK;
+  for (int64_t index = 0; index < all.count && !fault; index++) fault = all.products[index].fault;
+  return fault;
 }
 
 /* y[rows, outputs of all parts] = x[rows, inputs] times the parts, one below the other, transposed.
@@ -330,47 +429,39 @@ EXPORT int32_t hearth_multiply(const Part *parts, int64_t count, int64_t inputs,
 
 int32_t multiply_parts(Tiles with, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
                        int32_t is_wide) {
-  Product job = {with, parts, count, inputs, rows, 0, x, {.inputs = inputs, .together = rows < TILE ? rows : TILE}, y,
-                 is_wide, NULL, 0, OK};
-  int64_t tiles = 0, pairs = 0;
-  int is_quantized = 0;
-  if (!job.tiles.quantize) return NO_INSTRUCTIONS;
-  for (int64_t index = 0; index < count; index++) {
-    const int wrong = is_wrong(parts[index].kind, inputs);
-    if (wrong) return wrong;
-    tiles += tiles_of(parts[index].outputs);
-    pairs += (tiles_of(parts[index].outputs) + 1) / 2;
-    job.outputs += parts[index].outputs;
-    is_quantized |= !is_wide && is_integer((Kind)parts[index].kind);
+  const int64_t offsets[2] = {0, rows};
+  return multiply_groups(with, parts, count, 1, offsets, inputs, x, y, is_wide);
+}
+
+/* The same of groups of rows, each with a matrix of its own: of rows offsets[g] to offsets[g + 1] these are the `count` parts
+ * from g · count on. x and y begin with row offsets[0]; all matrices have as many outputs.
+ */
+EXPORT int32_t hearth_multiply_groups(const Part *parts, int64_t count, int64_t groups, const int64_t *offsets, int64_t inputs,
+                                      const float *x, float *y, int32_t is_wide, int32_t instructions) {
+  return multiply_groups(tiles_for(instructions), parts, count, groups, offsets, inputs, x, y, is_wide);
+}
+
+int32_t multiply_groups(Tiles with, const Part *parts, int64_t count, int64_t groups, const int64_t *offsets, int64_t inputs,
+                        const float *x, float *y, int32_t is_wide) {
+  if (!with.quantize) return NO_INSTRUCTIONS;
+  Product alone;
+  Products all = {groups == 1 ? &alone : malloc(sizeof(Product) * groups), 0};
+  if (!all.products) return NO_MEMORY;
+  int32_t fault = OK;
+  for (int64_t group = 0; group < groups && !fault; group++) {
+    const int64_t start = offsets[group] - offsets[0], rows = offsets[group + 1] - offsets[group];
+    if (!rows) continue;
+    Product *job = all.products + all.count++;
+    *job = (Product){.tiles = &with, .parts = parts + group * count, .count = count, .inputs = inputs, .rows = rows,
+                     .x = x + start * inputs, .quantized = {.inputs = inputs, .together = rows < TILE ? rows : TILE},
+                     .is_wide = is_wide};
+    fault = rows < 0 ? NO_SHAPE : plan(job);
+    job->y = y + start * job->outputs;
+    if (job->outputs != all.products->outputs) fault = NO_SHAPE;
   }
-  if (!rows) return OK;
-  uint8_t *room = NULL;
-  if (activations_of(with, is_wide, is_quantized, rows) == IN_BF16) {
-    const int64_t groups = (rows + 2 * TILE - 1) / (2 * TILE) * 2;
-    room = malloc(groups * TILE * ((inputs + RUN - 1) / RUN) * RUN * sizeof(uint16_t) + LINE);
-    if (!room) return NO_MEMORY;
-    job.arranged = line_of(room);
-    in_parallel(groups, 1, arrange, &job);
-    in_parallel(pairs, 2, multiply_many, &job);
-    free(room);
-    return job.fault;
-  }
-  if (is_quantized) {
-    job.by_amx_dot = with.has_amx && rows >= AMX_DOT_ROWS;
-    if (job.by_amx_dot) job.quantized.together = rows <= 8 ? 8 : TILE;
-    const int64_t together = job.quantized.together, padded = (rows + together - 1) / together * together;
-    const int64_t runs = padded * (inputs / RUN);
-    room = malloc((size_t)(runs * (RUN + 5 * sizeof(float))));
-    if (!room) return NO_MEMORY;
-    if (padded > rows) memset(room, 0, (size_t)(runs * (RUN + 5 * sizeof(float))));
-    float *about = (float *)(room + runs * RUN);
-    job.quantized = (Quantized){inputs, together, (int8_t *)room, about, about + runs,
-                                {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
-    in_parallel(rows, QUANTIZED_ALONE, quantize, &job);
-  }
-  in_parallel(tiles, 4, multiply, &job);
-  free(room);
-  return job.fault;
+  if (!fault) fault = multiply_products(all);
+  if (groups != 1) free(all.products);
+  return fault;
 }
 
 /* ---- rows as plain numbers */

@@ -25,4 +25,8 @@ Tiles tiles_for(int32_t instructions);
 int32_t multiply_parts(Tiles tiles, const Part *parts, int64_t count, int64_t inputs, const float *x, int64_t rows, float *y,
                        int32_t is_wide);
 
+/* See `hearth_multiply_groups`. */
+int32_t multiply_groups(Tiles tiles, const Part *parts, int64_t count, int64_t groups, const int64_t *offsets, int64_t inputs,
+                        const float *x, float *y, int32_t is_wide);
+
 #endif

@@ -18,8 +18,16 @@ TARGET static void norm_row(const float *x, const float *weight, float eps, int6
   for (int64_t i = 0; i < size; i += W) STORE_F(out + i, MUL_F(MUL_F(LOAD_F32(x + i), factor), LOAD_F32(weight + i)));
 }
 
-/* gate = activation(gate) · up. */
+/* gate = activation(gate) · up. That of gpt-oss is clamped: x · sigmoid(1.702 x) · (up + 1). */
 TARGET static void gate_row(int32_t activation, float *gate, const float *up, int64_t size) {
+  if (activation == SWIGLU_CLAMPED) {
+    const VF limit = SET_F(7.0f), least = SET_F(-7.0f);
+    for (int64_t i = 0; i < size; i += W) {
+      const VF x = MIN_F(LOAD_F32(gate + i), limit), other = MAX_F(MIN_F(LOAD_F32(up + i), limit), least);
+      STORE_F(gate + i, MUL_F(MUL_F(x, sigmoid_f(MUL_F(x, SET_F(1.702f)))), ADD_F(other, SET_F(1.0f))));
+    }
+    return;
+  }
   for (int64_t i = 0; i < size; i += W) {
     const VF x = LOAD_F32(gate + i);
     VF inner = x;
@@ -34,6 +42,22 @@ TARGET static void gate_row(int32_t activation, float *gate, const float *up, in
 /* x += y */
 TARGET static void add_row(float *x, const float *y, int64_t size) {
   for (int64_t i = 0; i < size; i += W) STORE_F(x + i, ADD_F(LOAD_F32(x + i), LOAD_F32(y + i)));
+}
+
+/* x += share · y */
+TARGET static void add_share_of_row(float *x, const float *y, float share, int64_t size) {
+  for (int64_t i = 0; i < size; i += W) STORE_F(x + i, FMA(LOAD_F32(y + i), SET_F(share), LOAD_F32(x + i)));
+}
+
+/* x = e^(x - peak). Returns their sum. */
+TARGET static float weigh_row(float *x, float peak, int64_t size) {
+  VF sum = SET_F(0.0f);
+  for (int64_t i = 0; i < size; i += W) {
+    const VF weight = exp_f(SUB_F(LOAD_F32(x + i), SET_F(peak)));
+    STORE_F(x + i, weight);
+    sum = ADD_F(sum, weight);
+  }
+  return SUM_F(sum);
 }
 
 /* Float32 as what keys and values are kept in. What is kept is finite: NaN becomes 0. */
@@ -69,6 +93,26 @@ HERE void score(const int is_f32, const int shared, const int keys, const float 
     }
   }
   UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) out[q * STRIDE + k] = SUM_F(sum[k][q]);
+}
+
+/* out[row * stride + n] = x[row] · weight[n], of `count` rows of weights. */
+TARGET static void score_rows(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out,
+                              int64_t stride) {
+  float found[4 * STRIDE];
+#define SOME(n, keys)                                                                              \
+  for (; count - at >= keys; at += keys) {                                                         \
+    score(1, n, keys, x, (const uint8_t *)(weight + at * size), size, found);                      \
+    UNROLL for (int q = 0; q < n; q++)                                                             \
+      __builtin_memcpy(out + q * stride + at, found + q * STRIDE, keys * sizeof(float));           \
+  }
+#define ROWS(n)                                                       \
+  for (; rows >= n; rows -= n, x += n * size, out += n * stride) {    \
+    int64_t at = 0;                                                   \
+    SOME(n, 4) SOME(n, 1)                                             \
+  }
+  ROWS(4) ROWS(1)
+#undef ROWS
+#undef SOME
 }
 
 /* out[shared, size] += weights[query * STRIDE + key] · values, for `keys` values, which are neighbours. */

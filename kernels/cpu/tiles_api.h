@@ -26,7 +26,8 @@ typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Qu
                         int64_t end, float *y, int64_t stride);
 
 /* Attention of a layer over pages: [kv_heads, blocks, page, head_dim] keys, and values of the same shape. */
-enum { SPAN = 256, STRIDE = SPAN + TILE, GELU_TANH = 1 };
+enum { SPAN = 256, STRIDE = SPAN + TILE };
+enum { GELU_TANH = 1, SWIGLU_CLAMPED }; /* 0: SiLU */
 
 typedef struct {
   int64_t heads, kv_heads, head_dim, page;
@@ -58,6 +59,9 @@ typedef struct {
   void (*norm)(const float *x, const float *weight, float eps, int64_t size, float *out);
   void (*gate)(int32_t activation, float *gate, const float *up, int64_t size);
   void (*add)(float *x, const float *y, int64_t size);
+  void (*add_share)(float *x, const float *y, float share, int64_t size);
+  float (*weigh)(float *x, float peak, int64_t size);
+  void (*score)(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out, int64_t stride);
   void (*keep)(int32_t is_f32, const float *from, uint8_t *to, int64_t size);
   void (*attend)(const Heads *about, const Span *span, const float *query, int64_t shared, float *out, float *peaks,
                  float *totals);
@@ -101,14 +105,12 @@ int amx_is_here(void);
 void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin, int64_t end, uint16_t *out);
 
 /* As `DotTile`, by AMX, with room for a tile's codes as bytes: 16 for each input, at a multiple of 64. Rows that are together
- * are 8 or 16, and filled up.
+ * are 16, filled up.
  */
 typedef void (*AmxDot)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t end,
                        uint8_t *codes, float *y, int64_t stride);
-/* The function for a matrix whose codes are integers, and so many rows together, for this thread until the next call or
- * `amx_end_dot`.
- */
-AmxDot amx_begin_dot(Kind kind, const uint8_t *packed, int rows);
+/* The function for a matrix whose codes are integers, for this thread until the next call or `amx_end_dot`. */
+AmxDot amx_begin_dot(Kind kind, const uint8_t *packed);
 void amx_end_dot(void);
 
 extern const Tiles tiles_plain;

@@ -1,4 +1,4 @@
-"""Attention in C over pages is attention in float64 over what they hold."""
+"""Attention in C over pages is attention in float64 over what they hold, and so are experts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hearth.kernels.cpu.build_library import library_path
-from hearth.kernels.cpu.layers import Attention, HeadShape, Pages
+from hearth.kernels.cpu.layers import (
+    Attention,
+    ExpertWeights,
+    Gate,
+    HalfLayers,
+    HalfMatrix,
+    HeadShape,
+    LayerWeights,
+    Pages,
+)
 from hearth.kernels.cpu.layouts import Instructions
 from hearth.kernels.cpu.library import CpuLibrary
+from hearth.kernels.packed import GroupedLinear, TiledMatrix
+from random_weights import random_weight
 
 PAGE = 16
 SETS: tuple[Instructions, ...] = ("plain", "avx2", "avx512")
@@ -170,3 +182,125 @@ def test_shapes_that_have_no_kernel_are_refused(library: CpuLibrary) -> None:
     pool = torch.zeros(2, 2, 1, PAGE, 64, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
         Attention(library, HeadShape(4, 2, 64, 1.0), pool, None)
+
+
+WIDTH, HIDDEN, EXPERTS, ACTIVE = 256, 64, 11, 3
+
+
+@dataclass
+class Mixture:
+    """A layer whose attention adds nothing, with random experts."""
+
+    layer: HalfLayers
+    held: list[GroupedLinear | TiledMatrix]
+    """Of which it has the addresses."""
+    router: Tensor
+    norm: Tensor
+    matrices: list[Tensor]
+    """gate and up, and down, of all experts: [experts, outputs, inputs] float64."""
+    biases: list[Tensor]
+    gate: Gate
+    weighs_all: bool
+
+    def fed(self, hidden: Tensor) -> Tensor:
+        """What the layer adds, [tokens, width] float32."""
+        found = hidden.clone()
+        self.layer.feed(torch.zeros(len(hidden), 1, 32), found)
+        return found - hidden
+
+    def wanted(self, hidden: Tensor) -> Tensor:
+        """The same in float64."""
+        x = hidden.double()
+        x = x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.norm
+        scores = x @ self.router.double().T + self.biases[0]
+        best, chosen = scores.topk(ACTIVE)
+        shares = scores.softmax(-1).gather(1, chosen) if self.weighs_all else best.softmax(-1)
+        found = torch.zeros_like(x)
+        for place in range(ACTIVE):
+            which = chosen[:, place]
+            both = torch.einsum("toi,ti->to", self.matrices[0][which], x) + self.biases[1][which]
+            gate, up = both.chunk(2, -1)
+            match self.gate:
+                case "silu":
+                    inner = functional.silu(gate) * up
+                case "gelu_tanh":
+                    inner = functional.gelu(gate, approximate="tanh") * up
+                case "swiglu_clamped":
+                    gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)
+                    inner = gate * torch.sigmoid(1.702 * gate) * (up + 1.0)
+            down = torch.einsum("toi,ti->to", self.matrices[1][which], inner)
+            found += shares[:, place, None] * (down + self.biases[2][which])
+        return found
+
+
+def mixture(library: CpuLibrary, gate: Gate, *, weighs_all: bool, exact: bool) -> Mixture:
+    weights = [
+        [
+            [random_weight("Q4_0", HIDDEN, WIDTH, 9 * e + part) for part in (0, 1)]
+            for e in range(EXPERTS)
+        ],
+        [[random_weight("Q8_0", WIDTH, HIDDEN, 9 * e + 2)] for e in range(EXPERTS)],
+    ]
+    packed = [
+        GroupedLinear([TiledMatrix(library, parts, exact=exact) for parts in some])
+        for some in weights
+    ]
+    plain = [
+        torch.stack([torch.cat([one.unpacked(torch.float64) for one in parts]) for parts in some])
+        for some in weights
+    ]
+    has_biases = gate == "swiglu_clamped"
+    biases = [torch.randn(EXPERTS, *size) * has_biases for size in ((), (2 * HIDDEN,), (WIDTH,))]
+    router, norm = torch.randn(EXPERTS, WIDTH) / 8, torch.rand(WIDTH) * 2
+    gate_up, down = (
+        HalfMatrix(one.parts, one.outputs, bias if has_biases else None)
+        for one, bias in zip(packed, biases[1:], strict=True)
+    )
+    experts = ExpertWeights(
+        router, ACTIVE, HIDDEN, gate_up, down, weighs_all, biases[0] if has_biases else None
+    )
+    attention = [
+        TiledMatrix(library, [random_weight("Q8_0", size, inputs)], exact=exact)
+        for size, inputs in ((96, WIDTH), (WIDTH, 32))
+    ]
+    qkv, out = (HalfMatrix(one.parts, one.outputs) for one in attention)
+    one = torch.ones(WIDTH)
+    layer = LayerWeights(WIDTH, 0, 1e-6, gate, one, norm, qkv, out, experts=experts)
+    pool = torch.zeros(2, 1, 1, PAGE, 32)
+    made = HalfLayers(library, HeadShape(1, 1, 32, 1.0), layer, pool, exact=exact)
+    held = [*packed, *attention]
+    return Mixture(made, held, router, norm, plain, biases, gate, weighs_all)
+
+
+@pytest.mark.parametrize("weighs_all", [False, True])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "swiglu_clamped"])
+def test_experts(library: CpuLibrary, gate: Gate, weighs_all: bool) -> None:
+    hidden = torch.randn(70, WIDTH)
+    for exact, limit in ((True, 1e-5), (False, 5e-4)):
+        case = mixture(library, gate, weighs_all=weighs_all, exact=exact)
+        found, expected = case.fed(hidden), case.wanted(hidden)
+        off = (found - expected).square().sum() / expected.square().sum()
+        assert off < limit
+        for rows in (slice(1), slice(3, 10), slice(69, 70), slice(20, 60)):
+            assert torch.equal(case.fed(hidden[rows]), found[rows])
+
+
+def test_experts_of_many_rows_by_amx() -> None:
+    try:
+        library = CpuLibrary(library_path(), "amx")
+    except ValueError:
+        pytest.skip("this processor has no AMX")
+    case = mixture(library, "silu", weighs_all=False, exact=False)
+    hidden = torch.randn(300, WIDTH)
+    found, expected = case.fed(hidden), case.wanted(hidden)
+    assert (found - expected).square().sum() < 5e-4 * expected.square().sum()
+
+
+def test_a_token_that_is_not_finite_leaves_others_alone(library: CpuLibrary) -> None:
+    case = mixture(library, "silu", weighs_all=False, exact=True)
+    hidden = torch.randn(9, WIDTH)
+    expected = case.fed(hidden)
+    hidden[4, 7] = torch.nan
+    found = case.fed(hidden)
+    others = [token for token in range(9) if token != 4]
+    assert torch.equal(found[others], expected[others]) and not torch.isfinite(found[4]).any()

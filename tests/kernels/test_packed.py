@@ -17,7 +17,13 @@ from hearth.kernels.cpu.build_library import build, is_current, library_path
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, Instructions, multiplied
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
-from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
+from hearth.kernels.packed import (
+    BlockMatrix,
+    GroupedLinear,
+    PackedWeight,
+    TiledMatrix,
+    prepare,
+)
 from random_weights import random_weight
 
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
@@ -211,6 +217,77 @@ def test_more_rows_are_multiplied_by_torch_without_amx(packing: str) -> None:
     assert error(matrix.matmul(x), x, plain) < 1e-10
 
 
+COUNTS = (1, 0, 5, 40, 0, 17, 2, 0)
+"""Rows of groups."""
+
+
+def grouped(
+    library: CpuLibrary, seed: int, *, exact: bool
+) -> tuple[GroupedLinear, list[torch.Tensor]]:
+    """A matrix for each of `COUNTS`, and its numbers."""
+    weights = [
+        [random_weight("Q4_K", 20, 512, seed), random_weight("Q6_K", 17, 512, seed + group)]
+        for group in range(len(COUNTS))
+    ]
+    plain = [torch.cat([one.unpacked(torch.float32) for one in parts]) for parts in weights]
+    return GroupedLinear([TiledMatrix(library, parts, exact=exact) for parts in weights]), plain
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_groups_of_rows_have_matrices_of_their_own(
+    exact: bool, library: CpuLibrary, fresh_seed: int
+) -> None:
+    matrix, plain = grouped(library, fresh_seed, exact=exact)
+    offsets = torch.tensor([0, *COUNTS]).cumsum(0)
+    x = torch.randn(sum(COUNTS), 512, generator=torch.Generator().manual_seed(fresh_seed))
+    found = matrix.matmul(x, offsets)
+    assert matrix.tiled is not None and matrix.is_row_invariant
+    assert found.shape == (sum(COUNTS), 37) == (len(x), matrix.outputs)
+    for group, count in enumerate(COUNTS):
+        rows = slice(int(offsets[group]), int(offsets[group + 1]))
+        if count:
+            assert error(found[rows], x[rows], plain[group]) < (1e-5 if exact else 5e-4)
+        # The same bits without any other row.
+        alone = torch.zeros(len(COUNTS) + 1, dtype=torch.int64)
+        alone[group + 1 :] = count
+        assert torch.equal(matrix.matmul(x[rows], alone), found[rows])
+
+
+def test_a_group_of_many_rows_goes_through_amx() -> None:
+    try:
+        library = CpuLibrary(library_path(), "amx")
+    except ValueError:
+        pytest.skip("this processor has no AMX")
+    matrix, plain = grouped(library, 0, exact=False)
+    offsets = torch.tensor([0, *COUNTS]).cumsum(0)
+    x = torch.randn(sum(COUNTS), 512)
+    found = matrix.matmul(x, offsets)
+    assert torch.equal(found[6:46], matrix.matrices[3].matmul(x[6:46]))
+    assert torch.equal(found[1:6], matrix.matrices[2].matmul(x[1:6]))
+    assert error(found[6:46], x[6:46], plain[3]) < 5e-5 and not matrix.is_row_invariant
+
+
+@pytest.mark.parametrize("packing", ["IQ2_S", "BF16"])
+def test_groups_without_one_call_are_multiplied_one_by_one(packing: str) -> None:
+    """The type has no kernel, or without AMX so many rows of one group are for torch."""
+    if packing == "BF16":
+        library, weights = CpuLibrary(library_path(), "plain"), [half("BF16", 6, 256)] * 3
+        matrix = GroupedLinear([TiledMatrix(library, [one], exact=False) for one in weights])
+        assert matrix.most_rows == 128
+    else:
+        weights = [random_weight(packing, 6, 256, seed) for seed in range(3)]
+        matrix = GroupedLinear([prepare([one], exact=False) for one in weights])
+        assert matrix.tiled is None and len(matrix.tensors) == 3
+    x = torch.randn(140, 256)
+    found = matrix.matmul(x, torch.tensor([0, 5, 5, 140]))
+    for rows, weight in ((slice(5), weights[0]), (slice(5, 140), weights[2])):
+        assert error(found[rows], x[rows], weight.unpacked(torch.float32)) < 1e-10
+    with pytest.raises(ValueError, match="3 matrices of 256 inputs, not 2 of 256"):
+        matrix.matmul(x, torch.tensor([0, 5, 140]))
+    with pytest.raises(ValueError, match="one shape, not of 2"):
+        GroupedLinear([matrix.matrices[0], prepare([random_weight("Q8_0", 4, 32)], exact=False)])
+
+
 def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
     threads = torch.get_num_threads()
     weight = random_weight("Q4_K", 1000, 256)
@@ -218,9 +295,13 @@ def test_every_thread_computes_its_part(library: CpuLibrary) -> None:
     x = torch.randn(20, 256)
     try:
         found = []
+        groups, _ = grouped(library, 0, exact=False)
+        offsets, rows = torch.tensor([0, *COUNTS]).cumsum(0), torch.randn(sum(COUNTS), 512)
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            found.append(matrix.matmul(x))
+            found.append(
+                torch.cat((matrix.matmul(x).flatten(), groups.matmul(rows, offsets).flatten()))
+            )
         assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
     finally:
         torch.set_num_threads(threads)

@@ -46,6 +46,7 @@ SMALL_QWEN = replace(
 SMALL_HYBRID = replace(
     SHAPES["tiny-hybrid"], layers=9, width=256, heads=8, recurrent_layers=(0, 1, 3, 6)
 )
+SMALL_MIXTURE = replace(SHAPES["tiny-experts"], layers=9, feed_forward=256, experts=4)
 
 
 def logits_after(path: Path, tokens: list[int]) -> np.ndarray[Any, Any]:
@@ -112,7 +113,9 @@ def test_a_row_that_is_no_whole_number_of_blocks_is_refused() -> None:
         random_rows(gguf.GGMLQuantizationType.Q4_K, 1, 128, 1.0, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("shape", [SMALL_QWEN, replace(SMALL_QWEN, tied=False), SMALL_HYBRID])
+@pytest.mark.parametrize(
+    "shape", [SMALL_QWEN, replace(SMALL_QWEN, tied=False), SMALL_HYBRID, SMALL_MIXTURE]
+)
 @pytest.mark.parametrize("file_type", ["q8_0", "q4_0", "q4_k_m"])
 def test_tensors_have_the_types_and_sizes_that_llama_cpp_gives_them(
     shape: Shape, file_type: FileType, tmp_path: Path

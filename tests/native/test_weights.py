@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hearth.backends.native.determinism import make_deterministic
-from hearth.backends.native.models.experts import PackedExpertMatrix
-from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
+from hearth.backends.native.models.packed import PackedEmbedding, PackedExperts, PackedLinear
 from hearth.kernels import packed
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
@@ -369,7 +368,7 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
     folder = mxfp4_checkpoint(tmp_path)
     decoder, report = load_folder(folder, exact=True)
     plain, _ = load_folder(folder, packed=frozenset())
-    assert isinstance(decoder.layers[0].experts.gate_up, PackedExpertMatrix)
+    assert isinstance(decoder.layers[0].experts.gate_up, PackedExperts)
     assert not report.unknown
     expected = logits_of(plain, TEXT)
     assert (logits_of(decoder, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
@@ -401,8 +400,8 @@ def test_packed_experts_can_be_made_deterministic(
     monkeypatch.setattr(packed, "cpu_library", lambda: None)
     decoder, _ = load_folder(mxfp4_checkpoint(tmp_path))
     experts = decoder.layers[0].get_submodule("experts.down")
-    assert isinstance(experts, PackedExpertMatrix)
+    assert isinstance(experts, PackedExperts)
     expected = logits_of(decoder, TEXT)
     make_deterministic(decoder)
-    assert not isinstance(decoder.layers[0].get_submodule("experts.down"), PackedExpertMatrix)
+    assert not isinstance(decoder.layers[0].get_submodule("experts.down"), PackedExperts)
     assert (logits_of(decoder, TEXT) - expected).abs().max() < 1e-4

@@ -11,7 +11,7 @@ of keys, each of length D, hidden layers of F, and E experts with hidden layers 
     with experts instead of gate_up and down: router.weight [E, W], experts.gate_up.weight
     [E, 2G, W], experts.down.weight [E, W, G], and perhaps a `bias` for each of them.
 
-Norms and sinks are float32, the others of the model's dtype.
+Norms, sinks and routers are float32, the others of the model's dtype.
 """
 
 from __future__ import annotations

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from hearth.backends.native.models.parts import gated, multiply, parameter
+from hearth.backends.native.models.parts import Matrix, gated, multiply, parameter
+from hearth.kernels.linear import in_groups
 from hearth.quant.families.config import Activation, ExpertsConfig
+
+
+class Router(Matrix):
+    """Scores of experts, in float32 whatever the model is: they decide what is computed."""
+
+    def __init__(self, width: int, count: int, bias: bool) -> None:
+        super().__init__(width, count, bias, device="meta", dtype=torch.float32)
+        self.requires_grad_(False)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        """[tokens, width] -> [tokens, experts] float32."""
+        return super().forward(input.float())
 
 
 class ExpertMatrix(nn.Module):
@@ -35,25 +47,14 @@ class ExpertMatrix(nn.Module):
         self.weight = parameter((count, outputs, inputs), dtype)
         self.bias = parameter((count, outputs), dtype) if bias else None
 
-    def forward(self, rows: Tensor, expert: int) -> Tensor:
-        """[rows, inputs] -> [rows, outputs], through one expert."""
-        bias = None if self.bias is None else self.bias[expert]
-        return multiply(rows, self.weight[expert], bias, is_wide=self.is_wide)
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """Each row through its expert: [rows, inputs] -> [rows, outputs], as of `in_groups`."""
 
+        def through(expert: int, part: Tensor) -> Tensor:
+            bias = None if self.bias is None else self.bias[expert]
+            return multiply(part, self.weight[expert], bias, is_wide=self.is_wide)
 
-class PackedExpertMatrix(nn.Module):
-    """In the place of an `ExpertMatrix` whose weights stay packed: a module for each expert that
-    takes [rows, inputs] and gives [rows, outputs].
-    """
-
-    def __init__(self, experts: Iterable[nn.Module]) -> None:
-        super().__init__()
-        self.experts = nn.ModuleList(experts)
-
-    def forward(self, rows: Tensor, expert: int) -> Tensor:
-        """As `ExpertMatrix`."""
-        result: Tensor = self.experts[expert](rows)
-        return result
+        return in_groups(through, rows, offsets)
 
 
 class Experts(nn.Module):
@@ -85,27 +86,24 @@ class Experts(nn.Module):
 
         Args:
             hidden: [tokens, width].
-            scores: [tokens, experts], of the router.
+            scores: [tokens, experts] float32, of the router.
 
         Returns:
             [tokens, width], of the same dtype.
         """
         weights, chosen = self.route(scores)
         order = chosen.flatten().argsort(stable=True)
-        counts: list[int] = chosen.flatten().bincount(minlength=self.config.count).tolist()
-        rows = torch.split_with_sizes(hidden[order // self.config.active], counts)
-        answers = [
-            self._through(expert, rows[expert]) for expert, count in enumerate(counts) if count
-        ]
+        counts = chosen.flatten().bincount(minlength=self.config.count).cpu()
+        offsets = F.pad(counts.cumsum(0), (1, 0))
+        both = self.gate_up(hidden[order // self.config.active], offsets)
         # Back in the order of the choices: added up by token in the same order every time.
         by_choice = hidden.new_empty((len(order), hidden.shape[-1]))
-        by_choice[order] = torch.cat(answers)
+        by_choice[order] = self.down(gated(both, self.activation), offsets)
         by_token = by_choice.view(*weights.shape, hidden.shape[-1])
         return (by_token * weights[..., None]).sum(1).to(hidden.dtype)
 
     def route(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (float32) and numbers of the chosen experts, both [tokens, active]."""
-        scores = scores.float()
         if self.config.routing == "topk_then_softmax":
             best, chosen = scores.topk(self.config.active, dim=-1)
             return best.softmax(-1), chosen
@@ -113,7 +111,3 @@ class Experts(nn.Module):
         if self.config.renormalise:
             weights = weights / weights.sum(-1, keepdim=True)
         return weights, chosen
-
-    def _through(self, expert: int, rows: Tensor) -> Tensor:
-        answer: Tensor = self.down(gated(self.gate_up(rows, expert), self.activation), expert)
-        return answer

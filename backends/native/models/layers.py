@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hearth.backends.native.attention import Attend
-from hearth.backends.native.models.experts import Experts
+from hearth.backends.native.models.experts import Experts, Router
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
 from hearth.kernels.table import RMS_NORM, pick
@@ -62,7 +62,7 @@ class Layer(nn.Module):
             self.gate_up: nn.Module = linear(width, 2 * config.feed_forward, False, dtype)
             self.down: nn.Module = linear(config.feed_forward, width, False, dtype, is_wide=is_wide)
         else:
-            self.router = linear(width, config.experts.count, config.experts.biases, dtype)
+            self.router = Router(width, config.experts.count, config.experts.biases)
             self.experts = Experts(config.experts, width, config.activation, dtype, is_wide=is_wide)
 
     def forward(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:

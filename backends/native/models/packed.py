@@ -1,17 +1,19 @@
-"""Layers over packed matrices: a linear one, and an embedding. Both are inference only."""
+"""Layers over packed matrices: a linear one, those of experts, and an embedding, for inference
+only.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from hearth.kernels.packed import Prepared
+from hearth.kernels.packed import GroupedLinear, Prepared
 
 
 class _Packed(nn.Module):
     """Its tensors are buffers, so that they are counted."""
 
-    def __init__(self, matrix: Prepared) -> None:
+    def __init__(self, matrix: Prepared | GroupedLinear) -> None:
         super().__init__()
         self.matrix = matrix
         for index, tensor in enumerate(matrix.tensors):
@@ -31,6 +33,7 @@ class PackedLinear(_Packed):
         ValueError: the bias has another length.
     """
 
+    matrix: Prepared
     bias: Tensor | None
 
     def __init__(self, matrix: Prepared, bias: Tensor | None = None) -> None:
@@ -45,6 +48,29 @@ class PackedLinear(_Packed):
         return found if self.bias is None else found.add_(self.bias)
 
 
+class PackedExperts(_Packed):
+    """In the place of an `ExpertMatrix` whose weights stay packed.
+
+    Args:
+        bias: [experts, outputs], of any float dtype.
+    """
+
+    matrix: GroupedLinear
+    bias: Tensor | None
+
+    def __init__(self, matrix: GroupedLinear, bias: Tensor | None = None) -> None:
+        super().__init__(matrix)
+        self.register_buffer("bias", bias)
+
+    def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """As `ExpertMatrix`."""
+        found = self.matrix.matmul(rows, offsets)
+        if self.bias is None:
+            return found
+        counts = offsets.diff().to(rows.device)
+        return found.add_(self.bias.repeat_interleave(counts, 0, output_size=len(rows)))
+
+
 class PackedEmbedding(_Packed):
     """A table of vectors that stays packed; rows are gathered first and unpacked then. Where it is
     the output matrix too, a `PackedLinear` over the same matrix is that.
@@ -52,6 +78,8 @@ class PackedEmbedding(_Packed):
     Args:
         dtype: of the vectors that `forward` gives.
     """
+
+    matrix: Prepared
 
     def __init__(self, matrix: Prepared, dtype: torch.dtype) -> None:
         super().__init__(matrix)
