@@ -1,11 +1,14 @@
-"""What loading a quantized checkpoint takes: time, and the most anonymous memory beyond what the
-process had before.
+"""What loading a packed model takes: time, and the most anonymous memory beyond what the process
+had before.
 
     python benchmarks/checkpoints.py [--width 2048] [--layers 8] [--dir DIR] [--only NF4]
+        [--model MODEL]
 
-A llama of random codes is written in each format, and loaded in a process of its own with its
-matrices packed and the rest in float16, twice; the second time counts, so that the file is in
-memory. "set aside" is what `hearth fit` says for the weights. Linux only.
+A llama of random codes is written in each format, or MODEL is a file or folder. It is opened as a
+worker does it, in a process of its own with a context of 256 tokens, twice; the second time counts,
+so that the file is in memory. Of "own" weights all are read into memory, as they are where half of
+it is free for them; "mapped" ones stay over the file where they can. "peak" is that of loading
+weights, and "other" what the process took before: header, vocabulary. Linux only.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +31,8 @@ SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 sys.path.append(str(SUPPORT))
 
 import quantized_checkpoints as made  # noqa: E402
+from hearth.backends.machine.process import with_huge_pages  # noqa: E402
+from tiny_folders import add_vocabulary  # noqa: E402
 
 VOCABULARY, HEADS, KV_HEADS = 32_000, 16, 4
 FORMATS = {
@@ -85,28 +91,53 @@ def write(folder: Path, name: str, width: int, layers: int) -> None:
     (folder / "config.json").write_text(json.dumps(values))
 
 
-def measure(folder: Path) -> dict[str, Any]:
+def measure(path: Path, *, mapped: bool) -> dict[str, Any]:
     """In this process."""
     from memory_account import HighWater, anonymous_bytes
 
-    from hearth.backends.native.model_folder import read_model_folder, weight_bytes
-    from hearth.quant.stored import STAYS_PACKED
-    from loaded_weights import load_folder
+    from hearth.backends.contract.models import ModelSettings, ModelSpec
+    from hearth.backends.native import load
+    from hearth.backends.native.weights import LoadReport
 
-    read = read_model_folder(folder)
+    other = 0
+    load_weights = load.load_weights
+
+    def watched(*given: Any, **options: Any) -> LoadReport:
+        nonlocal other
+        other = anonymous_bytes() - before
+        return load_weights(*given, **options)
+
+    load.load_weights, load.is_mapped = watched, lambda weight_bytes: mapped
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    settings = ModelSettings(context=256, max_sessions=1, threads=torch.get_num_threads())
     before, most = anonymous_bytes(), HighWater()
     most.start()
     started = time.perf_counter()
-    _, report = load_folder(folder, torch.float16, packed=STAYS_PACKED)
+    model = load.open_model(ModelSpec(str(path), settings=settings))
     seconds = time.perf_counter() - started
-    peak = most.stop() - before
     return {
-        "file": read.size_bytes,
-        "set aside": weight_bytes(read.tensors, "f16", packed=STAYS_PACKED),
-        "held": report.weight_bytes,
-        "peak": peak,
+        "file": sum(file.stat().st_size for file in files),
+        "held": model.info.size_bytes,
+        "peak": most.stop() - before - other,
+        "other": other,
         "seconds": seconds,
     }
+
+
+def show(name: str, path: Path) -> None:
+    """Measure both ways and print."""
+    for way in ("own", "mapped"):
+        command = [sys.executable, __file__, "--measure", way, "--model", str(path)]
+        environment = with_huge_pages(os.environ)
+        for _ in range(2):
+            done = subprocess.run(
+                command, check=True, capture_output=True, text=True, env=environment
+            )
+        found = json.loads(done.stdout)
+        sizes = [found[key] / 1e6 for key in ("file", "held", "peak", "other")]
+        numbers = "".join(f"{size:9.0f}" for size in sizes)
+        share, seconds = found["peak"] / found["file"], found["seconds"]
+        print(f"{name:24}{way:>8}{numbers}{share:9.0%}{seconds:6.1f} s", flush=True)
 
 
 def main() -> None:
@@ -115,31 +146,24 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dir", type=Path, help="for the files; else a temporary folder")
     parser.add_argument("--only", choices=FORMATS)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--model", type=Path, help="a file or folder to load instead")
+    parser.add_argument("--measure", choices=("own", "mapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure is not None:
-        print(json.dumps(measure(options.measure)))
+        print(json.dumps(measure(options.model, mapped=options.measure == "mapped")))
         return
-    print(
-        f"{'format':24}{'file':>9}{'set aside':>11}{'held':>9}{'peak':>9}{'of file':>9}{'time':>8}"
-    )
-    with tempfile.TemporaryDirectory(dir=options.dir) as place:
-        for name in FORMATS if options.only is None else [options.only]:
-            folder = Path(place) / "model"
-            write(folder, name, options.width, options.layers)
-            command = [sys.executable, __file__, "--measure", str(folder)]
-            for _ in range(2):
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found = json.loads(done.stdout)
-            sizes = [found[key] / 1e6 for key in ("file", "set aside", "held", "peak")]
-            share, seconds = found["peak"] / found["file"], found["seconds"]
-            numbers = "".join(
-                f"{size:{width}.0f}" for size, width in zip(sizes, (9, 11, 9, 9), strict=True)
-            )
-            print(f"{name:24}{numbers}{share:9.0%}{seconds:6.1f} s", flush=True)
-            for path in folder.iterdir():
-                os.unlink(path)
-            folder.rmdir()
+    names = "".join(f"{name:>9}" for name in ("file", "held", "peak", "other", "of file"))
+    print(f"{'model':24}{'weights':>8}{names}{'time':>8}")
+    if options.model is not None:
+        show(options.model.stem, options.model)
+    else:
+        with tempfile.TemporaryDirectory(dir=options.dir) as place:
+            for name in FORMATS if options.only is None else [options.only]:
+                folder = Path(place) / "model"
+                write(folder, name, options.width, options.layers)
+                add_vocabulary(folder)
+                show(name, folder)
+                shutil.rmtree(folder)
     print("MB; the most anonymous memory while it is loaded, beyond that of the process before")
 
 

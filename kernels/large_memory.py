@@ -33,23 +33,22 @@ def large_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 class LargeMemory:
     """Tensors that share large pages, for one thread: a matrix on its own fills its last page in
-    part, or has none. Pages are given back when none of their tensors is in use any more.
+    part, or has none. Pages are given back when none of the tensors that were asked for with them
+    is in use any more.
     """
 
-    def __init__(self, together: int = 32 << 20) -> None:
+    def __init__(self, together: int = 128 << 20) -> None:
         """
         Args:
-            together: bytes that are asked for at a time.
+            together: bytes that are asked for at a time. They take memory when they are written.
         """
         self._together = together
         self._rest = torch.empty(0, dtype=torch.uint8)
 
     def empty(self, size: int) -> Tensor:
         """[size] uint8, which begin at a multiple of 64 bytes."""
-        if size > self._together // 2:
-            return large_empty((size,), torch.uint8)
         if size > len(self._rest):
-            self._rest = large_empty((self._together,), torch.uint8)
+            self._rest = large_empty((max(size, self._together),), torch.uint8)
         found = self._rest[:size]
         self._rest = self._rest[-(-size // _ALIGNMENT) * _ALIGNMENT :]
         return found

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,10 +14,19 @@ from pathlib import Path
 
 import pytest
 
+import wheels
+from binaries import binary_exports
+from hearth.kernels.cpu import build_library
 from hearth.kernels.cpu.build_library import library_path
 from source_tree import ROOMS, ROOT, tracked_files
 
-BUILD_FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+MACHINES = {
+    "manylinux_2_28_x86_64": "ELF x86-64",
+    "manylinux_2_28_aarch64": "ELF ARM64",
+    "win_amd64": "PE x86-64",
+    "macosx_11_0_x86_64": "Mach-O x86-64",
+    "macosx_11_0_arm64": "Mach-O ARM64",
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +35,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     behind), with the kernels that are compiled already.
     """
     copy = tmp_path_factory.mktemp("tree")
-    for name in BUILD_FILES:
-        shutil.copy(ROOT / name, copy / name)
-    for path in room_files():
-        target = copy / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
+    wheels.copy_sources(copy)
     shutil.copytree(library_path().parent, copy / "kernels" / "cpu" / "built")
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    command += ["--no-index", "--wheel-dir", str(out), str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next(out.glob("hearth_llm-*.whl"))
+    return wheels.pip_wheel(copy, tmp_path_factory.mktemp("wheel"), environment=os.environ)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,35 @@ def test_only_hearth_is_at_the_top(wheel_names: list[str]) -> None:
 def test_its_kernels_run_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     """And it says for which kind of machine it is."""
     assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
+    check_kernels(wheel, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("platform", wheels.TARGETS)
+def test_a_wheel_for_another_kind_of_machine(platform: str, tmp_path: Path) -> None:
+    """Its library is of the right format and exports what the sources say. That for this kind of
+    machine runs, the others are not run anywhere.
+    """
+    pytest.importorskip("ziglang", reason="no ziglang: pip install -c constraints.txt '.[wheels]'")
+    wheel = wheels.build_for(platform, tmp_path)
+    assert wheel.name.endswith(f"-py3-none-{platform}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (one for one in archive.namelist() if "/kernels/cpu/built/" in one)
+        library = archive.read(name)
+        wheel_file = next(one for one in archive.namelist() if one.endswith(".dist-info/WHEEL"))
+        assert f"Tag: py3-none-{platform}\n" in archive.read(wheel_file).decode()
+    sources = "".join(path.read_text(encoding="utf-8") for path in build_library.sources())
+    wanted = set(re.findall(r"^EXPORT .*?(\w+)\(", sources, re.MULTILINE))
+    system = "darwin" if "mac" in platform else "win32" if "win" in platform else "linux"
+    assert name == f"hearth/kernels/cpu/built/{build_library.NAMES[system]}"
+    assert len(wanted) > 5 and binary_exports(library) == (MACHINES[platform], wanted)
+    assert build_library.version().encode() in library
+    if sys.platform == "linux" and platform.endswith(f"linux_2_28_{os.uname().machine}"):
+        check_kernels(wheel, tmp_path / "installed")
+
+
+def check_kernels(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (

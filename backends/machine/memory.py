@@ -12,8 +12,11 @@ from typing import Any
 import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
-_M_PERTURB = -6
-"""Of malloc.h, an option of mallopt(3)."""
+_M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
+"""Of malloc.h, options of mallopt(3)."""
+_SEPARATE_BYTES = 1 << 20
+_MOST_KEPT_BYTES = 32 << 20
+"""`DEFAULT_MMAP_THRESHOLD_MAX` of malloc.c on 64 bits."""
 
 
 def available_bytes(cgroup: Path = CGROUP) -> int:
@@ -56,6 +59,25 @@ def touched_allocations() -> Iterator[None]:
         yield
     finally:
         set_option(_M_PERTURB, 0)
+
+
+@contextmanager
+def separate_allocations() -> Iterator[None]:
+    """What C frees inside and is larger than a megabyte goes back to the system at once. Otherwise
+    glibc keeps up to 32 MiB of a kind for the next one, in a heap that what stays splits up.
+    Afterwards it does so again. Only with glibc, in all threads.
+    """
+    set_option = _glibc("mallopt")
+    if set_option is None:
+        yield
+        return
+    set_option(_M_MMAP_THRESHOLD, _SEPARATE_BYTES)
+    try:
+        yield
+    finally:
+        # Once set, the limits no longer rise by themselves: these are where they would end.
+        set_option(_M_MMAP_THRESHOLD, _MOST_KEPT_BYTES)
+        set_option(_M_TRIM_THRESHOLD, 2 * _MOST_KEPT_BYTES)
 
 
 def release_free_memory() -> None:

@@ -16,7 +16,7 @@ from hearth.backends.contract.models import Dtype, ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.loaded_model import Loaded, described
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
-from hearth.backends.machine.memory import available_bytes
+from hearth.backends.machine.memory import available_bytes, separate_allocations
 from hearth.backends.machine.threads import usable_cores
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.footprint import (
@@ -280,16 +280,17 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
     plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
     parameters = sum(one.numel() for one in decoder.parameters())
-    report = load_weights(
-        decoder,
-        source.family,
-        source.file,
-        device,
-        packed=packed,
-        exact=numbers.exact,
-        tiled=numbers.tiled,
-        mapped=numbers.mapped,
-    )
+    with separate_allocations():
+        report = load_weights(
+            decoder,
+            source.family,
+            source.file,
+            device,
+            packed=packed,
+            exact=numbers.exact,
+            tiled=numbers.tiled,
+            mapped=numbers.mapped,
+        )
     if plan.deterministic:
         make_deterministic(decoder)
     threads, batch_threads = _thread_counts(settings, device)

@@ -17,9 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NAME = {"win32": "hearth_cpu.dll", "darwin": "libhearth_cpu.dylib"}.get(
-    sys.platform, "libhearth_cpu.so"
-)
+NAMES = {"win32": "hearth_cpu.dll", "darwin": "libhearth_cpu.dylib", "linux": "libhearth_cpu.so"}
+"""Of the library, by `sys.platform`."""
+_MACROS = {"_WIN32": "win32", "__APPLE__": "darwin"}
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
 """Sums are rounded where the code says so: nothing is contracted."""
 
@@ -41,11 +41,11 @@ def version() -> str:
     return digest.hexdigest()[:12]
 
 
-def library_path(folder: Path = HERE) -> Path:
+def library_path(folder: Path = HERE, system: str = sys.platform) -> Path:
     """Where the library of a folder like this one is once it is built: apart, since Python would
     take it for a module here.
     """
-    return folder / "built" / NAME
+    return folder / "built" / NAMES.get(system, NAMES["linux"])
 
 
 def is_current(folder: Path = HERE) -> bool:
@@ -64,6 +64,12 @@ def compiler() -> list[str]:
     raise NoCompiler("There is no C compiler. Install gcc or clang, or name one with CC.")
 
 
+def system_of(command: list[str]) -> str:
+    """What the compiler compiles for, as `sys.platform` would call it. Raises `NoCompiler`."""
+    defined = _run([*command, "-E", "-dM", "-x", "c", os.devnull]).split()
+    return next((system for macro, system in _MACROS.items() if macro in defined), "linux")
+
+
 def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
     """Compile for `folder`, some files at a time: each takes several seconds.
 
@@ -73,10 +79,12 @@ def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
     Raises:
         NoCompiler: with the compiler's own words.
     """
-    path = library_path(folder)
-    path.parent.mkdir(exist_ok=True)
-    start = [*(command or compiler()), *FLAGS, f'-DHEARTH_VERSION="{version()}"']
-    if sys.platform != "win32":
+    command = command or compiler()
+    system = system_of(command)
+    path = library_path(folder, system)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    start = [*command, *FLAGS, f'-DHEARTH_VERSION="{version()}"']
+    if system != "win32":
         start.append("-fPIC")
     with tempfile.TemporaryDirectory(dir=path.parent) as room, ThreadPoolExecutor() as workers:
         objects = [str(Path(room, f"{source.stem}.o")) for source in sources()]
@@ -91,13 +99,15 @@ def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
     return path
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
+    """What it prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise NoCompiler(f"{shlex.join(command)}: {error}") from error
     if done.returncode:
         raise NoCompiler(f"{shlex.join(command)}\n{done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":

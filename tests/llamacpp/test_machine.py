@@ -96,6 +96,25 @@ def test_what_is_allocated_touched_is_in_memory_before_it_is_used() -> None:
     assert grown[1] < size // 2 < grown[0]
 
 
+def test_what_is_freed_of_separate_allocations_goes_back_to_the_system() -> None:
+    process, size = psutil.Process(), 16 << 20
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        pytest.skip("this C library has no mallopt")
+    libc.malloc.restype = ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    shrunk = []
+    for separate in (memory.separate_allocations, contextlib.nullcontext):
+        with separate():
+            block = libc.malloc(size)
+            ctypes.memset(block, 1, size)
+            most = process.memory_info().rss
+            libc.free(block)
+            shrunk.append(most - process.memory_info().rss)
+    memory.release_free_memory()
+    assert shrunk[1] < size // 2 < shrunk[0]
+
+
 def test_threads_that_wait_for_others_soon_sleep() -> None:
     """libgomp says what it has read when it is loaded; other libraries of threads say nothing."""
     load = "from hearth.backends.llamacpp.lib import load_library; load_library()"

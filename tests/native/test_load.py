@@ -169,8 +169,8 @@ def test_a_quantized_checkpoint_answers_as_its_numbers_do(
 ) -> None:
     folder = tiny_folder("qwen2", tmp_path / "model")
     tensors = quantize_folder(folder, quantize, config)
-    plain = opened(plain_folder(folder, tensors, tmp_path / "plain"), dtype="f32")
-    loaded = opened(folder, dtype="f32")
+    plain = opened(plain_folder(folder, tensors, tmp_path / "plain"), dtype="f32", kv_type="f32")
+    loaded = opened(folder, dtype="f32", kv_type="f32")
     assert loaded.info.quantization == label
     assert any("activations" in one for one in loaded.info.notices) == (label == "FP8")
     assert not any("not known" in one for one in loaded.info.notices)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 
 from hearth.kernels.dequantize_codes import NF4
 from tiny_folders import WEIGHTS, change_json
@@ -33,6 +34,8 @@ class Quantized:
 
 
 Quantize = Callable[[Tensor, torch.Generator], Quantized]
+Codes = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+"""`drawn_codes` or `nearest_codes`."""
 
 
 def packed_words(codes: Tensor, bits: int) -> Tensor:
@@ -111,6 +114,27 @@ def drawn_codes(
     scales = ((0.5 + noise) * weight.std() / (1 << (bits - 1))).to(torch.float16)
     plain = (codes - zeros.T[:, groups]).float() * scales.float().T[:, groups]
     return codes, scales, zeros, plain
+
+
+def nearest_codes(
+    weight: Tensor, bits: int, groups: Tensor, generator: torch.Generator, *, is_even: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As `drawn_codes`, but codes that stand for `weight` as well as they can."""
+    count, most = int(groups.max()) + 1, (1 << bits) - 1
+    spread = groups.expand(weight.shape)
+    shape = (len(weight), count)
+    low = torch.zeros(shape).scatter_reduce(1, spread, weight, "amin")
+    high = torch.zeros(shape).scatter_reduce(1, spread, weight, "amax")
+    if is_even:
+        high = torch.maximum(high, -low)
+        low = -high
+    scales = ((high - low) / most).clamp(min=1e-6).half().float()
+    zeros = torch.full(shape, 1 << (bits - 1)) if is_even else (-low / scales).round().long()
+    zeros = zeros.clamp(0, most)
+    codes = (weight / scales[:, groups]).round().long() + zeros[:, groups]
+    codes = codes.clamp(0, most)
+    plain = (codes - zeros[:, groups]).float() * scales[:, groups]
+    return codes, scales.T.half().contiguous(), zeros.T.contiguous(), plain
 
 
 def gptq(
@@ -208,7 +232,14 @@ def compressed_config(
     }
 
 
-def packed(bits: int, group: int = 0, *, sym: bool = True, order: bool = False) -> Quantize:
+def packed(
+    bits: int,
+    group: int = 0,
+    *,
+    sym: bool = True,
+    order: bool = False,
+    codes_of: Codes = drawn_codes,
+) -> Quantize:
     """pack-quantized of compressed-tensors; group 0: a scale for each output."""
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
@@ -216,7 +247,7 @@ def packed(bits: int, group: int = 0, *, sym: bool = True, order: bool = False) 
         groups = torch.arange(inputs) // (group or inputs)
         if order:
             groups = groups[torch.randperm(inputs, generator=generator)]
-        codes, scales, zeros, plain = drawn_codes(weight, bits, groups, generator, is_even=sym)
+        codes, scales, zeros, plain = codes_of(weight, bits, groups, generator, is_even=sym)
         tensors = {
             ".weight_packed": packed_words(codes, bits),
             ".weight_scale": scales.T.contiguous(),
@@ -276,14 +307,13 @@ def fp8(rows: int = 128, columns: int = 128, leaf: str = ".weight_scale_inv") ->
     """FP8 with a scale for each block of so many outputs and inputs; 0: all of them."""
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
-        outputs, inputs = weight.shape
-        codes = torch.randint(0, 127, weight.shape, generator=generator)
-        codes |= torch.randint(0, 2, weight.shape, generator=generator) << 7
-        values = codes.to(torch.uint8).view(torch.float8_e4m3fn)
-        shape = (-(-outputs // (rows or outputs)), -(-inputs // (columns or inputs)))
-        scales = (0.5 + torch.rand(shape, generator=generator)) * weight.std() / 100
-        wide = scales.repeat_interleave(rows or outputs, 0)[:outputs]
-        wide = wide.repeat_interleave(columns or inputs, 1)[:, :inputs]
+        (outputs, inputs), size = weight.shape, (rows or len(weight), columns or weight.shape[1])
+        padding = (0, -inputs % size[1], 0, -outputs % size[0])
+        blocks = functional.max_pool2d(functional.pad(weight.abs(), padding)[None], size)
+        scales = blocks[0].clamp(min=1e-6) / 448
+        wide = scales.repeat_interleave(size[0], 0)[:outputs]
+        wide = wide.repeat_interleave(size[1], 1)[:, :inputs]
+        values = (weight / wide).to(torch.float8_e4m3fn)
         stored = scales if rows else scales.reshape([])
         return Quantized({".weight": values, leaf: stored}, values.float() * wide)
 
@@ -304,26 +334,21 @@ def nf4(block: int = 64, *, nested: bool = False) -> Quantize:
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
         outputs, inputs = weight.shape
-        codes = torch.randint(0, 16, (outputs * inputs,), generator=generator)
         count = -(-outputs * inputs // block)
-        scales = (0.5 + torch.rand(count, generator=generator)) * weight.std()
+        flat = functional.pad(weight.flatten(), (0, count * block - outputs * inputs))
+        scales = flat.view(count, block).abs().amax(1).clamp(min=1e-6)
         state: dict[str, Any] = {
             "quant_type": "nf4",
             "blocksize": block,
             "dtype": "float32",
             "shape": [outputs, inputs],
         }
-        tensors = {
-            # The first of two codes is in the high bits.
-            ".weight": (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None],
-            ".weight.quant_map": torch.tensor(NF4),
-            ".weight.absmax": scales,
-        }
+        tensors = {".weight.quant_map": torch.tensor(NF4), ".weight.absmax": scales}
         if nested:
-            numbers = torch.linspace(-1, 1, 256)
-            least = torch.randint(0, 256, (count,), generator=generator)
-            wide = torch.rand(-(-count // 256), generator=generator) * weight.std()
-            offset = float(scales.mean())
+            numbers, offset = torch.linspace(-1, 1, 256), float(scales.mean())
+            offsets = functional.pad(scales - offset, (0, -count % 256)).view(-1, 256)
+            wide = offsets.abs().amax(1).clamp(min=1e-6)
+            least = _nearest(numbers, offsets / wide[:, None]).flatten()[:count]
             scales = numbers[least] * wide.repeat_interleave(256)[:count] + offset
             tensors[".weight.absmax"] = least.to(torch.uint8)
             tensors[".weight.nested_absmax"] = wide
@@ -331,10 +356,19 @@ def nf4(block: int = 64, *, nested: bool = False) -> Quantize:
             state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
         content = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
         tensors[".weight.quant_state.bitsandbytes__nf4"] = content
-        plain = torch.tensor(NF4)[codes] * scales.repeat_interleave(block)[: len(codes)]
+        each = scales.repeat_interleave(block)[: outputs * inputs]
+        codes = _nearest(torch.tensor(NF4), weight.flatten() / each)
+        # The first of two codes is in the high bits.
+        tensors[".weight"] = (codes[0::2] << 4 | codes[1::2]).to(torch.uint8)[:, None]
+        plain = torch.tensor(NF4)[codes] * each
         return Quantized(tensors, plain.view(outputs, inputs))
 
     return quantize
+
+
+def _nearest(numbers: Tensor, values: Tensor) -> Tensor:
+    """Of each value the index of the nearest of `numbers`, which ascend."""
+    return torch.bucketize(values.contiguous(), (numbers[1:] + numbers[:-1]) / 2)
 
 
 def nf4_config() -> dict[str, Any]:
