@@ -173,6 +173,7 @@ class CpuLibrary:
         number = self._library.hearth_activations(_KINDS[packing], rows, exact, self.set)
         found: Activations = get_args(Activations)[number]
         return found
+
     def multiply_groups(
         self, parts: ctypes.Array[Part], outputs: int, x: Tensor, offsets: Tensor, *, exact: bool
     ) -> Tensor:
