@@ -15,10 +15,11 @@ enum { DEPTH = 256, ROWS_AT_ONCE = 512, ASK_FOR_STATE = 0x1023, TILE_DATA = 18 }
 int amx_is_here(void) {
   static int found = -1;
   if (found >= 0) return found;
+  const unsigned parts = 1 << 22 | 1 << 24 | 1 << 25; /* Of leaf 7: AMX-BF16, AMX-TILE, AMX-INT8. */
   unsigned a, b, c, d, low, high;
   found = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1 << 27)) return found; /* OSXSAVE */
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (1 << 22 | 1 << 24)) != (1 << 22 | 1 << 24)) return found;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & parts) != parts) return found;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & 3 << 17) != 3 << 17) return found;
   found = syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;

@@ -136,6 +136,11 @@ HERE void gather(const int is_f32, const int shared, int64_t keys, const float *
   }
 }
 
+/* Ask for keys or values of the block that comes next, of which a processor knows nothing: blocks lie in any order. */
+HERE void look_at_block(const uint8_t *place, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch(place + i);
+}
+
 /* Scores to weights e^(score - peak), in place: their peak, and their sum. There is place for a vector more. */
 HERE void weigh(const Heads *about, int64_t keys, float *scores, float *peak, float *total) {
   for (int64_t k = keys; k % W; k++) scores[k] = scores[0];
@@ -167,6 +172,9 @@ HERE void attend_some(const int is_f32, const int shared, const Heads *about, co
       end = at - place + about->page < span->end ? at - place + about->page : span->end;
       const int64_t start = ((int64_t)span->table[at / about->page] * about->page + place) * row;
       float *to = scores + (at - span->begin);
+      if (end < span->end)
+        look_at_block((is_second ? span->values : span->keys) + (int64_t)span->table[end / about->page] * about->page * row,
+                      about->page * row);
       if (is_second) {
         gather(is_f32, shared, end - at, to, span->values + start, size, out);
         continue;
