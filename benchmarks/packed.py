@@ -6,8 +6,8 @@
 For each type and number of rows: milliseconds of a product (the least of some repeats), packed
 gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
 bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
-first line says what reading memory alone gives. With one thread times are those of the processor,
-which other programs disturb less. `--exact`: activations stay float32.
+first lines say what reading memory alone gives, and arithmetic in registers. With one thread
+times are those of the processor, which other programs disturb less. `--exact`: activations stay float32.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from peaks import peaks
 from torch.nn import functional
 
 from hearth.kernels.cpu.build_library import library_path
@@ -80,6 +81,8 @@ def main() -> None:
         f"threads, {library.instructions}, torch {torch.__version__}; memory reads at "
         f"{read_gigabytes_a_second():.1f} GB/s"
     )
+    most = ", ".join(f"{name} {speed:.0f}" for name, speed in peaks(asked.threads).items())
+    print(f"in registers, GOP/s: {most}")
     print(f"{asked.outputs} x {asked.inputs}{', exact' if asked.exact else ''}\n")
     print("| type | bits | rows | ms | GB/s | GOP/s | bf16 / ours | f32 / ours |")
     print("|---|---|---|---|---|---|---|---|")

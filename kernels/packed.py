@@ -28,8 +28,13 @@ _SLICE_NUMBERS: Final = 1 << 20
 """Weights that are unpacked at a time: four megabytes."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _FLOAT_LANES: Final = {"plain": "C, float32", "avx2": "AVX2, FMA"}
-_INT8_LANES: Final = {"plain": "C, int8", "avx2": "AVX2, VPMADDUBSW"}
-"""What multiplies, by the set of instructions; those with AVX-512 have one name."""
+_INT8_LANES: Final = {
+    "plain": "C, int8",
+    "avx2": "AVX2, VPMADDUBSW",
+    "avx512": "AVX-512 VNNI, VPDPBUSD",
+    "amx": "AVX-512 VNNI; AMX, int8 tiles, for some rows (the same bits)",
+}
+"""What multiplies, by the set of instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +378,7 @@ class TiledMatrix:
                     "unpacking into tiles is little beside this many rows",
                 )
             case "int8":
-                lanes = _INT8_LANES.get(instructions, "AVX-512 VNNI, VPDPBUSD")
+                lanes = _INT8_LANES[instructions]
                 return Route(lanes, "int8", "integer codes; a scale for each 32 activations")
         lanes = _FLOAT_LANES.get(instructions, "AVX-512, FMA")
         exact = "nothing may be rounded"
