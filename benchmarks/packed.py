@@ -7,7 +7,8 @@ For each type and number of rows: milliseconds of a product (the least of some r
 gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
 bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
 first lines say what reading memory alone gives, and arithmetic in registers. With one thread
-times are those of the processor, which other programs disturb less. `--exact`: activations stay float32.
+times are those of the processor, which other programs disturb less. `--exact`: activations stay
+float32.
 """
 
 from __future__ import annotations
