@@ -34,7 +34,7 @@ _OUTPUTS, _INPUTS, _GROUP = 16, 256, 128
 _HUGE_OUTPUTS: Final = 1 << 40
 _CASES: Final = (
     ("by default", ModelSettings(), _OUTPUTS),
-    ("with --dtype f32", ModelSettings(dtype="f32"), _OUTPUTS),
+    ("with dtype f32 (--dtype f32)", ModelSettings(dtype="f32"), _OUTPUTS),
     ("where weights take most of the memory", ModelSettings(), _HUGE_OUTPUTS),
 )
 

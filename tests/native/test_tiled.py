@@ -113,15 +113,16 @@ def test_layers_in_c_compute_what_those_of_torch_do(
     runner = runner_of(folder, settings, dtype=torch.bfloat16, tiled=True)
     assert isinstance(runner.runner, NativeRunner)
     assert isinstance(runner.runner.decoder.fused, LayersInC)
-    monkeypatch.setattr(Layer, "forward", None)
-    monkeypatch.setattr(Layer, "add_feed_forward", None)
-    found = [advance(runner, 0, TEXT[:3])]
-    # Attention of more than 16 tokens is torch's, next to a row of one.
-    for piece in (TEXT[3:20], TEXT[20:21], TEXT[21:]):
-        assert runner.cache.reserve(1, runner.cache.length(1) + 1)
-        found.append(advance(runner, 0, piece, Row(1, runner.cache.length(1), [7], 0)))
+    with monkeypatch.context() as patched:
+        patched.setattr(Layer, "forward", None)
+        patched.setattr(Layer, "add_feed_forward", None)
+        found = [advance(runner, 0, TEXT[:3])]
+        # Attention of more than 16 tokens is torch's, next to a row of one.
+        for piece in (TEXT[3:20], TEXT[20:21], TEXT[21:]):
+            assert runner.cache.reserve(1, runner.cache.length(1) + 1)
+            found.append(advance(runner, 0, piece, Row(1, runner.cache.length(1), [7], 0)))
+        vectors = runner.embed([TEXT[:9], TEXT], "mean")
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
-    vectors = runner.embed([TEXT[:9], TEXT], "mean")
     runner.runner.decoder.fused = None
     np.testing.assert_allclose(runner.embed([TEXT[:9], TEXT], "mean"), vectors, atol=1e-4)
 
