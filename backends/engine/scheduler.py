@@ -386,9 +386,9 @@ class Scheduler:
         count as more than one; but who is first of all gets one.
         """
         tokens: float = self._info.max_batch_tokens - decoding
-        is_cut = allowed < tokens
+        is_cut = decoding > 0 or allowed < tokens
         if is_cut:
-            tokens = self._whole_tiles(allowed, decoding)
+            tokens = min(self._whole_tiles(allowed, decoding), tokens)
         shares: dict[Sequence, int] = {}
 
         def give(sequence: Sequence, room: float, least: int) -> None:
