@@ -11,7 +11,7 @@ from then until the second one's first token. All prompts begin with the same to
 chats do: the model's first token, if it has one, and thirty more. The bound is twice the
 undisturbed median and the target. With --embed a text of so many tokens is embedded instead, and
 the disturbed steps are those until its vector is there, --steps at most. With --swap a conversation
-of so many tokens is offloaded as the stream begins, and is copied back when it goes on. With
+of this many tokens is offloaded as the stream begins, and is copied back when it goes on. With
 --processor-time, on a machine with other work, --threads 1 gives what the steps themselves take.
 Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
 """

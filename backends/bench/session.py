@@ -169,7 +169,7 @@ def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
 
 
 def setup_of(loaded: Loaded, facts: ModelFacts, beside: tuple[str, ...]) -> Setup:
-    """How a model that is loaded is run, with what beside it."""
+    """How a model that is loaded is run, and with which other settings."""
     runner = loaded.runner
     if isinstance(runner, LlamaRunner):
         batch, ubatch = runner.plan.batch, runner.plan.ubatch

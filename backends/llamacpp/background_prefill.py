@@ -103,7 +103,7 @@ class LlamaBackgroundPrompt:
 
     Args:
         owner: says how: with the plan that `begun` was made with, with `threads` next to the steps
-            of others and with `batch_threads` once nobody streams.
+            of others and with `batch_threads` once no request streams.
         tokens: ids, all in the vocabulary.
         begun: the state after the first `held` of them; None: there is none.
         held: of `begun`; at least one token is left to compute.

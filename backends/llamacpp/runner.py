@@ -221,7 +221,7 @@ class LlamaRunner:
         return StepResult(logits)
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See `Embedder.embed`, which has a context beside the sequences' own."""
+        """See `Embedder.embed`, which has a context apart from that of the sequences."""
         return self._text_context().embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:

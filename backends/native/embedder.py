@@ -83,7 +83,7 @@ class Embedder:
         return NativeSlicedText(self, text, self._kind(pooling))
 
     def pages(self, lengths: Sequence[int]) -> TextPages:
-        """For texts of so many tokens. Raises `DoesNotFit`."""
+        """For texts of this many tokens. Raises `DoesNotFit`."""
         plan = self._plan
         return TextPages(
             self._decoder.config,
@@ -183,7 +183,7 @@ def _pool(hidden: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _batches(texts: Sequence[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
-    """Texts of at most so many tokens together, or one longer text."""
+    """Texts of at most this many tokens together, or one longer text."""
     batch: list[Sequence[int]] = []
     tokens = 0
     for text in texts:
