@@ -14,6 +14,7 @@ from hearth.app.format import format_size, parse_size
 from hearth.app.paths import find_paths
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.models import BackendName, Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.contract.rope import RopeScalingName
 from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.remote import server as remote_server
 
@@ -369,6 +370,36 @@ LOADING = (
         auto=True,
     ),
     Key("batch_threads", "int", "threads for prefill; auto: measured", low=1, high=512, auto=True),
+    Key(
+        "rope_scaling",
+        "text",
+        "how positions beyond the trained context are scaled; auto: as the model's file says",
+        choices=get_args(RopeScalingName),
+        auto=True,
+    ),
+    Key(
+        "rope_factor",
+        "float",
+        "how many times the trained context is stretched; auto: as the model's file says",
+        low=1,
+        high=1024,
+        auto=True,
+    ),
+    Key(
+        "rope_base",
+        "float",
+        "base of the rotary frequencies (theta); auto: as the model's file says",
+        low=1,
+        high=1e12,
+        auto=True,
+    ),
+    Key(
+        "rope_original_context",
+        "int",
+        "tokens that YaRN takes the model to be trained for; auto: as the model's file says",
+        low=1,
+        auto=True,
+    ),
     Key(
         "dtype",
         "text",

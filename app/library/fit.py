@@ -23,6 +23,7 @@ from hearth.backends.errors import DoesNotFit
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.footprint import NO_LIMIT, is_mapped, memory_of, pool_of
 from hearth.backends.llamacpp.params import ContextPlan, plan_context
+from hearth.backends.llamacpp.rope import UNCHANGED, RopeParams, rope_params
 from hearth.backends.worker.footprint import free_bytes
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.hf_names import EMBEDDING, canonical
@@ -298,7 +299,8 @@ def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
         CorruptFile: a number is missing in the header.
     """
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
-    plan, largest = _planned(header, settings, weight_bytes, room)
+    rope = rope_params(settings.rope, header)
+    plan, largest = _planned(header, settings, weight_bytes, room, rope)
     use = memory_of(header, plan, cpu_flags=room.cpu_flags, available_bytes=room.free_bytes)
     return _fit(
         use,
@@ -355,15 +357,16 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     from hearth.backends.native.model_folder import weight_bytes
     from hearth.backends.native.workspace import Workspace
 
-    trained = folder.config.context
-    sizes = kv_sizes(folder.config, settings, page=PAGE)
+    config = settings.rope.applied_to(folder.config)
+    trained = config.context
+    sizes = kv_sizes(config, settings, page=PAGE)
     dtype = settings.dtype or folder.dtype
     packed = packed_types(folder.tensors, settings, dtype, free_bytes=room.free_bytes)
     weights = weight_bytes(folder.tensors, dtype, packed=packed)
     context = settings.context or min(trained, USUAL_CONTEXT)
     free = int(room.free_bytes * settings.memory_fraction) - weights
     most = max(trained, context)
-    workspace = Workspace(folder.config, settings)
+    workspace = Workspace(config, settings)
 
     def taken(tokens: int) -> int:
         return sizes.pool_bytes(tokens) + workspace.bytes(tokens)
@@ -454,7 +457,11 @@ def _verdict(use: MemoryUse, room: Room, context: int, largest: int) -> tuple[St
 
 
 def _planned(
-    facts: GgufFacts, settings: ModelSettings, weight_bytes: int, room: Room
+    facts: GgufFacts,
+    settings: ModelSettings,
+    weight_bytes: int,
+    room: Room,
+    rope: RopeParams = UNCHANGED,
 ) -> tuple[ContextPlan, int]:
     """The plan for the context that is asked for, if there were room for anything; and the largest
     context for which there is."""
@@ -465,11 +472,12 @@ def _planned(
             facts,
             weight_bytes=weight_bytes,
             available_bytes=available_bytes,
+            rope=rope,
         )
 
     wanted = settings.context or min(planned(None, NO_LIMIT).context, USUAL_CONTEXT)
     plan = planned(wanted, NO_LIMIT)
-    is_stretched = wanted > facts.context_length
+    is_stretched = wanted > (rope.context or facts.context_length)
     try:
         largest = planned(wanted if is_stretched else None, room.free_bytes).context
     except DoesNotFit as error:

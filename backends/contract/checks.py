@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from hearth.backends.contract.fields import MOST_TOKENS, Field, numbers_of, plain
 from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.contract.rope import RopeScalingName
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 _T = TypeVar("_T")
@@ -125,8 +126,10 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
                 "Correct it.",
             )
         check_number(field, value)
-    for name, names in (("kv_type", KvType), ("kv_pool", KvPool), ("dtype", Dtype)):
-        if name != "dtype" or settings.dtype is not None:
+    for name, names in (("kv_type", KvType), ("kv_pool", KvPool)):
+        check_one_of(name, getattr(settings, name), get_args(names))
+    for name, names in (("dtype", Dtype), ("rope_scaling", RopeScalingName)):
+        if getattr(settings, name) is not None:
             check_one_of(name, getattr(settings, name), get_args(names))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:

@@ -48,8 +48,11 @@ def plain(value: float) -> str:
 def number(
     default: float | None, minimum: float, maximum: float, what: str = "", *, above: bool = False
 ) -> Any:
-    """A field of a dataclass with these bounds; with `above` the minimum itself is refused."""
-    kind: Kind = "float" if isinstance(default, float) else "int"
+    """A field of a dataclass with these bounds, a float if `default` or `minimum` is one; with
+    `above` the minimum itself is refused.
+    """
+    is_float = isinstance(default, float) or isinstance(minimum, float)
+    kind: Kind = "float" if is_float else "int"
     bounds = Field("", kind, minimum, maximum, what, above, optional=default is None)
     return field(default=default, metadata={"number": bounds})
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from hearth.backends.contract.fields import number
+from hearth.backends.contract.rope import RopeChange, RopeScalingName
 
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
@@ -43,6 +44,11 @@ class ModelSettings:
     """Of weights that are not packed, and of activations, in the native runner; None: as stored,
     where the device can use it.
     """
+    rope_scaling: RopeScalingName | None = None
+    rope_factor: float | None = number(None, 1.0, 1024)
+    rope_base: float | None = number(None, 1.0, 1e12)
+    rope_original_context: int | None = number(None, 1, MAX_CONTEXT)
+    """RoPE scaling in place of the file's own, see `RopeChange`; None: as the file says."""
     deterministic: bool = False
     """What a greedy answer says does not depend on batch mates, chunking or prefix hits, bit for
     bit; slower. Of the native runner.
@@ -65,6 +71,13 @@ class ModelSettings:
     """Jinja source to use in place of the model's own."""
     keep_alive_s: float = 300.0
     """Unload after so many idle seconds; negative: never."""
+
+    @property
+    def rope(self) -> RopeChange:
+        """How rotary positions are changed."""
+        return RopeChange(
+            self.rope_scaling, self.rope_factor, self.rope_base, self.rope_original_context
+        )
 
     @property
     def of_load(self) -> ModelSettings:

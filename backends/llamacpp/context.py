@@ -134,6 +134,7 @@ class Context:
             kv_unified=True,
             swa_full=True,
             no_perf=True,
+            **plan.rope.fields,
             **params,
         )
         self._log.clear()

@@ -20,6 +20,7 @@ from hearth.backends.llamacpp.params import (
     plan_context,
 )
 from hearth.backends.llamacpp.recurrent import state_bytes
+from hearth.backends.llamacpp.rope import rope_params
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.memory import MemoryUse, Pool, memory_use
@@ -62,7 +63,11 @@ def plan_for(
     """
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     return plan_context(
-        settings, header, weight_bytes=weight_bytes, available_bytes=available_bytes
+        settings,
+        header,
+        weight_bytes=weight_bytes,
+        available_bytes=available_bytes,
+        rope=rope_params(settings.rope, header),
     )
 
 

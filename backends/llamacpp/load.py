@@ -18,6 +18,7 @@ from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
+from hearth.backends.llamacpp.rope import rope_params
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
@@ -91,7 +92,7 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
         quantization=header.file_type_name,
         parameters=model.facts.parameters,
         size_bytes=sum(part.size_bytes for part in (header, *header.shards)),
-        trained_context=model.facts.trained_context,
+        trained_context=plan.rope.context or model.facts.trained_context,
         kv_type=settings.kv_type,
         threads=runner.threads,
         batch_threads=runner.batch_threads,
@@ -136,6 +137,7 @@ def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) ->
         weight_bytes=_weight_bytes(header),
         available_bytes=available_bytes(),
         offload=offload,
+        rope=rope_params(settings.rope, header),
     )
     least = least_long_cells(header)
     if plan.pool_tokens < least:

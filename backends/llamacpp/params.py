@@ -20,6 +20,7 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp.facts import GgufFacts
 from hearth.backends.llamacpp.offload import Offload
 from hearth.backends.llamacpp.recurrent import state_bytes
+from hearth.backends.llamacpp.rope import UNCHANGED, RopeParams
 from hearth.quant.gguf.file import ENCODERS
 
 MAX_SEQUENCES = 256
@@ -107,6 +108,7 @@ class ContextPlan:
     the cells of a context (`get_rope_factors` in llama-model.cpp), so that keys of a small one do
     not fit into a large one.
     """
+    rope: RopeParams = UNCHANGED
 
 
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
@@ -148,6 +150,7 @@ def plan_context(
     weight_bytes: int,
     available_bytes: int,
     offload: Offload | None = None,
+    rope: RopeParams = UNCHANGED,
 ) -> ContextPlan:
     """Choose context length and pool size for a model on this machine.
 
@@ -171,6 +174,7 @@ def plan_context(
         weight_bytes: size of the weights in memory.
         available_bytes: memory that can be taken without swapping, before the weights are loaded.
         offload: what is on GPUs; None: nothing, or nothing is known of them.
+        rope: from `rope_params`.
 
     Raises:
         InvalidParameter: the KV type does not divide the heads of this model.
@@ -181,7 +185,7 @@ def plan_context(
     is_encoder = facts.architecture in ENCODERS
     if not is_encoder:
         _check_heads(settings, facts)
-    trained = facts.context_length
+    trained = rope.context or facts.context_length
     wanted = settings.context or trained
     if wanted < 1:
         raise UnsupportedModel(
@@ -258,6 +262,7 @@ def plan_context(
         kv_budget_bytes=settings.kv_budget_bytes,
         text_tokens=_text_tokens(settings, states + pool_tokens * token, token) if grows else None,
         scratch_bytes_per_cell=scratch,
+        rope=rope,
     )
 
 

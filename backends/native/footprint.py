@@ -63,6 +63,7 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         header = preflight.check(path)
         stored = [tensor.stored for tensor in header.all_tensors]
         _, config = read_gguf_config(header)
+    config = settings.rope.applied_to(config)
     dtype = settings.dtype or own_dtype(stored)
     packed = packed_types(
         stored,

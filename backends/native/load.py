@@ -250,7 +250,8 @@ def choose_numbers(
 
 def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> Loaded:
     settings = spec.settings
-    config = source.config.for_context(settings.context or source.config.context)
+    config = settings.rope.applied_to(source.config)
+    config = config.for_context(settings.context or config.context)
     source = replace(source, config=config)
     device = _device(settings, len(config.layers))
     on_gpu = device.type != "cpu"

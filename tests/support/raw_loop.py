@@ -13,9 +13,13 @@ import numpy as np
 
 
 class RawModel:
-    """A model and context in exact mode: float32 KV, flash attention off, one thread."""
+    """A model and context in exact mode: float32 KV, flash attention off, one thread.
 
-    def __init__(self, path: Path, context: int = 1024) -> None:
+    Args:
+        fields: further ones of `llama_context_params`.
+    """
+
+    def __init__(self, path: Path, context: int = 1024, **fields: float) -> None:
         import llama_cpp.llama_cpp as api
 
         self._api = api
@@ -29,6 +33,8 @@ class RawModel:
         params.type_k = params.type_v = api.GGML_TYPE_F32
         params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.n_threads = params.n_threads_batch = 1
+        for name, value in fields.items():
+            setattr(params, name, value)
         self._context = api.llama_init_from_model(self._model, params)
         assert self._context
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))

@@ -1,0 +1,81 @@
+"""RoPE scaling as llama.cpp's context parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from hearth.backends.contract.rope import SHARED_WITH_WINDOWS, RopeChange, unsupported_rope
+from hearth.quant.families.config import Rope, RopeScaling
+from hearth.quant.gguf.file import GgufFile
+
+_TYPES: Final = {"none": 0, "linear": 1, "yarn": 2}
+"""`llama_rope_scaling_type` of llama.h."""
+_OWN_FACTORS: Final = {"rope_freqs.weight": "llama3", "rope_factors_long.weight": "longrope"}
+_OWN_WINDOW_POSITIONS: Final = ("gemma3", "gemma3n", "gemma-embedding")
+"""Families whose layers with a window have other positions than the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeParams:
+    """Fields of `llama_context_params`; 0 is the file's own value."""
+
+    scaling_type: int = -1
+    freq_base: float = 0.0
+    freq_scale: float = 0.0
+    original_context: int = 0
+    context: int = 0
+    """Tokens that the context may have; 0: as many as the file says."""
+
+    @property
+    def fields(self) -> dict[str, int | float]:
+        """By their names in llama.h."""
+        return {
+            "rope_scaling_type": self.scaling_type,
+            "rope_freq_base": self.freq_base,
+            "rope_freq_scale": self.freq_scale,
+            "yarn_orig_ctx": self.original_context,
+        }
+
+
+UNCHANGED: Final = RopeParams()
+
+
+def rope_params(change: RopeChange, header: GgufFile) -> RopeParams:
+    """What llama.cpp is told.
+
+    Raises:
+        InvalidParameter, UnsupportedParameter: as `RopeChange.applied`; or the model has no rotary
+            positions, or layers with a window would be left out.
+    """
+    if not change:
+        return UNCHANGED
+    architecture = header.architecture
+    if header.is_encoder or not header.kv_bytes_per_token("f16", "f16"):
+        raise unsupported_rope(f"llama.cpp cannot change those of {architecture}")
+    has_window = bool(header.value(f"{architecture}.attention.sliding_window", 0))
+    if has_window and architecture not in _OWN_WINDOW_POSITIONS:
+        raise unsupported_rope(SHARED_WITH_WINDOWS)
+    own = _own_scaling(header)
+    rope, context = change.applied(Rope(0.0, 0, own), header.context_length)
+    scaling = rope.scaling
+    if scaling is None:
+        return RopeParams(_TYPES["none"], rope.theta, 1.0, context=context)
+    if scaling == own:
+        return RopeParams(freq_base=rope.theta)
+    original = scaling.original_context if scaling.kind == "yarn" else 0
+    return RopeParams(_TYPES[scaling.kind], rope.theta, 1.0 / scaling.factor, original, context)
+
+
+def _own_scaling(header: GgufFile) -> RopeScaling | None:
+    """What the file says, as far as `RopeChange.applied` asks."""
+    for tensor in header.all_tensors:
+        if tensor.name in _OWN_FACTORS:
+            return RopeScaling("llama3" if tensor.name == "rope_freqs.weight" else "longrope")
+    prefix = f"{header.architecture}.rope.scaling."
+    kind = header.value(prefix + "type", "linear")
+    factor = header.value(prefix + "factor", 0.0) or 1.0
+    if kind == "none" or factor == 1.0:
+        return None
+    original = header.value(prefix + "original_context_length", header.context_length)
+    return RopeScaling("yarn" if kind == "yarn" else "linear", factor, int(original))
