@@ -29,7 +29,14 @@ from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import Scores, Timings, Token, TokenLogprob, Usage
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.messages import Message, ToolCall
-from hearth.backends.contract.requests import Constraint, Pooling, Request, Tool, ToolChoice
+from hearth.backends.contract.requests import (
+    BeamSearch,
+    Constraint,
+    Pooling,
+    Request,
+    Tool,
+    ToolChoice,
+)
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
@@ -37,6 +44,7 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "AsyncStream",
+    "BeamSearch",
     "Completion",
     "Constraint",
     "HearthError",
@@ -80,6 +88,7 @@ class Options(TypedDict, total=False):
     template_values: dict[str, Any]
     truncate_prompt_tokens: int | None
     priority: int
+    beams: BeamSearch | None
 
 
 @dataclass(frozen=True, slots=True)

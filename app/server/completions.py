@@ -30,11 +30,12 @@ from hearth.backends.contract.events import (
     Token,
     TokenLogprob,
 )
-from hearth.backends.contract.requests import Request
+from hearth.backends.contract.requests import BeamSearch, Request
 from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]
 
+_USUAL_BEAMS: Final = 4
 DEFAULT_MAX_TOKENS: Final = 16
 """OpenAI's default, used if neither the request nor the settings have a limit."""
 _NAMES: Final = {"text": "prompt", "token_ids": "prompt"}
@@ -98,7 +99,7 @@ def _check(given: dict[str, Any]) -> None:
             f"best_of ({given['best_of']}) is smaller than n ({n}).",
             "Raise best_of, or lower n.",
         )
-    if given.get("best_of", n) > n and streamed:
+    if given.get("best_of", n) > n and streamed and not given.get("use_beam_search"):
         raise ConflictingParameters(
             "best_of",
             "best_of cannot be streamed: the best answers are chosen when all are complete.",
@@ -122,7 +123,8 @@ def _requests(exchange: Exchange) -> list[Request]:
     given, use = exchange.given, exchange.chosen.use
     if use.max_tokens is None:  # In `given`, None means no limit (-1).
         use = replace(use, max_tokens=DEFAULT_MAX_TOKENS)
-    made = max(given.get("best_of", 1), given.get("n", 1))
+    beams = _beams(given)
+    made = max(given.get("best_of", 1) if beams is None else 1, given.get("n", 1))
     logprobs = given.get("logprobs")
     if made > given.get("n", 1) and logprobs is None:
         logprobs = 0  # The best answers are chosen by their log probabilities.
@@ -137,12 +139,30 @@ def _requests(exchange: Exchange) -> list[Request]:
             exchange.session,
             logprobs,
             constraint=constraint,
+            beams=beams,
             suffix=given.get("suffix") if "text" in prompt else None,
             **limits,
             **prompt,
         )
         for prompt in _prompts(given)
     ]
+
+
+def _beams(given: Mapping[str, Any]) -> BeamSearch | None:
+    """Raises `ConflictingParameters` for a parameter of beam search without it."""
+    if given.get("use_beam_search"):
+        count = max(given.get("best_of", 1), given.get("n", 1))
+        width = given.get("beam_width", count if count > 1 else _USUAL_BEAMS)
+        penalty, early = given.get("length_penalty", 1.0), given.get("early_stopping", False)
+        return BeamSearch(width, penalty, early)
+    for name in ("beam_width", "length_penalty", "early_stopping"):
+        if name in given:
+            raise ConflictingParameters(
+                name,
+                f"{name} is for beam search, which is not asked for.",
+                f"Set use_beam_search to true too, or leave out {name}.",
+            )
+    return None
 
 
 def _prompts(given: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from hearth.backends.contract.sampling import SamplingParams
 
 Pooling = Literal["model", "mean", "last", "cls"]
 ToolChoice = Literal["auto", "none", "required"]
+EarlyStopping = bool | Literal["never"]
 ConstraintKind = Literal["json", "json_schema", "regex", "choice", "grammar"]
 
 
@@ -35,6 +36,24 @@ class Constraint:
     source: str = ""
     """json_schema: the schema as JSON. regex: the pattern. choice: a JSON array of strings.
     grammar: a grammar in llama.cpp's GBNF, which starts with its rule `root`.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSearch:
+    """The answer is searched for, not drawn: of `width` hypotheses that are continued together, the
+    likeliest are returned. The rules are those of transformers.
+    """
+
+    width: int
+    """Hypotheses, in [1, 16]; no fewer than answers."""
+    length_penalty: float = 1.0
+    """Complete hypotheses are ranked by the sum of their tokens' log probabilities over their
+    length to this power, in [-10, 10]: more prefers longer ones.
+    """
+    early_stopping: EarlyStopping = False
+    """True: the search ends with as many complete hypotheses as `width`. False: when none that goes
+    on, at its present length, is better than these; "never": at no length that it may reach.
     """
 
 
@@ -70,6 +89,8 @@ class Request:
     """Answers to the same prompt, in [1, 16]; the prompt is computed once. Choice 0 draws with
     `sampling.seed`, the others with seeds made from it.
     """
+    beams: BeamSearch | None = None
+    """Search for the likeliest answers; None: draw them."""
     priority: int = 0
     """In [-100, 100]. Higher goes first among those that wait, and may put lower ones aside."""
     session: str = ""

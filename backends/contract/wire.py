@@ -209,7 +209,8 @@ class Generate(ModelCall["Answer"]):
         if request.truncate_prompt_tokens is None:
             ids = len(request.token_ids or ())
             least = Least(request.prompt_field, ids, _certain_bytes(request))
-        return Cost(request.n, _prompt_size(request), least=least)
+        count = request.n if request.beams is None else max(request.n, request.beams.width)
+        return Cost(count, _prompt_size(request), least=least)
 
 
 @dataclass(frozen=True, slots=True)

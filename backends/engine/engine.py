@@ -271,6 +271,11 @@ class Engine:
         before = sequence.total
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
+        for other in sequence.rearranged():
+            if other.done:
+                self._scheduler.remove(other, keep=False)
+            else:
+                self._scheduler.begin_again(other)
         if reason is not None:
             self._scheduler.remove(sequence, keep=True)
             sequence.finish(reason)

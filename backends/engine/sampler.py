@@ -136,6 +136,10 @@ class Sampler:
         if self._repeats is not None:
             self._repeats.add(token)
 
+    def biased(self, logits: Logits, banned: Collection[int]) -> Logits:
+        """`logits` [V] with the bias, and without the `banned` tokens: what beams are ranked by."""
+        return self._adjusted(logits, banned)
+
     def shortlist(self, banned: Collection[int] = ()) -> ShortlistSpec | None:
         """What the next draw, with `banned`, needs of its logits as a rule; None: all of them."""
         params = self.params

@@ -113,11 +113,22 @@ class Scheduler:
             self._vacate(sequence, keep=keep)
         self._refused = None
 
+    def begin_again(self, sequence: Sequence) -> None:
+        """The tokens of `sequence` became others, which another one has computed but for the last:
+        it finds them when it is admitted next.
+        """
+        if sequence not in self._arrivals:
+            self.add(sequence)
+        elif sequence.slot is not None:
+            self.forget_computed(sequence.slot)
+
     def plan(self) -> StepPlan | None:
         """The next step: sequences that decode first, prefill with what the pace allows.
         None: nothing to do.
         """
-        for _ in range(2):  # Who was alone and had to make way may come back at once.
+        # Who was alone and had to make way may come back at once, and so may who waits for memory
+        # that a beam gave up.
+        for _ in range(2 + self._info.max_sequences):
             self._background.collect()
             self._admit()
             self._make_room()
@@ -127,7 +138,21 @@ class Scheduler:
                     return StepPlan(tuple(rows))
                 if not any(map(self._is_arriving, self._running.values())):
                     break  # Else nobody waits for a step: copy all of it.
+            if not self._set_idle_aside():
+                return None
         return None
+
+    def _set_idle_aside(self) -> bool:
+        """None of those that run can go on before one that waits does: a beam that waits for the
+        others of its round makes way. False if there is none, or nothing waits.
+        """
+        idle = [sequence for sequence in self._running.values() if not sequence.pending]
+        if not idle or not self._waiting:
+            return not self._running and len(self._waiting) > 0
+        sequence = min(idle, key=self._rank)
+        self.remove(sequence, keep=True)
+        sequence.stop()
+        return True
 
     def stuck(self) -> Sequence | None:
         """The sequence that can never be admitted: nobody runs, and still it does not fit."""

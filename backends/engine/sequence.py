@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -162,6 +162,12 @@ class Sequence(ABC):
         """A step has computed `row` of it (`computed` counts its tokens); returns why it ends now,
         or None.
         """
+
+    def rearranged(self) -> Iterable[Sequence]:
+        """Others that the last `take` changed, each once: they are `done`, or have other tokens now
+        and may lack a place among those that run or wait.
+        """
+        return ()
 
     @abstractmethod
     def finish(self, reason: FinishReason) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from hearth.backends.contract import checks
 from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, Field
-from hearth.backends.contract.requests import Request
+from hearth.backends.contract.requests import BeamSearch, Request
 from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
@@ -26,6 +26,14 @@ LONGEST_SESSION_BYTES: Final = 256
 MOST_TEXTS: Final = 2048
 """Texts of one call for vectors or ranks."""
 _BIAS: Final = Field("logit_bias", "float", -100, 100, "")
+_BEAM_WIDTH: Final = Field("beam_width", "int", 1, 16, "")
+_LENGTH_PENALTY: Final = Field("length_penalty", "float", -10, 10, "")
+_PENALTIES: Final = (
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "dry_multiplier",
+)
 _TOP: Final = Field("top", "int", 0, MOST_TOP, "")
 
 
@@ -56,6 +64,8 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
             "truncate_prompt_tokens is 0, which leaves nothing of the prompt.",
             "Choose 1 or more, or -1 for as many as fit.",
         )
+    if request.beams is not None:
+        _check_beams(request, request.beams)
     checks.check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
     checks.check_count("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
     checks.check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
@@ -64,6 +74,31 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
         return None
     checks.check_text("constraint", request.constraint.source)
     return content_rule(request.constraint, "constraint")
+
+
+def _check_beams(request: Request, beams: BeamSearch) -> None:
+    checks.check_number(_BEAM_WIDTH, beams.width)
+    checks.check_number(_LENGTH_PENALTY, beams.length_penalty)
+    if request.n > beams.width:
+        raise ConflictingParameters(
+            "beam_width",
+            f"beam_width is {beams.width}, and {request.n} answers (n) are asked for.",
+            "Raise beam_width, or lower n.",
+        )
+    usual = SamplingParams()
+    refused = {
+        "constraint": request.constraint is not None,
+        "tools": bool(request.tools),
+        **{name: getattr(request.sampling, name) != getattr(usual, name) for name in _PENALTIES},
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            raise ConflictingParameters(
+                name,
+                f"{name} has no effect on beam search, which ranks answers by their log "
+                "probability alone.",
+                f"Leave out {name} or beam search.",
+            )
 
 
 def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top: int = 0) -> None:

@@ -105,6 +105,7 @@ class _Writer:
             self.body["stop"] = list(request.stop)
         if request.n > 1:
             self.body["n"] = request.n
+        self.need(request.beams is None, "use_beam_search", "it is not asked for beam search")
         if request.priority:
             self.need(self.dialect.priority, "priority")
             self.body["priority"] = request.priority * self.dialect.priority

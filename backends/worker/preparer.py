@@ -10,8 +10,9 @@ from functools import partial
 from typing import Final
 
 from hearth.backends.contract.events import Prompt
-from hearth.backends.contract.requests import Request, Tool
+from hearth.backends.contract.requests import BeamSearch, Request, Tool
 from hearth.backends.contract.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
+from hearth.backends.engine.beams import Beam, Search
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.dry import breaker_ids
 from hearth.backends.engine.embedding import Emit as EmitAnswer
@@ -44,6 +45,10 @@ from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.worker.prompts import PreparedPrompt, Prompts, shown_tools
 
+_SEARCHED: Final = (
+    "Beam search ranks answers by their log probability: temperature, top_p and the other "
+    "parameters of sampling have no effect."
+)
 _TEXT_BYTES: Final = 16
 """Of a token's text in an answer: more than the mean of any vocabulary."""
 _NAMES_BYTES: Final = 32
@@ -77,9 +82,10 @@ class Preparer:
 
     def generations(
         self, ident: int, request: Request, emit: Emit, clock: Clock
-    ) -> list[Generation]:
-        """The `request.n` generations that answer `request`; they take turns where memory is
-        short, so each alone must fit. The prompt is rendered and tokenized once.
+    ) -> Sequence[Generation | Beam]:
+        """The `request.n` generations that answer `request`, or the beams of a search; they take
+        turns where memory is short, so each alone must fit. The prompt is rendered and tokenized
+        once.
 
         Args:
             emit: gets the one stream of events of all.
@@ -101,6 +107,9 @@ class Preparer:
                 f"max_tokens is {request.max_tokens}, and the context has {limits.max_tokens}"
                 f" tokens left after the prompt, so the answer has at most {limits.max_tokens}.",
             )
+        if request.beams is not None:
+            self._check_beams(request.beams)
+            notices = (*notices, _SEARCHED)
         lark = self._grammar(request, prompt, rule)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -111,7 +120,7 @@ class Preparer:
         if request.n > 1:
             group = ChoiceGroup(emit, request.n)
             emits = [group.emitter(index) for index in range(request.n)]
-        return [
+        generations = [
             Generation(
                 ident,
                 prompt.ids,
@@ -137,6 +146,22 @@ class Preparer:
             )
             for index, emit_choice in enumerate(emits)
         ]
+        return generations if request.beams is None else Search(request.beams, generations).beams
+
+    def _check_beams(self, beams: BeamSearch) -> None:
+        if not self._info.keeps_past:
+            raise UnsupportedParameter(
+                "use_beam_search",
+                f"The memory of {self._name} has no prefixes that beams could share.",
+                "Leave out use_beam_search, or use a model whose layers all see the whole context.",
+            )
+        if beams.width > self._info.max_sequences:
+            raise InvalidParameter(
+                "beam_width",
+                f"beam_width is {beams.width}; {self._info.max_sequences} sequences run at the "
+                "same time.",
+                "Lower beam_width, or load the model with more --max-sessions.",
+            )
 
     def scoring(
         self, ident: int, call: Score, emit: ScoringAnswer, clock: Clock, session: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import asdict
 
 import pytest
 from openai.types import Completion
@@ -14,6 +15,7 @@ from endpoints import ONCE
 from fake_host import FakeBackend, FakeHost
 from hearth.app.server.answers import text_logprobs
 from hearth.backends.contract.events import Prompt, TokenLogprob
+from hearth.backends.contract.requests import BeamSearch
 from hearth.backends.errors import WorkerDied
 
 START = {"prompt_tokens": 7}
@@ -78,6 +80,16 @@ def test_choices_of_several_prompts_are_numbered_through(endpoint) -> None:
     for event in events:
         texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
     assert list(texts.values()) == ["a", "A", "b", "B"] and done == "[DONE]"
+
+
+def test_beam_search_is_passed_on_with_its_parameters(endpoint) -> None:
+    made = endpoint(says("!"), says("!"), says("!"))
+    made.complete(use_beam_search=True)
+    assert made.asked["beams"] == asdict(BeamSearch(4))
+    made.complete(use_beam_search=True, beam_width=8, length_penalty=0.5, early_stopping="never")
+    assert made.asked["beams"] == asdict(BeamSearch(8, 0.5, "never"))
+    made.complete(use_beam_search=False)
+    assert made.asked["beams"] is None
 
 
 def test_the_prompt_is_echoed(endpoint) -> None:

@@ -364,6 +364,8 @@ _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     "documents": lambda rng: [_text(rng) for _ in range(rng.randrange(5))],
     "n": lambda rng: rng.choice((0, 1, 2, 3, 4)),
     "best_of": lambda rng: rng.choice((0, 1, 2, 4)),
+    "beam_width": lambda rng: rng.choice((0, 1, 2, 4)),
+    "early_stopping": lambda rng: rng.choice((True, False, "never", "soon")),
     "stop_token_ids": _ids,
     "response_format": _response_format,
     "structured_outputs": _structured,

@@ -360,6 +360,6 @@ CHAT: Final = Table(
         refused("functions", "deprecated by OpenAI; use tools", ListOf(AnyObject(), 0)),
         refused("function_call", "deprecated by OpenAI; use tool_choice", OneOf(("none", "auto"))),
         refused("chat_template", "templates come with models or from the settings"),
-        refused("use_beam_search", "there is no beam search", OneOf((False,))),
+        refused("use_beam_search", "beam search is for /v1/completions", OneOf((False,))),
     ),
 )

@@ -66,7 +66,32 @@ COMPLETIONS: Final = Table(
         common.KEEP_ALIVE,
         common.USER,
         *common.OPENAI_METADATA,
-        refused("use_beam_search", "there is no beam search", OneOf((False,))),
+        honoured(
+            "use_beam_search",
+            Flag(),
+            "search for the likeliest answers, in place of drawing them",
+            "false",
+        ),
+        honoured(
+            "beam_width",
+            Number(1, 16, whole=True),
+            "with use_beam_search: continue this many hypotheses together",
+            "best_of, or n where it is more than 1, or 4",
+        ),
+        honoured(
+            "length_penalty",
+            Number(-10, 10),
+            "with use_beam_search: rank by log probability over length to this power; more "
+            "prefers longer answers",
+            "1",
+        ),
+        honoured(
+            "early_stopping",
+            AnyOf((Flag(), OneOf(("never",)))),
+            "with use_beam_search: end with the first beam_width complete hypotheses (true), when "
+            "no other seems better (false), or when none can become better (never)",
+            "false",
+        ),
         refused("prompt_embeds", "prompts are text or token ids"),
     ),
 )
