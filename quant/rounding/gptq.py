@@ -1,0 +1,254 @@
+"""GPTQ: columns are rounded one after the other, and each makes up for the errors of those before
+it (arXiv 2210.17323).
+
+With second moments H = Σ x xᵀ of a matrix's inputs, the squared error of its outputs is
+tr((W - Q) H (W - Q)ᵀ). Of a factor H = R Rᵀ, R upper triangular, it is the sum over columns of
+((w'ⱼ - qⱼ) Rⱼⱼ)², where w'ⱼ = wⱼ + Σ_{i<j} (wᵢ - qᵢ) Rᵢⱼ / Rⱼⱼ: what is rounded. These are the
+numbers of the paper, which keeps up-to-date weights with the rows of R⁻¹ (as arXiv 2307.13304,
+theorem 6, shows), without inverting anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.rounding.grid import Grid, Levels, check, fit, levels_of, round_plain
+
+log = logging.getLogger(__name__)
+
+_RETRIES: Final = (1, 10, 100)
+"""Multiples of the damping that are tried."""
+_CHUNK: Final = 1 << 24
+"""Weights at a time: 64 MiB of float32."""
+
+
+class Hessian:
+    """Second moments of a matrix's inputs, summed up batch by batch in float32.
+
+    Args:
+        inputs: of the matrix.
+        device: where sums are kept and computed: inputs² float32.
+    """
+
+    def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
+        self.total = torch.zeros((inputs, inputs), dtype=torch.float32, device=device)
+        """Σ x xᵀ."""
+        self.rows = 0
+        """Of all batches."""
+
+    def add(self, x: Tensor) -> None:
+        """
+        Args:
+            x: [..., inputs] of any float dtype: what the matrix was multiplied by.
+
+        Raises:
+            ValueError: rows have another length.
+        """
+        if x.shape[-1] != len(self.total):
+            raise ValueError(f"rows of {len(self.total):,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, x.shape[-1]).to(self.total.device, torch.float32)
+        self.total.addmm_(rows.t(), rows)
+        self.rows += len(rows)
+
+    @property
+    def matrix(self) -> Tensor:
+        """[inputs, inputs] float32: 2 / rows · Σ x xᵀ, the second derivatives of the mean squared
+        error of an output; zeros if there were no rows.
+        """
+        return self.total * (2 / max(self.rows, 1))
+
+    @property
+    def mean_square(self) -> Tensor:
+        """[inputs] float32: the mean of x², which is what an importance matrix holds."""
+        return self.total.diagonal() / max(self.rows, 1)
+
+    def loss(self, difference: Tensor) -> float:
+        """Σ ‖difference · x‖² over all rows x, of a difference of matrices [outputs, inputs]."""
+        moved = difference.to(self.total.device, torch.float32)
+        return float((moved @ self.total).mul_(moved).sum(dtype=torch.float64))
+
+
+def round_gptq(
+    weight: Tensor,
+    hessian: Hessian,
+    grid: Grid,
+    *,
+    act_order: bool = True,
+    damp: float = 0.01,
+    block: int = 128,
+    report: Callable[[str], None] = log.warning,
+) -> PackedWeight:
+    """Rounding that keeps the outputs for the inputs that `hessian` has seen.
+
+    Inputs that were always zero are rounded to nearest.
+
+    Args:
+        weight: [outputs, inputs] of any float dtype, on any device.
+        act_order: columns of the largest mean square first, with scales of the original weights,
+            so that groups stay as they are. Otherwise in their order, and scales of a group are
+            those of its weights as they are when it is reached.
+        damp: of the mean of the diagonal, added to it; 10 and 100 times as much if it takes that.
+        block: columns that are updated together: a matter of speed alone. Without `act_order` a
+            group is one.
+        report: gets a sentence if the matrix had to be rounded to nearest.
+
+    Raises:
+        CannotQuantize: as `round_plain`, or the Hessian is of other inputs, or not finite.
+    """
+    check(weight, grid)
+    total = hessian.total
+    if len(total) != weight.shape[1]:
+        raise CannotQuantize(
+            f"Activations of {len(total):,} inputs were seen for rows of {weight.shape[1]:,}."
+        )
+    squares = total.diagonal()
+    if not bool(torch.isfinite(squares).all()):
+        raise CannotQuantize(
+            "The activations for this tensor hold what is no finite number.",
+            "Calibrate in float32 or bfloat16.",
+        )
+    if not bool((squares > 0).any()):
+        report("Rounded to nearest: calibration has not reached this tensor.")
+        return round_plain(weight, grid)
+    order = torch.arange(len(squares), device=squares.device)
+    if act_order:
+        order = squares.argsort(descending=True, stable=True)
+    feedback = _feedback(total, order, damp)
+    if feedback is None:
+        report("Rounded to nearest: the activations for this tensor have no Cholesky factor.")
+        return round_plain(weight, grid)
+    feedback, order = feedback.to(weight.device), order.to(weight.device)
+    # Scales of groups that come in order may follow the weights; those rounded together cannot.
+    follows = not act_order and grid.scope == "group" and not grid.double
+    levels = None if follows else fit(weight, grid)
+    outputs, inputs = weight.shape
+    step = max(1, _CHUNK // inputs)
+    parts = []
+    for start in range(0, outputs, step):
+        some = slice(start, start + step)
+        columns = weight[some].t()[order].to(torch.float32)
+        if levels is None:
+            parts.append(_following(columns, feedback, grid))
+        else:
+            codes = torch.empty(columns.shape, dtype=torch.uint8, device=weight.device)
+            _rounded(columns, feedback, levels.rows(some), order.tolist(), block, codes)
+            parts.append(levels.rows(some).packed(codes.t()))
+    return _joined(parts)
+
+
+def _joined(parts: list[PackedWeight]) -> PackedWeight:
+    """Rows below each other."""
+    if len(parts) == 1:
+        return parts[0]
+    scales = [part.scales for part in parts if part.scales is not None]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return PackedWeight(
+        torch.cat([part.weight for part in parts]),
+        parts[0].packing,
+        torch.cat(scales),
+        torch.cat(zeros) if zeros else None,
+    )
+
+
+def _feedback(total: Tensor, order: Tensor, damp: float) -> Tensor | None:
+    """[inputs, inputs] float32: R with its columns over their diagonal, inputs in `order`; None: H
+    is not positive definite, whatever is added.
+    """
+    if total.device.type == "mps":
+        total, order = total.cpu(), order.cpu()
+    # The lower factor from the last input to the first is the upper one from the first to the last.
+    backwards = order.flip(0)
+    moments = total[backwards[:, None], backwards]
+    diagonal = moments.diagonal()
+    mean = float(diagonal[diagonal > 0].mean())
+    diagonal[diagonal == 0] = mean
+    added = 0.0
+    for multiple in _RETRIES:
+        diagonal += (damp * multiple - added) * mean
+        added = damp * multiple
+        factor, fault = torch.linalg.cholesky_ex(moments)
+        if not int(fault) and bool(torch.isfinite(factor.diagonal()).all()):
+            upper: Tensor = factor.flip((0, 1))
+            return upper.div_(upper.diagonal().clone())
+    return None
+
+
+def _rounded(
+    columns: Tensor, feedback: Tensor, levels: Levels, order: list[int], block: int, codes: Tensor
+) -> None:
+    """Round with given levels.
+
+    Args:
+        columns: [inputs, rows] float32, in `order`; they become errors.
+        levels: of the rows, their inputs as they are stored.
+        codes: [inputs, rows] uint8, which is filled, inputs as they are stored.
+    """
+    scales = levels.scales.t().to(torch.float32).contiguous()
+    zeros = None if levels.zeros is None else levels.zeros.t().to(torch.float32).contiguous()
+    group = levels.grid.group or len(columns)
+    for start, targets in _blocks(columns, feedback, block):
+        for place, target in _in_turn(start, targets, columns, feedback):
+            number = order[place] // group if len(scales) > 1 else 0
+            scale, zero = scales[number], None if zeros is None else zeros[number]
+            codes[order[place]], values = levels.grid.nearest(target / scale, zero)
+            columns[place] -= values.mul_(scale)
+
+
+def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
+    """Round groups in their order, each with the levels of its weights as they are by then.
+
+    Args:
+        columns: [inputs, rows] float32; they become errors.
+    """
+    codes = torch.empty(columns.shape, dtype=torch.uint8, device=columns.device)
+    found = []
+    for start, targets in _blocks(columns, feedback, grid.group or len(columns)):
+        end = start + len(targets)
+        # What the weights would be if those of the group were not rounded either.
+        own = columns[start:end]
+        moved = torch.linalg.solve_triangular(
+            feedback[start:end, start:end].t(), targets - own, upper=False, unitriangular=True
+        ).add_(own)
+        low, high = moved.amin(0).clamp_(max=0), moved.amax(0).clamp_(min=0)
+        levels = levels_of(low[:, None], high[:, None], grid)
+        found.append(levels)
+        _, zero = levels.spread(1)
+        scale = levels.scales[:, 0].to(torch.float32)
+        for place, target in _in_turn(start, targets, columns, feedback):
+            codes[place], values = grid.nearest(
+                target / scale, None if zero is None else zero[:, 0]
+            )
+            columns[place] -= values.mul_(scale)
+    zeros = [one.zeros for one in found if one.zeros is not None]
+    scales = torch.cat([one.scales for one in found], 1)
+    return Levels(grid, scales, torch.cat(zeros, 1) if zeros else None).packed(codes.t())
+
+
+def _blocks(columns: Tensor, feedback: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
+    """The first column of each block, and [columns of it, rows] with the errors of all blocks
+    before it made up for.
+    """
+    for start in range(0, len(columns), block):
+        end = min(start + block, len(columns))
+        yield (
+            start,
+            torch.addmm(columns[start:end], feedback[:start, start:end].t(), columns[:start]),
+        )
+
+
+def _in_turn(
+    start: int, targets: Tensor, columns: Tensor, feedback: Tensor
+) -> Iterator[tuple[int, Tensor]]:
+    """The place of each column of a block, and [rows] what is to be rounded, with the errors of all
+    before it, which are in `columns` by then, made up for.
+    """
+    for place in range(start, start + len(targets)):
+        before = columns[start:place]
+        yield place, torch.addmv(targets[place - start], before.t(), feedback[start:place, place])
