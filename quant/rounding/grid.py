@@ -68,11 +68,13 @@ class Grid:
     """Of nf4: scales are rounded to 8 bits themselves, as bitsandbytes does it. `PackedWeight`
     holds what these stand for."""
     scales: torch.dtype | None = None
-    """What scales are rounded to, before codes are chosen. None: float16 of int, else float32."""
+    """What scales are rounded to, before codes are chosen. None: float16 of 3 and 4 bits of int,
+    else float32."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise BadGrid(f"kind {self.kind!r} is none of {', '.join(get_args(Kind))}.")
+            known = ", ".join(get_args(Kind))
+            raise BadGrid(f"kind {self.kind!r} is none of {known}.", field="kind")
         self._require("bits", self.bits in _BITS[self.kind])
         self._require("scope", self.scope in _SCOPES[self.kind])
         self._require("group", self._has_good_group())
@@ -118,7 +120,7 @@ class Grid:
         """Of the scales of the `PackedWeight`."""
         if self.scales is not None:
             return self.scales
-        return torch.float16 if self.kind == "int" else torch.float32
+        return torch.float16 if self.packing == "INT4" else torch.float32
 
     @property
     def largest(self) -> float:
@@ -362,7 +364,7 @@ def nested(scales: Tensor) -> Tensor:
     Args:
         scales: [rows, groups] float32.
     """
-    offset = scales.mean()
+    offset = (scales / scales.numel()).sum()  # A sum of large ones would overflow.
     differences = (scales - offset).flatten()
     blocks = functional.pad(differences, (0, -len(differences) % _NESTED_BLOCK))
     blocks = blocks.view(-1, _NESTED_BLOCK)
