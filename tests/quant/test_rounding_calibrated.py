@@ -227,6 +227,7 @@ def test_moments_do_not_depend_on_batches() -> None:
         squares = exact.square().mean(0)
         assert float(((one.mean_square - squares) / squares).abs().max()) < 1e-5
     weight = random(64, INPUTS)
+    parts.add(x[:0])
     found = [round_gptq(weight, one, Grid()).unpacked(torch.float32) for one in (whole, parts)]
     assert float((found[0] == found[1]).float().mean()) > 0.95
     change = found[0] - weight
@@ -235,6 +236,20 @@ def test_moments_do_not_depend_on_batches() -> None:
     kept = float((weight.double() @ exact.T).square().sum())
     packed = round_gptq(weight, whole, Grid())
     assert output_error(weight, packed, x) == pytest.approx((lost / kept) ** 0.5, rel=1e-4)
+
+
+def test_what_was_made_of_moments_is_kept_until_there_are_others() -> None:
+    x, weight = activations("correlated", 1), random(16, INPUTS)
+    hessian = seen(x[:600])
+    first = hessian.feedback(act_order=True, damp=0.01)
+    assert first is hessian.feedback(act_order=True, damp=0.01)
+    in_order = hessian.feedback(act_order=False, damp=0.01)
+    assert in_order is not None and in_order.order.tolist() == list(range(INPUTS))
+    hessian.add(x[600:])
+    fresh = round_gptq(weight, seen(x), Grid()).unpacked(torch.float32)
+    assert hessian.loss(round_gptq(weight, hessian, Grid()).unpacked(torch.float32) - weight) == (
+        pytest.approx(hessian.loss(fresh - weight), rel=0.01)
+    )
 
 
 # AWQ.
