@@ -131,6 +131,7 @@ def round_gptq(
     act_order: bool = True,
     damp: float = 0.01,
     block: int = 128,
+    narrowed: bool = False,
     report: Callable[[str], None] = log.warning,
 ) -> PackedWeight:
     """Rounding that keeps the outputs for the inputs that `hessian` has seen.
@@ -145,6 +146,8 @@ def round_gptq(
         damp: of the mean of the diagonal, added to it; 10 and 100 times as much if it takes that.
         block: columns that are updated together: a matter of speed alone. Without `act_order` a
             group is one.
+        narrowed: scales are those of `round_plain` with the mean squares of the inputs as their
+            importance, of the original weights. At 4 bits and fewer errors become smaller.
         report: gets a sentence if the matrix had to be rounded to nearest.
 
     Raises:
@@ -171,8 +174,9 @@ def round_gptq(
         return round_plain(weight, grid)
     feedback, order = found.factor.to(weight.device), found.order.to(weight.device)
     # Scales of groups that come in order may follow the weights; those rounded together cannot.
-    follows = not act_order and grid.scope == "group" and not grid.double
-    levels = None if follows else fit(weight, grid)
+    is_fixed = act_order or narrowed or grid.double or grid.scope != "group"
+    importance = hessian.mean_square if narrowed else None
+    levels = fit(weight, grid, importance) if is_fixed else None
     outputs, inputs = weight.shape
     step = max(1, _CHUNK // inputs)
     parts = []

@@ -83,6 +83,12 @@ def test_gptq_makes_errors_of_outputs_smaller(name: str, kind: str, limit: float
     found = output_error(weight, round_gptq(weight, hessian, grid), others)
     in_order = output_error(weight, round_gptq(weight, hessian, grid, act_order=False), others)
     assert found <= limit * plain and in_order <= 0.6 * plain
+    for act_order in (True, False):
+        packed = round_gptq(weight, hessian, grid, act_order=act_order, narrowed=True)
+        narrowed = output_error(weight, packed, others)
+        best = found if act_order else in_order
+        # Of eight bits there is nothing to gain.
+        assert narrowed <= (1.1 if grid.bits == 8 else 1.0) * best
 
 
 def paper(weight: Tensor, x: Tensor, grid: Grid, act_order: bool) -> Tensor:
@@ -402,6 +408,26 @@ def test_the_choice_is_never_worse_than_rounding_to_nearest(kind: str) -> None:
             assert choice.name != "gptq" and judged["gptq"] > judged["plain"]
         else:
             assert choice.name in ("gptq", "awq") and judged[choice.name] < 0.6 * judged["plain"]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_method_on_a_card(name: str) -> None:
+    weight, x, grid = random(130, INPUTS), activations("outliers", 1), GRIDS[name]
+    found: list[list[float]] = []
+    for device in ("cpu", "cuda"):
+        own, rows = weight.to(device), x.to(device)
+        hessian, scales = Hessian(INPUTS, device), search_scales([own], rows, grid)
+        hessian.add(rows)
+        clip = search_clip(own, rows, grid, scales)
+        made = [round_plain(own, grid), round_gptq(own, hessian, grid), round_awq(own, grid)]
+        if grid.scope == "group":
+            made.append(round_hqq(own, grid))
+        assert {one.weight.device.type for one in made} == {device}
+        scaled = round_awq(own, grid, scales, clip)
+        errors = [output_error(own, one, rows) for one in made]
+        found.append([*errors, output_error(own, scaled, rows, scales=scales.values)])
+    assert found[1] == pytest.approx(found[0], rel=0.02)
 
 
 def test_equal_candidates() -> None:
