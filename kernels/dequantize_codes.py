@@ -12,8 +12,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-CODES_OF_A_BYTE: Final = {"INT4": 2, "INT8": 1, "FP8": 1, "NF4": 2}
-"""Every packing of this kind. Of two codes the one of the even input is in the low bits."""
+CODES_OF_A_BYTE: Final = {"INT4": 2, "INT8": 1, "FP8": 1, "FP8_E5M2": 1, "NF4": 2}
+"""Every packing of this kind; FP8 alone is E4M3. Of two codes the one of the even input is in the
+low bits.
+"""
 FP8_GROUP: Final = 128
 """Inputs that share a scale, where a row has more than one."""
 NF4: Final = (
@@ -35,8 +37,9 @@ def group_of(packing: str, inputs: int, groups: int) -> int:
     Raises:
         ValueError: rows of `inputs` numbers have no such groups.
     """
-    group = FP8_GROUP if packing == "FP8" and groups > 1 else inputs // max(groups, 1)
-    whole = -(-inputs // group) if packing == "FP8" and group else inputs / max(group, 1)
+    is_fp8 = packing.startswith("FP8")
+    group = FP8_GROUP if is_fp8 and groups > 1 else inputs // max(groups, 1)
+    whole = -(-inputs // group) if is_fp8 and group else inputs / max(group, 1)
     if not group or whole != groups:
         raise ValueError(f"{inputs:,} inputs of {packing} have no {groups:,} groups")
     return group
@@ -95,6 +98,8 @@ def _values(packing: str, codes: Tensor, out: Tensor) -> None:
             out.copy_(fp8_by_bits(codes))
         case "FP8":
             out.copy_(codes.view(torch.float8_e4m3fn))
+        case "FP8_E5M2":  # The upper byte of float16.
+            out.copy_(codes.to(torch.int16).bitwise_left_shift_(8).view(torch.float16))
         case "INT4":
             pairs = torch.unflatten(out, -1, (-1, 2))
             pairs[..., 0].copy_(codes.bitwise_and(15))

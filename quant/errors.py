@@ -49,3 +49,11 @@ class UnsupportedModel(HearthError):
 
     code = "unsupported_model"
     http_status = 422
+
+
+class BadGrid(HearthError):
+    """Weights cannot be rounded to such levels at all; `field` in `data` names what is wrong."""
+
+    code = "bad_grid"
+    exit_code = 2
+    http_status = 400

@@ -137,6 +137,8 @@ def finite_weights(rows: PackedWeight) -> Tensor:
     finite = _finite_plain(rows.scales)
     if rows.packing == "FP8":
         finite &= (rows.weight & 0x7F).amax(1) < 0x7F
+    elif rows.packing == "FP8_E5M2":
+        finite &= (rows.weight & 0x7F).amax(1) < 0x7C
     return finite
 
 

@@ -33,13 +33,19 @@ def numbers(part: PackedWeight) -> np.ndarray:
             exponents > 0, (8.0 + fractions) * 2.0 ** (exponents - 10.0), fractions * 2.0**-9
         )
         values = np.where(codes & 128, -sizes, sizes).astype(np.float32)
+    elif part.packing == "FP8_E5M2":
+        exponents, fractions = codes >> 2 & 31, codes & 3
+        sizes = np.where(
+            exponents > 0, (4.0 + fractions) * 2.0 ** (exponents - 17.0), fractions * 2.0**-16
+        )
+        values = np.where(codes & 128, -sizes, sizes).astype(np.float32)
     elif part.packing == "NF4":
         values = np.array(NF4, dtype=np.float32)[codes]
     else:
         values = codes.astype(np.float32)
     groups = part.scales.shape[1]
     inputs = values.shape[1]
-    length = 128 if part.packing == "FP8" and groups > 1 else inputs // groups
+    length = 128 if part.packing.startswith("FP8") and groups > 1 else inputs // groups
     place = np.arange(inputs) // length
     if part.packing.startswith("INT"):
         middle = np.full(part.scales.shape, 8 if part.packing == "INT4" else 128)
@@ -59,7 +65,9 @@ def numbers(part: PackedWeight) -> np.ndarray:
 def test_codes_are_the_numbers_that_they_stand_for(
     packing: str, rows: int, groups: int, length: int, zeros: bool, seed: int
 ) -> None:
-    inputs = 128 * (groups - 1) + length if packing == "FP8" else 2 * length * groups
+    inputs = 2 * length * groups
+    if packing.startswith("FP8"):
+        inputs = 128 * (groups - 1) + length
     has_zeros = zeros and packing.startswith("INT")
     part = drawn(packing, rows, inputs, groups, seed=seed, zeros=has_zeros)
     wanted = torch.from_numpy(numbers(part))

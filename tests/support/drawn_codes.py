@@ -8,6 +8,8 @@ import torch
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
 from hearth.kernels.packed import PackedWeight
 
+_FIRST_SPECIAL = {"FP8": 0x7F, "FP8_E5M2": 0x7C}
+"""The first code that stands for no finite number."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -17,8 +19,8 @@ def drawn(
     """Random codes with scales of some size, in a float dtype that the seed chooses."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 256, (rows, inputs // CODES_OF_A_BYTE[packing]), dtype=np.uint8)
-    if packing == "FP8":
-        codes[codes & 0x7F == 0x7F] = 0
+    if packing in _FIRST_SPECIAL:
+        codes[codes & 0x7F >= _FIRST_SPECIAL[packing]] = 0
     scales = rng.uniform(0.001, 0.01, (rows, groups)).astype(np.float32)
     least = rng.integers(0, 16, (rows, groups), dtype=np.uint8)
     return PackedWeight(

@@ -1,0 +1,319 @@
+"""AWQ: channels that activations make important are scaled up before rounding, and what produces
+the activations is scaled down by as much (arXiv 2306.00978; AutoAWQ's `quantize/quantizer.py`).
+
+Scales belong to the inputs of all matrices that read the same activations. They are folded into
+what comes before: a norm (`fold_into_norm`), or the rows of a matrix (`fold_into_rows`: up before
+down, values before the output of attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.rounding.grid import (
+    Grid,
+    Levels,
+    check,
+    fit,
+    in_groups,
+    round_plain,
+    rounded,
+    row_slices,
+)
+
+Inspect = Callable[[Sequence[Tensor]], Tensor]
+"""Outputs of what the weights are part of, with others in their place."""
+
+_RATIOS: Final = 20
+_CLIP_STEPS: Final = 10
+_MOST_CLIPPED: Final = 0.5
+"""Of a range: AutoAWQ tries ten shares from all of it down to just above this."""
+
+
+class Activations:
+    """What the scales of some inputs depend on, summed up batch by batch, and a sample of rows.
+
+    Args:
+        inputs: of the matrices.
+        sample: rows that are kept: of all with the same probability, by the seed and the number
+            of the row, however batches are cut.
+    """
+
+    def __init__(self, inputs: int, *, sample: int = 512, seed: int = 0) -> None:
+        self.inputs = inputs
+        self.most = sample
+        self.rows = 0
+        """Of all batches."""
+        self._total = torch.zeros(inputs)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._sample = torch.empty((0, inputs))
+        self._keys = torch.empty(0, dtype=torch.float64)
+
+    def add(self, x: Tensor) -> None:
+        """
+        Args:
+            x: [..., inputs] of any float dtype, on any device.
+
+        Raises:
+            ValueError: rows have another length.
+        """
+        if x.shape[-1] != self.inputs:
+            raise ValueError(f"rows of {self.inputs:,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, self.inputs)
+        self._total += rows.abs().sum(0, dtype=torch.float32).cpu()
+        self.rows += len(rows)
+        keys = torch.rand(len(rows), dtype=torch.float64, generator=self._generator)
+        every = torch.cat((self._keys, keys))
+        kept = every.argsort(stable=True)[: self.most].sort().values
+        old, new = kept[kept < len(self._keys)], kept[kept >= len(self._keys)] - len(self._keys)
+        chosen = rows[new.to(rows.device)].to("cpu", torch.float32)
+        self._sample = torch.cat((self._sample[old], chosen))
+        self._keys = every[kept]
+
+    @property
+    def mean_abs(self) -> Tensor:
+        """[inputs] float32: the mean of |x|."""
+        return self._total / max(self.rows, 1)
+
+    @property
+    def sample(self) -> Tensor:
+        """[at most `most`, inputs] float32, in the order in which they came."""
+        return self._sample
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What inputs are scaled by, and what that does to the error."""
+
+    values: Tensor
+    """[inputs] float32, positive: weights are multiplied by them, activations divided."""
+    ratio: float
+    """The power of the activations; 0 with all values one: no scaling is better."""
+    error: float
+    """Mean squared error of the inspected outputs."""
+    plain_error: float
+    """The same without scaling."""
+
+
+def search_scales(
+    weights: Sequence[Tensor],
+    x_sample: Tensor,
+    grid: Grid,
+    inspect: Inspect | None = None,
+    *,
+    mean_abs: Tensor | None = None,
+    tie: Callable[[Tensor], Tensor] | None = None,
+) -> Scales:
+    """Scales by which the inspected outputs change least when `weights` are rounded.
+
+    Tried are s = a^r / m^(1-r) and s = a^r, for twenty r, where a is the mean magnitude of an
+    input and m that of its weights, as shares of the largest of their groups; and no scaling, so
+    that the result is never worse than that.
+
+    Args:
+        weights: [outputs, inputs] each: all that are multiplied by the same activations and are
+            rounded. One that is not, such as a router, is only scaled.
+        x_sample: [rows, inputs] of these activations, on the device of the weights.
+        grid: what they are rounded to.
+        inspect: by default the products of `x_sample` with each of the weights, side by side.
+        mean_abs: [inputs], of more rows than the sample has; by default of the sample.
+        tie: makes scales that are possible of any, see `tied_heads`.
+
+    Raises:
+        CannotQuantize: as `round_plain`, or activations are not finite.
+    """
+    for weight in weights:
+        check(weight, grid)
+    x = x_sample.reshape(-1, x_sample.shape[-1]).to(torch.float32)
+    if inspect is None:
+
+        def inspect(replaced: Sequence[Tensor]) -> Tensor:
+            return torch.cat([x @ one.t() for one in replaced], 1)
+
+    means = x.abs().mean(0) if mean_abs is None else mean_abs.to(x)
+    exact = [weight.to(torch.float32) for weight in weights]
+    wanted = inspect(exact)
+    if not bool(torch.isfinite(means).all() and torch.isfinite(wanted).all()):
+        raise CannotQuantize(
+            "The activations for these tensors hold what is no finite number.",
+            "Calibrate in float32 or bfloat16.",
+        )
+
+    def error(values: Tensor) -> float:
+        made = inspect([rounded(one * values, grid).div_(values) for one in exact])
+        return float((made - wanted).to(torch.float32).square().mean())
+
+    ones = torch.ones_like(means)
+    plain = error(ones)
+    best = Scales(ones, 0.0, plain, plain)
+    shares = _weight_shares(exact, grid)
+    for step in range(_RATIOS):
+        ratio = step / _RATIOS
+        for with_weights in (True, False):
+            if ratio == 0 and not with_weights:
+                continue
+            values = means.pow(ratio)
+            if with_weights:
+                values = values / (shares.pow(1 - ratio) + 1e-4)
+            values = _centred(values)
+            if tie is not None:
+                values = tie(values)
+            found = error(values)
+            if found < best.error:
+                best = Scales(values, ratio, found, plain)
+    return best
+
+
+def _centred(values: Tensor) -> Tensor:
+    """Scales around one; one where there is no such scale."""
+    values = values.clamp(min=1e-4)
+    values = values / (values.max() * values.min()).sqrt()
+    return torch.where(torch.isfinite(values) & (values > 0), values, 1.0)
+
+
+def _weight_shares(weights: Sequence[Tensor], grid: Grid) -> Tensor:
+    """[inputs] float32: the mean over all rows of |w|, as a share of the largest of its group."""
+    total = torch.zeros_like(weights[0][0])
+    for weight in weights:
+        for some in row_slices(weight, grid):
+            groups = in_groups(weight[some].abs(), grid)
+            shares = groups / (groups.amax(-1, keepdim=True) + 1e-6)
+            total += shares.flatten(1)[:, : len(total)].sum(0)
+    return total / sum(len(weight) for weight in weights)
+
+
+def search_clip(
+    weight: Tensor, x_sample: Tensor, grid: Grid, scales: Scales | None = None
+) -> Tensor:
+    """The magnitudes to which weights are clipped before rounding, by which the product with each
+    group of inputs changes least.
+
+    Args:
+        weight: [outputs, inputs], not scaled.
+        x_sample: [rows, inputs], not scaled.
+        scales: that both get.
+
+    Returns:
+        [outputs, groups] float32, for `round_awq`. It spans what shares a scale, of tensors and
+        blocks a row of it.
+
+    Raises:
+        CannotQuantize: as `round_plain`.
+    """
+    check(weight, grid)
+    x = x_sample.reshape(-1, weight.shape[1]).to(weight.device, torch.float32)
+    if scales is not None:
+        x = x / scales.values.to(x)
+    levels = fit(_scaled(weight, scales), grid) if grid.scope in ("tensor", "block") else None
+    groups = in_groups(x, grid).transpose(0, 1)
+    # Σ (Δ · x)² = Δ (Σ x xᵀ) Δᵀ, of each group: [groups, inputs of it, inputs of it].
+    moments = groups.transpose(1, 2) @ groups
+    clips = []
+    for some in row_slices(weight, grid):
+        rows = _scaled(weight[some], scales)
+        own = None if levels is None else levels.rows(some)
+        clips.append(_best_clip(rows, moments, grid, own))
+    return torch.cat(clips)
+
+
+def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | None) -> Tensor:
+    """[rows, groups]: of some rows [rows, inputs] float32, scaled. Levels are those of clipped
+    weights, but for `levels` that are shared with other rows.
+    """
+    largest = in_groups(weight.abs(), grid).amax(-1)
+    best, least = largest, torch.full_like(largest, torch.inf)
+    for step in range(_CLIP_STEPS):
+        clip = largest * (1 - step * _MOST_CLIPPED / _CLIP_STEPS)
+        clipped = _clipped(weight, clip, grid)
+        made = (levels or fit(clipped, grid)).values(clipped)
+        change = in_groups(made.sub_(weight), grid).transpose(0, 1)
+        error = (change @ moments).mul_(change).sum(-1).t()
+        best, least = torch.where(error < least, clip, best), torch.minimum(error, least)
+    return best
+
+
+def _scaled(weight: Tensor, scales: Scales | None) -> Tensor:
+    weight = weight.to(torch.float32)
+    return weight if scales is None else weight * scales.values.to(weight)
+
+
+def _clipped(weight: Tensor, clip: Tensor, grid: Grid) -> Tensor:
+    """[rows, inputs] float32 between -clip and clip, [rows, groups]."""
+    bound = clip[:, :, None]
+    return in_groups(weight, grid).clamp(-bound, bound).flatten(1)[:, : weight.shape[1]]
+
+
+def round_awq(
+    weight: Tensor, grid: Grid, scales: Scales | None = None, clip: Tensor | None = None
+) -> PackedWeight:
+    """`weight` scaled, clipped and rounded to nearest: for activations that are divided by the
+    scales.
+
+    Args:
+        weight: [outputs, inputs].
+        clip: of `search_clip`.
+    """
+    check(weight, grid)
+    ready = _scaled(weight, scales)
+    return round_plain(ready if clip is None else _clipped(ready, clip, grid), grid)
+
+
+# Folding.
+
+
+def fold_into_norm(norm: Tensor, scales: Tensor, *, offset: float = 0.0) -> Tensor:
+    """The weight of a norm before scaled matrices.
+
+    Args:
+        norm: [inputs] of a norm that multiplies by offset + norm (Gemma: 1).
+        scales: [inputs].
+    """
+    exact = norm.to(torch.float32)
+    return ((exact + offset) / scales.to(exact) - offset).to(norm.dtype)
+
+
+def fold_into_rows(
+    weight: Tensor, scales: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """A matrix before scaled ones, and its bias.
+
+    Args:
+        weight: [outputs, inputs]; the last of its rows are scaled, as many as there are scales
+            (those of values in a matrix of queries, keys and values).
+        scales: [outputs that are scaled]: what the next matrix's inputs are multiplied by; of
+            values `of_kv_heads` makes them.
+        bias: [outputs].
+    """
+    divisor = torch.ones(len(weight), dtype=torch.float32, device=weight.device)
+    divisor[len(weight) - len(scales) :] = scales.to(divisor)
+    made = (weight.to(torch.float32) / divisor[:, None]).to(weight.dtype)
+    if bias is None:
+        return made, None
+    return made, (bias.to(torch.float32) / divisor).to(bias.dtype)
+
+
+def tied_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """Scales of the inputs of attention's output matrix that values can be divided by: the
+    geometric mean over the heads that share values.
+
+    Args:
+        scales: [heads · width of a head].
+    """
+    own = scales.view(kv_heads, heads // kv_heads, -1)
+    return own.log().mean(1, keepdim=True).exp().expand_as(own).reshape(-1)
+
+
+def of_kv_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """[kv_heads · width of a head]: what the rows of the values' matrix are divided by.
+
+    Args:
+        scales: [heads · width of a head], tied.
+    """
+    return scales.view(kv_heads, heads // kv_heads, -1)[:, 0].reshape(-1)

@@ -1,0 +1,296 @@
+"""GPTQ: columns are rounded one after the other, and each makes up for the errors of those before
+it (arXiv 2210.17323).
+
+With second moments H = Σ x xᵀ of a matrix's inputs, the squared error of its outputs is
+tr((W - Q) H (W - Q)ᵀ). Of a factor H = R Rᵀ, R upper triangular, it is the sum over columns of
+((w'ⱼ - qⱼ) Rⱼⱼ)², where w'ⱼ = wⱼ + Σ_{i<j} (wᵢ - qᵢ) Rᵢⱼ / Rⱼⱼ: what is rounded. These are the
+numbers of the paper, which keeps up-to-date weights with the rows of R⁻¹ (as arXiv 2307.13304,
+theorem 6, shows), without inverting anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.rounding.grid import Grid, Levels, check, fit, levels_of, round_plain
+
+log = logging.getLogger(__name__)
+
+_RETRIES: Final = (1, 10, 100)
+"""Multiples of the damping that are tried."""
+_STRIP: Final = 512
+"""Inputs whose products with those after them are summed up at a time: half of all products."""
+_CHUNK: Final = 1 << 24
+"""Weights at a time: 64 MiB of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """How errors of columns change those after them."""
+
+    order: Tensor
+    """[inputs] int64: in which they are rounded."""
+    factor: Tensor
+    """[inputs, inputs] float32, inputs in that order: R with its columns over their diagonal."""
+
+
+class Hessian:
+    """Second moments of a matrix's inputs, summed up batch by batch in float32.
+
+    Args:
+        inputs: of the matrix.
+        device: where sums are kept and computed: inputs² float32.
+    """
+
+    def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
+        self._sums = torch.zeros((inputs, inputs), dtype=torch.float32, device=device)
+        """Σ x xᵀ, of late batches above the diagonal alone."""
+        self._is_whole = True
+        self.rows = 0
+        """Of all batches."""
+        self._feedback: tuple[bool, float, Feedback | None] | None = None
+
+    def add(self, x: Tensor) -> None:
+        """
+        Args:
+            x: [..., inputs] of any float dtype: what the matrix was multiplied by.
+
+        Raises:
+            ValueError: rows have another length.
+        """
+        if x.shape[-1] != len(self._sums):
+            raise ValueError(f"rows of {len(self._sums):,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, x.shape[-1]).to(self._sums.device, torch.float32)
+        for start in range(0, len(self._sums), _STRIP):
+            some = slice(start, start + _STRIP)
+            self._sums[some, start:].addmm_(rows[:, some].t(), rows[:, start:])
+        self.rows += len(rows)
+        self._is_whole, self._feedback = False, None
+
+    @property
+    def total(self) -> Tensor:
+        """[inputs, inputs] float32: Σ x xᵀ, not a copy."""
+        if not self._is_whole:
+            for start in range(0, len(self._sums), _STRIP):
+                end = start + _STRIP
+                self._sums[end:, start:end] = self._sums[start:end, end:].t()
+            self._is_whole = True
+        return self._sums
+
+    @property
+    def matrix(self) -> Tensor:
+        """[inputs, inputs] float32: 2 / rows · Σ x xᵀ, the second derivatives of the mean squared
+        error of an output; zeros if there were no rows.
+        """
+        return self.total * (2 / max(self.rows, 1))
+
+    @property
+    def mean_square(self) -> Tensor:
+        """[inputs] float32: the mean of x², which is what an importance matrix holds."""
+        return self._sums.diagonal() / max(self.rows, 1)
+
+    def loss(self, difference: Tensor) -> float:
+        """Σ ‖difference · x‖² over all rows x, of a difference of matrices [outputs, inputs]."""
+        moved = difference.to(self.total.device, torch.float32)
+        return float((moved @ self.total).mul_(moved).sum(dtype=torch.float64))
+
+    def feedback(self, *, act_order: bool, damp: float) -> Feedback | None:
+        """For `round_gptq`; the last one is kept for the next matrix of the same inputs. None: no
+        damping makes the matrix positive definite.
+        """
+        if self._feedback is None or self._feedback[:2] != (act_order, damp):
+            self._feedback = None  # Before there is another.
+            squares = self.total.diagonal()
+            order = torch.arange(len(squares), device=squares.device)
+            if act_order:
+                order = squares.argsort(descending=True, stable=True)
+            self._feedback = act_order, damp, _feedback(self.total, order, damp)
+        return self._feedback[2]
+
+
+def _feedback(total: Tensor, order: Tensor, damp: float) -> Feedback | None:
+    """Memory: twice that of `total`."""
+    if total.device.type == "mps":
+        total, order = total.cpu(), order.cpu()
+    # The lower factor from the last input to the first is the upper one from the first to the last.
+    backwards = order.flip(0)
+    added = 0.0
+    moments = total[backwards[:, None], backwards]
+    diagonal = moments.diagonal()
+    mean = float(diagonal[diagonal > 0].mean())
+    diagonal[diagonal == 0] = mean
+    for multiple in _RETRIES:
+        diagonal += (damp * multiple - added) * mean
+        added = damp * multiple
+        factor, fault = torch.linalg.cholesky_ex(moments)
+        if not int(fault) and bool(torch.isfinite(factor.diagonal()).all()):
+            del moments, diagonal
+            upper: Tensor = factor.flip((0, 1))
+            return Feedback(order, upper.div_(upper.diagonal().clone()))
+    return None
+
+
+def round_gptq(
+    weight: Tensor,
+    hessian: Hessian,
+    grid: Grid,
+    *,
+    act_order: bool = True,
+    damp: float = 0.01,
+    block: int = 128,
+    narrowed: bool = False,
+    report: Callable[[str], None] = log.warning,
+) -> PackedWeight:
+    """Rounding that keeps the outputs for the inputs that `hessian` has seen.
+
+    Inputs that were always zero are rounded to nearest.
+
+    Args:
+        weight: [outputs, inputs] of any float dtype, on any device.
+        act_order: columns of the largest mean square first, with scales of the original weights,
+            so that groups stay as they are. Otherwise in their order, and scales of a group are
+            those of its weights as they are when it is reached.
+        damp: of the mean of the diagonal, added to it; 10 and 100 times as much if it takes that.
+        block: columns that are updated together: a matter of speed alone. Without `act_order` a
+            group is one.
+        narrowed: scales are those of `round_plain` with the mean squares of the inputs as their
+            importance, of the original weights. At 4 bits and fewer errors become smaller.
+        report: gets a sentence if the matrix had to be rounded to nearest.
+
+    Raises:
+        CannotQuantize: as `round_plain`, or the Hessian is of other inputs, or not finite.
+    """
+    check(weight, grid)
+    total = hessian.total
+    if len(total) != weight.shape[1]:
+        raise CannotQuantize(
+            f"Activations of {len(total):,} inputs were seen for rows of {weight.shape[1]:,}."
+        )
+    squares = total.diagonal()
+    if not bool(torch.isfinite(squares).all()):
+        raise CannotQuantize(
+            "The activations for this tensor hold what is no finite number.",
+            "Calibrate in float32 or bfloat16.",
+        )
+    if not bool((squares > 0).any()):
+        report("Rounded to nearest: calibration has not reached this tensor.")
+        return round_plain(weight, grid)
+    found = hessian.feedback(act_order=act_order, damp=damp)
+    if found is None:
+        report("Rounded to nearest: the activations for this tensor have no Cholesky factor.")
+        return round_plain(weight, grid)
+    feedback, order = found.factor.to(weight.device), found.order.to(weight.device)
+    # Scales of groups that come in order may follow the weights; those rounded together cannot.
+    is_fixed = act_order or narrowed or grid.double or grid.scope != "group"
+    importance = hessian.mean_square if narrowed else None
+    levels = fit(weight, grid, importance) if is_fixed else None
+    outputs, inputs = weight.shape
+    step = max(1, _CHUNK // inputs)
+    parts = []
+    for start in range(0, outputs, step):
+        some = slice(start, start + step)
+        turned = weight[some].t().to(torch.float32, memory_format=torch.contiguous_format)
+        columns = turned.index_select(0, order)
+        if levels is None:
+            parts.append(_following(columns, feedback, grid))
+        else:
+            codes = torch.empty(columns.shape, dtype=torch.uint8, device=weight.device)
+            _rounded(columns, feedback, levels.rows(some), order.tolist(), block, codes)
+            parts.append(levels.rows(some).packed(codes.t()))
+    return _joined(parts)
+
+
+def _joined(parts: list[PackedWeight]) -> PackedWeight:
+    """Rows below each other."""
+    if len(parts) == 1:
+        return parts[0]
+    scales = [part.scales for part in parts if part.scales is not None]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
+    return PackedWeight(
+        torch.cat([part.weight for part in parts]),
+        parts[0].packing,
+        torch.cat(scales),
+        torch.cat(zeros) if zeros else None,
+    )
+
+
+def _rounded(
+    columns: Tensor, feedback: Tensor, levels: Levels, order: list[int], block: int, codes: Tensor
+) -> None:
+    """Round with given levels.
+
+    Args:
+        columns: [inputs, rows] float32, in `order`; they become errors.
+        levels: of the rows, their inputs as they are stored.
+        codes: [inputs, rows] uint8, which is filled, inputs as they are stored.
+    """
+    scales = levels.scales.t().to(torch.float32).contiguous()
+    zeros = None if levels.zeros is None else levels.zeros.t().to(torch.float32).contiguous()
+    group = levels.grid.group or len(columns)
+    for start, targets in _blocks(columns, feedback, block):
+        for place, target in _in_turn(start, targets, columns, feedback):
+            number = order[place] // group if len(scales) > 1 else 0
+            scale, zero = scales[number], None if zeros is None else zeros[number]
+            codes[order[place]], values = levels.grid.nearest(target / scale, zero)
+            columns[place] -= values.mul_(scale)
+
+
+def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
+    """Round groups in their order, each with the levels of its weights as they are by then.
+
+    Args:
+        columns: [inputs, rows] float32; they become errors.
+    """
+    codes = torch.empty(columns.shape, dtype=torch.uint8, device=columns.device)
+    found = []
+    for start, targets in _blocks(columns, feedback, grid.group or len(columns)):
+        end = start + len(targets)
+        # What the weights would be if those of the group were not rounded either.
+        own = columns[start:end]
+        moved = torch.linalg.solve_triangular(
+            feedback[start:end, start:end].t(), targets - own, upper=False, unitriangular=True
+        ).add_(own)
+        low, high = moved.amin(0).clamp_(max=0), moved.amax(0).clamp_(min=0)
+        levels = levels_of(low[:, None], high[:, None], grid)
+        found.append(levels)
+        _, zero = levels.spread(1)
+        scale = levels.scales[:, 0].to(torch.float32)
+        for place, target in _in_turn(start, targets, columns, feedback):
+            codes[place], values = grid.nearest(
+                target / scale, None if zero is None else zero[:, 0]
+            )
+            columns[place] -= values.mul_(scale)
+    zeros = [one.zeros for one in found if one.zeros is not None]
+    scales = torch.cat([one.scales for one in found], 1)
+    return Levels(grid, scales, torch.cat(zeros, 1) if zeros else None).packed(codes.t())
+
+
+def _blocks(columns: Tensor, feedback: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
+    """The first column of each block, and [columns of it, rows] with the errors of all blocks
+    before it made up for.
+    """
+    for start in range(0, len(columns), block):
+        end = min(start + block, len(columns))
+        yield (
+            start,
+            torch.addmm(columns[start:end], feedback[:start, start:end].t(), columns[:start]),
+        )
+
+
+def _in_turn(
+    start: int, targets: Tensor, columns: Tensor, feedback: Tensor
+) -> Iterator[tuple[int, Tensor]]:
+    """The place of each column of a block, and [rows] what is to be rounded, with the errors of all
+    before it, which are in `columns` by then, made up for.
+    """
+    for place in range(start, start + len(targets)):
+        before = columns[start:place]
+        yield place, torch.addmv(targets[place - start], before.t(), feedback[start:place, place])

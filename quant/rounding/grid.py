@@ -1,0 +1,459 @@
+"""What weights are rounded to, and rounding to nearest.
+
+Codes and scales are those of `hearth.kernels.dequantize_codes`: a weight is stored as a code, and
+stands for (code - zero) × scale (whole numbers) or for a number of a fixed set × scale (FP8, NF4).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.errors import BadGrid
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.verify import finite_rows
+
+Kind = Literal["int", "fp8", "nf4"]
+Scope = Literal["tensor", "row", "group", "block"]
+
+_BITS: Final[dict[Kind, tuple[int, ...]]] = {"int": (3, 4, 8), "fp8": (8,), "nf4": (4,)}
+_SCOPES: Final[dict[Kind, tuple[Scope, ...]]] = {
+    "int": ("tensor", "row", "group"),
+    "fp8": ("tensor", "row", "group", "block"),
+    "nf4": ("row", "group"),
+}
+_SHORTEST_GROUP: Final = 8
+_NF4_GROUPS: Final = tuple(1 << power for power in range(5, 13))
+"""Those of bitsandbytes."""
+_NESTED_BLOCK: Final = 256
+"""Scales of NF4 that share a scale, where they are quantized too."""
+_CHUNK: Final = 1 << 20
+"""Weights at a time: 4 MiB of float32."""
+_SHRINKS: Final = tuple(1 - 0.02 * step for step in range(16))
+"""Shares of the range of a group that are tried where errors are weighted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """What the weights of a matrix are rounded to.
+
+    Raises:
+        BadGrid: there is no such grid; the message names the field.
+    """
+
+    kind: Kind = "int"
+    bits: int = 4
+    """3, 4 or 8 of int (3 are stored in 4), 8 of fp8, 4 of nf4."""
+    group: int | None = 128
+    """Inputs that share a scale, of scopes "group" and "block" (there also as many outputs); None
+    of the others."""
+    scope: Scope = "group"
+    """What shares a scale: the tensor, a row, a group of a row, or a square block."""
+    symmetric: bool = True
+    """Of int: no zero points; the others have none."""
+    narrow: bool | None = None
+    """Of symmetric int: codes from -7 and amax / 7, rather than from -8 and amax / 7.5 (as
+    compressed-tensors); the same of 3 and 8 bits. None: of 8 bits alone."""
+    e5m2: bool = False
+    """Of fp8: two bits of fraction rather than three."""
+    double: bool = False
+    """Of nf4: scales are rounded to 8 bits themselves, as bitsandbytes does it. `PackedWeight`
+    holds what these stand for."""
+    scales: torch.dtype | None = None
+    """What scales are rounded to, before codes are chosen. None: float16 of 3 and 4 bits of int,
+    else float32."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            known = ", ".join(get_args(Kind))
+            raise BadGrid(f"kind {self.kind!r} is none of {known}.", field="kind")
+        self._require("bits", self.bits in _BITS[self.kind])
+        self._require("scope", self.scope in _SCOPES[self.kind])
+        self._require("group", self._has_good_group())
+        self._require("symmetric", self.symmetric or self.kind == "int")
+        self._require("narrow", self.narrow is None or (self.kind == "int" and self.symmetric))
+        self._require("e5m2", not self.e5m2 or self.kind == "fp8")
+        self._require("double", not self.double or self.kind == "nf4")
+        floats = (torch.float32,) if self.double else (torch.float32, torch.float16, torch.bfloat16)
+        self._require("scales", self.scales is None or self.scales in floats)
+
+    def _require(self, field: str, is_good: bool) -> None:
+        if not is_good:
+            raise BadGrid(
+                f"{field} = {getattr(self, field)} is not possible with kind {self.kind!r}, "
+                f"scope {self.scope!r}.",
+                field=field,
+            )
+
+    def _has_good_group(self) -> bool:
+        if self.scope in ("tensor", "row"):
+            return self.group is None
+        if type(self.group) is not int:
+            return False
+        match self.kind:
+            case "int":
+                return self.group >= _SHORTEST_GROUP and self.group % _SHORTEST_GROUP == 0
+            case "fp8":
+                return self.group == FP8_GROUP
+        return self.group in _NF4_GROUPS
+
+    @property
+    def packing(self) -> str:
+        """Of the `PackedWeight`."""
+        match self.kind:
+            case "int":
+                return "INT8" if self.bits == 8 else "INT4"
+            case "fp8":
+                return "FP8_E5M2" if self.e5m2 else "FP8"
+        return "NF4"
+
+    @property
+    def scale_dtype(self) -> torch.dtype:
+        """Of the scales of the `PackedWeight`."""
+        if self.scales is not None:
+            return self.scales
+        return torch.float16 if self.packing == "INT4" else torch.float32
+
+    @property
+    def largest(self) -> float:
+        """The magnitude of a symmetric grid that the largest weight is mapped to."""
+        match self.kind:
+            case "int":
+                return self.middle - (1 if self._is_narrow else 0.5)
+            case "fp8":
+                return float(torch.finfo(self._float8).max)
+        return 1.0
+
+    @property
+    def middle(self) -> int:
+        """Of int: the code of zero where there are no zero points."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def most(self) -> int:
+        """Of int: the last code."""
+        return (1 << self.bits) - 1
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self.bits == 8 if self.narrow is None else self.narrow
+
+    @property
+    def _float8(self) -> torch.dtype:
+        return torch.float8_e5m2 if self.e5m2 else torch.float8_e4m3fn
+
+    def check(self, outputs: int, inputs: int) -> None:
+        """Raises `CannotQuantize` for a matrix whose shape `PackedWeight` cannot hold."""
+        if min(outputs, inputs) < 1:
+            raise CannotQuantize(f"A matrix of {outputs:,} × {inputs:,} has no weights.")
+        if self.packing in ("INT4", "NF4") and inputs % 2:
+            raise CannotQuantize(
+                f"Rows of {inputs:,} weights cannot be stored as two codes a byte.",
+                "Choose 8 bits for this tensor.",
+            )
+        if self.kind != "fp8" and self.group is not None and inputs % self.group:
+            fitting = [one for one in (256, 128, 64, 32, 16, 8) if inputs % one == 0]
+            raise CannotQuantize(
+                f"Rows of {inputs:,} weights have no whole groups of {self.group}.",
+                f"Choose groups of {fitting[0]}, or one scale a row."
+                if fitting
+                else "Choose one scale a row.",
+            )
+
+    def nearest(self, ratio: Tensor, zeros: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The codes nearest to some numbers.
+
+        Args:
+            ratio: any shape, float32: weights over their scales. It is overwritten.
+            zeros: float32 that broadcasts to it: zero points, of an asymmetric grid.
+
+        Returns:
+            uint8 codes (of 3 bits up to 7), and float32 what they stand for, over the scale.
+        """
+        match self.kind:
+            case "int":
+                values = self.values(ratio, zeros)
+                return (values + (self.middle if zeros is None else zeros)).to(torch.uint8), values
+            case "fp8":
+                eighth = self._eighth(ratio)
+                values = eighth.to(torch.float32)
+                return eighth.view(torch.uint8).to(ratio.device), values.to(ratio.device)
+        book, places = _nearest_of_nf4(ratio)
+        return places.to(torch.uint8), book[places]
+
+    def values(self, ratio: Tensor, zeros: Tensor | None) -> Tensor:
+        """As `nearest`, without the codes."""
+        match self.kind:
+            case "int" if zeros is not None:
+                return ratio.round_().add_(zeros).clamp_(0, self.most).sub_(zeros)
+            case "int":
+                least = 1 if self._is_narrow else 0
+                return ratio.round_().clamp_(least - self.middle, self.middle - 1)
+            case "fp8":
+                return self._eighth(ratio).to(torch.float32).to(ratio.device)
+        book, places = _nearest_of_nf4(ratio)
+        return book[places]
+
+    def _eighth(self, ratio: Tensor) -> Tensor:
+        """Of eight bits; Apple's devices have no such numbers, so of them on the processor."""
+        limit = torch.finfo(self._float8).max
+        clamped = ratio.clamp_(-limit, limit)
+        return (clamped.cpu() if ratio.device.type == "mps" else clamped).to(self._float8)
+
+
+def _nearest_of_nf4(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of NF4, and the place among them of the one nearest to each."""
+    book = torch.tensor(NF4, dtype=torch.float32, device=ratio.device)
+    return book, torch.bucketize(ratio, (book[1:] + book[:-1]) / 2, out_int32=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A grid with the scales and zero points of a matrix, or of some rows of it."""
+
+    grid: Grid
+    scales: Tensor
+    """[rows, groups] of the grid's dtype, all positive and finite."""
+    zeros: Tensor | None
+    """[rows, groups] uint8, of an asymmetric grid."""
+
+    def rows(self, some: slice) -> Levels:
+        zeros = None if self.zeros is None else self.zeros[some]
+        return Levels(self.grid, self.scales[some], zeros)
+
+    def spread(self, inputs: int) -> tuple[Tensor, Tensor | None]:
+        """[rows, groups or inputs] float32 scales and zero points, of each group that spans whole
+        rows, else of each input.
+        """
+        scales = self.scales.to(torch.float32)
+        zeros = None if self.zeros is None else self.zeros.to(torch.float32)
+        groups = scales.shape[1]
+        if groups == 1:
+            return scales, zeros
+        group = self.grid.group or inputs
+        wide = scales.repeat_interleave(group, 1)[:, :inputs]
+        return wide, None if zeros is None else zeros.repeat_interleave(group, 1)
+
+    def nearest(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """[rows, inputs] float32 -> uint8 codes, and float32 weights that they stand for."""
+        scales, zeros = self.spread(weight.shape[1])
+        codes, values = self.grid.nearest(weight / scales, zeros)
+        return codes, values.mul_(scales)
+
+    def values(self, weight: Tensor) -> Tensor:
+        """As `nearest`, without the codes."""
+        scales, zeros = self.spread(weight.shape[1])
+        return self.grid.values(weight / scales, zeros).mul_(scales)
+
+    def packed(self, codes: Tensor) -> PackedWeight:
+        """
+        Args:
+            codes: [rows, inputs] uint8, as `nearest` gives them.
+        """
+        grid = self.grid
+        if grid.kind == "int" and grid.bits == 3 and self.zeros is None:
+            codes = codes + 4  # The middle code of 4 bits.
+        if grid.packing in ("INT4", "NF4"):
+            codes = codes[:, 0::2] | codes[:, 1::2] << 4
+        return PackedWeight(codes, grid.packing, self.scales, self.zeros)
+
+
+def round_plain(weight: Tensor, grid: Grid, *, importance: Tensor | None = None) -> PackedWeight:
+    """Each weight rounded to the nearest level; levels span the range of what shares a scale.
+
+    Args:
+        weight: [outputs, inputs] of any float dtype, on any device.
+        importance: [inputs], not negative: how much the squared error of each input matters, such
+            as `Hessian.mean_square`. With it, ranges are narrowed where that makes the sum of
+            weighted errors smaller.
+
+    Raises:
+        CannotQuantize: of that shape, or not finite, or too large for the grid's scales.
+    """
+    levels = fit(weight, grid, importance)
+    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
+    for some in row_slices(weight, grid):
+        codes[some] = levels.rows(some).nearest(weight[some].to(torch.float32))[0]
+    return levels.packed(codes)
+
+
+def rounded(weight: Tensor, grid: Grid) -> Tensor:
+    """[outputs, inputs] float32: what the result of `round_plain` stands for."""
+    levels = fit(weight, grid)
+    out = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
+    for some in row_slices(weight, grid):
+        out[some] = levels.rows(some).values(weight[some].to(torch.float32))
+    return out
+
+
+def row_slices(weight: Tensor, grid: Grid) -> Iterator[slice]:
+    """Rows to work on at a time, so that little memory is used; blocks stay whole."""
+    outputs, inputs = weight.shape
+    step = max(1, _CHUNK // inputs)
+    if grid.scope == "block":
+        step = -(-step // FP8_GROUP) * FP8_GROUP
+    for start in range(0, outputs, step):
+        yield slice(start, min(start + step, outputs))
+
+
+def fit(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Levels:
+    """Scales and zero points for a matrix. Arguments and errors are those of `round_plain`."""
+    check(weight, grid)
+    if importance is not None:
+        importance = _checked_importance(importance, weight)
+    ranges = [_range(weight[some].to(torch.float32), grid) for some in row_slices(weight, grid)]
+    low, high = (torch.cat(ends) for ends in zip(*ranges, strict=True))
+    if grid.scope == "tensor":
+        low, high = low.amin().expand_as(low), high.amax().expand_as(high)
+    if importance is not None:
+        share = _best_share(weight, low, high, grid, importance)
+        low, high = low * share, high * share
+    levels = levels_of(low, high, grid)
+    return replace(levels, scales=nested(levels.scales)) if grid.double else levels
+
+
+def check(weight: Tensor, grid: Grid) -> None:
+    """Raises `CannotQuantize` for a matrix of a shape that `grid` does not take, or that holds what
+    is no finite number.
+    """
+    if weight.ndim != 2 or not weight.is_floating_point():
+        raise CannotQuantize(
+            f"A matrix of a float type can be rounded, not {weight.ndim} axes of {weight.dtype}."
+        )
+    grid.check(*weight.shape)
+    for some in row_slices(weight, grid):
+        finite = finite_rows(weight[some])
+        if not finite.all():
+            row = some.start + int(finite.to(torch.int32).argmin())
+            raise CannotQuantize(
+                f"Row {row:,} holds what is no finite number.",
+                "The source is damaged, or was converted badly: convert or download it again.",
+            )
+
+
+def blocks_of(rows: int) -> Iterator[slice]:
+    """The rows of each square block."""
+    for start in range(0, rows, FP8_GROUP):
+        yield slice(start, min(start + FP8_GROUP, rows))
+
+
+def in_groups(weight: Tensor, grid: Grid) -> Tensor:
+    """[rows, groups, inputs of a group]: a view, or a copy with zeros after the last group."""
+    if grid.group is None:
+        return weight[:, None]
+    if missing := -weight.shape[1] % grid.group:
+        weight = functional.pad(weight, (0, missing))
+    return torch.unflatten(weight, 1, (-1, grid.group))
+
+
+def levels_of(low: Tensor, high: Tensor, grid: Grid) -> Levels:
+    """Scales and zero points for groups that reach from `low` to `high`, [rows, groups] float32
+    with zero between them. Scales of nf4 are not rounded to 8 bits here.
+
+    Raises:
+        CannotQuantize: a scale is too large for its dtype.
+    """
+    span = torch.maximum(-low, high) if grid.symmetric else high - low
+    scales = (span / (grid.largest if grid.symmetric else grid.most)).to(grid.scale_dtype)
+    if not bool(torch.isfinite(scales).all()):
+        raise CannotQuantize(
+            f"Weights up to {float(torch.maximum(-low, high).max()):.3g} have scales that "
+            f"{str(grid.scale_dtype).removeprefix('torch.')} cannot hold.",
+            "Choose scales of float32.",
+        )
+    # Of zeros, and of what is too small for the dtype, which becomes zero.
+    scales = torch.where(scales == 0, 1.0, scales)
+    if grid.symmetric:
+        return Levels(grid, scales, None)
+    zeros = (-low / scales.to(torch.float32)).round_().clamp_(0, grid.most)
+    return Levels(grid, scales, zeros.to(torch.uint8))
+
+
+def nested(scales: Tensor) -> Tensor:
+    """Scales of NF4 as bitsandbytes' double quantization rounds them: their differences from the
+    mean, in blocks of 256 along the rows, to 8 bits.
+
+    Args:
+        scales: [rows, groups] float32.
+    """
+    offset = (scales / scales.numel()).sum()  # A sum of large ones would overflow.
+    differences = (scales - offset).flatten()
+    blocks = functional.pad(differences, (0, -len(differences) % _NESTED_BLOCK))
+    blocks = blocks.view(-1, _NESTED_BLOCK)
+    largest = blocks.abs().amax(1, keepdim=True)
+    book = torch.tensor(dynamic_map(), dtype=torch.float32, device=scales.device)
+    ratios = blocks / torch.where(largest == 0, 1.0, largest)
+    places = torch.bucketize(ratios, (book[1:] + book[:-1]) / 2, out_int32=True)
+    found = (book[places] * largest).flatten()[: len(differences)] + offset
+    # The least scales of a block with a large one may come out as nothing.
+    return torch.where(found > 0, found, scales.flatten()).view_as(scales)
+
+
+@functools.cache
+def dynamic_map() -> tuple[float, ...]:
+    """The 256 numbers of bitsandbytes' signed dynamic map (`functional.create_dynamic_map`, arXiv
+    2110.02861): seven powers of ten, each of twice as many fractions as the one before it.
+    """
+    numbers = [0.0, 1.0]
+    for power in range(7):
+        step = 0.9 / 2**power
+        for place in range(2**power):
+            size = 10.0 ** (power - 6) * (0.1 + step * (place + 0.5))
+            numbers += [size, -size]
+    return tuple(sorted(numbers))
+
+
+def _checked_importance(importance: Tensor, weight: Tensor) -> Tensor:
+    wanted = importance.to(weight.device, torch.float32)
+    if wanted.shape != weight.shape[1:]:
+        raise CannotQuantize(
+            f"The importance of {importance.numel():,} inputs is given for rows of "
+            f"{weight.shape[1]:,}."
+        )
+    if not bool((torch.isfinite(wanted) & (wanted >= 0)).all()):
+        raise CannotQuantize("An importance is negative or no finite number.")
+    return wanted
+
+
+def _range(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """[rows, groups] each: the least and the largest of what shares a scale (of tensors: of the
+    row), or zero.
+    """
+    groups = in_groups(weight, grid)
+    low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
+    if grid.scope == "block":
+        for some in blocks_of(len(low)):
+            low[some] = low[some].amin(0)
+            high[some] = high[some].amax(0)
+    return low, high
+
+
+def _best_share(
+    weight: Tensor, low: Tensor, high: Tensor, grid: Grid, importance: Tensor
+) -> Tensor:
+    """[rows, groups], or [1, 1] of tensors: one of `_SHRINKS` each, by which ranges give the least
+    sum of weighted squared errors.
+    """
+    errors = torch.empty((len(_SHRINKS), *low.shape), dtype=torch.float32, device=low.device)
+    for some in row_slices(weight, grid):
+        rows = weight[some].to(torch.float32)
+        for place, share in enumerate(_SHRINKS):
+            values = levels_of(low[some] * share, high[some] * share, grid).values(rows)
+            weighted = values.sub_(rows).square_().mul_(importance)
+            errors[place, some] = in_groups(weighted, grid).sum(-1)
+    match grid.scope:
+        case "tensor":
+            errors = errors.sum((1, 2), keepdim=True)
+        case "block":
+            for some in blocks_of(errors.shape[1]):
+                errors[:, some] = errors[:, some].sum(1, keepdim=True)
+    shares = torch.tensor(_SHRINKS, dtype=torch.float32, device=low.device)
+    return shares[errors.argmin(0)]
