@@ -31,6 +31,10 @@ from hearth.quant.gguf.writer import Layout, lay_out, pair_bytes
 
 _QUANTIZATION_VERSION = 2
 """`GGML_QNT_VERSION`: how blocks are laid out."""
+CHUNK_WEIGHTS = 1 << 18
+"""Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
+CHUNKS_AHEAD = 2
+"""Chunks a thread that are read or packed, but not written yet."""
 _LEFT_OUT = ("split.no", "split.count", "split.tensors.count")
 """The result is one file."""
 
