@@ -40,7 +40,7 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where no number is given; or what the model was trained for, if that is less."""
-_BASE_BYTES: Final = 224 << 20
+NATIVE_BASE_BYTES: Final = 224 << 20
 """What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
 need. VmHWM of one that has imported it all (CPython 3.11, torch 2.11 for processors, Linux x86-64,
 2026-11-21)."""
@@ -389,7 +389,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         compute=workspace.bytes(tokens),
         outputs=0,
         vocabulary=0,
-        base=_BASE_BYTES,
+        base=NATIVE_BASE_BYTES,
         growing=0,
         turning=0,
         mapped=dtype == folder.dtype and folder.checkpoint is None,
