@@ -53,6 +53,16 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
+def binary_size(size_bytes: float) -> str:
+    """A size in binary units, such as "3.125 GiB", with up to three decimals."""
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1024
+    whole, _, rest = f"{size_bytes:.3f}".partition(".")
+    return f"{int(whole):,}.{rest.rstrip('0').ljust(1, '0')} GiB"
+
+
 def duration(seconds: float) -> str:
     """A time span to its first two units, such as "4 min 30 s"."""
     whole = round(seconds)

@@ -1,7 +1,7 @@
 """What the memory calculator predicts for a worker, beside what the worker takes.
 
     python benchmarks/memory_fit.py [--models FOLDER] [--sdist FILE] [--full | --change]
-        [--only NAME ...] [--kv TYPE ...]
+        [--only NAME ...] [--kv TYPE ...] [--contexts N ...] [--backend native]
 
 Three shapes with random weights, contexts of 2,048, 8,192 and 16,384 tokens, keys and values in f16
 and q8_0: each is loaded by a host of its own, as a front end does it, gets one prompt of random
@@ -16,6 +16,9 @@ context, in f16: that takes half an hour, and its peak is the moment at which th
 With --change attention is left to the worker, in f16, and it decodes until it has changed to the
 other kind, which takes copies of what the pool holds; not where that is never of use.
 
+With --backend native the worker is one of the native runner, and predicted is what `hearth fit`
+adds up for it (`hearth.backends.native.footprint`, and its base), in the column of the weights.
+
 Exit code 1 where a prediction is off by more than 5 %.
 """
 
@@ -28,9 +31,9 @@ import platform
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -41,9 +44,15 @@ import psutil  # noqa: E402
 
 import vocabularies  # noqa: E402
 from hearth.app.host_link import HostLink  # noqa: E402
+from hearth.app.library.fit import NATIVE_BASE_BYTES  # noqa: E402
 from hearth.app.machine import this_machine  # noqa: E402
 from hearth.backends.contract.events import Finished  # noqa: E402
-from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec  # noqa: E402
+from hearth.backends.contract.models import (  # noqa: E402
+    BackendName,
+    KvType,
+    ModelSettings,
+    ModelSpec,
+)
 from hearth.backends.contract.requests import Request  # noqa: E402
 from hearth.backends.contract.sampling import SamplingParams  # noqa: E402
 from hearth.backends.host.client import HostPlace  # noqa: E402
@@ -51,6 +60,7 @@ from hearth.backends.llamacpp.attention import heads_of, measured  # noqa: E402
 from hearth.backends.llamacpp.footprint import memory_of, plan_for  # noqa: E402
 from hearth.backends.machine.memory import available_bytes  # noqa: E402
 from hearth.backends.machine.threads import usable_cores  # noqa: E402
+from hearth.backends.native.footprint import needed_bytes as native_bytes  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
 from model_shapes import SHAPES, Shape  # noqa: E402
@@ -95,6 +105,7 @@ class Case:
     filled: int
     changes: bool = False
     """Attention may change, and enough is decoded for it to."""
+    backend: BackendName = "llamacpp"
 
     @property
     def new_tokens(self) -> int:
@@ -115,13 +126,15 @@ class Case:
         )
 
 
-def cases(*, full: bool, changes: bool) -> Iterator[Case]:
+def cases(
+    *, full: bool, changes: bool, backend: BackendName, contexts: Sequence[int]
+) -> Iterator[Case]:
     """Every row of the table."""
     for model in MODELS:
-        for context in CONTEXTS[1:] if changes else CONTEXTS:
+        for context in contexts[1:] if changes else contexts:
             for kv_type in KV_TYPES[:1] if full or changes else KV_TYPES:
                 filled = context if full else min(context, FILLED)
-                yield Case(model, context, kv_type, filled, changes)
+                yield Case(model, context, kv_type, filled, changes, backend)
 
 
 def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
@@ -134,6 +147,9 @@ def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
 
 def predicted(path: Path, case: Case) -> MemoryUse:
     """By the header, and what is free now."""
+    if case.backend == "native":
+        needed = native_bytes(path, case.settings)
+        return MemoryUse(needed, 0, 0, 0, 0, 0, 0, NATIVE_BASE_BYTES, 0, 0)
     header = preflight.check(path)
     free_bytes = available_bytes()
     plan = plan_for(header, case.settings, free_bytes)
@@ -148,7 +164,7 @@ def predicted(path: Path, case: Case) -> MemoryUse:
 
 def measured_bytes(path: Path, case: Case, cache: Path) -> int:
     """VmHWM of a worker after one prompt and its answer."""
-    spec = ModelSpec(str(path), case.model, settings=case.settings)
+    spec = ModelSpec(str(path), case.model, case.backend, settings=case.settings)
     with tempfile.TemporaryDirectory(prefix="hearth-fit-") as folder:
         run, log = Path(folder, "run"), Path(folder, "log")
         for private in (run, log):
@@ -205,6 +221,8 @@ def main() -> int:
     kind.add_argument("--change", action="store_true", help="let attention change")
     parser.add_argument("--kv", nargs="+", choices=KV_TYPES, default=list(KV_TYPES))
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--contexts", nargs="+", type=int, default=list(CONTEXTS))
+    parser.add_argument("--backend", choices=("llamacpp", "native"), default="llamacpp")
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, MiB\n")
     parts = (
@@ -228,12 +246,15 @@ def main() -> int:
         # The self-test and what attention costs are found once, not in a worker that is measured.
         cache = temporary / "cache"
         known: set[tuple[str, KvType]] = set()
-        for case in cases(full=args.full, changes=args.change):
+        every = cases(
+            full=args.full, changes=args.change, backend=args.backend, contexts=args.contexts
+        )
+        for case in every:
             if case.model not in args.only or case.kv_type not in args.kv:
                 continue
             path = written(folder, case.model, args.sdist)
             if (case.model, case.kv_type) not in known:
-                first = Case(case.model, CONTEXTS[-1], case.kv_type, 512, case.changes)
+                first = replace(case, context=CONTEXTS[-1], filled=512)
                 measured_bytes(path, first, cache)
                 known.add((case.model, case.kv_type))
             if case.changes and is_never_changed(path, case, cache):

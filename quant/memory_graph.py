@@ -34,16 +34,28 @@ class Graph:
     flash: bool
     """With flash attention."""
 
+    @property
+    def rows(self) -> int:
+        """Tokens as llama.cpp plans them: equally many of each sequence."""
+        return -(-min(self.tokens, self.cells) // self.sequences) * self.sequences
+
 
 def compute_bytes(shape: ModelShape, graph: Graph) -> int:
     """Size of the compute buffer that llama.cpp reports, in bytes.
 
-    It holds the attention mask throughout, and is as large as the largest of three moments: between
-    the matrices of the feed-forward part (three of its rows, four of the residual stream), in
-    attention (two of queries, keys and values, three of the stream), and at the logits. Without
-    flash attention there is also the product of every row with every cell, for each head.
+    It holds the attention mask throughout, and the activations.
     """
-    tokens = -(-min(graph.tokens, graph.cells) // graph.sequences) * graph.sequences
+    return mask_bytes(shape, graph, graph.rows) + activation_bytes(shape, graph)
+
+
+def activation_bytes(shape: ModelShape, graph: Graph) -> int:
+    """What operators leave for each other, in bytes: the largest of three moments.
+
+    They are: between the matrices of the feed-forward part (three of its rows, four of the residual
+    stream), in attention (two of queries, keys and values, three of the stream), and at the logits.
+    Without flash attention there is also the product of every row with every cell, for each head.
+    """
+    tokens = graph.rows
     row = _F32 * tokens
     width, queries = row * shape.width, row * shape.heads * shape.key_length
     keys = row * shape.kv_heads * shape.key_length
@@ -52,7 +64,7 @@ def compute_bytes(shape: ModelShape, graph: Graph) -> int:
         attention += row * shape.heads * graph.cells
     between = 3 * row * shape.feed_forward + 4 * width
     logits = _F32 * shape.vocabulary * min(graph.outputs, tokens) + width
-    return mask_bytes(shape, graph, tokens) + max(attention, between, logits)
+    return max(attention, between, logits)
 
 
 def mask_bytes(shape: ModelShape, graph: Graph, tokens: int) -> int:

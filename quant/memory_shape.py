@@ -5,9 +5,10 @@ Plain numbers; nothing here reads a weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.types import TensorType
 from hearth.quant.gguf.values import NumberArray, StringArray
@@ -45,6 +46,8 @@ class ModelShape:
     """`tokenizer.ggml.model`."""
     windows: bool = False
     """Some layers look back over a sliding window: a graph has a mask for each kind."""
+    layers_without_kv: int = 0
+    """Layers that keep no keys and values, such as recurrent ones."""
 
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
         """Keys and values of one token in all layers, in bytes.
@@ -95,6 +98,24 @@ def shape_of(header: GgufFile) -> ModelShape:
         merges=_count(header.value(_MERGES)),
         tokenizer=str(header.value("tokenizer.ggml.model", "gpt2")),
         windows=_most(header.value(f"{arch}.attention.sliding_window")) > 0,
+        layers_without_kv=0 if header.is_encoder else sum(count == 0 for count in kv_heads),
+    )
+
+
+def shape_of_config(config: ModelConfig) -> ModelShape:
+    """The shape of a decoder whose `config.json` was read."""
+    experts = config.experts
+    return ModelShape(
+        layers=len(config.layers),
+        width=config.width,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        kv_heads_in_all=len(config.layers) * config.kv_heads,
+        key_length=config.head_dim,
+        value_length=config.head_dim,
+        feed_forward=config.feed_forward if experts is None else experts.active * experts.width,
+        vocabulary=config.vocab_size,
+        windows=any(layer.window for layer in config.layers),
     )
 
 
@@ -123,6 +144,51 @@ def guessed_shape(parameters: float) -> ModelShape:
         if parameters <= most:
             return shape
     return _LARGEST_GUESS
+
+
+def shape_given(
+    *,
+    parameters: float = 0,
+    layers: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    hidden: int | None = None,
+) -> ModelShape:
+    """The shape of a model of which only some dimensions are known. Without `heads` there are as
+    many as key-value heads, and the other way round; feed-forward and vocabulary are those that
+    models of that size usually have.
+
+    Raises:
+        ValueError: dimensions are missing, or contradict each other; its text names them.
+    """
+    if layers is heads is kv_heads is head_dim is hidden is None and parameters:
+        return guessed_shape(parameters)
+    heads = heads or kv_heads
+    if heads and hidden and not head_dim:
+        head_dim = hidden // heads
+    lacking = {"layers": layers, "heads or kv_heads": heads, "head_dim or hidden": head_dim}
+    if missing := [name for name, value in lacking.items() if not value]:
+        raise ValueError(f"{', '.join(missing)}: needed for the KV cache")
+    assert layers is not None
+    assert heads is not None
+    assert head_dim is not None
+    kv_heads = kv_heads or heads
+    if heads % kv_heads:
+        raise ValueError(f"heads: {heads} query heads do not share {kv_heads} key-value heads")
+    hidden = hidden or heads * head_dim
+    like = guessed_shape(parameters or 12 * layers * hidden**2)
+    return replace(
+        like,
+        layers=layers,
+        width=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        kv_heads_in_all=layers * kv_heads,
+        key_length=head_dim,
+        value_length=head_dim,
+        feed_forward=round(hidden * like.feed_forward / like.width),
+    )
 
 
 def _feed_forward(header: GgufFile, arch: str) -> int:

@@ -38,6 +38,8 @@ class Option:
     kind: Literal["file", "texts", "flag"]
     """A path, a list of texts, or a boolean that is false by itself."""
     help: str
+    words: tuple[str, ...] = ()
+    """Of a path: what may be given in its place."""
 
 
 @dataclass(frozen=True, slots=True)

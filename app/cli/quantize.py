@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from hearth.quant.methods import Method, Plan
 
 
+class _Matrix(click.Path):
+    """A file, or one of the words `auto` and `off`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in ("auto", "off") else super().convert(value, param, ctx)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """What is to be made; it can be."""
@@ -44,8 +51,21 @@ class _Wish:
 )
 @click.option(
     "--imatrix",
+    type=_Matrix(exists=True, dir_okay=False, resolve_path=True),
+    metavar="auto|FILE|off",
+    help="An importance matrix of the model (GGUF or .dat), with which fewer bits hurt less; auto: "
+    "made by running it. Default: auto for the types that need one, else off.",
+)
+@click.option(
+    "--calibration",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="An importance matrix of the model (GGUF or .dat): fewer bits hurt less.",
+    help="The text that an importance matrix is made from. Default: the bundled one.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "llamacpp", "native"]),
+    default="auto",
+    help="What runs the model for that. Default: llamacpp, and native for folders.",
 )
 @click.option(
     "--tensor",
@@ -72,6 +92,8 @@ def quantize(
     to: str | None,
     output: Path | None,
     imatrix: str | None,
+    calibration: str | None,
+    backend: str,
     tensor: tuple[str, ...],
     requantize: bool,
     threads: int | None,
@@ -92,7 +114,13 @@ def quantize(
 
     if (type is None) == (to is None):
         raise click.UsageError("Say once which TYPE to make, such as Q4_K_M.")
-    options = {"imatrix": imatrix, "tensor": list(tensor), "requantize": requantize}
+    options = {
+        "imatrix": imatrix,
+        "calibration": calibration,
+        "backend": backend,
+        "tensor": list(tensor),
+        "requantize": requantize,
+    }
     wish = _wish(state, source, type or to or "", options, output)
     if dry_run:
         _show_plan(state, wish, as_json=as_json)
@@ -106,6 +134,8 @@ def quantize(
             f"{wish.source.name} · {words.size(plan.source_bytes)} ({before_bits} bits a weight)"
             f" → {wish.type} · {words.size(plan.size_bytes)} ({after_bits})"
         )
+        if plan.facts()["imatrix"] == "auto":
+            state.output.note("An importance matrix is made first, unless the cache has it.")
     made = _make(state, wish, threads, replace=yes)
     facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
     rows = [
@@ -194,7 +224,8 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
             share = values["done"] / max(1, values["total"])
             left = values["eta_s"]
             after = "" if left is None else f"{words.duration(left)} left"
-            line.show(values["done"], values["total"], after=after)
+            phase = ", ".join(filter(None, (values["phase"], after)))
+            line.show(values["done"], values["total"], after=phase)
 
         try:
             return run_job(quantize_job.quantize, question, show, own_folder(state.paths.log))

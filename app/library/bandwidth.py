@@ -21,12 +21,12 @@ _QUIET_CORES: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What was measured, where and when."""
+    """What was measured, where and when; or what the user says, with no threads."""
 
     bytes_per_s: float
-    threads: int
-    cpu: str
-    date: str
+    threads: int = 0
+    cpu: str = ""
+    date: str = ""
     """ISO 8601."""
     is_busy: bool = False
     """Other programs kept processors busy meanwhile, so that at rest it is more. It is measured
@@ -36,6 +36,8 @@ class Bandwidth:
     def source(self) -> str:
         """Where the figure comes from, such as "26.9 GB/s read by 2 threads, measured here on
         2026-11-21"."""
+        if not self.threads:
+            return f"{self.bytes_per_s / 1e9:.1f} GB/s, as given"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         rate = f"{self.bytes_per_s / 1e9:.1f} GB/s read by {threads}"
         busy = " while other programs were busy: at rest it is more" if self.is_busy else ""

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from hearth.app.format import size
+from hearth.app.format import binary_size, size
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import Entry, Shape
 from hearth.app.library.hub import Repository
@@ -28,7 +29,8 @@ from hearth.backends.worker.footprint import free_bytes
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.hf_names import EMBEDDING, canonical
 from hearth.quant.memory import MemoryUse, estimated_use
-from hearth.quant.memory_shape import ModelShape, guessed_shape
+from hearth.quant.memory_sessions import Sizing
+from hearth.quant.memory_shape import ModelShape, guessed_shape, shape_of, shape_of_config
 from hearth.quant.memory_weights import read_bytes_per_token
 from hearth.quant.stored import StoredTensor
 
@@ -39,7 +41,7 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where no number is given; or what the model was trained for, if that is less."""
-_BASE_BYTES: Final = 224 << 20
+NATIVE_BASE_BYTES: Final = 224 << 20
 """What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
 need. VmHWM of one that has imported it all (CPython 3.11, torch 2.11 for processors, Linux x86-64,
 2026-11-21)."""
@@ -100,6 +102,8 @@ class Fit:
         room: what there is.
         download_bytes: that it would take of the disk; 0 if it is there.
         speed: None where bandwidth was not measured, and of encoders, which generate nothing.
+        sizing: weights, KV cache and the sessions that fit, by the formulas; one session of
+            `context` tokens.
     """
 
     state: State
@@ -111,6 +115,7 @@ class Fit:
     room: Room
     download_bytes: int = 0
     speed: Speed | None = None
+    sizing: Sizing | None = None
 
     @property
     def fits_on_disk(self) -> bool | None:
@@ -158,6 +163,7 @@ class Fit:
             "disk_free_bytes": self.room.disk_free_bytes,
             "fits_on_disk": self.fits_on_disk,
             "speed": None if self.speed is None else asdict(self.speed),
+            "sizing": None if self.sizing is None else self.sizing.to_json(),
         }
 
 
@@ -310,6 +316,9 @@ def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
         kv_type=plan.kv_type,
         kv_bytes=plan.context * plan.kv_bytes_per_token,
         read_bytes=0 if header.is_encoder else read_bytes_per_token(header),
+        shape=shape_of(header),
+        parameters=sum(tensor.elements for tensor in header.all_tensors),
+        precision=header.file_type_name,
     )
 
 
@@ -340,6 +349,8 @@ def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fi
         kv_bytes=plan.context * plan.kv_bytes_per_token,
         read_bytes=facts.read_bytes,
         download_bytes=facts.size_bytes,
+        shape=shape,
+        parameters=facts.parameters or 0,
     )
 
 
@@ -381,7 +392,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         compute=workspace.bytes(tokens),
         outputs=0,
         vocabulary=0,
-        base=_BASE_BYTES,
+        base=NATIVE_BASE_BYTES,
         growing=0,
         turning=0,
         mapped=dtype == folder.dtype and folder.checkpoint is None,
@@ -396,6 +407,9 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         read_bytes=_folder_read_bytes(
             folder, lambda tensor: weight_bytes((tensor,), dtype, packed=packed)
         ),
+        shape=shape_of_config(folder.config),
+        parameters=sum(prod(tensor.shape) for tensor in folder.tensors),
+        precision=dtype,
     )
 
 
@@ -408,6 +422,9 @@ def _fit(
     kv_type: str,
     kv_bytes: int,
     read_bytes: int,
+    shape: ModelShape,
+    parameters: int,
+    precision: str = "",
     download_bytes: int = 0,
 ) -> Fit:
     """The verdict.
@@ -418,6 +435,9 @@ def _fit(
         largest_context: tokens for which a plan could be made with what is free.
         kv_bytes: of keys and values that a token at the end of the context reads.
         read_bytes: of weights, for each token; 0: it generates none.
+        shape: of the model.
+        parameters: its weights; 0: not known.
+        precision: of the weights, if that is known.
         download_bytes: that it would take of the disk.
     """
     state, reason = _verdict(use, room, context, largest_context)
@@ -430,7 +450,36 @@ def _fit(
             source=room.bandwidth.source,
             is_limit=not room.bandwidth.is_busy,
         )
-    return Fit(state, reason, use, context, largest_context, kv_type, room, download_bytes, speed)
+    sizing = Sizing(
+        shape,
+        parameters=parameters,
+        weight_bytes=use.weights,
+        precision=precision,
+        tokens=context,
+        sessions=1,
+        kv_type=kv_type,
+        memory_bytes=room.free_bytes,
+        read_bytes=read_bytes,
+    )
+    return Fit(
+        state, reason, use, context, largest_context, kv_type, room, download_bytes, speed, sizing
+    )
+
+
+def sizing_words(sizing: Sizing) -> str:
+    """KV cache and sessions in a line, for lists and panels; "" of models without a KV cache."""
+    if not sizing.session_bytes:
+        return ""
+    kinds = ", ".join(
+        f"{one.kind} with {one.kv_heads} KV heads {binary_size(one.kv_bytes)}"
+        for one in sizing.variants()
+        if not one.is_own
+    )
+    words = f"KV cache of {sizing.tokens:,} tokens: {binary_size(sizing.session_bytes)}"
+    words += f" ({kinds})." if kinds else "."
+    if (sessions := sizing.sessions_that_fit) is not None:
+        words += f" Sessions that fit at once: {sessions:,}."
+    return " ".join((words, *sizing.outside()))
 
 
 def _verdict(use: MemoryUse, room: Room, context: int, largest: int) -> tuple[State, str]:

@@ -2,7 +2,8 @@
 
 The question: {"method": "gguf", "source": path, "type": "Q4_K_M", "target": path, "options": {...},
 "threads": n, "replace": bool}. Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s":
-seconds or null, "note": what became of an earlier run, or ""}. The answer: {"path", "manifest",
+seconds or null, "note": what became of an earlier run, or "", "phase": what is done before anything
+is packed, or ""}. The answer: {"path", "manifest",
 "size_bytes", "sha256", "facts", "wall_s"}. A job that is stopped or killed is resumed by asking the
 same question again.
 """
@@ -17,6 +18,9 @@ from typing import Any, Final
 
 from hearth.app.jobs.child import Reporter
 from hearth.app.library.errors import FileTrouble
+from hearth.app.library.importance import matrix_for
+from hearth.app.paths import find_paths
+from hearth.quant.gguf.quantize import QuantizePlan
 from hearth.quant.methods import methods
 
 _ETA_AFTER_S: Final = 1.0
@@ -70,13 +74,38 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nonlocal resumed_at
         if resumed_at is None:
             resumed_at = done
-        spent, made = time.monotonic() - started, done - resumed_at
+        spent, made = time.monotonic() - packing_since, done - resumed_at
         eta_s = spent * (total - done) / made if made and spent >= _ETA_AFTER_S else None
         note = " ".join(notes)
-        reporter.progress(done=done, total=total, tensor=tensor, eta_s=eta_s, note=note)
+        reporter.progress(done=done, total=total, tensor=tensor, eta_s=eta_s, note=note, phase="")
+
+    def show_pass(done: int, total: int) -> None:
+        spent = time.monotonic() - started
+        phase = f"importance matrix, window {done} of {total}"
+        reporter.progress(
+            done=0,
+            total=plan.source_bytes,
+            tensor=phase,
+            eta_s=spent * (total - done) / done if done else None,
+            note=" ".join(notes),
+            phase=phase,
+        )
 
     try:
-        plan = method.plan(Path(question["source"]), question["type"], question["options"])
+        source, options = Path(question["source"]), question["options"]
+        plan = method.plan(source, question["type"], options)
+        if isinstance(plan, QuantizePlan) and plan.makes_matrix:
+            matrix = matrix_for(
+                plan,
+                options,
+                find_paths(),
+                threads=question["threads"],
+                on_window=show_pass,
+                on_note=notes.append,
+                check=reporter.check,
+            )
+            plan = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
+        packing_since = time.monotonic()
         made = method.run(
             plan,
             Path(question["target"]),

@@ -1,5 +1,7 @@
 """Importance matrices: how much an error in each input column of each weight matrix matters.
 
+How they are made: `hearth.quant.gguf.imatrix_sums`.
+
 Read in the form of GGUF (`<tensor>.in_sum2` and `<tensor>.counts`) and in the older one (.dat).
 Source: `load_imatrix` and `load_legacy_imatrix` in llama.cpp's `tools/quantize/quantize.cpp`, whose
 meaning is kept: an importance is the mean of squared activations, and 1 for an expert that never
@@ -11,8 +13,9 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -62,6 +65,8 @@ class ImportanceMatrix:
     """What text it was made from, as its maker says; "" if that is not said."""
     chunks: int
     """How many pieces of that text; 0 if that is not said."""
+    is_planned: bool = False
+    """It is still to be made: there is no file, and `entries` are those that it will have."""
 
     def columns(self, name: str) -> Floats | None:
         """[values] float32, none negative, all finite; None where there is no entry of that name.
@@ -107,6 +112,37 @@ class ImportanceMatrix:
                 "Compute the importance matrix again.",
             )
         return values
+
+
+def planned(source: GgufFile, dataset: str) -> ImportanceMatrix:
+    """The matrix that running `source` over a text will give.
+
+    Args:
+        dataset: what text.
+    """
+    entries = {
+        name: Entry(tensor.shape[0], prod(tensor.shape[2:]), 0, 0)
+        for name, tensor in weighed(source.all_tensors).items()
+    }
+    return ImportanceMatrix(planned_path(source, Path()), entries, dataset, 1, is_planned=True)
+
+
+def planned_path(source: GgufFile, folder: Path) -> Path:
+    """Where `folder` keeps the matrix of `source`."""
+    return folder / f"{source.path.stem}.imatrix.gguf"
+
+
+def weighed(tensors: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
+    """The tensors that get importances, by name: the matrices of layers, as `llama-imatrix` does by
+    default. The output matrix and the embedding get none.
+    """
+    return {
+        tensor.name: tensor
+        for tensor in tensors
+        if tensor.name.startswith("blk.")
+        and tensor.name.endswith(".weight")
+        and len(tensor.shape) > 1
+    }
 
 
 def read(path: str | Path) -> ImportanceMatrix:

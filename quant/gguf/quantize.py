@@ -31,6 +31,10 @@ from hearth.quant.gguf.writer import Layout, lay_out, pair_bytes
 
 _QUANTIZATION_VERSION = 2
 """`GGML_QNT_VERSION`: how blocks are laid out."""
+CHUNK_WEIGHTS = 1 << 18
+"""Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
+CHUNKS_AHEAD = 2
+"""Chunks a thread that are read or packed, but not written yet."""
 _LEFT_OUT = ("split.no", "split.count", "split.tensors.count")
 """The result is one file."""
 
@@ -78,6 +82,11 @@ class QuantizePlan:
     tensors: tuple[TensorPlan, ...]
     """In the order of the result."""
     layout: Layout = field(repr=False)
+
+    @property
+    def makes_matrix(self) -> bool:
+        """The importance matrix is still to be made, by running the source."""
+        return self.matrix is not None and self.matrix.is_planned
 
     @property
     def size_bytes(self) -> int:
@@ -136,7 +145,11 @@ class QuantizePlan:
             "source_bits_per_weight": round(self.source_bits_per_weight, 3),
             "type": self.recipe.mix.name,
             "overrides": [str(override) for override in self.recipe.overrides],
-            "imatrix": None if self.matrix is None else str(self.matrix.path),
+            "imatrix": "auto"
+            if self.makes_matrix
+            else None
+            if self.matrix is None
+            else str(self.matrix.path),
             "size_bytes": self.size_bytes,
             "bits_per_weight": round(self.bits_per_weight, 3),
             "parameters": self.parameters,
@@ -283,8 +296,8 @@ def _weighted(
         raise NeedsImportanceMatrix(
             f"{tensor.name} of {source.path.name} would become {choice.type.name}, which needs an "
             f"importance matrix: {lacking}.",
-            "Pass one with the option imatrix (--imatrix; publishers put them beside their files), "
-            "or choose a type of 3 bits or more, such as Q3_K_M.",
+            "Have one made (--imatrix auto), pass one (publishers put them beside their files), or "
+            "choose a type of 3 bits or more, such as Q3_K_M.",
             tensor=tensor.name,
         )
     return False

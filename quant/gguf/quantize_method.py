@@ -8,8 +8,8 @@ from typing import Any
 
 from hearth.quant.convert.folder import SUFFIX, FolderSource, folder_of
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.errors import CannotQuantize
-from hearth.quant.gguf.imatrix import read
+from hearth.quant.gguf.errors import CannotQuantize, NeedsImportanceMatrix
+from hearth.quant.gguf.imatrix import planned, read
 from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
@@ -17,7 +17,10 @@ from hearth.quant.methods import Check, OnNote, OnProgress, Option, Plan, Quanti
 
 Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
-_AUTO = "auto"
+AUTO, OFF = "auto", "off"
+"""Of the option imatrix: it is made; there is none."""
+BUNDLED = "bundled text"
+"""What a matrix says that it was made from, where the user names no text."""
 
 
 class GgufMethod:
@@ -28,7 +31,14 @@ class GgufMethod:
     about = "The types of llama.cpp: 8 to 1 bits a weight, for processors and every GPU."
     suffix = ".gguf"
     options: tuple[Option, ...] = (
-        Option("imatrix", "file", "An importance matrix of the model: fewer bits hurt less."),
+        Option(
+            "imatrix",
+            "file",
+            "An importance matrix of the model, which makes fewer bits hurt less: a file, auto to "
+            "have one made, or off. By default one is made for the types that need it.",
+            words=(AUTO, OFF),
+        ),
+        Option("calibration", "file", "The text that it is made from. By default the bundled one."),
         Option("tensor", "texts", "PATTERN=TYPE: tensors whose name matches get that type."),
         Option("requantize", "flag", "Pack weights again that are quantized already."),
     )
@@ -48,7 +58,7 @@ class GgufMethod:
             BadRecipe: there is none.
             CorruptFile, UnsupportedModel: for "auto", as `FolderSource`.
         """
-        if name.lower() == _AUTO:
+        if name.lower() == AUTO:
             weights = self._source(source)
             if isinstance(weights, FolderSource):
                 return weights.stored_type.name
@@ -65,7 +75,8 @@ class GgufMethod:
             return False
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> QuantizePlan:
-        """See `quantize.plan`. The source passes the check of every model first.
+        """See `quantize.plan`. The source passes the check of every model first. Without the option
+        imatrix a type that needs a matrix is planned with one that is still to be made.
 
         Raises:
             CorruptFile, UnsupportedModel: source or importance matrix.
@@ -74,15 +85,23 @@ class GgufMethod:
         recipe = read_recipe(target, options.get("tensor") or ())
         weights = self._source(source)
         matrix = options.get("imatrix")
+        making = planned(weights.header, dataset_of(options))
         try:
-            importance = read(matrix) if matrix else None
+            importance = read(matrix) if matrix and matrix not in (AUTO, OFF) else None
         except OSError as error:
             raise CannotQuantize(
                 f"{matrix} cannot be read: {error.strerror}.",
                 "Check the path of the importance matrix (--imatrix).",
             ) from error
         requantize = bool(options.get("requantize"))
-        return plan(weights, recipe, importance, requantize=requantize)
+        if matrix == AUTO:
+            importance = making
+        try:
+            return plan(weights, recipe, importance, requantize=requantize)
+        except NeedsImportanceMatrix:
+            if matrix or weights.header.is_encoder:
+                raise
+            return plan(weights, recipe, making, requantize=requantize)
 
     def _source(self, path: Path) -> GgufSource | FolderSource:
         """The checked source at `path`."""
@@ -119,6 +138,12 @@ class GgufMethod:
             on_note=on_note,
             check=check,
         )
+
+
+def dataset_of(options: Mapping[str, Any]) -> str:
+    """What a matrix that is made with `options` is made from."""
+    text = options.get("calibration")
+    return Path(text).name if text else BUNDLED
 
 
 def _stamp(folder: Path) -> Stamp:

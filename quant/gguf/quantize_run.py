@@ -21,7 +21,7 @@ from hearth.quant.ggml import Floats, Ggml
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.gguf.mixes import PLAIN
-from hearth.quant.gguf.quantize import QuantizePlan, TensorPlan
+from hearth.quant.gguf.quantize import CHUNK_WEIGHTS, CHUNKS_AHEAD, QuantizePlan, TensorPlan
 from hearth.quant.gguf.quantize_file import (
     Partial,
     check_target,
@@ -34,11 +34,7 @@ from hearth.quant.gguf.source import SourceFile, WeightReader
 from hearth.quant.gguf.writer import padded
 from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
 
-_CHUNK_WEIGHTS = 1 << 18
-"""Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
 _COPY_BYTES = 4 << 20
-_CHUNKS_AHEAD = 2
-"""Chunks a thread that are read or packed, but not written yet."""
 
 
 def run(
@@ -160,7 +156,7 @@ class _Work:
         importance = self._importance(tensor)
         for first, data in self._chunks(tensor, source):
             waiting.append((data.size, pool.submit(self._pack, tensor, first, data, importance)))
-            if len(waiting) > self._threads * _CHUNKS_AHEAD:
+            if len(waiting) > self._threads * CHUNKS_AHEAD:
                 yield self._take(tensor, waiting)
         while waiting:
             yield self._take(tensor, waiting)
@@ -187,7 +183,7 @@ class _Work:
     ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """(first row, bytes) of each run of whole rows; none crosses from expert to expert."""
         rows_each = tensor.shape[1] if len(tensor.shape) > 1 else 1
-        most = max(1, _CHUNK_WEIGHTS // tensor.row_length)
+        most = max(1, CHUNK_WEIGHTS // tensor.row_length)
         if not tensor.changes:
             most = max(1, _COPY_BYTES * tensor.rows // tensor.source_bytes)
         first = 0

@@ -64,6 +64,60 @@ def test_a_context_and_a_type_of_keys_and_values(hearth) -> None:
     assert needs[0] > needs[1]
 
 
+def test_sums_of_dimensions_alone(hearth) -> None:
+    llama = ("--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--ctx", "4096")
+    result = hearth("fit", *llama, "--params", "7B", "--memory", "24GiB")
+    assert result.code == 0
+    assert "2.0 GiB" in result.out and "2.1 GB" in result.out and "25.8 GB" in result.out
+    arguments = (*llama, "--params", "7B", "--sessions", "2", "--json", "--memory")
+    binary, decimal = (hearth("fit", *arguments, size).json for size in ("24G", "24GB"))
+    assert binary["sizing"]["kv_bytes"] == 4 << 30 and binary["cost"] is None
+    assert binary["sizing"]["sessions_before_scratch"] == 5
+    assert decimal["sizing"]["sessions_before_scratch"] == 4
+    assert hearth("fit", *llama, "--params", "70B", "--memory", "24GB").code == 4
+    weightless = hearth("fit", *llama, "--json").json["sizing"]
+    assert weightless["weight_bytes"] is weightless["total_bytes"] is None
+
+
+def test_the_cost_of_a_token(hearth) -> None:
+    arguments = ("fit", "--params", "7B", "--ctx", "1024", "--price-per-hour", "2")
+    cost = hearth(*arguments, "--bandwidth", "900GB/s", "--json").json["cost"]
+    assert cost["per_million"] == pytest.approx(2 / 3600 / cost["tok_per_s"] * 1e6)
+    assert 50 < cost["tok_per_s"] < 65
+    assert "as given" in hearth(*arguments, "--bandwidth", "900GB/s").out
+    assert "measured here" in hearth(*arguments).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "MODEL"),
+        (("--layers", "2"), "heads"),
+        (("--params", "many"), "parameters"),
+        (("--params", "7B", "--precision", "half"), "half"),
+        (("--params", "7B", "--memory", "much"), "GiB"),
+        (("tiny", "--layers", "2", "--params", "7B"), "--layers, --params"),
+    ],
+)
+def test_dimensions_that_do_not_suffice_are_wrong_usage(hearth, arguments, named) -> None:
+    result = hearth("fit", *arguments)
+    assert result.code == 2 and named in result.err
+
+
+def test_the_same_sums_of_a_file(hearth) -> None:
+    (found,) = hearth("fit", "tiny", "--sessions", "3", "--json").json["fits"]
+    sizing = found["sizing"]
+    assert sizing["weight_bytes"] == found["parts_bytes"]["weights"]
+    assert sizing["kv_bytes"] == 3 * sizing["kv_bytes_per_session"]
+    wide, narrow = (
+        hearth("fit", "tiny", "--precision", name, "--json").json["fits"][0]["sizing"]
+        for name in ("fp32", "int4")
+    )
+    assert wide["weight_bytes"] == 4 * wide["parameters"] == 8 * narrow["weight_bytes"]
+    assert "MQA" in hearth("fit", "tiny").out
+    assert hearth("fit", "tiny", "--memory", "80MB").code == 4
+
+
 def test_what_does_not_fit_is_exit_code_4(hearth, monkeypatch) -> None:
     monkeypatch.setattr(fits, "free_bytes", lambda: 100 << 20)
     result = hearth("fit", "tiny")

@@ -112,7 +112,9 @@ def test_a_file_in_the_way_is_replaced_with_yes(hearth, tmp_path) -> None:
     [
         (("wide-f16", "Q9_K"), ExitCode.USAGE, "There is no type"),
         (("nothing-here", "Q4_K_M"), ExitCode.MODEL_NOT_FOUND, "nothing-here"),
-        (("wide-f16", "IQ2_XXS"), ExitCode.FAILED, "importance matrix"),
+        (("wide-f16", "IQ2_XXS", "--imatrix", "off"), ExitCode.FAILED, "importance matrix"),
+        (("wide-f16", "F16", "--imatrix", "auto"), ExitCode.FAILED, "importance matrix"),
+        (("wide-f16", "Q4_K_M", "--calibration", "missing.txt"), ExitCode.USAGE, "missing.txt"),
         (("wide-f16", "F16"), ExitCode.FAILED, "already"),
         (("wide-f16", "Q4_K_M", "--tensor", "attn_v"), ExitCode.USAGE, "PATTERN=TYPE"),
         (("wide-f16", "Q4_K_M", "--imatrix", "missing.dat"), ExitCode.USAGE, "missing.dat"),
@@ -127,6 +129,41 @@ def test_what_cannot_be_done_is_said_before_anything_is_made(
     assert result.code == code
     assert said in result.err
     assert sorted((home / "data" / "models").iterdir()) == before
+
+
+@pytest.mark.parametrize("backend", ["llamacpp", "native"])
+def test_a_type_that_needs_an_importance_matrix_gets_one(hearth, home, tmp_path, backend) -> None:
+    text = tmp_path / "mine.txt"
+    text.write_text("It was a dark and stormy night; the rain fell in torrents. " * 90)
+    target = tmp_path / "out.gguf"
+    command = ("quantize", "wide-f16", "IQ2_XS", "-o", str(target), "--no-check", "--yes")
+    options = ("--calibration", str(text), "--backend", backend)
+    dry = hearth(*command, *options, "--dry-run", "--json").json
+    assert dry["imatrix"] == "auto" and not target.exists()
+    result = hearth(*command, *options)
+    assert result.code == 0, result.err
+    assert "importance matrix is made first" in result.err
+    made = preflight.check(target)
+    assert dry["size_bytes"] == target.stat().st_size
+    assert made.value("quantize.imatrix.dataset") == "mine.txt"
+    types = {tensor.name: tensor.type.name for tensor in made.tensors}
+    assert types["blk.1.ffn_up.weight"] == "IQ2_XS"
+    (matrix,) = (home / "cache" / "imatrix").glob("*/wide-f16.imatrix.gguf")
+    first = (matrix.stat().st_mtime_ns, target.read_bytes())
+    assert hearth(*command, *options).code == 0
+    assert (matrix.stat().st_mtime_ns, target.read_bytes()) == first
+    text.write_text("Another text. " * 200)
+    assert hearth(*command, *options, "--imatrix", "auto").code == 0
+    assert len(list((home / "cache" / "imatrix").iterdir())) == 2
+
+
+def test_a_text_that_is_too_short_for_a_matrix_is_refused(hearth, home, tmp_path) -> None:
+    text, target = tmp_path / "mine.txt", tmp_path / "out.gguf"
+    text.write_text("Too short.")
+    command = ("quantize", "wide-f16", "IQ2_XS", "-o", str(target), "--no-check")
+    result = hearth(*command, "--calibration", str(text))
+    assert result.code == ExitCode.FAILED and "at least 32" in result.err
+    assert not target.exists() and not list((home / "cache" / "imatrix").glob("*/*"))
 
 
 def test_a_damaged_source_is_refused(hearth, wide) -> None:

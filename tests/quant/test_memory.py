@@ -11,6 +11,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.app.machine import this_machine
+from hearth.quant.families.config import LayerConfig, ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.reader import read_header
 from hearth.quant.gguf.types import TensorType
@@ -22,7 +23,14 @@ from hearth.quant.memory import (
     vocabulary_bytes,
 )
 from hearth.quant.memory_graph import Graph, compute_bytes
-from hearth.quant.memory_shape import ModelShape, guessed_shape, shape_of
+from hearth.quant.memory_sessions import Sizing, packing_bytes, precision_bits
+from hearth.quant.memory_shape import (
+    ModelShape,
+    guessed_shape,
+    shape_given,
+    shape_of,
+    shape_of_config,
+)
 from hearth.quant.memory_weights import (
     Weights,
     read_bytes_per_token,
@@ -150,6 +158,13 @@ def test_latent_attention_keeps_no_values_and_interleaved_recurrence_no_keys(fol
     hybrid = tiny_llama(folder / "gdn.gguf", layers=8, extra={"llama.full_attention_interval": 4})
     shape = shape_of(preflight.check(hybrid))
     assert shape.kv_heads_in_all == 2 * shape.kv_heads
+    named = {}
+    for path in (latent, hybrid):
+        header = preflight.check(path)
+        sizing = replace(LLAMA_2_7B, shape=shape_of(header))
+        named[path] = sizing.outside()
+    assert "MLA" in named[latent][0] and "6 of 8 layers" in named[hybrid][0]
+    assert not LLAMA_2_7B.outside()
 
 
 def test_experts_widen_a_graph_and_are_read_in_part(folder):
@@ -163,6 +178,112 @@ def test_experts_widen_a_graph_and_are_read_in_part(folder):
     header = read_header(tiny_llama(folder / "experts.gguf", extra=extra))
     assert shape_of(header).feed_forward == 3 * 512
     assert read_bytes_per_token(header) == read_bytes_per_token(dense)
+
+
+GIB = 1 << 30
+
+
+def sizing(layers, heads, kv_heads, parameters, precision="fp16", **changes):
+    """Of heads of 128, 4,096 tokens in f16 and 24 GiB."""
+    shape = shape_given(
+        parameters=parameters, layers=layers, heads=heads, kv_heads=kv_heads, head_dim=128
+    )
+    found = Sizing(shape, round(parameters), 0, "", 4096, 1, "f16", 24 * GIB)
+    return replace(found.in_precision(precision), **changes)
+
+
+LLAMA_2_7B = sizing(32, 32, 32, 6.74e9)
+LLAMA_2_13B = sizing(40, 40, 40, 13.02e9)
+LLAMA_2_70B = sizing(80, 64, 8, 68.98e9)
+
+
+@pytest.mark.parametrize(
+    ("model", "cache_gib", "mha_gib"),
+    [
+        (LLAMA_2_7B, 2.0, 2.0),
+        (LLAMA_2_13B, 3.125, 3.125),
+        (LLAMA_2_70B, 1.25, 10.0),
+        (replace(LLAMA_2_70B, tokens=128_000), 39.0625, 312.5),
+        (replace(LLAMA_2_7B, sessions=3), 6.0, 2.0),
+    ],
+)
+def test_the_kv_cache_by_the_formula(model, cache_gib, mha_gib):
+    assert model.kv_bytes == cache_gib * GIB
+    mha, grouped, mqa = model.variants()
+    assert (mha.kind, mha.kv_bytes) == ("MHA", mha_gib * GIB)
+    assert mha.kv_bytes > grouped.kv_bytes > mqa.kv_bytes == mha.kv_bytes // model.shape.heads
+    assert [one.is_own for one in model.variants()].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "fp16", "int4"), [(LLAMA_2_7B, 5, 10), (LLAMA_2_13B, 0, 5), (LLAMA_2_70B, 0, 0)]
+)
+def test_sessions_on_24_gib_before_scratch_memory(model, fp16, int4):
+    assert model.sessions_before_scratch == fp16
+    small = model.in_precision("int4")
+    assert small.weight_bytes == model.weight_bytes // 4
+    assert small.sessions_before_scratch == int4
+    most = small.sessions_that_fit
+    assert most <= int4
+    if most:
+        assert replace(small, sessions=most).total <= small.memory_bytes
+    assert replace(small, sessions=most + 1).total > small.memory_bytes
+    decimal = replace(small, memory_bytes=24 * 10**9)
+    assert decimal.sessions_before_scratch <= int4
+
+
+def test_tokens_a_second_are_limited_by_what_a_step_reads():
+    one, many = LLAMA_2_7B, replace(LLAMA_2_7B, sessions=4)
+    rate = one.weight_bytes + one.session_bytes
+    assert one.tok_per_s(rate) == pytest.approx(1.0)
+    assert 1.0 < many.tok_per_s(rate) < 4.0
+    experts = replace(many, read_bytes=many.weight_bytes // 8)
+    assert experts.tok_per_s(rate) > many.tok_per_s(rate)
+    assert replace(one, weight_bytes=0).tok_per_s(rate) is None
+
+
+def test_precisions_are_those_of_people_and_of_blocks():
+    assert [precision_bits(name) for name in ("FP16", "int4", "q4_k", "Q8_0")] == [16, 4, 4.5, 8.5]
+    for wrong in ("i32", "q4_k_m", "half"):
+        with pytest.raises(KeyError):
+            precision_bits(wrong)
+
+
+def test_dimensions_that_are_missing_or_contradict_each_other_are_named():
+    assert shape_given(parameters=8e9) == guessed_shape(8e9)
+    by_width = shape_given(layers=2, heads=4, hidden=512)
+    assert (by_width.kv_heads, by_width.key_length) == (4, 128)
+    for given, name in (
+        ({"layers": 2}, "heads"),
+        ({"heads": 2, "head_dim": 64}, "layers"),
+        ({"layers": 2, "heads": 4, "kv_heads": 3, "head_dim": 64}, "share"),
+    ):
+        with pytest.raises(ValueError, match=name):
+            shape_given(**given)
+
+
+def test_a_shape_from_a_config_is_that_of_the_header(folder):
+    header = preflight.check(tiny_llama(folder / "both.gguf", hidden=128, heads=4, kv_heads=2))
+    shape = shape_of(header)
+    config = ModelConfig(
+        family="llama",
+        vocab_size=shape.vocabulary,
+        width=shape.width,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.key_length,
+        feed_forward=shape.feed_forward,
+        layers=(LayerConfig(None),) * shape.layers,
+        context=512,
+        norm_eps=1e-5,
+        tied=False,
+    )
+    same = replace(shape, merges=0, tokenizer="gpt2")
+    assert shape_of_config(config) == same
+
+
+def test_packing_takes_a_few_chunks_a_thread():
+    assert packing_bytes(1) < packing_bytes(8) < packing_bytes(1) + (80 << 20)
 
 
 def test_the_parts_are_summed_and_a_copy_counts_where_it_is_more_than_scratch_memory():

@@ -399,6 +399,7 @@ def test_memory_is_not_timed_while_a_model_answers(services: Services, host: Scr
             await choose(pilot, "here", "guide")
             await until(pilot, lambda: "guide" in about(pilot) and "context" in about(pilot))
             assert "GB/s" not in about(pilot)
+            assert "KV cache of" in about(pilot) and "MQA with 1 KV heads" in about(pilot)
 
     run(go())
 

@@ -18,6 +18,7 @@ from hearth.app.tui.screens.quantize import QuantizeOptions, QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
+from hearth.quant.gguf import preflight
 from hearth.quant.gguf.quantize_method import GgufMethod
 from hearth.quant.gguf.quantize_run import run as quantize
 from pilots import opened, until, until_shown
@@ -220,9 +221,33 @@ def test_options_change_the_plan_and_the_result(services: Services, tmp_path: Pa
     run(go())
 
 
-def test_what_cannot_be_made_says_why(services: Services) -> None:
+def test_a_type_that_needs_an_importance_matrix_gets_one(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = services.paths.data.parent  # The job finds its folders by itself.
+    monkeypatch.setenv("HEARTH_HOME", str(home))
+
     async def go() -> None:
         async with menu(services) as (_, pilot):
+            await start(pilot, "IQ2_XS")
+            await until(pilot, lambda: "is in the library" in about(pilot))
+            made = services.paths.models / "guide-IQ2_XS.gguf"
+            assert made.stat().st_size == planned_bytes("IQ2_XS")
+            assert preflight.check(made).value("quantize.imatrix.chunks_count") > 1
+            (matrix,) = (services.paths.cache / "imatrix").glob("*/*.gguf")
+            assert matrix.name == "guide.f16.imatrix.gguf"
+
+    run(go())
+
+
+def test_what_cannot_be_made_says_why(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeOptions))
+            app.screen.query_one("#option-imatrix", SafeInput).value = "off"
+            await pilot.press("ctrl+s")
+            await until(pilot, lambda: not isinstance(app.screen, QuantizeOptions))
             await choose(pilot, "IQ1_S")
             await until(pilot, lambda: "mportance matrix" in about(pilot))
             await pilot.press("enter")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Final, cast
@@ -22,7 +22,7 @@ from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import RepositoryNotFound
-from hearth.app.library.fit import Fit, Speed
+from hearth.app.library.fit import Fit, Speed, sizing_words
 from hearth.app.library.hub import Download, HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
 from hearth.app.library.local import LocalModel
@@ -117,10 +117,10 @@ class LibraryScreen(HearthScreen):
     LibraryScreen #query { border: tall $border-blurred; height: 3; }
     LibraryScreen #query:focus { border: tall $border; }
     LibraryScreen #about {
-        height: auto; min-height: 2; max-height: 5; padding: 0 1; margin-top: 1;
+        height: auto; min-height: 2; max-height: 7; padding: 0 1; margin-top: 1;
         color: $text-muted;
     }
-    LibraryScreen.-narrow #about { max-height: 9; }
+    LibraryScreen.-narrow #about { max-height: 12; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "chat", "chat", id="library.chat"),
@@ -731,13 +731,22 @@ def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
         return f"{model.error}\n{_where(model, width)}"
     if model.url:
         return f"A model of another machine, at {model.url}"
-    return "\n".join(filter(None, (_where(model, width), fit_line(fit) if fit is not None else "")))
+    return "\n".join((_where(model, width), *_fit_lines(fit)))
 
 
 def _about_entry(entry: Entry, fit: Fit | None) -> str:
     """The description of a model of the catalogue."""
-    fitting = f"\nAbout: {fit_line(fit)}" if fit is not None else ""
-    return f"{entry.summary} {entry.repo} · {entry.licence}{fitting}"
+    about, *more = _fit_lines(fit) or ("",)
+    fitting = [f"About: {about}", *more] if about else []
+    return "\n".join((f"{entry.summary} {entry.repo} · {entry.licence}", *fitting))
+
+
+def _fit_lines(fit: Fit | None) -> Sequence[str]:
+    """How a model fits, and its KV cache; nothing while that is not known."""
+    if fit is None:
+        return ()
+    sizing = sizing_words(fit.sizing) if fit.sizing is not None else ""
+    return tuple(filter(None, (fit_line(fit), sizing)))
 
 
 def _about_hub(model: HubModel, endpoint: str) -> str:

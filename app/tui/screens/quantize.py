@@ -562,8 +562,8 @@ class QuantizeOptions(Dialog[Wishes | None]):
             lines = self.query_one(place, SafeTextArea).text.splitlines()
             return [line.strip() for line in lines if line.strip()]
         path = self.query_one(place, SafeInput).value.strip()
-        if not path:
-            return ""
+        if not path or path in option.words:
+            return path
         file = typed_path(path)
         if not file.is_file():
             raise InvalidParameter(option.name, f"{path} is not a file.", "Write its whole path.")

@@ -1,0 +1,143 @@
+"""Making an importance matrix: sums of squared inputs of each weight matrix, and their file.
+
+The sums are those of llama.cpp's `tools/imatrix/imatrix.cpp` (`collect_imatrix`, `save_imatrix`),
+and so is the file; a runner that runs the model feeds them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.types import TensorType, ValueType
+from hearth.quant.gguf.writer import lay_out, padded, pair_bytes, strings_bytes
+
+WINDOW_TOKENS = 512
+"""Tokens that the model sees at once; each is run from an empty context."""
+MOST_WINDOWS = 128
+"""Of a longer text the rest is not used."""
+_FEWEST_TOKENS = 32
+
+Floats = NDArray[np.float32]
+
+
+class Sums:
+    """Sums of squared inputs, by tensor.
+
+    Args:
+        wanted: the tensors to sum for; others are ignored.
+    """
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self.wanted = frozenset(wanted)
+        self._sums: dict[str, NDArray[np.float64]] = {}
+        self._counts: dict[str, NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def add(
+        self, names: Sequence[str], rows: Floats, *, matrix: int = 0, matrices: int = 1
+    ) -> None:
+        """Add what went into one matrix.
+
+        Args:
+            names: the tensors that got the same input, such as queries, keys and values.
+            rows: [tokens, columns] float32.
+            matrix: which of the `matrices` of a tensor, such as experts.
+
+        Raises:
+            CannotQuantize: a value is no finite number.
+        """
+        squares = np.einsum("tc,tc->c", rows, rows, dtype=np.float64)
+        if not np.isfinite(squares).all():
+            raise CannotQuantize(
+                f"The input of {names[0]} is no finite number on the calibration text.",
+                "The model is damaged, or overflows in this precision.",
+                tensor=names[0],
+            )
+        for name in self.wanted.intersection(names):
+            if name not in self._sums:
+                self._sums[name] = np.zeros((matrices, rows.shape[1]))
+                self._counts[name] = np.zeros(matrices, np.int64)
+            self._sums[name][matrix] += squares
+            self._counts[name][matrix] += len(rows)
+
+    def add_sorted(self, names: Sequence[str], rows: Floats, offsets: Sequence[int]) -> None:
+        """Add what went into the experts of a layer.
+
+        Args:
+            rows: [choices, columns] float32, sorted by expert.
+            offsets: [experts + 1], where the rows of each begin.
+        """
+        count = len(offsets) - 1
+        for expert in range(count):
+            part = rows[offsets[expert] : offsets[expert + 1]]
+            self.add(names, part, matrix=expert, matrices=count)
+
+    def write(self, path: Path, *, dataset: str, windows: int) -> None:
+        """Write the matrix as `llama-imatrix` does, whole or not at all.
+
+        Args:
+            dataset: what text it was made from.
+            windows: how many pieces of it.
+
+        Raises:
+            CannotQuantize: nothing was added.
+            OSError: it cannot be written.
+        """
+        if not self._sums:
+            raise CannotQuantize("No matrix of this model was used: there is nothing to weigh.")
+        data: list[tuple[str, Floats]] = []
+        for name in sorted(self._sums):
+            counts = self._counts[name].astype(np.float32)[:, None]
+            data.append((f"{name}.in_sum2", self._sums[name].astype(np.float32)))
+            data.append((f"{name}.counts", counts))
+        pairs = {
+            "general.type": pair_bytes("general.type", ValueType.STRING, "imatrix"),
+            "imatrix.datasets": strings_bytes("imatrix.datasets", [dataset]),
+            "imatrix.chunk_count": pair_bytes("imatrix.chunk_count", ValueType.U32, windows),
+            "imatrix.chunk_size": pair_bytes("imatrix.chunk_size", ValueType.U32, WINDOW_TOKENS),
+        }
+        layout = lay_out(
+            pairs, [(name, one.shape[::-1], TensorType.F32, one.nbytes) for name, one in data]
+        )
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(layout.header)
+                for _, one in data:
+                    stream.write(one.tobytes())
+                    stream.write(bytes(padded(one.nbytes, layout.alignment) - one.nbytes))
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def windows_of(ids: Sequence[int], begin: Sequence[int]) -> list[list[int]]:
+    """`ids` in pieces of `WINDOW_TOKENS`, each with `begin` in front; of more than one, the last is
+    left out where it is shorter.
+
+    Args:
+        ids: of the text.
+        begin: what the model gets before any text.
+
+    Raises:
+        CannotQuantize: the text is too short.
+    """
+    if len(ids) < _FEWEST_TOKENS:
+        raise CannotQuantize(
+            f"The calibration text has {len(ids):,} tokens; at least {_FEWEST_TOKENS} are needed.",
+            "Take a text of a few pages (--calibration).",
+        )
+    step = WINDOW_TOKENS - len(begin)
+    starts = range(0, max(1, len(ids) - step + 1), step)
+    return [[*begin, *ids[start : start + step]] for start in starts[:MOST_WINDOWS]]

@@ -1,0 +1,259 @@
+"""Weights, KV cache and how many sessions fit: the formulas that need only a model's dimensions.
+
+KV cache: 2 × layers × kv_heads × head_dim × tokens × sessions × bytes of an element. The dimensions
+come from a header (`memory_shape.shape_of`), from `config.json` (`shape_of_config`) or from the
+user. What a worker takes with all its buffers is `hearth.quant.memory`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from hearth.quant.gguf.quantize import CHUNK_WEIGHTS, CHUNKS_AHEAD
+from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
+from hearth.quant.memory_graph import Graph, activation_bytes, mask_bytes, work_bytes
+from hearth.quant.memory_shape import ModelShape
+
+STEP_TOKENS: Final = 512
+"""Tokens of one step, whose activations are in memory at once (n_ubatch)."""
+_PACKING_BASE_BYTES: Final = 84 << 20
+"""What the process that quantizes takes by itself: interpreter, numpy, libggml and the header. What
+VmHWM leaves after the chunks, for the shape of Qwen3-0.6B (CPython 3.11, Linux x86-64,
+2026-11-24)."""
+_CHUNK_BYTES_A_WEIGHT: Final = 12
+"""Of a chunk on its way: as it is read, as float32, and packed."""
+_COMMON_BITS: Final = {
+    "fp32": 32.0,
+    "fp16": 16.0,
+    "fp8": 8.0,
+    "int8": 8.0,
+    "int4": 4.0,
+    "nf4": 4.0,
+}
+
+
+def precision_bits(name: str) -> float:
+    """Bits of a weight in a precision: "fp16", "bf16", "int8", "int4", "fp8" and the like without
+    scales, or a tensor type of GGUF such as "q4_k", with those of its blocks.
+
+    Raises:
+        KeyError: there is no precision of that name.
+    """
+    lower = name.lower()
+    if lower in _COMMON_BITS:
+        return _COMMON_BITS[lower]
+    kind = TensorType[name.upper()]
+    if kind in NOT_WEIGHTS:
+        raise KeyError(name)
+    return 8 * kind.block_bytes / kind.block_elements
+
+
+def precisions() -> list[str]:
+    """The names that `precision_bits` knows."""
+    kinds = [kind.name.lower() for kind in TensorType if kind not in NOT_WEIGHTS]
+    return [*_COMMON_BITS, *kinds]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """A KV cache with another number of key-value heads."""
+
+    kind: str
+    """MHA: one for each query head; MQA: one; GQA: between."""
+    kv_heads: int
+    kv_bytes: int
+    """Of one session."""
+    sessions: int | None
+    """That fit next to the weights, before scratch memory; None: the weights are not known."""
+    is_own: bool
+    """The model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """A model's memory for some sessions of some tokens, and how many sessions fit. All sizes in
+    bytes.
+    """
+
+    shape: ModelShape
+    parameters: int
+    """0: not known."""
+    weight_bytes: int
+    """0: not known."""
+    precision: str
+    """Of the weights."""
+    tokens: int
+    """Of each session."""
+    sessions: int
+    kv_type: str
+    memory_bytes: int
+    """That weights and KV cache must fit into."""
+    read_bytes: int = 0
+    """Of weights that one token reads, where they are not all."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """KV cache of all sessions."""
+        return self.sessions * self.session_bytes
+
+    @property
+    def session_bytes(self) -> int:
+        """KV cache of one session."""
+        return self.tokens * self.shape.kv_bytes_per_token(self.kv_type, self.kv_type)
+
+    @property
+    def activations(self) -> int:
+        """The rows of a step between two operators."""
+        return activation_bytes(self.shape, self._graph(self.sessions))
+
+    @property
+    def scratch(self) -> int:
+        """The attention mask, the operators' own buffer and the logits of each session."""
+        return self._scratch(self.sessions)
+
+    @property
+    def total(self) -> int:
+        """Weights, KV cache, activations and scratch memory."""
+        return self.weight_bytes + self.kv_bytes + self.activations + self.scratch
+
+    @property
+    def calibrating(self) -> int:
+        """Peak of a pass for an importance matrix: the model and one window of `STEP_TOKENS`."""
+        return replace(self, tokens=STEP_TOKENS, sessions=1, kv_type="f16").total
+
+    @property
+    def left_bytes(self) -> int:
+        """What weights leave of the memory; negative where they do not fit."""
+        return self.memory_bytes - self.weight_bytes
+
+    @property
+    def sessions_before_scratch(self) -> int | None:
+        """The batch that fits by weights and KV cache alone; None: the weights are not known, or
+        nothing is kept of a token.
+        """
+        return self._sessions_in(self.session_bytes)
+
+    @property
+    def sessions_that_fit(self) -> int | None:
+        """The batch that fits with activations and scratch memory, which grow with it too."""
+        most = self.sessions_before_scratch
+        if most is None:
+            return None
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if replace(self, sessions=middle).total <= self.memory_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def variants(self) -> Sequence[Heads]:
+        """The KV cache with as many key-value heads as MHA, GQA and MQA have. GQA is the model's
+        own number, or a quarter of the query heads where the model is of another kind.
+        """
+        heads, own = self.shape.heads, self.shape.kv_heads
+        if not own or not self.shape.value_length:
+            return ()
+        grouped = own if 1 < own < heads else max(1, heads // 4)
+        found = []
+        for kind, kv_heads in (("MHA", heads), ("GQA", grouped), ("MQA", 1)):
+            in_all = self.shape.kv_heads_in_all * kv_heads // own
+            other = replace(self, shape=replace(self.shape, kv_heads_in_all=in_all))
+            size = other.session_bytes
+            sessions = self._sessions_in(size)
+            found.append(Heads(kind, kv_heads, size, sessions, kv_heads == own))
+        return found
+
+    def outside(self) -> Sequence[str]:
+        """What the formula does not cover, in sentences."""
+        found = []
+        if self.shape.kv_heads_in_all and not self.shape.value_length:
+            found.append(
+                "Latent attention (MLA) is outside the formula: a token keeps one row of "
+                f"{self.shape.key_length:,} elements a layer, from which keys and values are read."
+            )
+        if count := self.shape.layers_without_kv:
+            found.append(
+                f"{count} of {self.shape.layers} layers are outside the formula: they keep no keys "
+                "and values. A recurrent layer keeps a state of fixed size for each session."
+            )
+        return found
+
+    def in_precision(self, name: str) -> Sizing:
+        """With all weights in the precision `name`. Raises `KeyError` if there is none."""
+        size = round(self.parameters * precision_bits(name) / 8)
+        share = self.read_bytes / self.weight_bytes if self.weight_bytes else 0.0
+        read = round(share * size)
+        return replace(self, weight_bytes=size, precision=name, read_bytes=read)
+
+    def tok_per_s(self, bandwidth: float) -> float | None:
+        """Tokens a second of all sessions together, where memory bandwidth is the limit: a step
+        reads the weights once, and the KV cache of each session.
+
+        Args:
+            bandwidth: in bytes a second.
+        """
+        if not self.weight_bytes:
+            return None
+        weights = min(self.weight_bytes, (self.read_bytes or self.weight_bytes) * self.sessions)
+        return self.sessions * bandwidth / (weights + self.kv_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values with stable keys; sizes in bytes."""
+        shape = self.shape
+        return {
+            "layers": shape.layers,
+            "heads": shape.heads,
+            "kv_heads": shape.kv_heads,
+            "head_dim": shape.key_length,
+            "hidden": shape.width,
+            "parameters": self.parameters or None,
+            "precision": self.precision,
+            "tokens": self.tokens,
+            "sessions": self.sessions,
+            "kv_type": self.kv_type,
+            "weight_bytes": self.weight_bytes or None,
+            "kv_bytes": self.kv_bytes,
+            "kv_bytes_per_session": self.session_bytes,
+            "activation_bytes": self.activations,
+            "scratch_bytes": self.scratch,
+            "total_bytes": self.total if self.weight_bytes else None,
+            "calibrating_bytes": self.calibrating if self.weight_bytes else None,
+            "memory_bytes": self.memory_bytes,
+            "sessions_before_scratch": self.sessions_before_scratch,
+            "sessions_that_fit": self.sessions_that_fit,
+            "variants": [
+                {
+                    "kind": one.kind,
+                    "kv_heads": one.kv_heads,
+                    "kv_bytes_per_session": one.kv_bytes,
+                    "sessions_before_scratch": one.sessions,
+                    "own": one.is_own,
+                }
+                for one in self.variants()
+            ],
+            "outside": list(self.outside()),
+        }
+
+    def _sessions_in(self, session_bytes: int) -> int | None:
+        if not self.weight_bytes or not session_bytes:
+            return None
+        return max(0, self.left_bytes // session_bytes)
+
+    def _graph(self, sessions: int) -> Graph:
+        cells = max(1, self.tokens * sessions)
+        return Graph(STEP_TOKENS, cells, max(1, sessions), max(1, sessions), flash=True)
+
+    def _scratch(self, sessions: int) -> int:
+        graph = self._graph(sessions)
+        mask = mask_bytes(self.shape, graph, graph.rows)
+        return mask + work_bytes(self.shape, STEP_TOKENS) + 4 * self.shape.vocabulary * sessions
+
+
+def packing_bytes(threads: int) -> int:
+    """Peak memory of quantizing to a GGUF type, which packs `threads` chunks at a time."""
+    chunk = CHUNK_WEIGHTS * _CHUNK_BYTES_A_WEIGHT
+    return _PACKING_BASE_BYTES + threads * (CHUNKS_AHEAD + 1) * chunk
