@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer
@@ -104,6 +105,11 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
     name = "guide.txt" if for_guide else "sample.txt"
     text = (files("hearth.assets") / "texts" / name).read_text(encoding="utf-8")
     return Sample(f"bundled {name}", text, marked=for_guide)
+
+
+def read_sample(path: Path) -> Sample:
+    """The text of a file. Raises `OSError` and `UnicodeDecodeError`."""
+    return Sample(str(path), path.read_text(encoding="utf-8"))
 
 
 async def measure(

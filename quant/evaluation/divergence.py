@@ -8,25 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hearth.quant.errors import HearthError
+from hearth.quant.evaluation.errors import BadLogits, NotComparable
 
 Logits = NDArray[np.float32]
 """[tokens, vocabulary]."""
 _Floats = NDArray[np.float64]
-
-
-class BadLogits(HearthError):
-    """The model computed what is no number."""
-
-    code = "bad_logits"
-
-
-class NotComparable(HearthError):
-    """Two models do not have the same tokens, so that their logits say nothing of each other."""
-
-    code = "not_comparable"
-    exit_code = 2
-    http_status = 422
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from hearth.quant.errors import HearthError
+from hearth.quant.evaluation.errors import TextTooShort
 
 Protocol = Literal["windows", "second-half"]
 """windows: every token of windows that do not overlap, as papers on GPTQ and AWQ do it with 2,048
@@ -19,14 +19,6 @@ of such a window, usually of 512 tokens.
 """
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 FEWEST_TOKENS: Final = 32
-
-
-class TextTooShort(HearthError):
-    """The text has too few tokens to say anything about a model."""
-
-    code = "text_too_short"
-    exit_code = 2
-    http_status = 422
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from hearth.backends.contract.events import Failed, Finished, Prompt, Scores, Ti
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ErrorInfo, HearthError
-from hearth.quant.evaluation.protocols import TextTooShort
+from hearth.quant.evaluation.errors import TextTooShort
 
 
 class Letters:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hearth.quant.evaluation import estimates
-from hearth.quant.evaluation.divergence import BadLogits, NotComparable, TokenScores
+from hearth.quant.evaluation.divergence import TokenScores
+from hearth.quant.evaluation.errors import BadLogits, NotComparable, TextTooShort
 from hearth.quant.evaluation.estimates import Estimate
-from hearth.quant.evaluation.protocols import TextTooShort, windows
+from hearth.quant.evaluation.protocols import windows
 
 
 def scored(logits: list[list[float]], targets: list[int], reference: object = None) -> TokenScores:
