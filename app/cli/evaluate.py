@@ -70,7 +70,12 @@ class _Subject:
     help="Keep what --methods makes in this folder. Default: it is deleted at the end.",
 )
 @click.option("--requantize", is_flag=True, help="MODEL of --methods is quantized already.")
-@click.option("--no-speed", is_flag=True, help="Do not measure the speed of --methods.")
+@click.option("--yes", "-y", is_flag=True, help="Replace files that are in --output already.")
+@click.option(
+    "--speed/--no-speed",
+    default=None,
+    help="Measure decoding at 1 and 8 sessions. Default: with --methods.",
+)
 @click.option(
     "--text",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -114,7 +119,8 @@ def evaluate(
     methods: str | None,
     output: Path | None,
     requantize: bool,
-    no_speed: bool,
+    yes: bool,
+    speed: bool | None,
     text: Path | None,
     protocol: Any,
     context: int,
@@ -133,8 +139,8 @@ def evaluate(
 
     state: State = ctx.obj
     flags = typed_settings(ctx)
-    if methods is None and (output or requantize or no_speed):
-        raise click.UsageError("--output, --requantize and --no-speed go with --methods.")
+    if methods is None and (output or requantize or yes):
+        raise click.UsageError("--output, --requantize and --yes go with --methods.")
     if methods is not None and (len(models) > 1 or reference is not None):
         raise click.UsageError("--methods takes one MODEL, which is its own reference.")
     chosen = [_chosen(state, name, flags) for name in models]
@@ -146,7 +152,7 @@ def evaluate(
         wishes = []
         if methods is not None:
             names = [name.strip() for name in methods.split(",") if name.strip()]
-            wishes = work.plan(chosen[0], names, output, requantize=requantize)
+            wishes = work.plan(chosen[0], names, output, requantize=requantize, replace=yes)
         if base is not None:
             work.measure_reference(base, "served" if logits == "served" else "dequantized")
         if methods is None:
@@ -155,7 +161,7 @@ def evaluate(
             made = work.make(wishes, flags)
             subjects = [*_noise(chosen[0], work.reference_logits)]
             subjects += [_subject(name, one, logits or "dequantized") for name, one in made]
-        report = work.run(subjects, measures_speed=methods is not None and not no_speed)
+        report = work.run(subjects, measures_speed=methods is not None if speed is None else speed)
         if methods is None or output is not None:
             work.store(report, subjects)
     if as_json:
@@ -244,7 +250,13 @@ class _Evaluation:
         self._reference = self._judge(subject, keep=self._logits_file)
 
     def plan(
-        self, source: Chosen, names: Sequence[str], folder: Path | None, *, requantize: bool
+        self,
+        source: Chosen,
+        names: Sequence[str],
+        folder: Path | None,
+        *,
+        requantize: bool,
+        replace: bool,
     ) -> list[tuple[str, dict[str, Any]]]:
         """What to ask the jobs that quantize `source` in each way of `names`, all of which can be.
 
@@ -271,9 +283,9 @@ class _Evaluation:
                 type=target,
                 options=options,
                 target=(folder / file).absolute(),
-                replace=False,
+                replace=replace,
             )
-            check_target(folder / file, replace=False)
+            check_target(folder / file, replace=replace)
             wishes.append((name, question))
         return wishes
 

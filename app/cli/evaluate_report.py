@@ -12,13 +12,12 @@ from hearth.app.cli.output import Output
 SESSIONS: Final = (1, 8)
 """Numbers of sessions whose speed is measured."""
 _BASELINE: Final = "bf16"
-"""The method that speeds are given relative to."""
+"""The method that speeds are given relative to, or the end of the name of what it made."""
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
     """To speeds, how many times that of the baseline they are."""
-    speeds = {row["name"].lower(): row["speed"]["tok_per_s"] for row in rows if "speed" in row}
-    base = speeds.get(_BASELINE)
+    base = next((row["speed"]["tok_per_s"] for row in rows if _is_baseline(row)), None)
     if base is None:
         return
     for row in rows:
@@ -27,6 +26,11 @@ def add_ratios(rows: list[dict[str, Any]]) -> None:
                 sessions: round(rate / base[sessions], 3)
                 for sessions, rate in row["speed"]["tok_per_s"].items()
             }
+
+
+def _is_baseline(row: dict[str, Any]) -> bool:
+    name = row["name"].lower()
+    return "speed" in row and (name == _BASELINE or name.endswith(f"-{_BASELINE}"))
 
 
 def print_report(output: Output, report: dict[str, Any]) -> None:

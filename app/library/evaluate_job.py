@@ -42,8 +42,8 @@ def quality(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     The answer: {"scores": fields of `TokenScores`, "counts": scored tokens of each window,
     "window_tokens", "tokens_sha256": of all windows and the size of the vocabulary, "runner",
-    "runner_version", "quantization", "threads", "wall_s"}. Only some rows of logits are in memory
-    at a time.
+    "runner_version", "quantization", "threads", "notices", "wall_s"}. Only some rows of
+    logits are in memory at a time.
 
     Raises:
         TextTooShort, BadLogits: as their names say.
@@ -110,6 +110,7 @@ def quality(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             "runner_version": loaded.info.backend_version,
             "quantization": loaded.info.quantization,
             "threads": loaded.info.batch_threads,
+            "notices": loaded.info.notices,
         }
     return {**answer, "wall_s": round(time.perf_counter() - began, 3)}
 

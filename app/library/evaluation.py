@@ -100,7 +100,7 @@ class Judged:
                 "same_top": estimates.mean(self.scores("same_top"), self.blocks),
                 "rms_delta_p": estimates.root_mean_square(self.scores("shifts"), self.blocks),
             }
-        by = ("runner", "runner_version", "quantization", "threads", "wall_s")
+        by = ("runner", "runner_version", "quantization", "threads", "notices", "wall_s")
         return {
             "name": self.name,
             "logits": self.logits,

@@ -87,7 +87,9 @@ def test_what_methods_make_can_be_kept(hearth, tmp_path, one_process) -> None:
         *("guide-Q4_0.gguf", "guide-Q4_0.gguf.json", "guide-Q4_0.gguf.eval.json")
     }
     assert "TOK/S" not in result.out
-    assert "guide-Q4_0.gguf" in hearth(*command).err  # It is not replaced.
+    result = hearth(*command)
+    assert result.code == ExitCode.FAILED and "guide-Q4_0.gguf exists" in result.err
+    assert hearth(*command, "--yes").code == 0
 
 
 def test_without_a_reference_models_are_compared_by_likelihood(hearth, packed, one_process) -> None:
@@ -109,7 +111,7 @@ def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed,
     [
         (("guide", "guide", "--methods", "Q4_0"), "one MODEL"),
         (("guide", "--methods", "Q4_0", "--reference", "guide"), "one MODEL"),
-        (("guide", "--no-speed"), "go with --methods"),
+        (("guide", "--requantize"), "go with --methods"),
         (("guide", "--methods", "Q4_X"), "Q4_X"),
         (("guide", "--methods", "magic:Q4_0"), 'no quantization method "magic"'),
         (("guide", "--context", "4"), "--context"),

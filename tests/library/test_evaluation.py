@@ -166,7 +166,9 @@ def test_an_impossible_text_has_infinite_perplexity_and_is_json(tmp_path: Path) 
     answer = {
         "counts": [20],
         "scores": {"losses": [1000.0] * 20, "divergences": []},
-        **dict.fromkeys(("runner", "runner_version", "quantization", "threads", "wall_s"), 1),
+        **dict.fromkeys(
+            ("runner", "runner_version", "quantization", "threads", "notices", "wall_s"), 1
+        ),
     }
     facts = Judged("m", "served", answer).facts()
     assert facts["perplexity"] == {"value": None, "error": None}
