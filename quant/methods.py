@@ -185,6 +185,25 @@ class Methods:
         )
 
 
+def named_or_making(name: str, source: Path) -> tuple[Method, str]:
+    """The method and type that `name` stands for: a method, which makes its first type;
+    METHOD:TYPE; or a type that some method makes of `source`.
+
+    Raises:
+        UnknownMethod, UnsupportedModel: as `Methods.named` and `Methods.making`.
+        HearthError: the method makes no such type.
+    """
+    known = methods()
+    method, _, target = name.partition(":")
+    if target:
+        found = known.named(method)
+        return found, found.target_named(target, source)
+    for found in known:
+        if found.name == name:
+            return found, found.targets()[0].name
+    return known.making(name, source)
+
+
 def methods() -> Methods:
     """The methods of this version."""
     from hearth.quant.gguf.quantize_method import GgufMethod

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -153,17 +153,24 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
             self._write("")
             print("\r", end="", file=sys.stderr, flush=True)
 
-    def show(self, done_bytes: int, total_bytes: int, *, after: str = "") -> None:
-        """Show `done_bytes` of `total_bytes`, and the words `after` them."""
+    def show(
+        self,
+        done: int,
+        total: int,
+        *,
+        after: str = "",
+        amount: Callable[[int], str] = size,
+    ) -> None:
+        """Show `done` of `total`, and the words `after` them; bytes, unless `amount` says what."""
         if not self._shown:
             return
-        share = min(1.0, done_bytes / total_bytes) if total_bytes else 1.0
+        share = min(1.0, done / total) if total else 1.0
         bar = "=" * round(share * _BAR_COLUMNS)
         parts = [
             self._title,
             f"[{bar:{_BAR_COLUMNS}}]",
             f"{share:4.0%}",
-            f"{size(done_bytes)} of {size(total_bytes)}",
+            f"{amount(done)} of {amount(total)}",
             safe_text(after),
         ]
         self._write("  ".join(part for part in parts if part))

@@ -237,12 +237,12 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
 
 def _sample(path: Path | None, source: FoundModel) -> Sample:
     """The text to measure on. Raises a usage error where it cannot be read."""
-    from hearth.app.library.compare_quality import Sample, bundled_sample
+    from hearth.app.library.compare_quality import bundled_sample, read_sample
 
     if path is None:
         return bundled_sample(for_guide=source.origin == "bundled")
     try:
-        return Sample(str(path), path.read_text(encoding="utf-8"))
+        return read_sample(path)
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
 

@@ -14,6 +14,7 @@ from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
+from hearth.app.library import evaluation
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import HearthError, InvalidParameter, NoChatTemplate
@@ -54,6 +55,7 @@ def show(
         return ExitCode.OK
     facts = describe(found, tensors=tensors)
     facts["backend"] = _backend(state, found)
+    facts["evaluation"] = evaluation.stored(found.path)
     chat_template = facts.pop("template")
     if template and not as_json:
         if chat_template is None:
@@ -367,5 +369,9 @@ _LINES = (
     ("sampling", _sampling_line),
     ("ends with", _ends_line),
     ("backend", _backend_line),
+    (
+        "evaluated",
+        lambda facts: evaluation.words(facts["evaluation"]) if facts["evaluation"] else "",
+    ),
     ("licence", lambda facts: facts["licence"] or "not stated in the file"),
 )

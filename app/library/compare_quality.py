@@ -1,9 +1,7 @@
 """What quantizing did to a model: perplexity and speed, measured the same way before and after.
 
-Perplexity: the text is cut into windows that do not overlap, and of each the second half is scored,
-so that every scored token has at least half a window before it (the protocol of llama.cpp's
-`llama-perplexity`, with the model's own beginning-of-text token in front). Numbers of another text,
-window or protocol cannot be compared with these.
+Perplexity is by the protocol "second-half" of `hearth.quant.evaluation.protocols`. Numbers of
+another text, window or protocol cannot be compared with these.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer
@@ -19,14 +18,14 @@ from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.errors import HearthError
+from hearth.quant.evaluation import estimates
+from hearth.quant.evaluation.protocols import windows
 
 if TYPE_CHECKING:
     from hearth.backends.host.client import HostClient
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192
-_FEWEST_TOKENS: Final = 32
 _PROMPT_TOKENS: Final = 64
 _DECODED_TOKENS: Final = 64
 _DECODE_RUNS: Final = 3
@@ -36,14 +35,6 @@ _QUIET_CORES: Final = 0.4
 
 OnProgress = Callable[[int, int], None]
 """Gets tokens done and tokens in all."""
-
-
-class TextTooShort(HearthError):
-    """The text has too few tokens to say anything about a model."""
-
-    code = "text_too_short"
-    exit_code = 2
-    http_status = 422
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +60,13 @@ class Quality(Measured):
     window_tokens: int
     losses: tuple[float, ...] = field(repr=False)
     """Negative log probability of each scored token."""
+    blocks: tuple[int, ...] = field(repr=False)
+    """The blocks of these tokens that standard errors are taken over."""
 
     def facts(self) -> dict[str, Any]:
         """As JSON values, without the single tokens."""
-        facts = {name: value for name, value in asdict(self).items() if name != "losses"}
+        facts = asdict(self)
+        del facts["losses"], facts["blocks"]
         if not math.isfinite(self.perplexity):  # JSON has no word for it
             facts["perplexity"] = facts["perplexity_error"] = None
         return facts
@@ -85,22 +79,8 @@ def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
     Raises:
         ValueError: they were not measured on the same tokens.
     """
-    differences = [b - a for a, b in zip(before.losses, after.losses, strict=True)]
-    mean, error = _mean_and_error(differences)
-    return _exp(mean) - 1, _exp(mean) * error
-
-
-def _exp(power: float) -> float:
-    try:
-        return math.exp(power)
-    except OverflowError:
-        return math.inf
-
-
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
-    return mean, math.sqrt(variance / len(values))
+    found = estimates.relative_perplexity(before.losses, after.losses, after.blocks)
+    return found.value, found.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +107,11 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
     return Sample(f"bundled {name}", text, marked=for_guide)
 
 
+def read_sample(path: Path) -> Sample:
+    """The text of a file. Raises `OSError` and `UnicodeDecodeError`."""
+    return Sample(str(path), path.read_text(encoding="utf-8"))
+
+
 async def measure(
     backend: Backend,
     sample: Sample,
@@ -143,32 +128,28 @@ async def measure(
     info = await backend.info()
     prefix = await _beginning(backend)
     ids = (await backend.tokenize(sample.text, special=sample.marked))[:most_tokens]
-    window = min(WINDOW_TOKENS, info.context or WINDOW_TOKENS, len(ids) + len(prefix))
-    if len(ids) < _FEWEST_TOKENS:
-        raise TextTooShort(
-            f"{sample.name} has {len(ids):,} tokens; at least {_FEWEST_TOKENS} are needed.",
-            "Take a text of a few pages.",
-        )
+    length = min(WINDOW_TOKENS, info.context or WINDOW_TOKENS)
+    cut = windows(ids, prefix, length, "second-half", sample.name)
     losses: list[float] = []
-    step = window - len(prefix)
-    starts = range(0, len(ids) - step + 1, step)
-    for number, start in enumerate(starts, 1):
-        piece = [*prefix, *ids[start : start + step]]
-        scores = await backend.score(piece)
-        losses += [-logprob for logprob in scores.logprobs[window // 2 - 1 :]]
-        on_progress(number * step, len(starts) * step)
-    mean, error = _mean_and_error(losses)
+    window = len(cut[0].tokens)
+    for number, one in enumerate(cut, 1):
+        scores = await backend.score(one.tokens)
+        losses += [-logprob for logprob in scores.logprobs[one.first - 1 :]]
+        on_progress(number * window, len(cut) * window)
+    blocks = estimates.blocks_of([one.scored for one in cut])
+    perplexity = estimates.perplexity(losses, blocks)
     prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
     busy_before = await _busy_cores()
     speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
     return Quality(
-        perplexity=_exp(mean),
-        perplexity_error=_exp(mean) * error,
+        perplexity=perplexity.value,
+        perplexity_error=perplexity.error,
         scored_tokens=len(losses),
         window_tokens=window,
         decode_tok_per_s=max(speeds),
         is_busy=max(busy_before, await _busy_cores()) > _QUIET_CORES,
         losses=tuple(losses),
+        blocks=tuple(blocks),
     )
 
 

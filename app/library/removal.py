@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from hearth.app.format import argument
+from hearth.app.library.evaluation import report_path
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import files_of, identity, read_start
 from hearth.backends.errors import HearthError
@@ -133,8 +134,9 @@ def _planned(model: FoundModel, folder: Path, *, is_cached: bool) -> Removal:
         ours = set(files)
         used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
         blobs = {identity(path): path for path in _files(folder / "blobs")}
-    elif manifest.is_file() and not model.path.is_dir():
-        files.append(manifest)
+    else:
+        about = [report_path(model.path), *([] if model.path.is_dir() else [manifest])]
+        files += filter(Path.is_file, about)
     paths, keeps, frees_bytes = list(files), [], 0
     for path in files:
         blob = blobs.get(identity(path))

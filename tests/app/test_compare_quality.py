@@ -12,7 +12,6 @@ import pytest
 
 from hearth.app.library.compare_quality import (
     Sample,
-    TextTooShort,
     bundled_sample,
     measure,
     measure_on,
@@ -22,6 +21,7 @@ from hearth.backends.contract.events import Failed, Finished, Prompt, Scores, Ti
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ErrorInfo, HearthError
+from hearth.quant.evaluation.errors import TextTooShort
 
 
 class Letters:
@@ -66,16 +66,16 @@ def test_a_model_that_guesses_among_n_has_perplexity_n() -> None:
 
 def test_the_second_half_of_each_window_is_scored() -> None:
     model = Letters(lambda ident: 1 / ident, context=64)
-    text = ("a" * 32 + "b" * 32) * 3 + "a" * 40
+    text = ("a" * 33 + "b" * 31) * 3 + "a" * 40
     quality = measured(model, text)
-    assert quality.scored_tokens == 3 * 32
+    assert quality.scored_tokens == 3 * 31
     assert quality.perplexity == pytest.approx(ord("b"))
     assert [len(ids) for ids in model.scored] == [64, 64, 64]
 
 
 def test_each_window_begins_as_the_model_wants_it() -> None:
     model = Letters(lambda ident: 1 / 2, context=64, begin=(1,))
-    measured(model, "a" * 126)
+    measured(model, "a" * 127)
     assert [ids[:2] for ids in model.scored] == [(1, ord("a"))] * 2
     assert all(request.token_ids[0] == 1 for request in model.requests)
     assert all(request.ignore_eos and not request.reuse_prefix for request in model.requests)

@@ -66,12 +66,13 @@ def test_a_file_of_the_library_and_the_folder_it_was_alone_in(library: Library) 
     assert everything(library.folder) == {"other.gguf"}
 
 
-def test_what_quantizing_wrote_beside_it_goes_too(library: Library) -> None:
+def test_what_was_written_about_it_goes_too(library: Library) -> None:
     file(library.folder / "m.gguf")
     file(library.folder / "m.gguf.json", size=10)
+    file(library.folder / "m.gguf.eval.json", size=5)
     file(library.folder / "other.gguf.json")
     removal = plan_removal(by_name(library, "m"), library)
-    assert removal.frees_bytes == 110
+    assert removal.frees_bytes == 115
     remove(removal)
     assert everything(library.folder) == {"other.gguf.json"}
 

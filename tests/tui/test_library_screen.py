@@ -18,8 +18,9 @@ from textual.widgets import Input, Static
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import load_catalogue
 from hearth.app.library.downloads import Downloads
+from hearth.app.library.evaluation import store
 from hearth.app.library.hub import Hub
-from hearth.app.library.local import Library
+from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.sources import Source
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
 from hearth.app.tui.screens.library import LibraryScreen
@@ -153,6 +154,27 @@ def test_quantize_when_the_download_is_complete(online: Services, hub: HubServer
             await until_shown(pilot, "└ tiny-Q8_0")
             await choose(pilot, "here", "tiny-Q8_0")
             await until(pilot, lambda: "Quantized from tiny-F16" in about(pilot))
+
+    run(go())
+
+
+def test_what_was_measured_of_a_model_is_shown(services: Services) -> None:
+    path = put(services)
+    number = {"value": 0.0125, "error": 0.0005}
+    row = {"logits": "served", "perplexity": number, "kl_divergence": number, "same_top": number}
+    report = {
+        "format": 1,
+        "date": "2026-11-24T20:00:00+00:00",
+        "text": {"name": "a.txt"},
+        "protocol": {"name": "windows", "window_tokens": 512},
+        "reference": {"name": "guide"},
+    }
+    assert store(FoundModel("mine", path, "library"), report, row)
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await choose(pilot, "here", "mine")
+            await until(pilot, lambda: "Measured: KL 0.01250 ± 0.00050" in about(pilot))
 
     run(go())
 

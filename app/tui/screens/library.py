@@ -22,6 +22,7 @@ from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.errors import RepositoryNotFound
+from hearth.app.library.evaluation import stored_words
 from hearth.app.library.fit import Fit, Speed, sizing_words
 from hearth.app.library.hub import Download, HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
@@ -152,6 +153,8 @@ class LibraryScreen(HearthScreen):
         """When each model was last chatted with, by its name in lower case."""
         self._made: dict[str, Quantized] = {}
         """The models that were made of another one, by name."""
+        self._judged: dict[str, str] = {}
+        """What `hearth eval` found of models, by name."""
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
@@ -206,6 +209,7 @@ class LibraryScreen(HearthScreen):
         with self.errors_shown():
             here = await asyncio.to_thread(self.services.library.list)
             self._made = await asyncio.to_thread(quantized, here)
+            self._judged = await asyncio.to_thread(stored_words, here)
             self._used, self._loaded_paths = await self._last_chats(), await self._loaded()
             await asyncio.to_thread(self._read_catalogue)
             self._here = {model.name: model for model in here}
@@ -358,6 +362,8 @@ class LibraryScreen(HearthScreen):
             text = _about_here(model, fit, self.size.width - 2)
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
+            if key in self._judged:
+                text = f"{self._judged[key]}\n{text}"
             if fit is None and not model.error and not model.url:
                 self._find_fit(model)
         elif self._tab == "worth" and key in self._worth:

@@ -1,0 +1,418 @@
+"""`hearth eval`: how good models are on a text, next to a reference, and what methods of
+quantization make of one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from hearth.app import format as words
+from hearth.app import settings_keys as keys
+from hearth.app.cli.evaluate_report import SESSIONS, add_ratios, print_report
+from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
+from hearth.app.cli.output import ProgressLine, error_json
+from hearth.app.cli.state import State
+from hearth.app.exit_codes import ExitCode
+from hearth.backends.errors import HearthError
+
+if TYPE_CHECKING:
+    from hearth.app.chosen import Chosen
+    from hearth.app.library.compare_quality import Sample
+    from hearth.app.library.evaluation import Conditions, Judged, Source
+    from hearth.app.settings import Layer
+    from hearth.backends.contract.models import ModelSpec
+
+_PROTOCOLS: Final = ("windows", "second-half")
+_SOURCES: Final = ("dequantized", "served")
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """A row to come.
+
+    Attributes:
+        spec: as it is computed.
+        chosen: the model, whose speed is measured; None: it is the reference in other numbers.
+    """
+
+    name: str
+    logits: Source
+    spec: ModelSpec
+    chosen: Chosen | None
+
+
+@click.command("eval")
+@click.argument(
+    "models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model
+)
+@click.option(
+    "--reference",
+    metavar="MODEL",
+    shell_complete=complete_model,
+    help="The model whose logits the others are compared with, such as the F16 file of it.",
+)
+@click.option(
+    "--methods",
+    metavar="NAME,NAME,...",
+    help="Quantize MODEL in these ways and compare: methods, METHOD:TYPE, or types like Q4_K_M.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep what --methods makes in this folder. Default: it is deleted at the end.",
+)
+@click.option("--requantize", is_flag=True, help="MODEL of --methods is quantized already.")
+@click.option("--yes", "-y", is_flag=True, help="Replace files that are in --output already.")
+@click.option(
+    "--speed/--no-speed",
+    default=None,
+    help="Measure decoding at 1 and 8 sessions. Default: with --methods.",
+)
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure on this text. Default: the bundled one.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(_PROTOCOLS),
+    default="second-half",
+    show_default=True,
+    help="Score all tokens of each window, or only its second half, as llama-perplexity does.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(min=8),
+    default=512,
+    show_default=True,
+    help="Tokens of a window.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=32),
+    default=8192,
+    show_default=True,
+    help="Tokens of the text, at most.",
+)
+@click.option(
+    "--logits",
+    type=click.Choice(_SOURCES),
+    help="From float32 numbers that the weights stand for, or as served. Default: as served; "
+    "dequantized of the reference and with --methods.",
+)
+@setting_options((keys.ALL["backend"], keys.ALL["threads"]))
+@json_option
+@click.pass_context
+def evaluate(
+    ctx: click.Context,
+    /,
+    models: tuple[str, ...],
+    reference: str | None,
+    methods: str | None,
+    output: Path | None,
+    requantize: bool,
+    yes: bool,
+    speed: bool | None,
+    text: Path | None,
+    protocol: Any,
+    context: int,
+    tokens: int,
+    logits: Source | None,
+    as_json: bool,
+    **_options: Any,
+) -> int:
+    """Measure the quality of MODELs on a text: perplexity, and with --reference how far their
+    predictions are from those of another model. docs/eval.md describes what is measured.
+
+    With --methods, MODEL is quantized in each way, and its own weights are the reference. The exit
+    code is 1 if something could not be measured.
+    """
+    from hearth.app.library.evaluation import Conditions
+
+    state: State = ctx.obj
+    flags = typed_settings(ctx)
+    if methods is None and (output or requantize or yes):
+        raise click.UsageError("--output, --requantize and --yes go with --methods.")
+    if methods is not None and (len(models) > 1 or reference is not None):
+        raise click.UsageError("--methods takes one MODEL, which is its own reference.")
+    chosen = [_chosen(state, name, flags) for name in models]
+    base = chosen[0] if methods else _chosen(state, reference, flags) if reference else None
+    is_guide = any(one.found.origin == "bundled" for one in (*chosen, *([base] if base else [])))
+    conditions = Conditions(_sample(text, for_guide=is_guide), protocol, context, tokens)
+    with ExitStack() as leaving:
+        work = _Evaluation(state, conditions, leaving)
+        wishes = []
+        if methods is not None:
+            names = [name.strip() for name in methods.split(",") if name.strip()]
+            wishes = work.plan(chosen[0], names, output, requantize=requantize, replace=yes)
+        if base is not None:
+            work.measure_reference(base, "served" if logits == "served" else "dequantized")
+        if methods is None:
+            subjects = [_subject(one.found.name, one, logits or "served") for one in chosen]
+        else:
+            made = work.make(wishes, flags)
+            subjects = [*_noise(chosen[0], work.reference_logits)]
+            subjects += [_subject(name, one, logits or "dequantized") for name, one in made]
+        report = work.run(subjects, measures_speed=methods is not None if speed is None else speed)
+        if methods is None or output is not None:
+            work.store(report, subjects)
+    if as_json:
+        state.output.json(report)
+    else:
+        print_report(state.output, report)
+    has_failed = any("error" in row for row in report["rows"])
+    return ExitCode.FAILED if has_failed else ExitCode.OK
+
+
+def _chosen(state: State, name: str, flags: Layer) -> Chosen:
+    found = state.choose(name, flags)
+    if found.found.remote is not None:
+        raise click.UsageError(f"{found.found.name} runs elsewhere; its logits are not known here.")
+    return found
+
+
+def _sample(path: Path | None, *, for_guide: bool) -> Sample:
+    """The text to measure on. Raises a usage error where it cannot be read."""
+    from hearth.app.library.compare_quality import bundled_sample, read_sample
+
+    if path is None:
+        return bundled_sample(for_guide=for_guide)
+    try:
+        return read_sample(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
+
+
+def _subject(name: str, chosen: Chosen, logits: Source) -> _Subject:
+    return _Subject(name, logits, _computed(chosen.spec, logits), chosen)
+
+
+def _computed(spec: ModelSpec, logits: Source) -> ModelSpec:
+    """`spec` as `logits` says."""
+    from hearth.backends.bench.logits import as_dequantized
+
+    return as_dequantized(spec) if logits == "dequantized" else spec
+
+
+def _noise(reference: Chosen, logits: Source) -> list[_Subject]:
+    """The reference once more, and in half precision: differences below theirs mean nothing."""
+    if logits == "served":
+        return [_Subject("reference, again", logits, reference.spec, None)]
+    spec = reference.spec
+    half = replace(spec, backend="native", settings=replace(spec.settings, dtype="bf16"))
+    return [
+        _Subject("f32, again", logits, _computed(spec, logits), None),
+        _Subject("bf16, as served", "served", half, None),
+    ]
+
+
+class _Evaluation:
+    """Runs the jobs of one command, one after the other.
+
+    Args:
+        leaving: removes temporary files.
+    """
+
+    def __init__(self, state: State, conditions: Conditions, leaving: ExitStack) -> None:
+        from hearth.app.paths import own_folder
+
+        self._state = state
+        self._conditions = conditions
+        self._leaving = leaving
+        self._cache, self._log = own_folder(state.paths.cache), own_folder(state.paths.log)
+        self._reference: Judged | None = None
+        self._logits_file = ""
+
+    @property
+    def reference_logits(self) -> Source:
+        """What those of the reference were computed with."""
+        assert self._reference is not None
+        return self._reference.logits
+
+    def measure_reference(self, chosen: Chosen, logits: Source) -> None:
+        """Write its logits into a temporary file. Where the native runner does not know the model,
+        it is measured as served.
+        """
+        if logits == "dequantized" and (why := _not_dequantized(chosen)):
+            self._state.output.note(f"{chosen.found.name} is measured as served: {why}.")
+            logits = "served"
+        self._logits_file = f"{self._temporary_folder()}/logits.f32"
+        name = chosen.found.name
+        subject = _Subject(name, logits, _computed(chosen.spec, logits), chosen)
+        self._reference = self._judge(subject, keep=self._logits_file)
+
+    def plan(
+        self,
+        source: Chosen,
+        names: Sequence[str],
+        folder: Path | None,
+        *,
+        requantize: bool,
+        replace: bool,
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """What to ask the jobs that quantize `source` in each way of `names`, all of which can be.
+
+        Raises:
+            HearthError: there is no such way, it cannot be done, or the file is there already.
+        """
+        from hearth.app.library import quantize_job
+        from hearth.quant.gguf.quantize_file import check_target
+        from hearth.quant.methods import named_or_making
+
+        found = source.found
+        if folder is None:
+            folder = self._temporary_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        options = {"requantize": True} if requantize else {}
+        wishes = []
+        for name in names:
+            method, target = named_or_making(name, found.path)
+            method.plan(found.path, target, options)
+            file = quantize_job.file_name(found.name, target, method.suffix)
+            question = quantize_job.question(
+                method=method.name,
+                source=str(found.path),
+                type=target,
+                options=options,
+                target=(folder / file).absolute(),
+                replace=replace,
+            )
+            check_target(folder / file, replace=replace)
+            wishes.append((name, question))
+        return wishes
+
+    def make(
+        self, wishes: Sequence[tuple[str, dict[str, Any]]], flags: Layer
+    ) -> list[tuple[str, Chosen]]:
+        """Make what `plan` gave."""
+        from hearth.app.chosen import with_settings
+        from hearth.app.library import quantize_job
+        from hearth.app.library.local import FoundModel
+
+        settings = self._state.settings.with_flags(flags)
+        made = []
+        for name, question in wishes:
+            answer = self._run(quantize_job.quantize, question, f"making {name}", words.size)
+            path = Path(answer["path"])
+            stem = path.stem if path.is_file() else path.name
+            made.append((name, with_settings(FoundModel(stem, path, "path"), settings)))
+        return made
+
+    def run(self, subjects: Sequence[_Subject], *, measures_speed: bool) -> dict[str, Any]:
+        """The report. What cannot be measured has its error in its row."""
+        from hearth.app.jobs.child import Stopped
+        from hearth.app.library.evaluation import (
+            comparisons,
+            conditions_facts,
+            weights_facts,
+        )
+
+        judged, rows = [], []
+        for subject in subjects:
+            facts: dict[str, Any] = {"name": subject.name}
+            try:
+                one = self._judge(subject)
+                facts |= one.facts()
+                judged.append(one)
+                if subject.chosen is not None:
+                    facts |= weights_facts(subject.chosen.found.path)
+                    if measures_speed:
+                        facts["speed"] = self._speed(subject.name, subject.chosen)
+            except Stopped:
+                raise
+            except HearthError as error:
+                self._state.output.error(error)
+                facts["error"] = error_json(error)
+            rows.append(facts)
+        add_ratios(rows)
+        reference = self._reference
+        first = reference or next(iter(judged), None)
+        return {
+            **(conditions_facts(self._conditions, first) if first is not None else {}),
+            "reference": reference.facts() if reference is not None else None,
+            "rows": rows,
+            "comparisons": comparisons(judged),
+        }
+
+    def store(self, report: dict[str, Any], subjects: Sequence[_Subject]) -> None:
+        """Write a report next to each model that was measured."""
+        from hearth.app.library.evaluation import store
+
+        for subject, row in zip(subjects, report["rows"], strict=True):
+            if subject.chosen is None or "error" in row:
+                continue
+            try:
+                is_stored = store(subject.chosen.found, report, row)
+            except OSError as error:
+                self._state.output.problem(f"The report of {subject.name} was not stored: {error}.")
+                continue
+            if not is_stored:
+                origin = subject.chosen.found.origin
+                self._state.output.note(
+                    f"The report of {subject.name} is not stored: its folder is not Hearth's "
+                    f"({origin})."
+                )
+
+    def _judge(self, subject: _Subject, *, keep: str | None = None) -> Judged:
+        from hearth.app.library.evaluate_job import quality, quality_question
+        from hearth.app.library.evaluation import Judged
+
+        extra: dict[str, Any] = {}
+        if keep is not None:
+            extra["keep"] = keep
+        elif self._reference is not None:
+            digest = self._reference.answer["tokens_sha256"]
+            extra["reference"] = {"path": self._logits_file, "tokens_sha256": digest}
+        asked = self._conditions.question()
+        question = quality_question(subject.spec, self._cache, asked, **extra)
+        answer = self._run(quality, question, f"scoring {subject.name}", "{:,}".format)
+        return Judged(subject.name, subject.logits, answer)
+
+    def _speed(self, name: str, chosen: Chosen) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        from hearth.app.library.evaluate_job import speed
+
+        question = {
+            "spec": asdict(chosen.spec),
+            "cache_dir": str(self._cache),
+            "sessions": SESSIONS,
+        }
+        return self._run(speed, question, f"timing {name}", "{:,}".format)
+
+    def _run(
+        self,
+        work: Any,
+        question: dict[str, Any],
+        title: str,
+        amount: Callable[[int], str],
+    ) -> dict[str, Any]:
+        from hearth.app.jobs.job import run_job
+
+        with ProgressLine(title) as line:
+
+            def show(values: dict[str, Any]) -> None:
+                line.show(values["done"], values["total"], amount=amount)
+
+            return run_job(work, question, show, self._log)
+
+    def _temporary_folder(self) -> Path:
+        temporary = tempfile.TemporaryDirectory(prefix="eval-", dir=self._cache)
+        return Path(self._leaving.enter_context(temporary))
+
+
+def _not_dequantized(chosen: Chosen) -> str:
+    """Why the native runner cannot compute the model; empty if it can, as far as headers tell."""
+    from hearth.backends.worker.choice import not_native
+    from hearth.quant.gguf import preflight
+
+    path = chosen.found.path
+    return "" if path.is_dir() else not_native(preflight.check(path))

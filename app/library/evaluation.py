@@ -1,0 +1,256 @@
+"""What `hearth eval` finds out about models, and the reports that it stores next to them.
+
+A report is `MODEL.eval.json` next to the file or folder MODEL: the conditions, what the reference
+was, and the row of this model; see docs/eval.md. It counts as long as the model's files are as they
+were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from hearth.app.library.model_files import files_of, read_start
+from hearth.backends.machine.cpu import cpu_name
+from hearth.quant.evaluation import estimates
+from hearth.quant.evaluation.estimates import Estimate
+from hearth.quant.evaluation.protocols import Protocol
+
+if TYPE_CHECKING:
+    from hearth.app.library.compare_quality import Sample
+    from hearth.app.library.local import FoundModel, LocalModel
+
+Source = Literal["dequantized", "served"]
+"""What logits are computed with: float32 numbers that the weights stand for, which shows what the
+method of quantization changed; or as requests are served, kernels included.
+"""
+SUFFIX: Final = ".eval.json"
+STORED_NEXT_TO: Final = ("library", "path")
+"""Origins of models that a report may be written next to: others belong to other programs."""
+_FORMAT: Final = 1
+_MOST_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What models are measured on, and how; numbers of other conditions cannot be compared."""
+
+    sample: Sample
+    protocol: Protocol
+    context: int
+    """Tokens of a window, at most."""
+    tokens: int
+    """Of the text, at most."""
+
+    def question(self) -> dict[str, Any]:
+        """For `evaluate_job.quality_question`."""
+        return {
+            "text": self.sample.text,
+            "name": self.sample.name,
+            "marked": self.sample.marked,
+            "protocol": self.protocol,
+            "context": self.context,
+            "tokens": self.tokens,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was measured of one model.
+
+    Attributes:
+        name: of the row.
+        logits: what they were computed with.
+        answer: of `evaluate_job.quality`.
+    """
+
+    name: str
+    logits: Source
+    answer: Mapping[str, Any]
+
+    @property
+    def blocks(self) -> list[int]:
+        """That standard errors are taken over."""
+        return estimates.blocks_of(self.answer["counts"])
+
+    @property
+    def scored_tokens(self) -> int:
+        return sum(self.answer["counts"])
+
+    def scores(self, name: str) -> list[float]:
+        """A field of `TokenScores`."""
+        values: list[float] = self.answer["scores"][name]
+        return values
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON values: the estimates, and by what they were made."""
+        found = {"perplexity": estimates.perplexity(self.scores("losses"), self.blocks)}
+        if self.scores("divergences"):
+            found |= {
+                "kl_divergence": estimates.mean(self.scores("divergences"), self.blocks),
+                "same_top": estimates.mean(self.scores("same_top"), self.blocks),
+                "rms_delta_p": estimates.root_mean_square(self.scores("shifts"), self.blocks),
+            }
+        by = ("runner", "runner_version", "quantization", "threads", "notices", "wall_s")
+        return {
+            "name": self.name,
+            "logits": self.logits,
+            **{name: self.answer[name] for name in by},
+            **{name: estimate.facts() for name, estimate in found.items()},
+        }
+
+
+def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """Each pair of models that have the same tokens, the one with the lower value first: {"better",
+    "than", "of": "kl_divergence", or "nll" without a reference, "difference", "is_certain"}. The
+    difference is taken token by token, and certain beyond three standard errors.
+    """
+    found = []
+    for number, one in enumerate(judged):
+        for other in judged[number + 1 :]:
+            if one.answer["tokens_sha256"] != other.answer["tokens_sha256"]:
+                continue
+            what = "divergences" if one.scores("divergences") else "losses"
+            gap = estimates.difference(other.scores(what), one.scores(what), one.blocks)
+            better, than = (one, other) if gap.value <= 0 else (other, one)
+            gap = Estimate(-abs(gap.value), gap.error)
+            found.append(
+                {
+                    "better": better.name,
+                    "than": than.name,
+                    "of": "kl_divergence" if what == "divergences" else "nll",
+                    "difference": gap.facts(),
+                    "is_certain": gap.is_below_zero,
+                }
+            )
+    return found
+
+
+def conditions_facts(conditions: Conditions, judged: Judged) -> dict[str, Any]:
+    """The conditions as JSON values, with what came of them: the protocol is named with its
+    numbers.
+    """
+    text = conditions.sample.text.encode()
+    return {
+        "format": _FORMAT,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "hearth": metadata.version("hearth-llm"),
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "system": platform.platform()},
+        "text": {
+            "name": conditions.sample.name,
+            "size_bytes": len(text),
+            "sha256": hashlib.sha256(text).hexdigest(),
+        },
+        "protocol": {
+            "name": conditions.protocol,
+            "window_tokens": judged.answer["window_tokens"],
+            "windows": len(judged.answer["counts"]),
+            "scored_tokens": judged.scored_tokens,
+            "error_block_tokens": estimates.block_tokens(judged.scored_tokens),
+        },
+    }
+
+
+def weights_facts(path: Path) -> dict[str, Any]:
+    """Of the model at `path`: {"size_bytes", "bits_per_weight", "types"}, the share of each type in
+    the bytes of all tensors, from the headers alone.
+
+    Raises:
+        CorruptFile, UnsupportedModel, OSError: the headers are not right.
+    """
+    if path.is_dir():
+        from hearth.backends.native.model_folder import read_model_folder
+
+        folder = read_model_folder(path)
+        stored, parameters, size = list(folder.tensors), folder.parameters, folder.size_bytes
+    else:
+        from hearth.quant.gguf import preflight
+
+        header = preflight.check(path)
+        stored = [tensor.stored for tensor in header.all_tensors]
+        parameters = header.parameter_count
+        size = sum(part.size_bytes for part in (header, *header.shards))
+    sizes = Counter[str]()
+    for tensor in stored:
+        sizes[tensor.kind] += tensor.nbytes
+    total = sizes.total()
+    return {
+        "size_bytes": size,
+        "bits_per_weight": round(8 * total / max(1, parameters), 3),
+        "types": {kind: round(nbytes / total, 4) for kind, nbytes in sizes.most_common()},
+    }
+
+
+# ---- stored reports
+
+
+def report_path(model: Path) -> Path:
+    """Where the report of the model at `model` is stored."""
+    return model.with_name(model.name + SUFFIX)
+
+
+def store(model: FoundModel, report: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Write what is of interest of one model into its report; False where the model belongs to
+    another program, or comes with Hearth.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    from hearth.backends.machine.json_file import write_json
+
+    if model.origin not in STORED_NEXT_TO:
+        return False
+    kept = {name: value for name, value in report.items() if name not in ("rows", "comparisons")}
+    write_json(report_path(model.path), {**kept, "model": _stamp(model.path), "row": row})
+    return True
+
+
+def stored(model: Path) -> dict[str, Any] | None:
+    """The report of the model at `model`; None where there is none, or its files have changed."""
+    try:
+        facts = json.loads(read_start(report_path(model), _MOST_BYTES))
+        is_current = facts["format"] == _FORMAT and facts["model"] == _stamp(model)
+        return facts if is_current and words(facts) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def words(report: Mapping[str, Any]) -> str:
+    """A stored report in a line. Raises what reading something else than a report can."""
+    row, protocol = report["row"], report["protocol"]
+    perplexity = Estimate.read(row["perplexity"])
+    parts = [f"perplexity {perplexity.value:.3f} ± {perplexity.error:.3f}"]
+    if row.get("kl_divergence"):
+        divergence, same = Estimate.read(row["kl_divergence"]), Estimate.read(row["same_top"])
+        parts = [
+            f"KL {divergence.value:.5f} ± {divergence.error:.5f} and same top token "
+            f"{same.value:.1%} ± {same.error:.1%} next to {report['reference']['name']}",
+            *parts,
+        ]
+    window = f"{protocol['name']} of {protocol['window_tokens']:,}"
+    parts += [f"{window} on {report['text']['name']}", f"{row['logits']}, {report['date'][:10]}"]
+    return ", ".join(parts)
+
+
+def stored_words(models: Sequence[LocalModel]) -> dict[str, str]:
+    """A sentence about each of `models` that has a report, by name; reads the reports."""
+    found = {model.name: stored(model.path) for model in models if not model.url}
+    return {name: f"Measured: {words(report)}." for name, report in found.items() if report}
+
+
+def _stamp(model: Path) -> dict[str, Any]:
+    """What changes when a file of the model does."""
+    files = [path.stat() for path in files_of(model)]
+    return {
+        "size_bytes": sum(file.st_size for file in files),
+        "changed_ns": max(file.st_mtime_ns for file in files),
+    }
