@@ -228,6 +228,21 @@ class KvPool:
             self._by_token(tensor)[slots] = tokens
         return True
 
+    def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
+        """See the protocol."""
+        assert isinstance(state, SavedTokens)
+        data = state.key_values.contiguous().view(torch.uint8).flatten()
+        return state.start.to_bytes(4, "little"), data.numpy().data
+
+    def unpack(self, meta: bytes, data: memoryview) -> SavedTokens | None:
+        """See the protocol."""
+        shape = (len(self._layers), -1, 2, self._heads, self._width)
+        try:
+            key_values = torch.frombuffer(data, dtype=self._dtype).view(shape)
+        except (ValueError, RuntimeError):
+            return None  # Not a whole number of tokens.
+        return SavedTokens(key_values, int.from_bytes(meta, "little"), self.fingerprint)
+
     def _slots(self, table: Sequence[int], start: int, end: int) -> tuple[Tensor, Tensor]:
         """Blocks and places within them of the tokens `start` to `end`."""
         positions = torch.arange(start, end)
