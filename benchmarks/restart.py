@@ -26,10 +26,11 @@ from typing import Final
 
 import psutil
 
-from hearth.backends.contract.events import Started, Token
+from hearth.backends.contract.events import Failed, Started, Token
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.errors import from_info
 from hearth.backends.host.client import HostClient, HostPlace
 
 KILL_AFTER_S: Final = 5.0
@@ -53,6 +54,8 @@ async def first_token_s(
             cached = event.cached_tokens
         elif isinstance(event, Token) and not first:
             first = time.perf_counter() - began
+        elif isinstance(event, Failed):
+            raise from_info(event.error)
     return first, cached
 
 
