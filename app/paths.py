@@ -37,6 +37,7 @@ class Paths:
         presets_file: what `hearth` keeps as presets.
         tuned_file: what `hearth bench --tune` found.
         facts_file: what the headers of models were found to say.
+        kv_cache: keys and values of chats, in parts.
         api_key_file: the key that `hearth serve --generate-key` made.
     """
 
@@ -77,6 +78,12 @@ class Paths:
     @property
     def facts_file(self) -> Path:
         return self.cache / "models.json"
+
+    @property
+    def kv_cache(self) -> Path:
+        from hearth.backends.engine.kv.disk_files import FOLDER
+
+        return self.cache / FOLDER
 
     @property
     def api_key_file(self) -> Path:

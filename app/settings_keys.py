@@ -346,6 +346,14 @@ LOADING = (
         auto=True,
         field="kv_budget_bytes",
     ),
+    Key(
+        "kv_disk_budget",
+        "size",
+        "disk space for keys and values of chats, which a restart continues from; 0: none",
+        low=0,
+        high=2**50,
+        field="kv_disk_budget_bytes",
+    ),
     Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType)),
     Key(
         "kv_pool",

@@ -27,6 +27,7 @@ STATEMENTS = {
     "llguidance": "import llguidance",
     "psutil": "import psutil",
     "tomlkit": "import tomlkit",
+    "xxhash": "import xxhash",
     "starlette": "import starlette.applications",
     "uvicorn": "import uvicorn",
     "anthropic": "import anthropic",

@@ -153,7 +153,14 @@ _LOCAL_ONLY = (
 )
 _TESTS_ONLY = ("tests", "reference")
 _NOT_OF_ABLATION = (*_TESTS_ONLY, "quick", "tune", "prompt_tokens", "gen_tokens", "depth_tokens")
-_BY_TESTS = {"max_sessions", "max_waiting", "kv_budget", "kv_pool", "target_itl_ms"}
+_BY_TESTS = {
+    "max_sessions",
+    "max_waiting",
+    "kv_budget",
+    "kv_disk_budget",
+    "kv_pool",
+    "target_itl_ms",
+}
 _BY_TUNING = {"threads", "kv_type", "max_batch_tokens"}
 _URL_ONLY = ("concurrency", "requests", "shared_prefix", "ignore_eos", "api_key_env")
 

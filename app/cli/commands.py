@@ -34,6 +34,7 @@ COMMANDS = {
     "launch": ("launch", "launch", "Start a coding agent that uses a Hearth server."),
     "ps": ("loaded", "ps", "List the loaded models and what they do."),
     "stop": ("loaded", "stop", "Unload a model, or all of them."),
+    "cache": ("cache", "cache", "Show or clear the keys and values on disk."),
     "doctor": ("installation", "doctor", "Check the installation and show where its files are."),
     "settings": (
         "installation",

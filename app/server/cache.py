@@ -16,7 +16,7 @@ from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import Busy, ModelNotFound
 
 _MB: Final = 1_000_000
-_TIERS: Final = ("live", "kept", "pinned", "offloaded")
+_TIERS: Final = ("live", "kept", "pinned", "offloaded", "disk")
 _CLEAR_TIMEOUT_S: Final = 30.0
 """The engine clears its cache between two steps, and a step may be long."""
 
@@ -24,8 +24,8 @@ _CLEAR_TIMEOUT_S: Final = 30.0
 async def get_cache_stats(http: Request) -> Response:
     """The contents of the KV cache of every loaded model, or of the one that `?model=` names.
 
-    Entries and total size are those of cached prefixes; the tokens of running requests are in the
-    tier "live". Models whose engine does not respond at once are left out.
+    Entries and total size are those of cached prefixes in memory; the tokens of running requests
+    are in the tier "live". Models whose engine does not respond at once are left out.
 
     Raises:
         ModelNotFound: there is no model of that name.
@@ -44,8 +44,9 @@ async def get_cache_stats(http: Request) -> Response:
 
 
 async def clear_cache(http: Request) -> Response:
-    """Drop the cached prefixes of every loaded model, or of the one that `?model=` names, and
-    report what was freed. No model is loaded, and running requests keep their cache.
+    """Drop the cached prefixes of every loaded model, or of the one that `?model=` names, and what
+    is on disk of it, and report what was freed. No model is loaded, and running requests keep their
+    cache.
 
     Raises:
         ModelNotFound: there is no model of that name.
@@ -72,6 +73,7 @@ async def clear_cache(http: Request) -> Response:
         {
             "freed_entries": sum(model["freed_entries"] for model in cleared),
             "freed_size_mb": sum(model["freed_size_mb"] for model in cleared),
+            "freed_disk_mb": sum(model["freed_disk_mb"] for model in cleared),
             "models": cleared,
         }
     )
@@ -93,14 +95,15 @@ def _counted(engines: Sequence[EngineStats]) -> dict[str, Any]:
         "total_size_mb": sum(_size_mb(engine, _kept_tokens(engine)) for engine in engines),
         "hit_rate": hit_rate(engines),
         "tiers": {tier: _tier(tier, engines) for tier in _TIERS},
+        "disk_read_tokens": sum(engine.disk_read_tokens for engine in engines),
+        "disk_written_mb": sum(engine.disk_written_bytes for engine in engines) / _MB,
     }
 
 
 def _tier(tier: str, engines: Sequence[EngineStats]) -> dict[str, Any]:
-    held = [(engine, tokens_by_state(engine)[tier]) for engine in engines]
     return {
-        "tokens": sum(tokens for _, tokens in held),
-        "size_mb": sum(_size_mb(engine, tokens) for engine, tokens in held),
+        "tokens": sum(tokens_by_state(engine)[tier] for engine in engines),
+        "size_mb": sum(bytes_by_state(engine)[tier] for engine in engines) / _MB,
     }
 
 
@@ -127,20 +130,22 @@ def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]
         "freed_entries": max(0, _entries(before) - _entries(after)),
         "freed_tokens": tokens,
         "freed_size_mb": _size_mb(after, tokens),
+        "freed_disk_mb": max(0, before.disk_bytes - after.disk_bytes) / _MB,
     }
 
 
 def tokens_by_state(engine: EngineStats) -> dict[str, int]:
     """Tokens in the KV cache: "live" (of running sequences), "kept" (cached prefixes that can be
     evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap;
-    "offloaded" (prefixes in the host KV tier); "allocated" (capacity now) and "pool" (capacity at
-    most).
+    "offloaded" (prefixes in the host KV tier); "disk" (prefixes on disk); "allocated" (capacity
+    now) and "pool" (capacity at most).
     """
     return {
         "live": engine.live_tokens,
         "kept": engine.kept_tokens - engine.pinned_tokens,
         "pinned": engine.pinned_tokens,
         "offloaded": engine.offloaded_tokens,
+        "disk": engine.disk_tokens,
         "allocated": engine.allocated_tokens,
         "pool": engine.pool_tokens,
     }
@@ -153,6 +158,7 @@ def bytes_by_state(engine: EngineStats) -> dict[str, int]:
     token = engine.kv_bytes_per_token
     return {
         **{state: count * token for state, count in tokens_by_state(engine).items()},
+        "disk": engine.disk_bytes,
         "allocated": engine.allocated_bytes,
         "pool": engine.pool_bytes,
     }

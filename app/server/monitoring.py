@@ -222,6 +222,18 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
                 for state, count in bytes_by_state(engine).items()
             ],
         ),
+        Family(
+            "hearth_kv_disk_read_tokens_total",
+            "counter",
+            "Tokens copied from disk into the KV cache since the model was loaded.",
+            [(labels, engine.disk_read_tokens) for labels, engine in engines],
+        ),
+        Family(
+            "hearth_kv_disk_written_bytes_total",
+            "counter",
+            "Keys and values written to disk since the model was loaded.",
+            [(labels, engine.disk_written_bytes) for labels, engine in engines],
+        ),
     ]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.chosen import Chosen, with_settings
+from hearth.app.kv_files import forget_kv
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import Library
 from hearth.app.paths import Paths
@@ -227,9 +228,14 @@ class ChatSession:
         await self.refresh()
 
     async def delete_branch(self, message: str) -> None:
-        """Delete this message and what followed it."""
+        """Delete this message and what followed it, and the chat's keys and values on disk.
+
+        Raises:
+            FolderUnusable: these cannot be deleted; the messages are.
+        """
         self._check_idle()
         await to_thread(self._services.chats.delete_branch, self.thread.id, message)
+        await to_thread(forget_kv, self._services.paths, self.thread.id)
         await self.refresh()
 
     async def clone(self, message: str | None = None) -> Thread:
@@ -346,11 +352,16 @@ class Sessions:
         return await self.open(thread.id)
 
     async def delete(self, thread: str) -> None:
-        """Delete a chat permanently."""
+        """Delete a chat permanently, and its keys and values on disk.
+
+        Raises:
+            FolderUnusable: these cannot be deleted; the chat is.
+        """
         session = self.open_ones.pop(thread, None)
         if session is not None:
             await session.close()
         await to_thread(self.services.chats.delete, thread)
+        await to_thread(forget_kv, self.services.paths, thread)
 
     @property
     def busy(self) -> list[ChatSession]:

@@ -89,6 +89,14 @@ class CacheStats:
     """What recurrent states take, of running sequences and kept prefixes."""
     offloaded_bytes: int = 0
     """What prefixes in plain memory take."""
+    disk_tokens: int = 0
+    """Of prefixes on disk, which a restart finds again."""
+    disk_bytes: int = 0
+    """What these take on disk."""
+    disk_written_bytes: int = 0
+    """Written to disk since the model was loaded."""
+    disk_read_tokens: int = 0
+    """Copied from disk into the key-value memory since the model was loaded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,8 @@ class ModelSettings:
     """Most memory for keys and values of all sessions and kept prefixes; None: what
     `memory_fraction` leaves, and no more than every session can use.
     """
+    kv_disk_budget_bytes: int = number(4 << 30, 0, 1 << 60)
+    """Most that keys and values on disk may take, of all models together; 0: none are written."""
     kv_pool: KvPool = "grow"
     """grow: start small and double when full. static: take the whole budget at load."""
     memory_fraction: float = number(0.9, 0, 1, above=True)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import (
     Interrupted,
@@ -26,11 +27,17 @@ class CachedRunner:
 
     Args:
         clock: seconds, for what is kept until a deadline and for copies.
+        disk: see `KvManager`.
     """
 
-    def __init__(self, runner: Runner, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        clock: Callable[[], float] = time.monotonic,
+        disk: DiskTier | None = None,
+    ) -> None:
         self.runner = runner
-        self.kv = KvManager(runner.store, runner.limits, clock=clock)
+        self.kv = KvManager(runner.store, runner.limits, clock=clock, disk=disk)
 
     def step(self, plan: StepPlan) -> StepResult:
         """Have room for `plan` and compute it; `KvManager.commit` records what is accepted of it.

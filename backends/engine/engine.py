@@ -18,6 +18,7 @@ from hearth.backends.contract.loaded import EngineStats, RequestStats
 from hearth.backends.engine.background import BackgroundPrompts
 from hearth.backends.engine.cached_runner import CachedRunner, lost_slots
 from hearth.backends.engine.embedding import TextJob
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import (
     Interrupted,
@@ -52,7 +53,7 @@ class Engine:
     Args:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
-        kv_clock: see `CachedRunner`.
+        kv_clock, disk: see `CachedRunner`.
     """
 
     def __init__(
@@ -61,11 +62,14 @@ class Engine:
         target_itl_s: float = 0.05,
         clock: Callable[[], float] = time.perf_counter,
         kv_clock: Callable[[], float] = time.monotonic,
+        disk: DiskTier | None = None,
     ) -> None:
         self._runner = runner
         self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._cached = CachedRunner(runner, kv_clock)
+        if disk is not None:
+            disk.start(self._wake)
+        self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
         self._scheduler = Scheduler(runner.info, self.kv, self._budget, self._background)
@@ -108,7 +112,7 @@ class Engine:
         self._inbox.put(lambda: self._take_cancel(ident))
 
     def clear_cache(self, done: Callable[[EngineStats], None]) -> None:
-        """Forget every kept prefix, then call `done` from the engine's thread."""
+        """Forget every kept prefix, also on disk, then call `done` from the engine's thread."""
         self._inbox.put(lambda: self._clear(done))
 
     def close(self) -> None:
@@ -140,6 +144,7 @@ class Engine:
         if plan is not None:
             self._compute(plan)
         busy = self._compute_texts(plan) or plan is not None
+        busy |= self.kv.is_writing
         now = time.monotonic()
         if not busy or now - self._stats_at > _STATS_EVERY_S:
             self._stats_at = now
@@ -394,6 +399,7 @@ class Engine:
 
     def _clear(self, done: Callable[[EngineStats], None]) -> None:
         self.kv.clear()
+        self.kv.clear_disk()
         self._stats = self._count()
         done(self._stats)
 

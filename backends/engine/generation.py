@@ -113,6 +113,10 @@ class Generation(Sequence):
         self._held_logprobs: list[events.TokenLogprob] = []
 
     @property
+    def session_on_disk(self) -> str:
+        return self.session
+
+    @property
     def new_tokens(self) -> int:
         return self.total - self.prompt_tokens
 

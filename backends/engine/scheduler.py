@@ -136,7 +136,8 @@ class Scheduler:
                 self._tend()
                 if rows := self._rows():
                     return StepPlan(tuple(rows))
-                if not any(map(self._is_arriving, self._running.values())):
+                is_arriving = any(map(self._is_arriving, self._running.values()))
+                if not is_arriving or self._kv.is_waiting:
                     break  # Else nobody waits for a step: copy all of it.
             if not self._set_idle_aside():
                 return None
@@ -217,7 +218,9 @@ class Scheduler:
             return False
         headroom = HEADROOM_TOKENS * len(self._running)
         slot = self._free_slots[-1]
-        computed = self._kv.open(slot, sequence.reusable(), sequence.namespace)
+        computed = self._kv.open(
+            slot, sequence.reusable(), sequence.namespace, sequence.session_on_disk
+        )
         fits = self._kv.reserve(slot, sequence.total)
         if not fits or self._kv.free_tokens() < headroom:
             self._kv.release(slot, keep=True)

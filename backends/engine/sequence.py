@@ -72,6 +72,11 @@ class Sequence(ABC):
         self.pins = sorted(pins)
 
     @property
+    def session_on_disk(self) -> str | None:
+        """Whose keys and values these are on disk; None: they are not written."""
+        return None
+
+    @property
     def total(self) -> int:
         return len(self.tokens)
 

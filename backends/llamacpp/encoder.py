@@ -138,6 +138,13 @@ class _NoBlocks:
     token_bytes = 0
     state_bytes = 0
     most_offloaded_bytes = 0
+    fingerprint = b""
+
+    def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
+        raise InternalError("An encoder has no keys and values to pack.")
+
+    def unpack(self, meta: bytes, data: memoryview) -> None:
+        return None
 
     def available_bytes(self) -> int | None:
         return None

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.errors import Busy, DoesNotFit, HearthError, InternalError
@@ -270,6 +272,16 @@ class LlamaStore:
         self.context.share(part, self._checked(sequence), end, start)
         self.context.remove(part, 0)
         return True
+
+    def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
+        assert isinstance(state, LlamaState)
+        return bytes([state.by_channel]), state.data.data
+
+    def unpack(self, meta: bytes, data: memoryview) -> LlamaState | None:
+        by_channel = {b"\0": False, b"\1": True}.get(meta)
+        if by_channel is None:
+            return None
+        return LlamaState(np.frombuffer(data, np.uint8), by_channel, self.fingerprint)
 
     def positions(self, sequence: int) -> tuple[int, int]:
         """First and last position that `sequence` holds; (-1, -1) if it is empty. For a memory that

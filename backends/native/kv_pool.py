@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +21,11 @@ Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;
 pages: all heads of a token lie together, as kernels with block tables want them.
 """
+_BY_HEAD: Final = (0, 1, 2, 3, 4)
+_BY_TOKEN: Final = (0, 1, 3, 2, 4)
+"""Axes of `SavedTokens.key_values` in memory; the permutation is its own inverse."""
+_META: Final = struct.Struct("<I?")
+"""Of a saved state: its start, and whether the tokens of a head lie together."""
 _LARGEST: Final = 65504.0
 """What infinities are kept as: the largest of half precision, whose products stay finite."""
 
@@ -28,7 +35,7 @@ class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
     key_values: Tensor
-    """[layers, tokens, 2, kv_heads, head_dim], in plain memory."""
+    """[layers, 2, kv_heads, tokens, head_dim], in plain memory, in either order."""
     start: int
     """Position of the first."""
     fingerprint: bytes
@@ -211,28 +218,74 @@ class KvPool:
     @torch.inference_mode()
     def save_part(self, table: Sequence[int], start: int, end: int) -> SavedTokens | None:
         """See the protocol."""
-        tokens = [self._by_token(tensor)[self._slots(table, start, end)] for tensor in self._layers]
+        shape = (len(self._layers), 2, self._heads, end - start, self._width)
+        axes = self._axes
         try:
-            return SavedTokens(torch.stack(tokens).cpu(), start, self.fingerprint)
-        except (torch.OutOfMemoryError, MemoryError):
+            flat = torch.empty([shape[axis] for axis in axes], dtype=self._dtype)
+        except (RuntimeError, MemoryError):
             return None
+        saved = flat.permute(axes)
+        for to, tensor in zip(saved, self._layers, strict=True):
+            for at, slots in self._runs(table, start, end):
+                tokens = self._by_head(tensor)[:, :, slots.start : slots.stop]
+                _copy(to[:, :, at : at + len(slots)], tokens)
+        return SavedTokens(saved, start, self.fingerprint)
 
     @torch.inference_mode()
     def restore_part(self, table: Sequence[int], state: SavedState, start: int, end: int) -> bool:
         """See the protocol."""
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
-        slots = self._slots(table, start, end)
-        wanted = state.key_values[:, start - state.start : end - state.start].to(self._device)
-        for tensor, tokens in zip(self._layers, wanted, strict=True):
-            self._by_token(tensor)[slots] = tokens
+        first = start - state.start
+        for tensor, saved in zip(self._layers, state.key_values, strict=True):
+            for at, slots in self._runs(table, start, end):
+                tokens = saved[:, :, first + at : first + at + len(slots)]
+                _copy(self._by_head(tensor)[:, :, slots.start : slots.stop], tokens)
         return True
 
-    def _slots(self, table: Sequence[int], start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Blocks and places within them of the tokens `start` to `end`."""
-        positions = torch.arange(start, end)
-        blocks = torch.tensor(table)[positions // self.page]
-        return blocks.to(self._device), (positions % self.page).to(self._device)
+    def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
+        """See the protocol."""
+        assert isinstance(state, SavedTokens)
+        flat = state.key_values.permute(self._axes)
+        meta = _META.pack(state.start, self.layout == "heads")
+        return meta, flat.view(-1).view(torch.uint8).numpy().data
+
+    def unpack(self, meta: bytes, data: memoryview) -> SavedTokens | None:
+        """See the protocol."""
+        start, by_head = _META.unpack(meta)
+        axes = _BY_HEAD if by_head else _BY_TOKEN
+        shape = (len(self._layers), 2, self._heads, -1, self._width)
+        try:
+            flat = torch.frombuffer(data, dtype=self._dtype).view([shape[axis] for axis in axes])
+        except (ValueError, RuntimeError):
+            return None  # Not a whole number of tokens.
+        return SavedTokens(flat.permute(axes), start, self.fingerprint)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        """In which order those of `SavedTokens.key_values` lie: as in the pool."""
+        return _BY_HEAD if self.layout == "heads" else _BY_TOKEN
+
+    def _runs(self, table: Sequence[int], start: int, end: int) -> Iterator[tuple[int, range]]:
+        """The tokens `start` to `end` where they lie together in the pool: the first of them, from
+        `start` on, and their places in the pool. Blocks mostly follow each other.
+        """
+        at = start
+        while at < end:
+            block = at // self.page
+            last = block
+            while (last + 1) * self.page < end and table[last + 1] == table[last] + 1:
+                last += 1
+            stop = min(end, (last + 1) * self.page)
+            slot = table[block] * self.page + at % self.page
+            yield at - start, range(slot, slot + stop - at)
+            at = stop
+
+    def _by_head(self, tensor: Tensor) -> Tensor:
+        """A layer as [2, kv_heads, tokens of the pool, head_dim]."""
+        if self.layout == "heads":
+            return tensor.flatten(2, 3)
+        return tensor.flatten(1, 2).transpose(1, 2)
 
     def _by_token(self, tensor: Tensor) -> Tensor:
         """A layer as [blocks, page, 2, kv_heads, head_dim]."""
@@ -272,3 +325,13 @@ class KvPool:
         kept = min(blocks, len(self._by_token(tensor)))
         self._by_token(made)[:kept] = self._by_token(tensor)[:kept]
         return made
+
+
+def _copy(to: Tensor, source: Tensor) -> None:
+    """Give `to` what `source` has, both with rows of whole numbers. On a processor by one thread:
+    PyTorch would use all for each layer, and they wait for each other where others need cores.
+    """
+    if to.device.type == source.device.type == "cpu":
+        np.copyto(to.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
+    else:
+        to.copy_(source)

@@ -28,6 +28,9 @@ from hearth.backends.contract.loaded import EngineStats, RequestStats
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.engine.engine import MOST_REQUESTS, Engine, Work
 from hearth.backends.engine.grammars import Grammars
+from hearth.backends.engine.kv.disk import DiskTier
+from hearth.backends.engine.kv.disk_files import FOLDER, KvFolder
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import InternalError, to_info
 from hearth.backends.machine.fair_pool import FairPool
@@ -276,8 +279,10 @@ def serve(
         return
     if loaded.templates:
         renderer.start()
-    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000)
     info = loaded.runner.info
+    engine = Engine(
+        loaded.runner, spec.settings.target_itl_ms / 1000, disk=_disk(loaded, spec, cache_dir)
+    )
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
         loaded.info.name, info, loaded.tokenizer, loaded.templates, renderer, grammars
@@ -290,6 +295,17 @@ def serve(
     except BaseException:
         log.exception("the engine stopped")
         os._exit(1)  # At once: the threads that prepare requests need not be waited for.
+
+
+def _disk(loaded: Loaded, spec: ModelSpec, cache_dir: Path) -> DiskTier | None:
+    """Where keys and values of this model outlive the process, if they may."""
+    budget_bytes = spec.settings.kv_disk_budget_bytes
+    if not budget_bytes or not loaded.runner.info.generates:
+        return None
+    info, store = loaded.info, loaded.runner.store
+    key = repr((info.backend, info.kv_type, store.token_bytes, store.fingerprint)).encode()
+    folder = KvFolder(cache_dir / FOLDER, budget_bytes)
+    return DiskTier(folder, key, info.name, budget_bytes)
 
 
 def main(input_fd: int, output_fd: int) -> None:

@@ -24,6 +24,7 @@ ABSENT = (
     "textual",
     "tomlkit",
     "uvicorn",
+    "xxhash",
 )
 """What a machine with a card and a PyTorch of its own may lack."""
 ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers")

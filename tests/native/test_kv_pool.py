@@ -19,10 +19,17 @@ LAYOUTS: tuple[Layout, ...] = ("heads", "pages")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
 
 
-def pool_of(most: int, start: int = 0, *, layout: Layout = "heads", device: str = "cpu") -> KvPool:
+def pool_of(
+    most: int,
+    start: int = 0,
+    *,
+    layout: Layout = "heads",
+    device: str = "cpu",
+    window: int | None = 8,
+) -> KvPool:
     """Three layers, of which two are in the first group."""
     rope = Rope(1e4, WIDTH)
-    layers = (LayerConfig(rope), LayerConfig(rope, 8), LayerConfig(rope))
+    layers = (LayerConfig(rope), LayerConfig(rope, window), LayerConfig(rope))
     config = ModelConfig(
         "test",
         vocab_size=1,
@@ -157,3 +164,36 @@ def test_elsewhere_it_is_doubled_and_made_small_again(layout: Layout, device: st
         assert block(pool, 2, 29)[1, 1, :, 3].tolist() == list(range(465, 481))
     pool.shrink(0, 0)
     assert pool.capacity(0) == pool.layer(0).shape[axis] == 4, "as at the start"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("other", LAYOUTS)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_saved_tokens_come_back_through_bytes_in_other_blocks_and_layouts(
+    layout: Layout, other: Layout, device: str
+) -> None:
+    torch.manual_seed(0)
+    source, target = (
+        pool_of(8, 8, layout=one, device=device, window=None) for one in (layout, other)
+    )
+    tables = [5, 1, 2, 3], [0, 1, 7, 4]
+    new = torch.randn(60, 2, KV_HEADS, WIDTH, device=device)
+    slots = [
+        torch.tensor([table[at // PAGE] * PAGE + at % PAGE for at in range(60)]) for table in tables
+    ]
+    with torch.inference_mode():
+        for layer in range(3):
+            source.write(layer, slots[0].to(device), new + layer)
+    for start, end in ((0, 25), (25, 26), (26, 60)):
+        state = source.save_part(tables[0], start, end)
+        assert state is not None
+        meta, data = source.pack(state)
+        unpacked = target.unpack(meta, memoryview(bytearray(data)))
+        assert unpacked is not None and unpacked.nbytes == len(data) == state.nbytes
+        middle = (start + end) // 2
+        for first, last in ((start, middle), (middle, end)):
+            assert first == last or target.restore_part(tables[1], unpacked, first, last)
+        assert target.unpack(meta, data[:-1]) is None
+    for layer in range(3):
+        kept = target._by_head(target.layer(layer))[:, :, slots[1].to(device)]
+        assert torch.equal(kept, (new + layer).permute(1, 2, 0, 3))

@@ -15,6 +15,10 @@ KEPT = {
     "kept_prefixes": 4,
     "offloaded_tokens": 500,
     "offloaded_prefixes": 2,
+    "disk_tokens": 20,
+    "disk_bytes": 25_000,
+    "disk_read_tokens": 15,
+    "disk_written_bytes": 30_000,
     "kv_bytes_per_token": 1000,
     "cached_tokens": 600,
     "computed_tokens": 500,
@@ -64,7 +68,9 @@ def test_what_is_kept_by_tier_and_model(two) -> None:
         "kept": {"tokens": 5000, "size_mb": 5.0},
         "pinned": {"tokens": 1000, "size_mb": 1.0},
         "offloaded": {"tokens": 500, "size_mb": 0.5},
+        "disk": {"tokens": 40, "size_mb": 0.05},
     }
+    assert (found["disk_read_tokens"], found["disk_written_mb"]) == (30, 0.06)
     first, second = found["models"]
     assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 6, 0.6)
     assert (second["model"], second["hit_rate"], second["tiers"]["pinned"]["tokens"]) == (
@@ -90,6 +96,7 @@ def test_clearing_says_what_it_freed(two) -> None:
     assert (found["freed_entries"], found["freed_size_mb"]) == (7, 6.5)
     assert [model["model"] for model in found["models"]] == ["tiny", "other"]
     assert found["models"][0]["freed_tokens"] == 3500
+    assert found["freed_disk_mb"] == 0.05
     left = two.get("/v1/cache/stats").json
     assert (left["total_entries"], left["total_size_mb"]) == (0, 0)
     assert left["tiers"]["live"]["tokens"] == 200

@@ -30,6 +30,10 @@ LOADED = replace(
             "kept_tokens": 30,
             "pinned_tokens": 5,
             "offloaded_tokens": 7,
+            "disk_tokens": 9,
+            "disk_bytes": 9 * 256,
+            "disk_read_tokens": 6,
+            "disk_written_bytes": 5000,
         },
         steps=10,
         rows=20,
@@ -145,10 +149,20 @@ def test_what_the_host_says_of_its_models() -> None:
     assert value(found, "model_waiting", **of_tiny) == 3
     assert value(found, "worker_restarts_total", **of_tiny) == 4
     assert value(found, "batch_utilization_ratio", **of_tiny) == 20 / (10 * 4)
-    states = {"live": 10, "kept": 25, "pinned": 5, "offloaded": 7, "allocated": 512, "pool": 4096}
+    states = {
+        "live": 10,
+        "kept": 25,
+        "pinned": 5,
+        "offloaded": 7,
+        "disk": 9,
+        "allocated": 512,
+        "pool": 4096,
+    }
     for state, tokens in states.items():
         assert value(found, "kv_tokens", **of_tiny, state=state) == tokens
         assert value(found, "kv_bytes", **of_tiny, state=state) == tokens * 256
+    assert value(found, "kv_disk_read_tokens_total", **of_tiny) == 6
+    assert value(found, "kv_disk_written_bytes_total", **of_tiny) == 5000
     windows = replace(LOADED.engine, window_bytes=1000, window_pool_bytes=9000)
     with_windows = samples(Metrics(), replace(LOADED, engine=windows))
     for state, more in {"live": 0, "allocated": 1000, "pool": 9000}.items():

@@ -143,6 +143,8 @@ class FakeHost:
                     pinned_tokens=0,
                     offloaded_tokens=0,
                     offloaded_prefixes=0,
+                    disk_tokens=0,
+                    disk_bytes=0,
                 )
                 self.workers[at] = replace(worker, engine=left)
                 self.cleared.append(worker.name)

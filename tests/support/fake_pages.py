@@ -4,6 +4,7 @@ that reading through a block table shows whether what is there was really writte
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fake_runner import FakeRunner
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvLimits, KvManager
 from hearth.backends.engine.kv.store import GroupSpec
 from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
@@ -74,6 +76,7 @@ class FakePages:
 
     token_bytes = 8
     state_bytes = 0
+    fingerprint = b"fake"
 
     def __init__(
         self,
@@ -95,6 +98,14 @@ class FakePages:
         self._start = [blocks if start is None else min(start, blocks) for blocks in most]
         for group, blocks in enumerate(self._start):
             self.grow(group, blocks)
+
+    def pack(self, state):
+        return b"fake", memoryview(repr((state.start, [*map(tuple, state.cells)])).encode())
+
+    def unpack(self, meta, data):
+        assert meta == b"fake"
+        start, cells = ast.literal_eval(bytes(data).decode())
+        return FakePart(start, tuple(Cell(*cell) for cell in cells))
 
     def available_bytes(self) -> int | None:
         return None
@@ -300,6 +311,7 @@ class PagedMemory:
         kept_while_running: int | None = None,
         part_tokens: int = 16,
         most_offloaded: int = 0,
+        disk: DiskTier | None = None,
     ) -> None:
         self.now = 0.0
         """Seconds, for pins."""
@@ -318,6 +330,7 @@ class PagedMemory:
                 part_tokens=part_tokens,
             ),
             clock=lambda: self.now,
+            disk=disk,
         )
 
     def run(self, slot: int, tokens: Seq[int]) -> int:

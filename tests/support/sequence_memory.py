@@ -20,6 +20,7 @@ class Memory:
         kept_while_running=None,
         part_tokens=16,
         available_bytes=None,
+        disk=None,
         **store,
     ):
         self.now = 0.0
@@ -46,6 +47,7 @@ class Memory:
                 part_tokens=part_tokens,
             ),
             clock=lambda: self.now,
+            disk=disk,
         )
 
     def run(self, slot, tokens):

@@ -17,6 +17,7 @@ from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.message import MessageView
 from hearth.app.tui.widgets.thread_list import ThreadList
+from hearth.backends.engine.kv.disk_files import owner_of
 from pilots import ask, chat_of, opened, say, until, until_shown
 from polling import notices
 from screens import text_of
@@ -277,11 +278,17 @@ def test_rename_and_delete(services: Services) -> None:
             await say(pilot, "/rename A better title")
             await until(pilot, lambda: services.chats.threads()[0].title == "A better title")
             await until_shown(pilot, "A better title")
+            (chat,) = services.chats.threads()
+            on_disk = services.paths.kv_cache / "a model" / owner_of(chat.id)
+            other = on_disk.with_name("of another chat")
+            for folder in (on_disk, other):
+                folder.mkdir(parents=True)
             await say(pilot, "/delete")
             await until(pilot, lambda: len(pilot.app.screen_stack) > 1)
             await pilot.press("y")
             await until(pilot, lambda: not services.chats.threads())
-            assert chat_of(pilot).session is None
+            await until(pilot, lambda: not on_disk.exists())
+            assert chat_of(pilot).session is None and other.exists()
 
     run(go())
 

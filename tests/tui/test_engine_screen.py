@@ -222,6 +222,8 @@ def test_the_bar_has_a_block_for_whatever_is_there():
         assert {span.style for span in kv_bar(engine, width).spans} >= {"$primary", "$secondary"}
     assert "used 1 " in kv_legend(engine).plain and "2.0 MB" in kv_legend(engine).plain
     windows = replace(engine, window_bytes=3_000_000, window_pool_bytes=5_000_000)
+    on_disk = replace(engine, disk_tokens=70, disk_bytes=3_000_000, disk_read_tokens=40)
+    assert "on disk 70 (3.0 MB, read 40)" in kv_legend(on_disk).plain
     assert "3.0 MB of 7.0 MB" in kv_legend(windows).plain
 
 

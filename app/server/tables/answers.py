@@ -496,10 +496,16 @@ _HELD: Final[Json] = {
     "total_entries": COUNT,
     "total_size_mb": AMOUNT,
     "hit_rate": or_null(SHARE),
-    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "offloaded"), _TIER)),
+    "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "offloaded", "disk"), _TIER)),
+    "disk_read_tokens": COUNT,
+    "disk_written_mb": AMOUNT,
 }
 CACHE_STATS: Final = exactly({**_HELD, "models": many(exactly({"model": TEXT, **_HELD}))})
-_FREED: Final[Json] = {"freed_entries": COUNT, "freed_size_mb": AMOUNT}
+_FREED: Final[Json] = {
+    "freed_entries": COUNT,
+    "freed_size_mb": AMOUNT,
+    "freed_disk_mb": AMOUNT,
+}
 CLEARED: Final = exactly(
     {**_FREED, "models": many(exactly({"model": TEXT, **_FREED, "freed_tokens": COUNT}))}
 )
@@ -523,7 +529,7 @@ _KV: Final = or_null(
     exactly(
         {
             f"{state}_{unit}": COUNT
-            for state in ("live", "kept", "pinned", "offloaded", "allocated", "pool")
+            for state in ("live", "kept", "pinned", "offloaded", "disk", "allocated", "pool")
             for unit in ("tokens", "bytes")
         }
     )

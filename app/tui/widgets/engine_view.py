@@ -83,6 +83,9 @@ def kv_legend(engine: EngineStats) -> Content:
         parts += [(mark, color), f" {name} {count:,}  "]
     if engine.offloaded_tokens:
         parts.append(f"offloaded {engine.offloaded_tokens:,}  ")
+    if engine.disk_tokens:
+        read = f", read {engine.disk_read_tokens:,}" if engine.disk_read_tokens else ""
+        parts.append(f"on disk {engine.disk_tokens:,} ({size(engine.disk_bytes)}{read})  ")
     held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
     parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
     return Content.assemble(*parts)

@@ -12,13 +12,15 @@ from typing import Final
 
 from hearth.backends.contract.loaded import CacheStats
 from hearth.backends.engine.kv.blocks import BlockLeaves
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.group import Group
 from hearth.backends.engine.kv.kept import KeptPrefixes
 from hearth.backends.engine.kv.leaves import Handle, Leaves
-from hearth.backends.engine.kv.offload import WORTH_MOVING, Fetch, Offloading
+from hearth.backends.engine.kv.offload import WORTH_MOVING, DiskFetch, Fetch, Offloading
 from hearth.backends.engine.kv.sequences import SequenceLeaves
 from hearth.backends.engine.kv.store import BlockStore, SavedState, SequenceStore
 from hearth.backends.engine.kv.tree import Prefix
+from hearth.backends.engine.kv.write_behind import WriteBehind
 from hearth.backends.errors import Busy, InternalError
 
 PART_TOKENS: Final = 256
@@ -79,6 +81,7 @@ class KvManager:
         store: of the runner.
         limits: what of it may be used for what.
         clock: seconds, for pins and copies.
+        disk: where sequences with a session are written; None: nowhere.
 
     Raises:
         InternalError: a store with less than one sequence needs; a slot is named that does not
@@ -91,6 +94,7 @@ class KvManager:
         limits: KvLimits,
         *,
         clock: Callable[[], float] = time.monotonic,
+        disk: DiskTier | None = None,
     ) -> None:
         self._limits = limits
         self._sequences: SequenceLeaves | None = None
@@ -134,7 +138,16 @@ class KvManager:
             worth_moving=limits.worth_moving,
             clock=clock,
         )
-        self._fetches: dict[int, Fetch] = {}
+        self._behind: WriteBehind | None = None
+        if disk is not None:
+            self._behind = WriteBehind(
+                disk,
+                leaves,
+                self._offloading,
+                part_tokens=limits.part_tokens,
+                worth_moving=limits.worth_moving,
+            )
+        self._fetches: dict[int, Fetch | DiskFetch] = {}
         """By slot."""
         self._may_offload = False
         """What runs or what is kept has changed, so that there may be something to offload, or
@@ -151,20 +164,27 @@ class KvManager:
         hit = next(hits, None)
         held = 0 if hit is None else hit.length
         fetch = self._offloading.fetch(tokens[:-1], namespace, held)
-        if fetch is None or any(fetch.part_at(held) in one.parts for one in self._fetches.values()):
+        if fetch is None:
             return held
-        return len(fetch.tokens)
+        part = fetch.part_at(held)
+        others = (one for one in self._fetches.values() if isinstance(one, Fetch))
+        return held if any(part in one.parts for one in others) else len(fetch.tokens)
 
-    def open(self, slot: int, tokens: Seq[int], namespace: bytes = b"") -> int:
+    def open(
+        self, slot: int, tokens: Seq[int], namespace: bytes = b"", session: str | None = None
+    ) -> int:
         """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
         sequence or kept prefix has; returns its length. A hit within a block costs a block; without
         one to spare, it ends where the block begins.
 
         Args:
             namespace: of what keys and values depend on besides the tokens and the model.
+            session: whose the sequence is, if it is written to disk.
         """
         if self.length(slot):
             raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
+        if self._behind is not None:
+            self._behind.begin(slot, session)
         self._kept.expire()
         self._kept.use_pins(self._tree.root(namespace), tokens)
         self._may_offload = True
@@ -179,18 +199,30 @@ class KvManager:
         self._note_shrunk()
         held = self.length(slot)
         if self._leaves.keeps_past:
-            fetch = self._offloading.fetch(tokens[:-1], namespace, held)
-            if fetch is not None:
-                self._fetches[slot] = fetch
+            self._fetch(slot, tokens[:-1], namespace, held)
         return held
 
     def _fetch_whole(self, slot: int, tokens: Seq[int], namespace: bytes) -> bool:
         """Copy a whole prefix into `slot`, if that is more than the cache has."""
         hit = next(self._leaves.hits(self._tree.root(namespace), tokens, copies=True), None)
-        fetch = self._offloading.fetch(tokens, namespace, 0 if hit is None else hit.length)
+        return self._fetch(slot, tokens, namespace, 0 if hit is None else hit.length)
+
+    def _fetch(self, slot: int, tokens: Seq[int], namespace: bytes, held: int) -> bool:
+        """Copy what plain memory has of `tokens` into `slot`, which holds the first `held` of them,
+        or what the disk has, if that is more; False if there is nothing.
+        """
+        fetch: Fetch | DiskFetch | None = self._offloading.fetch(tokens, namespace, held)
+        if self._behind is not None:
+            reached = held if fetch is None else len(fetch.tokens)
+            fetch = self._behind.fetch(tokens, namespace, held, reached) or fetch
         if fetch is not None:
             self._fetches[slot] = fetch
         return fetch is not None
+
+    def _end_fetch(self, slot: int) -> None:
+        fetch = self._fetches.pop(slot, None)
+        if isinstance(fetch, DiskFetch):
+            fetch.load.end()
 
     def _enter(self, slot: int, tokens: Seq[int], namespace: bytes, *, copies: bool) -> bool:
         """Begin with what the cache has; False if there was no memory for a copy."""
@@ -275,7 +307,7 @@ class KvManager:
             False if the store cannot forget what was not accepted: then `slot` is empty, and
             nothing is reserved for it.
         """
-        self._fetches.pop(slot, None)
+        self._end_fetch(slot)
         self._append(slot, tokens)
         if computed is not None and computed > len(tokens):
             return self.undo(slot, computed - len(tokens))
@@ -322,7 +354,9 @@ class KvManager:
         if self.is_growing:
             self.has_memory(0)
         arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
-        if self._may_offload and not self._fetches:
+        if self._behind is not None and not self._fetches:
+            self._behind.work(self._slots, self._kept)
+        if self._may_offload and not self._fetches and not self.is_writing:
             if any(self._slots):
                 for prefix in self._offloading.out_of_the_way(self._kept):
                     self._drop_kept(prefix)
@@ -330,6 +364,18 @@ class KvManager:
                 self._leaves.rest()
             self._may_offload = not self._offloading.has_time
         return {slot: tokens for slot, tokens in arrived.items() if tokens}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether all that `arriving` counts is being read from disk, so that `tend` has nothing to
+        copy before that wakes the engine.
+        """
+        return bool(self._fetches) and all(one.is_waiting for one in self._fetches.values())
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether `tend` has something to write to disk of sequences that ended."""
+        return self._behind is not None and self._behind.is_wanted
 
     def copy_out(self, slot: int, *, grows: bool) -> None:
         """`slot` is released to make room, or may soon be: copy what it holds to plain memory, as
@@ -365,7 +411,7 @@ class KvManager:
             return False
         prefix = self._prefix(slot)
         if self._leaves.restore(prefix, state, tokens):
-            self._fetches.pop(slot, None)
+            self._end_fetch(slot)
             self._settle(prefix)
             return True
         if before is None:
@@ -384,7 +430,9 @@ class KvManager:
         source = self._prefix(slot)
         if source.length and not self._is_served(source):
             self._drop_covered(source)
-            self._keep_first(source, source.length)
+            kept = self._keep_first(source, source.length)
+            if self._behind is not None and kept is not None:
+                self._behind.checkpoint(slot, kept)
             self._evict_excess()
 
     def pin(self, slot: int, tokens: int, seconds: float) -> bool:
@@ -420,25 +468,39 @@ class KvManager:
         if prefix is None:
             return
         self._slots[slot] = None
-        self._fetches.pop(slot, None)
+        self._end_fetch(slot)
         self._may_offload = True
         self._promise(prefix, 0, all_claims=False)
-        if keep and prefix.length and not self._is_served(prefix):
+        keep = keep and prefix.length > 0
+        if keep and self._behind is not None:
+            self._behind.end(slot, prefix)
+        kept = self._kept.serving(prefix) if keep else None
+        if kept is not None:
+            self._kept.touch(kept)
+        elif keep:
             self._drop_covered(prefix)
             self._keep(prefix)
-        else:
+            kept = prefix
+        if kept is not prefix:
             self._leaves.drop(prefix)
+        if self._behind is not None:
+            self._behind.keep(slot, kept)
         self._evict_excess()
         if self._blocks is not None and not any(self._slots):
             self._blocks.rest()
 
     def clear(self) -> None:
-        """Forget every kept prefix, pinned ones too."""
+        """Forget every kept prefix, pinned ones too, but for those on disk."""
         for prefix in list(self._kept):
             self._drop_kept(prefix)
         self._offloading.prefixes.clear()
         if self._blocks is not None and not any(self._slots):
             self._blocks.rest()
+
+    def clear_disk(self) -> None:
+        """Forget what is on disk of this model."""
+        if self._behind is not None:
+            self._behind.clear()
 
     # ---- accounts
 
@@ -470,6 +532,7 @@ class KvManager:
         self._kept.expire()
         first, offloaded = self._leaves.first, self._offloading.prefixes
         windows = [group.number for group in self._leaves.groups if group.window is not None]
+        disk = None if self._behind is None else self._behind.disk
         return CacheStats(
             allocated_tokens=self._leaves.allocated_tokens,
             live_tokens=first.held_tokens,
@@ -481,6 +544,10 @@ class KvManager:
             window_bytes=sum(map(self._blocks.store.nbytes, windows)) if self._blocks else 0,
             state_bytes=self._leaves.store.state_bytes,
             offloaded_bytes=offloaded.nbytes,
+            disk_tokens=0 if disk is None else disk.tokens,
+            disk_bytes=0 if disk is None else disk.nbytes,
+            disk_written_bytes=0 if disk is None else disk.written_bytes,
+            disk_read_tokens=0 if disk is None else disk.read_tokens,
         )
 
     def check_integrity(self) -> None:
@@ -580,7 +647,7 @@ class KvManager:
         fetch = self._fetches[slot]
         began = self.length(slot)
         while self.length(slot) < len(fetch.tokens):
-            if not self._offloading.has_time or self.is_growing:
+            if not self._offloading.has_time or self.is_growing or fetch.is_waiting:
                 return self.length(slot) - began
             prefix = self._slots[slot]
             reserved = 0 if prefix is None else prefix.reserved
@@ -591,7 +658,9 @@ class KvManager:
             self._settle(prefix)
             if not is_done and not self.is_growing:
                 break
-        del self._fetches[slot]
+        self._end_fetch(slot)
+        if self._behind is not None and isinstance(fetch, DiskFetch):
+            self._behind.disk.read_tokens += self.length(slot) - fetch.start
         return self.length(slot) - began
 
     # ---- reservations

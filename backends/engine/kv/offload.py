@@ -10,8 +10,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Final
 
+from hearth.backends.engine.kv.disk import Load
 from hearth.backends.engine.kv.kept import KeptPrefixes
 from hearth.backends.engine.kv.leaves import Leaves
+from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.kv.tier import OffloadedPrefixes, Part
 from hearth.backends.engine.kv.tree import Prefix
 
@@ -36,10 +38,30 @@ class Fetch:
     tokens: list[int]
     """Of the prompt, as far as the parts have them."""
     part_tokens: int
+    is_waiting = False
 
     def part_at(self, held: int) -> Part:
         """The part that has the token after the first `held`."""
         return self.parts[held // self.part_tokens]
+
+
+@dataclass(slots=True)
+class DiskFetch:
+    """A prefix that is read from disk, and copied into a slot part by part."""
+
+    load: Load
+    ends: list[int]
+    """Up to which token each part of `load` is copied."""
+    tokens: list[int]
+    start: int
+    """How many of these the slot had before."""
+    at: int = 0
+    """The part that comes next."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """The next part is not there yet."""
+        return not self.load.has_failed and self.load.data(self.at) is None
 
 
 class Offloading:
@@ -140,9 +162,7 @@ class Offloading:
                 return False
             start = len(parts) * part_tokens
             end = min(start + part_tokens, len(tokens))
-            began = self._clock()
-            state = self._leaves.save_part(prefix, start, end)
-            self._count(began)
+            state = self.save(prefix, start, end)
             if state is None:
                 return False
             parts.append(prefixes.add(parts, tokens[start:end], state, prefix.namespace))
@@ -152,15 +172,35 @@ class Offloading:
             have = end
         return True
 
+    def save(self, prefix: Prefix, start: int = 0, end: int | None = None) -> SavedState | None:
+        """A copy of the tokens `start` to `end` of `prefix`, or without these of all of it; None if
+        that cannot be had. The time that it takes counts.
+        """
+        began = self._clock()
+        if end is None:
+            state = self._leaves.save(prefix)
+        else:
+            state = self._leaves.save_part(prefix, start, end)
+        self._count(began)
+        return state
+
+    def _restore(self, prefix: Prefix, state: SavedState, tokens: Seq[int]) -> bool:
+        """Add `tokens` to the end of `prefix`."""
+        began = self._clock()
+        if self._leaves.keeps_past:
+            is_done = self._leaves.restore_part(prefix, state, tokens)
+        else:
+            is_done = not prefix.length and self._leaves.restore(prefix, state, tokens)
+        self._count(began)
+        return is_done
+
     def _copy_whole(self, prefix: Prefix, tokens: list[int]) -> bool:
         needed = self._leaves.saved_bytes(prefix)
         if needed > min(MOST_WHOLE_BYTES, self.most_bytes):
             return False
         part = self.prefixes.whole(tokens, prefix.namespace)
         if part is None or len(part.tokens) < len(tokens):
-            began = self._clock()
-            state = self._leaves.save(prefix)
-            self._count(began)
+            state = self.save(prefix)
             if state is None:
                 return False
             part = self.prefixes.add([], tokens, state, prefix.namespace)
@@ -191,29 +231,35 @@ class Offloading:
         parts = [part for part, _ in path]
         return Fetch(parts, list(tokens[:end]), self.prefixes.part_tokens)
 
-    def copy_in(self, prefix: Prefix, fetch: Fetch) -> bool:
+    def copy_in(self, prefix: Prefix, fetch: Fetch | DiskFetch) -> bool:
         """Copy the part that follows what `prefix` has to its end; False where it is gone or there
         is no room for it.
         """
         held = prefix.length
+        if isinstance(fetch, DiskFetch):
+            return self._copy_from_disk(prefix, fetch)
         part = fetch.part_at(held)
-        if part not in self.prefixes:
-            return False
-        if not self._leaves.keeps_past:
-            self.prefixes.use([part])
-            began = self._clock()
-            is_done = held == 0 and self._leaves.restore(prefix, part.state, fetch.tokens)
-            self._count(began)
-            return is_done
-        if not self._leaves.has_room_for_part(len(part.tokens)):
+        if part not in self.prefixes or not self._has_room(part.tokens):
             return False
         at = held // fetch.part_tokens
         end = min(at * fetch.part_tokens + len(part.tokens), len(fetch.tokens))
         self.prefixes.use(fetch.parts[: at + 1])
-        began = self._clock()
-        is_done = self._leaves.restore_part(prefix, part.state, fetch.tokens[held:end])
-        self._count(began)
-        return is_done
+        return self._restore(prefix, part.state, fetch.tokens[held:end])
+
+    def _copy_from_disk(self, prefix: Prefix, fetch: DiskFetch) -> bool:
+        part, data = fetch.load.parts[fetch.at], fetch.load.data(fetch.at)
+        if data is None or not self._has_room(part.tokens):
+            return False
+        state = self._leaves.store.unpack(part.meta, data)
+        wanted = fetch.tokens[prefix.length : fetch.ends[fetch.at]]
+        if state is None or not self._restore(prefix, state, wanted):
+            return False
+        fetch.load.done(fetch.at)
+        fetch.at += 1
+        return True
+
+    def _has_room(self, tokens: Seq[int]) -> bool:
+        return not self._leaves.keeps_past or self._leaves.has_room_for_part(len(tokens))
 
     def _fits(self, tokens: int) -> bool:
         """Whether the tier may hold a prefix of this many tokens; states have headers, too."""

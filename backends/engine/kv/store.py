@@ -34,6 +34,23 @@ class Store(Protocol):
         """What copies in plain memory may take, were there enough of it; 0: none are made."""
         ...
 
+    @property
+    def fingerprint(self) -> bytes:
+        """Of the model, and of all else that keys and values depend on besides tokens."""
+        ...
+
+    def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
+        """What was saved, as bytes: a few that say what it is, and its keys and values, which are
+        not copied.
+        """
+        ...
+
+    def unpack(self, meta: bytes, data: memoryview) -> SavedState | None:
+        """The state that `pack` gave; it is read from `data`, which must stay as they are. None if
+        this is none.
+        """
+        ...
+
     def available_bytes(self) -> int | None:
         """Plain memory that could still be taken; None: enough."""
         ...

@@ -1,0 +1,445 @@
+"""The disk tier: prefixes in files that outlive the process, written and read in threads of its
+own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import queue
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from hearth.backends.engine.kv.disk_files import (
+    Damaged,
+    DiskPart,
+    KvFolder,
+    ident_of,
+    owner_of,
+    part_path,
+    read_data,
+)
+from hearth.backends.engine.kv.tree import TOKEN_TYPE, common_prefix
+
+log = logging.getLogger(__name__)
+
+MOST_QUEUED_BYTES: Final = 64 << 20
+"""Of parts that wait to be written; no more are copied meanwhile."""
+READ_AHEAD: Final = 3
+"""Parts that are read before they are copied into the KV cache."""
+BUDGET_S: Final = 3600.0
+"""Within such a time no more is written than the whole budget, as a disk wears out: a server that
+computes prompts all day would write terabytes."""
+_RETRY_S: Final = 60.0
+"""After a part could not be written, none is tried for so long."""
+_SCAN_S: Final = 2.0
+"""The longest wait for the index after the start; without it nothing is found."""
+
+
+class Load:
+    """Parts that are being read, in their order, a few ahead of those that are copied."""
+
+    def __init__(self, parts: Seq[DiskPart]) -> None:
+        self.parts = parts
+        self.has_failed = False
+        """No more come."""
+        self.is_over = False
+        """No more are wanted."""
+        self._data: dict[int, memoryview] = {}
+        ahead = min(READ_AHEAD, len(parts))
+        self._free = threading.Semaphore(ahead)
+        self._most = max(part.nbytes for part in parts)
+        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        self._lent: dict[int, memoryview] = {}
+
+    def data(self, index: int) -> memoryview | None:
+        """The data of a part, valid until `done`; None: they are not there yet."""
+        return self._data.get(index)
+
+    def done(self, index: int) -> None:
+        """The data of this part are copied."""
+        del self._data[index]
+        self._buffers.put(self._lent.pop(index))
+        self._free.release()
+
+    def end(self) -> None:
+        """No more parts are wanted."""
+        self.is_over = True
+        self._free.release()
+
+    def read(self, came: Callable[[], None], damaged: Callable[[DiskPart], None]) -> None:
+        """Read them, in the thread of the reader."""
+        for index, part in enumerate(self.parts):
+            self._free.acquire()
+            if self.is_over:
+                return
+            try:
+                buffer = self._buffers.get_nowait()
+            except queue.Empty:
+                buffer = _buffer(self._most)
+            try:
+                data = read_data(part, buffer)
+            except (OSError, Damaged) as error:
+                log.warning("keys and values on disk cannot be used: %s", error)
+                self.has_failed = True
+                damaged(part)
+                return
+            self._lent[index] = buffer
+            self._data[index] = data
+            came()
+
+
+class DiskTier:
+    """The parts of one model on disk. All but the two threads is of the engine's thread.
+
+    What is found compares token ids, and was written with the same model, kind of keys and values
+    and namespace: `key` has all of that, and names of parts follow from it.
+
+    Args:
+        folder: where the parts are.
+        key: all that keys and values depend on besides namespace and tokens.
+        name: what people call the model.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        folder: KvFolder,
+        key: bytes,
+        name: str,
+        budget_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._key = hashlib.blake2b(key).digest()
+        self._name = name
+        self.model = self._key[:12].hex()
+        """Its folder."""
+        self._clock = clock
+        self._budget = budget_bytes
+        self._allowance: float = budget_bytes
+        self._allowed_at = clock()
+        self._retry_at = -1.0
+        self._lock = threading.Lock()
+        """Guards the index and all that is counted."""
+        self._below: dict[bytes, list[DiskPart]] = {}
+        """The parts after each part, by its name, and after the root of each namespace."""
+        self._known_owners: set[str] = set()
+        """Those whose folders are there."""
+        self._deleted_owners: set[str] = set()
+        """Those whose folders were deleted, with their chats: nothing is written for them."""
+        self._queued_bytes = 0
+        self.nbytes = 0
+        """Of the parts that can be read."""
+        self.tokens = 0
+        """Of these."""
+        self.written_bytes = 0
+        """Since the start."""
+        self.read_tokens = 0
+        """Copied into the KV cache since the start."""
+        self._wake: Callable[[], None] = lambda: None
+        self._is_scanned = threading.Event()
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._jobs.put(self._scan)
+        for run, of in ((self._run_jobs, "KV writer"), (self._run_loads, "KV reader")):
+            threading.Thread(target=run, name=of, daemon=True).start()
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from any thread, when a part came or there is room to write again."""
+        self._wake = wake
+
+    # ---- what is found
+
+    def find(
+        self, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
+    ) -> list[tuple[DiskPart, int]]:
+        """The parts that have the most first tokens of `tokens`, and up to which token of these
+        each is the same.
+
+        Args:
+            only_whole: parts are whole prefixes, of which all tokens must be the same.
+        """
+        if not self._is_scanned.wait(_SCAN_S):
+            return []
+        with self._lock:
+            path = self._longest(tokens, namespace, "", only_whole=only_whole)
+        if path:
+            self._jobs.put(lambda: self._folder.touch([part for part, _ in path]))
+        return path
+
+    def load(self, parts: Seq[DiskPart]) -> Load:
+        """Begin to read `parts`."""
+        load = Load(parts)
+        self._loads.put(load)
+        return load
+
+    # ---- what is written
+
+    def begin(self, session: str) -> None:
+        """A sequence of `session` begins, of which something will be `put`."""
+        owner = owner_of(session)
+        self._jobs.put(lambda: self._begin(owner))
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be `put` now. If not, `wake` is called when that may have changed."""
+        return self._queued_bytes < MOST_QUEUED_BYTES and self.may_write
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the disk takes anything, and not too much was written already."""
+        now = self._clock()
+        more = (now - self._allowed_at) * self._budget / BUDGET_S
+        self._allowance = min(self._allowance + more, self._budget)
+        self._allowed_at = now
+        return self._allowance > 0 and now >= self._retry_at
+
+    def place(
+        self, session: str, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
+    ) -> tuple[bytes, int]:
+        """After which part of `session` the next one of `tokens` comes, and at which token: all
+        before it are written already, or about to be.
+        """
+        if not self._is_scanned.wait(_SCAN_S):
+            return b"", len(tokens)
+        owner = owner_of(session)
+        with self._lock:
+            if owner in self._deleted_owners:
+                return b"", len(tokens)
+            path = self._longest(tokens, namespace, owner, only_whole=only_whole)
+        if path:
+            self._jobs.put(lambda: self._folder.touch([part for part, _ in path]))
+        if not path or only_whole:
+            return self._root(namespace), path[-1][1] if path else 0
+        part, end = path[-1]
+        return part.ident, end
+
+    def put(
+        self,
+        session: str,
+        parent: bytes,
+        start: int,
+        tokens: Seq[int],
+        meta: bytes,
+        data: memoryview,
+        *,
+        is_whole: bool = False,
+    ) -> bytes:
+        """Write `data`, of `tokens`, after `parent`; returns the name of the part.
+
+        Args:
+            is_whole: parts are whole prefixes: of those of this session that `tokens` begin with
+                only the longest stays.
+        """
+        ids = array(TOKEN_TYPE, tokens)
+        ident = ident_of(parent, start, ids)
+        folder = self._folder.path / self.model / owner_of(session)
+        path = part_path(folder, start, ident)
+        part = DiskPart(path, parent, ident, start, ids, meta, data.nbytes)
+        with self._lock:
+            siblings = self._below.setdefault(parent, [])
+            shorter = [
+                one
+                for one in siblings
+                if is_whole and one.owner == part.owner and one.tokens == ids[: len(one.tokens)]
+            ]
+            shorter.sort(key=lambda one: len(one.tokens))
+            for one in shorter[:-1]:
+                self._forget(one)
+                self._jobs.put(partial(one.path.unlink, missing_ok=True))
+            siblings.append(part)
+            self._queued_bytes += part.nbytes
+        self._allowance -= part.nbytes
+        self._jobs.put(lambda: self._write(part, data))
+        return ident
+
+    def clear(self) -> None:
+        """Delete all parts of this model."""
+        with self._lock:
+            for part in [part for parts in self._below.values() for part in parts]:
+                self._forget(part)
+            self._below.clear()
+            self._known_owners.clear()
+        self._jobs.put(self._clear)
+
+    def flush(self) -> None:
+        """Wait until all that was `put` is written, or could not be."""
+        done = threading.Event()
+        self._jobs.put(done.set)
+        done.wait()
+
+    # ---- inside
+
+    def _root(self, namespace: bytes) -> bytes:
+        """The `parent` of the first parts of a namespace."""
+        return hashlib.blake2b(namespace, key=self._key, digest_size=16).digest()
+
+    def _longest(
+        self, tokens: Seq[int], namespace: bytes, owner: str, *, only_whole: bool
+    ) -> list[tuple[DiskPart, int]]:
+        """See `find`; of `owner` only, with what is not written yet, or of all if that is empty."""
+        wanted = array(TOKEN_TYPE, tokens)
+        best: _Step | None = None
+        pending: list[_Step | None] = [None]
+        seen: set[bytes] = set()
+        while pending:
+            step = pending.pop()
+            parent, matched = (self._root(namespace), 0) if step is None else step[1:3]
+            for part in self._below.get(parent, ()):
+                is_usable = part.owner == owner if owner else part.is_durable
+                if not is_usable or part.start > matched or part.ident in seen:
+                    continue
+                common = common_prefix(part.tokens, wanted, 0, part.start)
+                if common == 0 or (only_whole and common < len(part.tokens)):
+                    continue
+                seen.add(part.ident)
+                found = (step, part.ident, part.start + common, part)
+                pending.append(found)
+                if best is None or found[2] > best[2]:
+                    best = found
+        path = []
+        while best is not None:
+            best, _, end, part = best
+            path.append((part, end))
+        return path[::-1]
+
+    def _forget(self, part: DiskPart) -> None:
+        """Take `part`, and what comes after it, out of the index. Only with the lock."""
+        pending = [part]
+        while pending:
+            part = pending.pop()
+            siblings = self._below.get(part.parent, [])
+            if part not in siblings:
+                continue
+            siblings.remove(part)
+            if part.is_durable:
+                self.nbytes -= part.nbytes
+                self.tokens -= len(part.tokens)
+                part.is_durable = False
+            below = self._below.get(part.ident, ())
+            pending += [child for child in below if child.owner == part.owner]
+
+    def _count(self, part: DiskPart) -> None:
+        self.nbytes += part.nbytes
+        self.tokens += len(part.tokens)
+
+    def _run_jobs(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                job()
+            except Exception:
+                log.exception("writing keys and values to disk")
+
+    def _run_loads(self) -> None:
+        while True:
+            try:
+                self._loads.get().read(self._wake, self._damaged)
+            except Exception:
+                log.exception("reading keys and values from disk")
+
+    def _damaged(self, part: DiskPart) -> None:
+        """`part` cannot be read, nor what comes after it."""
+        with self._lock:
+            self._forget(part)
+        self._wake()
+        with suppress(OSError):
+            part.path.unlink()
+
+    def _scan(self) -> None:
+        try:
+            parts = self._folder.scan(self.model)
+        except OSError as error:
+            log.warning("keys and values on disk cannot be listed: %s", error)
+            parts = []
+        with self._lock:
+            for part in parts:
+                self._below.setdefault(part.parent, []).append(part)
+                self._count(part)
+                self._known_owners.add(part.owner)
+        self._is_scanned.set()
+
+    def _begin(self, owner: str) -> None:
+        try:
+            if owner not in self._known_owners:
+                self._folder.begin(self.model, owner, self._name)
+                self._known_owners.add(owner)
+        except OSError as error:
+            self._refused(error)
+
+    def _write(self, part: DiskPart, data: memoryview) -> None:
+        try:
+            with self._lock:
+                is_wanted = part in self._below.get(part.parent, ())
+            if is_wanted and self._clock() >= self._retry_at:
+                self._write_now(part, data)
+            else:
+                with self._lock:
+                    self._forget(part)
+        finally:
+            with self._lock:
+                self._queued_bytes -= part.nbytes
+            self._wake()
+
+    def _write_now(self, part: DiskPart, data: memoryview) -> None:
+        try:
+            evicted = set(self._folder.write(part, data))
+        except FileNotFoundError:
+            self._gone(part.owner)
+            return
+        except OSError as error:
+            with self._lock:
+                self._forget(part)
+            self._refused(error)
+            return
+        with self._lock:
+            self.written_bytes += part.nbytes
+            if part in self._below.get(part.parent, ()):  # Else `_clear` comes next.
+                part.is_durable = True
+                self._count(part)
+            if evicted:
+                for one in [one for parts in self._below.values() for one in parts]:
+                    if one.path in evicted:
+                        self._forget(one)
+
+    def _gone(self, owner: str) -> None:
+        """The folder of `owner` was deleted: with its chat, unless all of the model's were."""
+        is_cleared = not (self._folder.path / self.model).exists()
+        with self._lock:
+            for part in [part for parts in self._below.values() for part in parts]:
+                if is_cleared or part.owner == owner:
+                    self._forget(part)
+            if is_cleared:
+                self._known_owners.clear()
+            else:
+                self._deleted_owners.add(owner)
+
+    def _clear(self) -> None:
+        try:
+            self._folder.clear(self.model)
+        except OSError as error:
+            log.warning("keys and values on disk cannot be deleted: %s", error)
+
+    def _refused(self, error: OSError) -> None:
+        log.warning("keys and values are not written to disk for now: %s", error)
+        self._retry_at = self._clock() + _RETRY_S
+
+
+_Step = tuple["_Step | None", bytes, int, DiskPart]
+"""The step before it, the name of its part, up to which token that is the same, and the part."""
+
+
+def _buffer(nbytes: int) -> memoryview:
+    """Memory that is read into again and again, in large pages where that can be."""
+    memory = mmap.mmap(-1, max(nbytes, 1))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
