@@ -13,7 +13,16 @@ from hearth.quant.gguf.imatrix import read
 from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
-from hearth.quant.methods import Check, OnNote, OnProgress, Option, Plan, Quantized, Target
+from hearth.quant.methods import (
+    Check,
+    OnNote,
+    OnProgress,
+    Option,
+    Plan,
+    Quantized,
+    Target,
+    given_options,
+)
 
 Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
@@ -69,8 +78,9 @@ class GgufMethod:
 
         Raises:
             CorruptFile, UnsupportedModel: source or importance matrix.
-            BadRecipe, CannotQuantize, NeedsImportanceMatrix: as their names say.
+            BadRecipe, CannotQuantize, NeedsImportanceMatrix, UnknownOption: as their names say.
         """
+        options = given_options(self, options)
         recipe = read_recipe(target, options.get("tensor") or ())
         weights = self._source(source)
         matrix = options.get("imatrix")
