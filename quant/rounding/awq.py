@@ -232,7 +232,7 @@ def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | Non
     for step in range(_CLIP_STEPS):
         clip = largest * (1 - step * _MOST_CLIPPED / _CLIP_STEPS)
         clipped = _clipped(weight, clip, grid)
-        made = (levels or fit(clipped, grid)).nearest(clipped)[1]
+        made = (levels or fit(clipped, grid)).values(clipped)
         change = in_groups(made.sub_(weight), grid).transpose(0, 1)
         error = (change @ moments).mul_(change).sum(-1).t()
         best, least = torch.where(error < least, clip, best), torch.minimum(error, least)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Final
 
 import torch
@@ -59,7 +60,8 @@ def choose(
 def output_error(
     weight: Tensor, packed: PackedWeight, x: Tensor, *, scales: Tensor | None = None
 ) -> float:
-    """‖(W - Q) X‖ / ‖W X‖, where Q is what `packed` stands for.
+    """‖(W - Q) X‖ / ‖W X‖, where Q is what `packed` stands for; infinity where that is no finite
+    number.
 
     Args:
         weight: [outputs, inputs] of any float dtype.
@@ -85,7 +87,9 @@ def output_error(
             found /= scales.to(found.device, torch.float32)
         kept += _square(rows @ exact.t())
         lost += _square(rows @ (exact - found).t())
-    return float((lost / kept) ** 0.5) if kept else float("inf" if lost else 0)
+    if not isfinite(lost + kept):
+        return inf
+    return (lost / kept) ** 0.5 if kept else inf if lost else 0.0
 
 
 def _square(numbers: Tensor) -> float:

@@ -68,11 +68,13 @@ class Grid:
     """Of nf4: scales are rounded to 8 bits themselves, as bitsandbytes does it. `PackedWeight`
     holds what these stand for."""
     scales: torch.dtype | None = None
-    """What scales are rounded to, before codes are chosen. None: float16 of int, else float32."""
+    """What scales are rounded to, before codes are chosen. None: float16 of 3 and 4 bits of int,
+    else float32."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise BadGrid(f"kind {self.kind!r} is none of {', '.join(get_args(Kind))}.")
+            known = ", ".join(get_args(Kind))
+            raise BadGrid(f"kind {self.kind!r} is none of {known}.", field="kind")
         self._require("bits", self.bits in _BITS[self.kind])
         self._require("scope", self.scope in _SCOPES[self.kind])
         self._require("group", self._has_good_group())
@@ -118,7 +120,7 @@ class Grid:
         """Of the scales of the `PackedWeight`."""
         if self.scales is not None:
             return self.scales
-        return torch.float16 if self.kind == "int" else torch.float32
+        return torch.float16 if self.packing == "INT4" else torch.float32
 
     @property
     def largest(self) -> float:
@@ -177,25 +179,40 @@ class Grid:
             uint8 codes (of 3 bits up to 7), and float32 what they stand for, over the scale.
         """
         match self.kind:
+            case "int":
+                values = self.values(ratio, zeros)
+                return (values + (self.middle if zeros is None else zeros)).to(torch.uint8), values
+            case "fp8":
+                eighth = self._eighth(ratio)
+                values = eighth.to(torch.float32)
+                return eighth.view(torch.uint8).to(ratio.device), values.to(ratio.device)
+        book, places = _nearest_of_nf4(ratio)
+        return places.to(torch.uint8), book[places]
+
+    def values(self, ratio: Tensor, zeros: Tensor | None) -> Tensor:
+        """As `nearest`, without the codes."""
+        match self.kind:
             case "int" if zeros is not None:
-                codes = ratio.round_().add_(zeros).clamp_(0, self.most)
-                return codes.to(torch.uint8), codes - zeros
+                return ratio.round_().add_(zeros).clamp_(0, self.most).sub_(zeros)
             case "int":
                 least = 1 if self._is_narrow else 0
-                codes = ratio.round_().clamp_(least - self.middle, self.middle - 1)
-                return (codes + self.middle).to(torch.uint8), codes
+                return ratio.round_().clamp_(least - self.middle, self.middle - 1)
             case "fp8":
-                limit = torch.finfo(self._float8).max
-                clamped = ratio.clamp_(-limit, limit)
-                if ratio.device.type == "mps":  # It has no such numbers.
-                    eighth = clamped.cpu().to(self._float8)
-                    codes = eighth.view(torch.uint8).to(ratio.device)
-                    return codes, eighth.to(torch.float32).to(ratio.device)
-                eighth = clamped.to(self._float8)
-                return eighth.view(torch.uint8), eighth.to(torch.float32)
-        book = torch.tensor(NF4, dtype=torch.float32, device=ratio.device)
-        places = torch.bucketize(ratio, (book[1:] + book[:-1]) / 2, out_int32=True)
-        return places.to(torch.uint8), book[places]
+                return self._eighth(ratio).to(torch.float32).to(ratio.device)
+        book, places = _nearest_of_nf4(ratio)
+        return book[places]
+
+    def _eighth(self, ratio: Tensor) -> Tensor:
+        """Of eight bits; Apple's devices have no such numbers, so of them on the processor."""
+        limit = torch.finfo(self._float8).max
+        clamped = ratio.clamp_(-limit, limit)
+        return (clamped.cpu() if ratio.device.type == "mps" else clamped).to(self._float8)
+
+
+def _nearest_of_nf4(ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """The numbers of NF4, and the place among them of the one nearest to each."""
+    book = torch.tensor(NF4, dtype=torch.float32, device=ratio.device)
+    return book, torch.bucketize(ratio, (book[1:] + book[:-1]) / 2, out_int32=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +247,11 @@ class Levels:
         scales, zeros = self.spread(weight.shape[1])
         codes, values = self.grid.nearest(weight / scales, zeros)
         return codes, values.mul_(scales)
+
+    def values(self, weight: Tensor) -> Tensor:
+        """As `nearest`, without the codes."""
+        scales, zeros = self.spread(weight.shape[1])
+        return self.grid.values(weight / scales, zeros).mul_(scales)
 
     def packed(self, codes: Tensor) -> PackedWeight:
         """
@@ -268,7 +290,7 @@ def rounded(weight: Tensor, grid: Grid) -> Tensor:
     levels = fit(weight, grid)
     out = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
     for some in row_slices(weight, grid):
-        out[some] = levels.rows(some).nearest(weight[some].to(torch.float32))[1]
+        out[some] = levels.rows(some).values(weight[some].to(torch.float32))
     return out
 
 
@@ -362,7 +384,7 @@ def nested(scales: Tensor) -> Tensor:
     Args:
         scales: [rows, groups] float32.
     """
-    offset = scales.mean()
+    offset = (scales / scales.numel()).sum()  # A sum of large ones would overflow.
     differences = (scales - offset).flatten()
     blocks = functional.pad(differences, (0, -len(differences) % _NESTED_BLOCK))
     blocks = blocks.view(-1, _NESTED_BLOCK)
@@ -424,7 +446,7 @@ def _best_share(
     for some in row_slices(weight, grid):
         rows = weight[some].to(torch.float32)
         for place, share in enumerate(_SHRINKS):
-            values = levels_of(low[some] * share, high[some] * share, grid).nearest(rows)[1]
+            values = levels_of(low[some] * share, high[some] * share, grid).values(rows)
             weighted = values.sub_(rows).square_().mul_(importance)
             errors[place, some] = in_groups(weighted, grid).sum(-1)
     match grid.scope:

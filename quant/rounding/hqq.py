@@ -30,7 +30,7 @@ from hearth.quant.rounding.grid import (
 
 _STARTS: Final = (1.0, 0.9, 0.8)
 """Shares of the range of a group."""
-_STEPS: Final = 6
+_STEPS: Final = 3
 _NORM: Final = 0.7
 _BETA: Final = 2.0
 _GROWTH: Final = 1.01
@@ -77,7 +77,7 @@ def _fitted(weight: Tensor, grid: Grid) -> Levels:
             scales = levels.scales.to(torch.float32)
             zeros = None if levels.zeros is None else levels.zeros.to(torch.float32)[:, :, None]
             ratios = groups / scales[:, :, None]
-            values = grid.nearest(ratios.clone(), zeros)[1]
+            values = grid.values(ratios.clone(), zeros)
             changes = ratios - values
             error = changes.square().sum(-1).mul_(scales.square())
             is_better = error < least
