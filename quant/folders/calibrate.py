@@ -12,11 +12,13 @@ from torch import Tensor
 
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.folders.calibrated import CalibratedBlock, CalibratedModel
+from hearth.quant.folders.fold import fold_scales
 from hearth.quant.folders.matrices import Matrix, Stage
 from hearth.quant.folders.plan import Calibration, FolderPlan, Piece
 from hearth.quant.folders.write import Report, naming
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.methods import OnNote
+from hearth.quant.rounding.awq import Activations, round_awq, search_clip
 from hearth.quant.rounding.choose import PLAIN, choose
 from hearth.quant.rounding.gptq import Hessian, round_gptq
 from hearth.quant.rounding.grid import Grid, round_plain
@@ -36,6 +38,7 @@ class Seen:
 
     def __init__(self, inputs: int) -> None:
         self.hessian = Hessian(inputs)
+        self.activations = Activations(inputs)
         self.held_out: list[Tensor] = []
         """Rows of windows that the Hessian has not seen."""
         self.every = 1
@@ -46,6 +49,7 @@ class Seen:
             self.held_out.append(x[:: self.every].clone())
         else:
             self.hessian.add(x)
+            self.activations.add(x)
 
 
 Choose = Callable[[Matrix, Tensor, Grid, Seen], tuple[PackedWeight, dict[str, Any]]]
@@ -64,10 +68,12 @@ class Calibrated:
         on_note: OnNote,
         *,
         holds_out: bool,
+        folds: bool,
     ) -> None:
         """
         Args:
             holds_out: some windows are for choosing alone.
+            folds: inputs are scaled as of AWQ before matrices are rounded.
 
         Raises:
             CannotQuantize: the calibration text is shorter than two windows.
@@ -81,10 +87,12 @@ class Calibrated:
         self._hidden = [model.embed(window) for window in windows]
         """[tokens, width] of each window: what the next block gets."""
         self._held_out = set(range(1, len(windows), _HELD_OUT)) if holds_out else set[int]()
+        self._folds = folds
         self._facts: dict[str, Any] = {}
+        self._changed: Mapping[str, Tensor] = {}
 
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
-        self._facts = {}
+        self._facts, self._changed = {}, {}
         if piece.head is not None:
             with naming(piece.head):
                 weight = self._file.read(piece.head.name)
@@ -94,6 +102,19 @@ class Calibrated:
             return
         block = self._model.block(piece.block.index)
         stages = piece.block.stages
+        if self._folds:
+            folded = fold_scales(
+                block,
+                piece.block,
+                self._plan.config,
+                self._plan.storage.grid,
+                self._hidden,
+                self._held_out,
+                self._file.read,
+                lambda share: report(0.0, piece.name),
+            )
+            self._changed = folded.changed
+            self._facts |= {name: {"scales": facts} for name, facts in folded.facts.items()}
         for number, stage in enumerate(stages):
 
             def report_stage(share: float, name: str, number: int = number) -> None:
@@ -139,7 +160,7 @@ class Calibrated:
                             matrix, block.weight(matrix), grid, seen[expert]
                         )
                     if facts:
-                        self._facts[matrix.name] = facts
+                        self._facts[matrix.name] = self._facts.get(matrix.name, {}) | facts
                     block.replace(matrix, packed)
                     yield matrix, packed
                 del seen[expert]
@@ -151,7 +172,7 @@ class Calibrated:
             report(window / len(self._hidden))
 
     def changed(self, piece: Piece) -> Mapping[str, Tensor]:
-        return {}
+        return self._changed
 
     def facts(self, piece: Piece) -> dict[str, Any]:
         return self._facts
@@ -164,6 +185,10 @@ class Calibrated:
         block = self._model.block(piece.block.index)
         for matrix in piece.block.matrices:
             block.replace(matrix, weight(matrix))
+        for vector in piece.block.vectors if self._folds else ():
+            values = plain(vector.name).to(torch.float32) + vector.offset
+            whole = block.plain(vector.parameter)
+            whole[vector.first : vector.first + vector.count] = values
         self._advance(block, lambda share: None)
 
 
@@ -206,9 +231,26 @@ def gptq(*, act_order: bool) -> Choose:
     return round_one
 
 
+def awq(
+    matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen
+) -> tuple[PackedWeight, dict[str, Any]]:
+    """Ranges of groups narrowed, except of queries and keys, whose products are sensitive."""
+    is_clipped = not matrix.parameter.endswith(".qkv.weight") or matrix.module.endswith(".v_proj")
+    if not is_clipped or not seen.hessian.rows:
+        return round_plain(weight, grid), {}
+    return _clipped(weight, grid, seen), {}
+
+
+def _clipped(weight: Tensor, grid: Grid, seen: Seen) -> PackedWeight:
+    clip = search_clip(weight, seen.activations.sample, grid)
+    return round_awq(weight, grid, clip=clip)
+
+
 def best(matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen) -> tuple[PackedWeight, Any]:
     """What has the least error on held-out activations."""
     candidates = {PLAIN: round_plain(weight, grid)}
+    if seen.hessian.rows:
+        candidates["clipped"] = _clipped(weight, grid, seen)
     if grid.scope in ("row", "group"):
         candidates["hqq"] = round_hqq(weight, grid)
     if seen.hessian.rows:

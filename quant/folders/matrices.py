@@ -20,6 +20,7 @@ STAGES: Final = (
     *("experts.gate_up", "experts.down"),
 )
 """Modules of a layer of the decoder, in the order in which they are computed."""
+_VECTORS: Final = ("attention_norm.weight", "feed_forward_norm.weight", "qkv.bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,27 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """A stored norm or bias that scales can be folded into."""
+
+    name: str
+    """Of the stored tensor."""
+    parameter: str
+    """Of the decoder's layer: "attention_norm.weight", "feed_forward_norm.weight" or "qkv.bias"."""
+    first: int
+    """Of the parameter's numbers."""
+    count: int
+    offset: float
+    """What the decoder adds to what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """One layer."""
 
     index: int
     stages: tuple[Stage, ...]
+    vectors: tuple[Vector, ...]
 
     @property
     def matrices(self) -> Iterable[Matrix]:
@@ -94,11 +111,24 @@ def matrices_of(
             parameter = f"layers.{layer}.{module}.weight"
             if parameter in wanted:
                 stages.append(Stage(module, _groups(wanted[parameter], config, stored)))
-        blocks.append(Block(layer, tuple(stages)))
+        vectors = []
+        for parameter in _VECTORS:
+            if (one := wanted.get(f"layers.{layer}.{parameter}")) is not None:
+                vectors += _vectors(one, parameter, config)
+        blocks.append(Block(layer, tuple(stages), tuple(vectors)))
     head = None
     if "output.weight" in wanted:
         ((head,),) = _groups(wanted["output.weight"], config, stored).values()
     return Matrices(tuple(blocks), head)
+
+
+def _vectors(wanted: Wanted, parameter: str, config: ModelConfig) -> Iterable[Vector]:
+    first = 0
+    for part, count in zip(
+        wanted.choice, rows_of_parts(wanted.shape, 0, len(wanted.choice), config), strict=True
+    ):
+        yield Vector(part.names[0], parameter, first, count, float(part.is_minus_one))
+        first += count
 
 
 def _groups(

@@ -249,6 +249,14 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             runner=runner,
         ),
         FolderMethod(
+            "awq",
+            "AWQ",
+            "4 bits with scaled inputs and narrowed ranges: balanced, made in minutes to hours.",
+            (*rounds, *_CALIBRATION),
+            is_symmetric=False,
+            runner=runner,
+        ),
+        FolderMethod(
             "best",
             "Best of all",
             "4 bits, of each matrix what loses least: keeps quality, takes longest.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hearth.quant.folders.calibrate import Calibrated, best, gptq
+from hearth.quant.folders.calibrate import Calibrated, awq, best, gptq
 from hearth.quant.folders.methods import Runner
 from hearth.quant.folders.plan import FolderPlan
 from hearth.quant.folders.write import EachAlone, Rounding
@@ -27,10 +27,12 @@ def rounding(
         return lambda file: EachAlone(plan, file, round_one)
     open_model, tokens = runner.open_model, plan.calibration.tokens
     is_best = plan.method == "best"
-    choose_one = best if is_best else gptq(act_order=bool(plan.options.get("act-order")))
+    act_order = bool(plan.options.get("act-order"))
+    choose_one = {"best": best, "awq": awq, "gptq": gptq(act_order=act_order)}[plan.method]
+    folds = plan.method != "gptq"
 
     def opened(file: SafetensorsTensors) -> Rounding:
         model = open_model(plan.source, tokens)
-        return Calibrated(plan, file, model, choose_one, on_note, holds_out=is_best)
+        return Calibrated(plan, file, model, choose_one, on_note, holds_out=is_best, folds=folds)
 
     return opened

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.calibrated import CalibratedFolder, open_calibrated
+from hearth.quant.folders.fold import fold_scales
 from hearth.quant.folders.matrices import Matrices, matrices_of
 from hearth.quant.folders.methods import Runner
 from hearth.quant.gguf.errors import CannotQuantize
@@ -23,7 +24,7 @@ from hearth.quant.rounding.grid import Grid, round_plain
 from hearth.quant.safetensors import SafetensorsFolder
 from loaded_weights import load_folder
 from native_decoders import family_and_config, logits_of
-from tiny_folders import tiny_folder
+from tiny_folders import rewrite, tiny_folder
 from tokenizer_folders import PROSE
 
 TOKENS = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -114,6 +115,40 @@ def test_inputs_are_those_of_the_matrices(family: str, tmp_path: Path) -> None:
         assert change == pytest.approx(float(expected), rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "qwen3", "qwen3_moe", "gemma3", "phi3"])
+def test_folds_leave_what_a_block_computes(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """GQA, biases, norms of heads, norms minus one, experts; norms as they are stored."""
+    folder = tiny_folder(family, tmp_path / "model")
+    rewrite(folder, lambda tensors: tensors.update({n: t.to(dtype) for n, t in tensors.items()}))
+    model, matrices = opened(folder)
+    _, config = family_and_config(read_fields(folder / "config.json"))
+    file = SafetensorsFolder(folder)
+    layer = model.block(0)
+    hidden = [model.embed(TOKENS)]
+    before, weight = layer.run(hidden[0]), layer.weight(next(iter(matrices.blocks[0].matrices)))
+    weight = weight.clone()
+    folded = fold_scales(
+        layer,
+        matrices.blocks[0],
+        config,
+        Grid(group=16),
+        hidden,
+        set(),
+        file.read,
+        lambda share: None,
+    )
+    assert any(one["used"] for one in folded.facts.values())
+    assert not torch.equal(layer.weight(next(iter(matrices.blocks[0].matrices))), weight)
+    for name, tensor in folded.changed.items():
+        stored = file.read(name)
+        assert tensor.dtype == stored.dtype and tensor.shape == stored.shape
+    change = (layer.run(hidden[0]) - before).abs().max() / before.abs().max()
+    # A bias is rounded once more.
+    is_rounded = dtype == torch.bfloat16 and any("bias" in name for name in folded.changed)
+    assert change < (1e-2 if is_rounded else 1e-5)
+
+
 @pytest.mark.parametrize(
     ("family", "method", "options"),
     [
@@ -121,6 +156,8 @@ def test_inputs_are_those_of_the_matrices(family: str, tmp_path: Path) -> None:
         ("llama3", "gptq", {"act-order": True, "format": "gptq"}),
         ("qwen3_moe", "best", {"symmetry": "sym"}),
         ("gemma3", "best", {}),
+        ("qwen2", "awq", {"format": "awq"}),
+        ("gemma3", "awq", {"symmetry": "sym"}),
     ],
 )
 def test_interruptions_change_no_byte(
