@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hearth.quant.errors import HearthError, UnsupportedModel
+
+if TYPE_CHECKING:
+    from hearth.quant.folders.methods import Runner
 
 OnProgress = Callable[[int, int, str], None]
 """Gets bytes of the source done, bytes of the source in all, and the tensor at hand."""
@@ -30,15 +33,24 @@ class UnknownMethod(HearthError):
     http_status = 400
 
 
+class UnknownOption(HearthError):
+    """The method has no such option."""
+
+    code = "unknown_option"
+    exit_code = 2
+    http_status = 400
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """Something that a method can be told, beside source, target and type."""
 
     name: str
-    kind: Literal["file", "texts", "flag"]
-    """A path, a list of texts, or a boolean that is false by itself."""
+    kind: Literal["file", "texts", "flag", "number", "choice"]
+    """A path, a list of texts, a boolean that is false by itself, a whole number, or one of
+    `choices`."""
     help: str
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     """Of a path: what may be given in its place."""
 
 
@@ -98,7 +110,7 @@ class Method(Protocol):
     """For people."""
     about: str
     suffix: str
-    """Of the files it makes, such as ".gguf"."""
+    """Of the files it makes, such as ".gguf"; empty: it makes folders."""
     options: tuple[Option, ...]
 
     def targets(self) -> list[Target]:
@@ -134,6 +146,28 @@ class Method(Protocol):
     ) -> Quantized:
         """Make the file `path` as `plan`, which is this method's own, says."""
         ...
+
+
+def given_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `options` that were given: not None, false or empty.
+
+    Raises:
+        UnknownOption: `method` has none of that name.
+    """
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != "" and value != []
+    }
+    own = [option.name for option in method.options]
+    for name in given:
+        if name not in own:
+            raise UnknownOption(
+                f"{method.title} has no option {name}.",
+                f"Its options are: {', '.join(own)}.",
+                name=name,
+            )
+    return given
 
 
 class Methods:
@@ -175,6 +209,14 @@ class Methods:
                     return method, method.target_named(target, source)
                 except HearthError as error:
                     refusals.append(error)
+        for method in self:
+            if any(one.name == target.lower() for one in method.targets()):
+                raise UnsupportedModel(
+                    f"{method.title} is made of a folder with config.json and safetensors, and "
+                    f"{source.name} is none.",
+                    "Take the model's folder in F16, BF16 or F32.",
+                    path=str(source),
+                )
         if refusals:
             raise refusals[0]
         raise UnsupportedModel(
@@ -184,30 +226,34 @@ class Methods:
             path=str(source),
         )
 
+    def named_or_making(self, name: str, source: Path) -> tuple[Method, str]:
+        """The method and type that `name` stands for: a method, which makes its first type;
+        METHOD:TYPE; or a type that some method makes of `source`.
 
-def named_or_making(name: str, source: Path) -> tuple[Method, str]:
-    """The method and type that `name` stands for: a method, which makes its first type;
-    METHOD:TYPE; or a type that some method makes of `source`.
+        Raises:
+            UnknownMethod, UnsupportedModel: as `named` and `making`.
+            HearthError: the method makes no such type.
+        """
+        method, _, target = name.partition(":")
+        if target:
+            found = self.named(method)
+            return found, found.target_named(target, source)
+        if name in self._methods:
+            return self._methods[name], self._methods[name].targets()[0].name
+        return self.making(name, source)
 
-    Raises:
-        UnknownMethod, UnsupportedModel: as `Methods.named` and `Methods.making`.
-        HearthError: the method makes no such type.
+
+def methods(runner: Runner | None = None) -> Methods:
+    """The methods of this version.
+
+    Args:
+        runner: runs models for methods that look at activations; without one those are left out.
     """
-    known = methods()
-    method, _, target = name.partition(":")
-    if target:
-        found = known.named(method)
-        return found, found.target_named(target, source)
-    for found in known:
-        if found.name == name:
-            return found, found.targets()[0].name
-    return known.making(name, source)
-
-
-def methods() -> Methods:
-    """The methods of this version."""
+    from hearth.quant.folders.methods import folder_methods
     from hearth.quant.gguf.quantize_method import GgufMethod
 
     found = Methods()
     found.register(GgufMethod())
+    for one in folder_methods(runner):
+        found.register(one)
     return found

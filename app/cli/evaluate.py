@@ -264,17 +264,18 @@ class _Evaluation:
             HearthError: there is no such way, it cannot be done, or the file is there already.
         """
         from hearth.app.library import quantize_job
+        from hearth.app.library.quantize_methods import all_methods
         from hearth.quant.gguf.quantize_file import check_target
-        from hearth.quant.methods import named_or_making
 
         found = source.found
         if folder is None:
             folder = self._temporary_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        options = {"requantize": True} if requantize else {}
+        known, wanted = all_methods(), {"requantize"} if requantize else set()
         wishes = []
         for name in names:
-            method, target = named_or_making(name, found.path)
+            method, target = known.named_or_making(name, found.path)
+            options = dict.fromkeys({one.name for one in method.options} & wanted, True)
             method.plan(found.path, target, options)
             file = quantize_job.file_name(found.name, target, method.suffix)
             question = quantize_job.question(
@@ -285,7 +286,7 @@ class _Evaluation:
                 target=(folder / file).absolute(),
                 replace=replace,
             )
-            check_target(folder / file, replace=replace)
+            check_target(folder / file, replace=replace, is_folder=not method.suffix)
             wishes.append((name, question))
         return wishes
 

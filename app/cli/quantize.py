@@ -47,7 +47,7 @@ class _Wish:
     "--output",
     "-o",
     type=click.Path(path_type=Path),
-    help="The new file. Default: SOURCE-TYPE.gguf in the library folder.",
+    help="The new file or folder. Default: SOURCE-TYPE in the library folder.",
 )
 @click.option(
     "--imatrix",
@@ -59,13 +59,12 @@ class _Wish:
 @click.option(
     "--calibration",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="The text that an importance matrix is made from. Default: the bundled one.",
+    help="The text for importance matrices and activations. Default: a bundled one.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["auto", "llamacpp", "native"]),
-    default="auto",
-    help="What runs the model for that. Default: llamacpp, and native for folders.",
+    help="What runs the model for an importance matrix. Default: llamacpp, and native for folders.",
 )
 @click.option(
     "--tensor",
@@ -74,6 +73,24 @@ class _Wish:
     help="Give tensors whose name matches the regular expression another type; repeatable.",
 )
 @click.option("--requantize", is_flag=True, help="Pack weights again that are quantized already.")
+@click.option("--bits", type=int, help="Of int4, hqq, gptq and best: 4 (default) or 8.")
+@click.option(
+    "--group",
+    type=int,
+    help="Weights that share a scale; -1: all of a row, 0: the whole matrix. Of fp8, 128 are "
+    "blocks of 128 x 128.",
+)
+@click.option("--sym/--asym", "symmetric", default=None, help="Groups without or with zero points.")
+@click.option("--act-order", is_flag=True, help="Of gptq: round what matters most first.")
+@click.option("--head", is_flag=True, help="Round the output matrix to 8 bits, too.")
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["compressed-tensors", "gptq", "awq"]),
+    help="What a folder is for other programs.",
+)
+@click.option("--samples", type=click.IntRange(2), help="Windows of that text. Default: 64.")
+@click.option("--seq-len", type=click.IntRange(16), help="Tokens of a window. Default: 512.")
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: one a physical core.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, tensor by tensor.")
 @click.option(
@@ -93,9 +110,17 @@ def quantize(
     output: Path | None,
     imatrix: str | None,
     calibration: str | None,
-    backend: str,
+    backend: str | None,
     tensor: tuple[str, ...],
     requantize: bool,
+    bits: int | None,
+    group: int | None,
+    symmetric: bool | None,
+    act_order: bool,
+    head: bool,
+    layout: str | None,
+    samples: int | None,
+    seq_len: int | None,
     threads: int | None,
     dry_run: bool,
     text: Path | None,
@@ -106,7 +131,9 @@ def quantize(
     """Make a smaller file of SOURCE: a name that `hearth list` shows, or a path to a GGUF file in
     F16, BF16 or F32, or to a folder of safetensors. Ctrl+C pauses; the same command resumes.
 
-    TYPE is what to make, such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS; docs/quantize.md has them all.
+    TYPE is what to make: a file of a GGUF type such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS, or, of a
+    folder of safetensors, a folder by int8, fp8, nf4, int4, hqq, gptq or best.
+    docs/quantize.md has them all.
     """
     from hearth.app.library.compare_quality import perplexity_change
     from hearth.app.library.quantized import keep_measured, speed_change
@@ -114,18 +141,31 @@ def quantize(
 
     if (type is None) == (to is None):
         raise click.UsageError("Say once which TYPE to make, such as Q4_K_M.")
-    options = {
+    given = {
         "imatrix": imatrix,
         "calibration": calibration,
         "backend": backend,
         "tensor": list(tensor),
         "requantize": requantize,
+        "bits": bits,
+        "group": group,
+        "symmetry": None if symmetric is None else "sym" if symmetric else "asym",
+        "act-order": act_order,
+        "head": head,
+        "format": layout,
+        "samples": samples,
+        "seq-len": seq_len,
+    }
+    options = {
+        name: value
+        for name, value in given.items()
+        if value is not False and value not in (None, [])
     }
     wish = _wish(state, source, type or to or "", options, output)
     if dry_run:
         _show_plan(state, wish, as_json=as_json)
         return 0
-    check_target(wish.target, replace=yes)
+    check_target(wish.target, replace=yes, is_folder=not wish.method.suffix)
     plan = wish.plan
     before_bits, after_bits = f"{plan.source_bits_per_weight:.2f}", f"{plan.bits_per_weight:.2f}"
     sample = None if no_check else _sample(text, wish.source)
@@ -134,7 +174,7 @@ def quantize(
             f"{wish.source.name} · {words.size(plan.source_bytes)} ({before_bits} bits a weight)"
             f" → {wish.type} · {words.size(plan.size_bytes)} ({after_bits})"
         )
-        if plan.facts()["imatrix"] == "auto":
+        if plan.facts().get("imatrix") == "auto":
             state.output.note("An importance matrix is made first, unless the cache has it.")
     made = _make(state, wish, threads, replace=yes)
     facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
@@ -179,8 +219,8 @@ def _wish(
     state: State, source: str, kind: str, options: dict[str, Any], output: Path | None
 ) -> _Wish:
     from hearth.app.library.quantize_job import file_name
+    from hearth.app.library.quantize_methods import all_methods
     from hearth.backends.errors import UnsupportedModel
-    from hearth.quant.methods import methods
 
     found = state.library.resolve(source)
     if found.remote is not None:
@@ -188,9 +228,9 @@ def _wish(
             f"{found.name} is on another machine; what is quantized must be a file on this one.",
             "Download its F16 or BF16 file first.",
         )
-    method, name = methods().making(kind, found.path)
+    method, name = all_methods().making(kind, found.path)
     plan = method.plan(found.path, name, options)
-    if output is None or output.is_dir():
+    if output is None or (method.suffix and output.is_dir()):
         folder = state.paths.models if output is None else output
         output = folder / file_name(found.name, name, method.suffix)
     return _Wish(found, method, name, options, plan, output.absolute())

@@ -1,11 +1,11 @@
 """The job that quantizes, in a process of its own by `hearth.app.jobs`.
 
 The question: {"method": "gguf", "source": path, "type": "Q4_K_M", "target": path, "options": {...},
-"threads": n, "replace": bool}. Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s":
-seconds or null, "note": what became of an earlier run, or "", "phase": what is done before anything
-is packed, or ""}. The answer: {"path", "manifest",
-"size_bytes", "sha256", "facts", "wall_s"}. A job that is stopped or killed is resumed by asking the
-same question again.
+"threads": n, "replace": bool}; of methods that make folders, "type" is the method's name again.
+Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s": seconds or null, "note": what
+became of an earlier run, or "", "phase": what is done before anything is packed, or ""}. The
+answer: {"path", "manifest", "size_bytes", "sha256", "facts", "wall_s"}. A job that is stopped or
+killed is resumed by asking the same question again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Final
 from hearth.app.jobs.child import Reporter
 from hearth.app.library.errors import FileTrouble
 from hearth.app.library.importance import matrix_for
+from hearth.app.library.quantize_methods import all_methods
 from hearth.app.paths import find_paths
 from hearth.quant.gguf.quantize import QuantizePlan
-from hearth.quant.methods import methods
 
 _ETA_AFTER_S: Final = 1.0
 """Before that, the time left cannot be estimated."""
@@ -66,7 +66,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         HearthError: why it cannot be done.
     """
     started = time.monotonic()
-    method = methods().named(question["method"])
+    method = all_methods().named(question["method"])
     notes: list[str] = []
     resumed_at: int | None = None
 

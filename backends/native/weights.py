@@ -85,7 +85,7 @@ def load_weights(
     """
     is_gguf = isinstance(file, GgufTensorFile)
     inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
-    loader = _Loader(
+    loader = WeightLoader(
         decoder, file, device, packed=packed, exact=exact, tiled=tiled, mapped=mapped, verify=verify
     )
     needed = {name for one in inventory.wanted.values() for name in one.stored}
@@ -110,8 +110,10 @@ def load_weights(
     return LoadReport(skipped, unknown, sum(weights.values()))
 
 
-class _Loader:
-    """Fills modules of a decoder, one after the other."""
+class WeightLoader:
+    """Fills modules of a decoder, one after the other. Its arguments are those of `load_weights`;
+    by default every number is copied into a plain parameter.
+    """
 
     def __init__(
         self,
@@ -119,11 +121,11 @@ class _Loader:
         file: TensorFile,
         device: torch.device,
         *,
-        packed: Set[str],
-        exact: bool,
-        tiled: bool,
-        mapped: bool,
-        verify: bool,
+        packed: Set[str] = frozenset(),
+        exact: bool = False,
+        tiled: bool = False,
+        mapped: bool = False,
+        verify: bool = False,
     ) -> None:
         self._decoder = decoder
         self._file = file

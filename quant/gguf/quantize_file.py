@@ -5,6 +5,8 @@ records what they are, one JSON object a line: first what they are made of, then
 is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
 next run that makes the same file of the same things continues after the last part whose checksum is
 right. A kill loses the part in progress; a power failure also what was written in the last second.
+A folder with one large file, `WEIGHTS`, is written the same way: its other files come last, in
+`.NAME.quantizing.folder`, which then gets the name.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ from hearth.quant.methods import Check
 
 _PART: Final = ".quantizing.part"
 _JOURNAL: Final = ".quantizing.journal"
+_FOLDER: Final = ".quantizing.folder"
+_REPLACED: Final = ".quantizing.replaced"
+WEIGHTS: Final = "model.safetensors"
+"""The large file of a folder."""
 _SYNC_EVERY_S: Final = 1.0
 _READ_BYTES: Final = 4 << 20
 _LOCK_S: Final = 1.0
@@ -70,6 +76,7 @@ def discard(target: Path) -> None:
     """Delete what was written of the unfinished file `target`; no process may be writing it."""
     _part_path(target).unlink(missing_ok=True)
     _journal_path(target).unlink(missing_ok=True)
+    shutil.rmtree(_beside(target, _FOLDER), ignore_errors=True)
 
 
 class Partial:
@@ -78,12 +85,14 @@ class Partial:
     Attributes:
         path: where its bytes are until it is complete.
         parts: how many are complete.
+        facts: what was noted of each of these, JSON values.
         note: what became of an earlier attempt, in a sentence; empty: there was none.
     """
 
     def __init__(self, target: Path, stream: BinaryIO, journal: BinaryIO) -> None:
         self.path = _part_path(target)
         self.parts = 0
+        self.facts: list[dict[str, Any]] = []
         self.note = ""
         self._target = target
         self._stream = stream
@@ -101,11 +110,13 @@ class Partial:
         self._stream.write(data)
         self._digest.update(data)
 
-    def end_part(self, name: str) -> None:
-        """All of the part `name` was written."""
+    def end_part(self, name: str, facts: Mapping[str, Any] | None = None) -> None:
+        """All of the part `name` was written; a run that resumes finds `facts` again."""
         self._stream.flush()
         self.parts += 1
-        self._note({"part": name, "end": self._stream.tell(), "sha256": self.sha256})
+        self.facts.append(dict(facts or {}))
+        entry = {"part": name, "end": self._stream.tell(), "sha256": self.sha256}
+        self._note(entry | ({"facts": self.facts[-1]} if facts else {}))
         if time.monotonic() - self._synced_at >= _SYNC_EVERY_S:
             self.sync()
 
@@ -135,6 +146,7 @@ class Partial:
                     self._digest = _digest_of(self.path, valid_bytes, check)
                     break
                 self.parts += 1
+                self.facts.append(entry.get("facts", {}))
                 valid_bytes = entry["end"]
             written = f"{valid_bytes:,} of {begin['size_bytes']:,} bytes"
             self.note = f"Resuming {self._target.name}: {written} are written."
@@ -171,6 +183,37 @@ class Partial:
         sync_folder(self._target.parent)
         _journal_path(self._target).unlink(missing_ok=True)
 
+    def finish_folder(self, files: Mapping[str, bytes | Path]) -> None:
+        """Make the folder of the file and of `files`, by their paths in it: what they hold, or what
+        they are copies of. All of the file must have been written and synced.
+        """
+        target, folder = self._target, _beside(self._target, _FOLDER)
+        shutil.rmtree(folder, ignore_errors=True)
+        for name, content in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as stream:
+                if isinstance(content, Path):
+                    with content.open("rb") as source:
+                        shutil.copyfileobj(source, stream)
+                else:
+                    stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        if sys.platform == "win32":
+            self._stream.close()
+            self._journal.close()
+        os.replace(self.path, folder / WEIGHTS)
+        sync_folder(folder)
+        replaced = _beside(target, _REPLACED)
+        if target.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+            os.replace(target, replaced)
+        os.replace(folder, target)
+        sync_folder(target.parent)
+        _journal_path(target).unlink(missing_ok=True)
+        shutil.rmtree(replaced, ignore_errors=True)
+
 
 @contextlib.contextmanager
 def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterator[Partial]:
@@ -189,6 +232,8 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_old_temporaries(target)
     path = _part_path(target)
+    if (finished := _beside(target, _FOLDER) / WEIGHTS).exists() and not path.exists():
+        os.replace(finished, path)
     written = path.stat().st_size if path.exists() else 0
     check_room(target, begin["size_bytes"] - written)
     stream = _open_locked(target)
@@ -265,11 +310,15 @@ def _remove_old_temporaries(target: Path) -> None:
 
 
 def _part_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}{_PART}")
+    return _beside(target, _PART)
 
 
 def _journal_path(target: Path) -> Path:
-    return target.with_name(f".{target.name}{_JOURNAL}")
+    return _beside(target, _JOURNAL)
+
+
+def _beside(target: Path, ending: str) -> Path:
+    return target.with_name(f".{target.name}{ending}")
 
 
 def write_json(target: Path, values: Mapping[str, Any]) -> None:
@@ -286,9 +335,15 @@ def write_json(target: Path, values: Mapping[str, Any]) -> None:
     sync_folder(target.parent)
 
 
-def check_target(target: Path, *, replace: bool) -> None:
-    """Raises `TargetExists` if `target` exists and must not be replaced."""
-    if target.is_dir() or (target.exists() and not replace):
+def check_target(target: Path, *, replace: bool, is_folder: bool = False) -> None:
+    """Raises `TargetExists` if `target` exists and must not be replaced.
+
+    Args:
+        is_folder: a folder is to be made, which replaces only a folder that holds `WEIGHTS`.
+    """
+    exists = target.exists()
+    can_replace = (target / WEIGHTS).is_file() if is_folder else not target.is_dir()
+    if exists and not (replace and can_replace):
         raise TargetExists(
             f"{target} exists already.",
             "Write to another name (--output), or let it be replaced (--yes).",

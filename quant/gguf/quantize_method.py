@@ -13,7 +13,16 @@ from hearth.quant.gguf.imatrix import planned, read
 from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
-from hearth.quant.methods import Check, OnNote, OnProgress, Option, Plan, Quantized, Target
+from hearth.quant.methods import (
+    Check,
+    OnNote,
+    OnProgress,
+    Option,
+    Plan,
+    Quantized,
+    Target,
+    given_options,
+)
 
 Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
@@ -36,9 +45,15 @@ class GgufMethod:
             "file",
             "An importance matrix of the model, which makes fewer bits hurt less: a file, auto to "
             "have one made, or off. By default one is made for the types that need it.",
-            words=(AUTO, OFF),
+            choices=(AUTO, OFF),
         ),
         Option("calibration", "file", "The text that it is made from. By default the bundled one."),
+        Option(
+            "backend",
+            "choice",
+            "What runs the model for that. By default llamacpp, and native for folders.",
+            choices=(AUTO, "llamacpp", "native"),
+        ),
         Option("tensor", "texts", "PATTERN=TYPE: tensors whose name matches get that type."),
         Option("requantize", "flag", "Pack weights again that are quantized already."),
     )
@@ -80,8 +95,9 @@ class GgufMethod:
 
         Raises:
             CorruptFile, UnsupportedModel: source or importance matrix.
-            BadRecipe, CannotQuantize, NeedsImportanceMatrix: as their names say.
+            BadRecipe, CannotQuantize, NeedsImportanceMatrix, UnknownOption: as their names say.
         """
+        options = given_options(self, options)
         recipe = read_recipe(target, options.get("tensor") or ())
         weights = self._source(source)
         matrix = options.get("imatrix")

@@ -108,7 +108,7 @@ def test_facts_and_manifest(wide: Path, tmp_path: Path) -> None:
 
 
 def test_the_menu_takes_folders(folder: Path, tmp_path: Path) -> None:
-    (method,) = methods()
+    method = methods().named("gguf")
     assert method.takes(folder) and method.takes(folder / WEIGHTS)
     assert not method.takes(tmp_path) and not method.takes(tmp_path / "nowhere")
     assert methods().making("auto", folder)[1] == "BF16"
@@ -289,7 +289,7 @@ def test_planning_is_light(folder: Path) -> None:
     """A front end plans; it imports neither torch nor numpy."""
     script = (
         "import sys; from pathlib import Path; from hearth.quant.methods import methods; "
-        "(method,) = methods(); plan = method.plan(Path(sys.argv[1]), 'Q8_0', {}); "
+        "method = methods().named('gguf'); plan = method.plan(Path(sys.argv[1]), 'Q8_0', {}); "
         "plan.facts(tensors=True); print(sorted({'torch', 'numpy', 'gguf'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -50,7 +50,7 @@ def end(done, total, name):
     if done * 2 > total:
         os.kill(os.getpid(), signal.SIGKILL)
 
-(method,) = methods()
+method = methods().named('gguf')
 run(method.plan(Path(sys.argv[1]), "F16", {}), Path(sys.argv[2]), on_progress=end)
 """
 
@@ -110,7 +110,7 @@ from hearth.quant.methods import methods
 def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
-(method,) = methods()
+method = methods().named('gguf')
 small, large, target = map(Path, sys.argv[1:])
 run(method.plan(small, "Q4_0", {}), target)
 before = megabytes()

@@ -21,6 +21,7 @@ from hearth.app.library import quantize_job
 from hearth.app.library.compare_quality import Measured, Sample, bundled_sample
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
+from hearth.app.library.quantize_methods import all_methods
 from hearth.app.library.quantized import Quantized, quantized
 from hearth.app.paths import private_folder
 from hearth.app.terminal import safe_text
@@ -33,7 +34,7 @@ from hearth.app.tui.widgets.cells import bar, cell
 from hearth.app.tui.widgets.column_list import Column, ColumnList, Row
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.backends.errors import HearthError, InvalidParameter, ModelNotFound
-from hearth.quant.methods import Method, Option, Plan, Target, methods
+from hearth.quant.methods import Method, Option, Plan, Target
 
 _TICK_S: Final = 0.25
 _SOURCES: Final = ("F32", "F16", "BF16")
@@ -203,7 +204,9 @@ class QuantizeScreen(HearthScreen):
         is_first = not self._types
         self._types = {}
         if source is not None:
-            found = [_Type(m, t) for m in methods() if m.takes(source.path) for t in m.targets()]
+            found = [
+                _Type(m, t) for m in all_methods() if m.takes(source.path) for t in m.targets()
+            ]
             self._types = {one.key: one for one in found}
         self._show_types()
         usual = [key for key in self._types if key.endswith(f" {_USUAL}")]
@@ -450,7 +453,7 @@ class Wishes:
         """What is not as usual, in a line."""
         parts = []
         for name, value in self.options.items():
-            told = value if isinstance(value, str) else " ".join(value) if value is not True else ""
+            told = "" if value is True else " ".join(value) if isinstance(value, list) else value
             parts.append(f"{name} {told}".strip())
         if not self.measures:
             parts.append("nothing is measured")
@@ -538,13 +541,20 @@ class QuantizeOptions(Dialog[Wishes | None]):
         if option.kind == "texts":
             yield SafeTextArea("\n".join(value or ()), id=place, highlight_cursor_line=False)
         else:
-            yield SafeInput(value or "", placeholder="path of a file", id=place, compact=True)
+            hint = {"number": "a whole number", "choice": " or ".join(option.choices)}
+            shown = hint.get(option.kind, "path of a file")
+            text = "" if value is None else str(value)
+            yield SafeInput(text, placeholder=shown, id=place, compact=True)
 
     def action_save(self) -> None:
         """Give back what was written, once every file is there."""
         try:
             values = {option.name: self._value(option) for option in self._method.options}
-            options = {name: value for name, value in values.items() if value}
+            options = {
+                name: value
+                for name, value in values.items()
+                if value is not False and value not in ("", [])
+            }
             text = self.query_one("#text", SafeInput).value.strip()
             wishes = Wishes(options, self.query_one("#measures", Checkbox).value, text)
             wishes.sample(for_guide=False)
@@ -562,8 +572,17 @@ class QuantizeOptions(Dialog[Wishes | None]):
             lines = self.query_one(place, SafeTextArea).text.splitlines()
             return [line.strip() for line in lines if line.strip()]
         path = self.query_one(place, SafeInput).value.strip()
-        if not path or path in option.words:
+        if not path:
+            return ""
+        if option.kind == "number":
+            if not path.removeprefix("-").isdecimal():
+                raise InvalidParameter(option.name, f"{path} is no whole number.", option.help)
+            return int(path)
+        if path in option.choices:
             return path
+        if option.kind == "choice":
+            wanted = " or ".join(option.choices)
+            raise InvalidParameter(option.name, f"{path} is not possible.", f"Write {wanted}.")
         file = typed_path(path)
         if not file.is_file():
             raise InvalidParameter(option.name, f"{path} is not a file.", "Write its whole path.")

@@ -107,15 +107,19 @@ class Decoder(nn.Module):
         hidden: Tensor = self.embedding(tokens).to(self.activations)
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
-        rotaries: dict[Rope, Rotary] = {
-            rope: cosine_and_sine(positions, frequencies, attention_factor(rope))
-            for rope, frequencies in self._frequencies.items()
-        }
+        rotaries = self.rotaries(positions)
         if self.fused is None or not self.fused(hidden, rotaries, attend):
             for layer, about in zip(self.layers, self.config.layers, strict=True):
                 hidden = layer(hidden, rotaries[about.rope] if about.rope else None, attend)
         normalised: Tensor = self.norm(hidden)
         return normalised
+
+    def rotaries(self, positions: Tensor) -> dict[Rope, Rotary]:
+        """What each kind of layer rotates queries and keys by, at `positions` [tokens] int64."""
+        return {
+            rope: cosine_and_sine(positions, frequencies, attention_factor(rope))
+            for rope, frequencies in self._frequencies.items()
+        }
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, width], as `forward` gives them -> [rows, vocabulary] float32, not rounded to the

@@ -1,0 +1,32 @@
+"""The methods of quantizing that this application offers: those of `hearth.quant`, with a runner
+for the ones that look at activations.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hearth.quant.methods import Methods, methods
+
+if TYPE_CHECKING:
+    from hearth.quant.folders.calibrated import CalibratedModel
+
+
+def all_methods() -> Methods:
+    """Every method. Nothing is imported that runs a model before one of them is at work."""
+    from hearth.quant.folders.methods import Runner
+
+    return methods(Runner(_open_model, _calibration_text()))
+
+
+def _calibration_text() -> Path:
+    with as_file(files("hearth.assets") / "texts" / "calibration.txt") as path:
+        return path
+
+
+def _open_model(folder: Path, tokens: int) -> CalibratedModel:
+    from hearth.backends.native.calibrated import open_calibrated
+
+    return open_calibrated(folder, tokens)

@@ -1,0 +1,126 @@
+"""Packed weights as the tensors of a checkpoint: the reverse of `hearth.quant.checkpoints.reading`,
+which gets the same packed weights back out of them. No number changes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hearth.kernels.dequantize_codes import NF4
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.checkpoints.modules import STATE
+from hearth.quant.folders.storage import FP8_BLOCK, Storage
+
+_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+"""AWQ: of which column of its word each code is, from the lowest bits on."""
+
+
+def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
+    """The tensors that `storage.leaves` lists, by the ends of their names; contiguous.
+
+    Args:
+        weight: [outputs, inputs], as it was rounded to `storage.grid`.
+
+    Raises:
+        ValueError: it was rounded to something else, or its inputs are not in their own order.
+    """
+    if weight.packing != storage.label or weight.scales is None or weight.order is not None:
+        raise ValueError(f"{weight.packing or 'plain numbers'} cannot be stored as {storage.label}")
+    if storage.symmetric and weight.zeros is not None:
+        raise ValueError("the weight has zero points, and its storage has none")
+    tensors = {
+        "gptq": _gptq,
+        "awq": _awq,
+        "packed": _packed,
+        "scaled": _scaled,
+        "nf4": _nf4,
+    }[storage.layout](storage, weight, weight.scales.cpu())
+    return {leaf: tensor.cpu().contiguous() for leaf, tensor in tensors.items()}
+
+
+def _gptq(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
+    group = weight.inputs // scales.shape[1]
+    return {
+        ".qweight": _words(weight.weight).t(),
+        ".qzeros": _words(_packed_zeros(storage, weight, scales)),
+        ".g_idx": torch.arange(weight.inputs, dtype=torch.int32) // group,
+        ".scales": scales.t(),
+    }
+
+
+def _awq(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
+    codes = torch.stack((weight.weight & 15, weight.weight >> 4), -1).flatten(1)
+    return {
+        ".qweight": _in_columns(codes.t()),
+        ".qzeros": _in_columns(_zeros(storage, weight, scales).t()),
+        ".scales": scales.t(),
+    }
+
+
+def _packed(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
+    tensors = {
+        ".weight_shape": torch.tensor([len(weight.weight), weight.inputs]),
+        ".weight_packed": _words(weight.weight),
+        ".weight_scale": scales,
+    }
+    if not storage.symmetric:
+        tensors[".weight_zero_point"] = _words(_packed_zeros(storage, weight, scales)).t()
+    return tensors
+
+
+def _scaled(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
+    def each(values: Tensor) -> Tensor:
+        """Of what is the same in all rows of a block, or everywhere, once."""
+        if storage.scope == "tensor":
+            return values[0]
+        return values[::FP8_BLOCK] if storage.scope == "block" else values
+
+    if storage.kind == "fp8":
+        codes = weight.weight.view(torch.float8_e4m3fn)
+        return {".weight": codes, ".weight_scale": each(scales)}
+    tensors = {".weight": (weight.weight ^ 128).view(torch.int8), ".weight_scale": each(scales)}
+    if not storage.symmetric:
+        zeros = _zeros(storage, weight, scales) ^ 128
+        tensors[".weight_zero_point"] = each(zeros).view(torch.int8)
+    return tensors
+
+
+def _nf4(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
+    """The even input is in the high bits of a file."""
+    state = storage.nf4_state(len(weight.weight), weight.inputs)
+    return {
+        ".weight.absmax": scales.flatten(),
+        ".weight.quant_map": torch.tensor(NF4),
+        ".weight": (weight.weight << 4 | weight.weight >> 4).view(-1, 1),
+        STATE: torch.frombuffer(bytearray(state), dtype=torch.uint8),
+    }
+
+
+def _zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
+    """[outputs, groups] uint8: the code for zero."""
+    if weight.zeros is not None:
+        return weight.zeros.cpu()
+    return torch.full(scales.shape, 1 << storage.bits - 1, dtype=torch.uint8)
+
+
+def _packed_zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
+    """[groups, bytes] uint8: the codes for zero, one after the other along the outputs."""
+    zeros = _zeros(storage, weight, scales).t().contiguous()
+    if storage.bits == 8:
+        return zeros
+    zeros = functional.pad(zeros, (0, zeros.shape[1] % 2))
+    return zeros[:, 0::2] | zeros[:, 1::2] << 4
+
+
+def _words(codes: Tensor) -> Tensor:
+    """[rows, bytes] uint8 -> [rows, words] int32, with zeros at the end."""
+    padded = functional.pad(codes.cpu(), (0, -codes.shape[1] % 4))
+    return padded.flatten().view(torch.int32).view(len(padded), -1)
+
+
+def _in_columns(codes: Tensor) -> Tensor:
+    """[rows, columns] uint8 of 4 bits -> [rows, columns / 8] int32, in AWQ's order."""
+    moved = torch.unflatten(codes.cpu(), 1, (-1, 8))[:, :, _COLUMNS].flatten(1)
+    return _words(moved[:, 0::2] | moved[:, 1::2] << 4)

@@ -1,0 +1,185 @@
+"""AWQ's scales in a model: searched for each block before anything of it is rounded, and folded
+into what comes before the scaled matrices, so that the block computes what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hearth.quant.families.config import ModelConfig
+from hearth.quant.folders.calibrated import CalibratedBlock
+from hearth.quant.folders.matrices import Block, Matrix, Vector
+from hearth.quant.rounding.awq import (
+    Activations,
+    Scales,
+    fold_into_norm,
+    fold_into_rows,
+    of_kv_heads,
+    search_scales,
+    tied_heads,
+)
+from hearth.quant.rounding.grid import Grid, rounded
+
+_LEAST_GAIN = 0.01
+"""Of the error on held-out activations: scales that gain less are not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What folding did to a block."""
+
+    changed: Mapping[str, Tensor]
+    """Stored norms and biases that have other numbers now, by name."""
+    facts: Mapping[str, Any]
+    """By the name of the first of the matrices of a stage: what scales gained, JSON values."""
+
+
+def fold_scales(
+    block: CalibratedBlock,
+    about: Block,
+    config: ModelConfig,
+    grid: Grid,
+    hidden: Sequence[Tensor],
+    held_out: set[int],
+    read: Callable[[str], Tensor],
+    check: Callable[[float], None],
+) -> Folded:
+    """Change the weights of `block`, which are float32, and its norms and biases.
+
+    Args:
+        hidden: [tokens, width] of each window: what the block gets.
+        held_out: numbers of windows that scales are checked on rather than searched by; none: they
+            are not checked.
+        read: a stored tensor.
+        check: gets the share of the windows that is done.
+    """
+    seen = {False: _activations(about), True: _activations(about)}
+    for window, one in enumerate(hidden):
+
+        def look(module: str, expert: int | None, x: Tensor, window: int = window) -> None:
+            if module in seen[False]:
+                seen[window in held_out][module].add(x)
+
+        block.run(one, look)
+        check(window / len(hidden))
+    folding = _Folding(block, about, config, read)
+    for module in ("out", "down", "qkv", "gate_up"):
+        if module not in seen[False] or not folding.can(module):
+            continue
+        matrices = folding.matrices(module)
+        weights = [block.weight(one) for one in matrices]
+        activations, others = seen[False][module], seen[True][module]
+        found = search_scales(
+            weights,
+            activations.sample,
+            grid,
+            mean_abs=activations.mean_abs,
+            tie=folding.tie if module == "out" else None,
+        )
+        gain = 1 - found.error / found.plain_error if found.plain_error else 0.0
+        if held_out and found.ratio:
+            gain = _gain(weights, others.sample, grid, found)
+        is_used = gain > (_LEAST_GAIN if held_out else 0.0)
+        folding.facts[matrices[0].name] = {"gain": round(gain, 4), "used": is_used}
+        if is_used:
+            folding.fold(module, found.values)
+    return Folded(folding.changed, folding.facts)
+
+
+def _activations(about: Block) -> dict[str, Activations]:
+    """Of stages without experts."""
+    return {
+        stage.module: Activations(stage.groups[None][0].inputs)
+        for stage in about.stages
+        if None in stage.groups
+    }
+
+
+def _gain(weights: Sequence[Tensor], x: Tensor, grid: Grid, scales: Scales) -> float:
+    """What share of the squared error of outputs scales take away."""
+
+    def error(values: Tensor) -> float:
+        changes = (rounded(one * values, grid).div_(values).sub_(one) for one in weights)
+        return sum(float((x @ change.t()).square().sum()) for change in changes)
+
+    plain = error(torch.ones_like(scales.values))
+    return 1 - error(scales.values) / plain if plain else 0.0
+
+
+class _Folding:
+    """The folds of one block."""
+
+    def __init__(
+        self,
+        block: CalibratedBlock,
+        about: Block,
+        config: ModelConfig,
+        read: Callable[[str], Tensor],
+    ) -> None:
+        self._block = block
+        self._about = about
+        self._config = config
+        self._read = read
+        self.changed: dict[str, Tensor] = {}
+        self.facts: dict[str, Any] = {}
+
+    def matrices(self, module: str) -> tuple[Matrix, ...]:
+        (found,) = (stage.groups[None] for stage in self._about.stages if stage.module == module)
+        return found
+
+    def can(self, module: str) -> bool:
+        """Up is a factor of what down gets, unless one is added to it."""
+        return module != "down" or self._config.activation != "swiglu_clamped"
+
+    def tie(self, values: Tensor) -> Tensor:
+        return tied_heads(values, self._config.heads, self._config.kv_heads)
+
+    def fold(self, module: str, scales: Tensor) -> None:
+        match module:
+            case "qkv":
+                scales = self._into_norm("attention_norm.weight", scales)
+            case "gate_up":
+                scales = self._into_norm("feed_forward_norm.weight", scales)
+            case "out":
+                of_values = of_kv_heads(scales, self._config.heads, self._config.kv_heads)
+                self._into_rows("qkv", of_values)
+            case "down":
+                self._into_rows("gate_up", scales)
+        for one in self.matrices(module):
+            self._block.weight(one).mul_(scales)
+
+    def _into_norm(self, parameter: str, scales: Tensor) -> Tensor:
+        """What the matrices have to be scaled by: exactly what the norm, as it is stored, is
+        divided by.
+        """
+        (vector,) = self._vectors(parameter)
+        norm, kind = self._block.plain(parameter), self._read(vector.name).dtype
+        wanted = (fold_into_norm(norm, scales) - vector.offset).to(kind)
+        exact = norm / (wanted.to(torch.float32) + vector.offset)
+        is_good = torch.isfinite(exact) & (exact > 0)
+        stored = torch.where(is_good, wanted, (norm - vector.offset).to(kind))
+        norm.copy_(torch.where(is_good, stored.to(torch.float32) + vector.offset, norm))
+        self.changed[vector.name] = stored
+        return torch.where(is_good, exact, 1.0)
+
+    def _into_rows(self, module: str, scales: Tensor) -> None:
+        """The last rows of a stage's last matrix: values, or up."""
+        rows = self._block.weight(self.matrices(module)[-1])
+        rows.copy_(fold_into_rows(rows, scales)[0])
+        vectors = self._vectors(f"{module}.bias")
+        if vectors:
+            last = vectors[-1]
+            bias = self._block.plain(last.parameter)
+            divided = bias[last.first + last.count - len(scales) :] / scales
+            stored = self._read(last.name).clone()
+            stored[len(stored) - len(scales) :] = divided.to(stored.dtype)
+            bias[last.first : last.first + last.count] = stored.to(torch.float32)
+            self.changed[last.name] = stored
+
+    def _vectors(self, parameter: str) -> list[Vector]:
+        return [one for one in self._about.vectors if one.parameter == parameter]

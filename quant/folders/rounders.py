@@ -1,0 +1,38 @@
+"""What a plan's method does with each matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hearth.quant.folders.calibrate import Calibrated, awq, best, gptq
+from hearth.quant.folders.methods import Runner
+from hearth.quant.folders.plan import FolderPlan
+from hearth.quant.folders.write import EachAlone, Rounding
+from hearth.quant.methods import OnNote
+from hearth.quant.rounding.grid import round_plain
+from hearth.quant.rounding.hqq import round_hqq
+from hearth.quant.safetensors import SafetensorsTensors
+
+_ALONE: Final = {"hqq": round_hqq}
+"""Methods that look at no activations, where they do not round to nearest."""
+
+
+def rounding(
+    plan: FolderPlan, runner: Runner | None, on_note: OnNote
+) -> Callable[[SafetensorsTensors], Rounding]:
+    """Opens the rounding of a plan's matrices over the tensors of its source."""
+    round_one = _ALONE.get(plan.method, round_plain)
+    if runner is None or plan.calibration is None:
+        return lambda file: EachAlone(plan, file, round_one)
+    open_model, tokens = runner.open_model, plan.calibration.tokens
+    is_best = plan.method == "best"
+    act_order = bool(plan.options.get("act-order"))
+    choose_one = {"best": best, "awq": awq, "gptq": gptq(act_order=act_order)}[plan.method]
+    folds = plan.method != "gptq"
+
+    def opened(file: SafetensorsTensors) -> Rounding:
+        model = open_model(plan.source, tokens)
+        return Calibrated(plan, file, model, choose_one, on_note, holds_out=is_best, folds=folds)
+
+    return opened

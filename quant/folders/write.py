@@ -1,0 +1,348 @@
+"""Writing a planned folder: its matrices rounded one after the other, all else copied."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.packed import PackedWeight
+from hearth.quant.checkpoints.config import KEY
+from hearth.quant.checkpoints.reading import read_quantized
+from hearth.quant.checkpoints.scheme import QuantizedTensor
+from hearth.quant.convert.folder_files import ALL
+from hearth.quant.errors import CorruptFile
+from hearth.quant.folders.config import quantization_config
+from hearth.quant.folders.encode import stored_tensors
+from hearth.quant.folders.matrices import Matrix
+from hearth.quant.folders.plan import CONFIG, FolderPlan, Piece
+from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.quantize_file import (
+    Partial,
+    check_target,
+    discard,
+    manifest_path,
+    open_partial,
+    write_json,
+)
+from hearth.quant.json_fields import read_fields
+from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
+from hearth.quant.rounding.grid import Grid
+from hearth.quant.safetensors import DTYPES, SafetensorsTensors
+
+_COPY_BYTES: Final = 4 << 20
+_FURTHER_FILES: Final = ("*.model", "LICENSE*", "vocab.*", "merges.txt")
+"""Next to those that are read here: vocabularies of other programs, and the licence."""
+_FOLDERS: Final = ("additional_chat_templates/*.jinja", "1_Pooling/config.json")
+
+Round = Callable[[Tensor, Grid], PackedWeight]
+"""Rounds a matrix [outputs, inputs], of any float dtype."""
+Report = Callable[[float, str], None]
+"""Gets the share of a piece that is done, and the tensor at hand."""
+
+
+class Rounding(Protocol):
+    """Makes packed weights of a model's matrices, piece by piece."""
+
+    def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
+        """The matrices of `piece`, in their order."""
+        ...
+
+    def changed(self, piece: Piece) -> Mapping[str, Tensor]:
+        """Copied tensors of `piece` that have other numbers than in the source; once all of `round`
+        was taken.
+        """
+        ...
+
+    def facts(self, piece: Piece) -> dict[str, Any]:
+        """What is to be remembered of `piece`, JSON values."""
+        ...
+
+    def restore(
+        self, piece: Piece, weight: Callable[[Matrix], PackedWeight], plain: Callable[[str], Tensor]
+    ) -> None:
+        """`piece` was written by an earlier run.
+
+        Args:
+            weight, plain: read what was written of a matrix, and of a copied tensor.
+        """
+        ...
+
+
+class EachAlone:
+    """Rounds each matrix on its own."""
+
+    def __init__(self, plan: FolderPlan, file: SafetensorsTensors, round_one: Round) -> None:
+        self._plan = plan
+        self._file = file
+        self._round_one = round_one
+
+    def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
+        for number, matrix in enumerate(piece.matrices):
+            report(number / len(piece.matrices), matrix.name)
+            weight = self._file.read(matrix.name)
+            with naming(matrix):
+                packed = self._round_one(weight, self._plan.stored[matrix.name].grid)
+            yield matrix, packed
+            self._file.release(matrix.name)
+
+    def changed(self, piece: Piece) -> Mapping[str, Tensor]:
+        return {}
+
+    def facts(self, piece: Piece) -> dict[str, Any]:
+        return {}
+
+    def restore(
+        self, piece: Piece, weight: Callable[[Matrix], PackedWeight], plain: Callable[[str], Tensor]
+    ) -> None:
+        pass
+
+
+@contextmanager
+def naming(matrix: Matrix) -> Iterator[None]:
+    """What goes wrong names the matrix."""
+    try:
+        yield
+    except CannotQuantize as error:
+        raise CannotQuantize(
+            f"{matrix.name}: {error.message}", error.hint, tensor=matrix.name
+        ) from error
+
+
+def write(
+    plan: FolderPlan,
+    target: Path,
+    rounding: Callable[[SafetensorsTensors], Rounding],
+    *,
+    threads: int,
+    replace: bool,
+    on_progress: OnProgress,
+    on_note: OnNote,
+    check: Check,
+) -> Quantized:
+    """Make the folder `target` as `plan` says, and its manifest next to it.
+
+    It appears under its name only when it is complete. What an earlier run wrote of it before it
+    was stopped or killed is kept, and the result is the same to the byte; see `quantize_file`.
+
+    Args:
+        rounding: opened over the tensors of the source.
+
+    Raises:
+        CannotQuantize: a weight is not a finite number, or the target is the source itself.
+        CorruptFile: the source changed since it was planned.
+        BeingWritten, TargetExists, NoSpace: as the names say.
+        OSError: a file cannot be read or written.
+    """
+    if target.exists() and target.samefile(plan.source):
+        raise CannotQuantize(f"{target} is the source itself.", "Write to another name (--output).")
+    check_target(target, replace=replace, is_folder=True)
+    begun_at = _stamps(plan)
+    begin = {
+        "request": {
+            "method": plan.method,
+            "source": str(plan.source),
+            "type": plan.method,
+            "options": dict(plan.options),
+            "replace": replace,
+        },
+        "size_bytes": plan.size_bytes,
+        "made_of": {
+            "source": begun_at,
+            "calibration text": _text_hash(plan),
+            "options or version": [
+                hashlib.sha256(plan.layout.header).hexdigest(),
+                {key: value for key, value in plan.options.items() if key != "calibration"},
+                *_versions(),
+            ],
+        },
+    }
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads))
+    try:
+        with (
+            torch.inference_mode(),
+            open_partial(target, begin, check) as partial,
+            closing(SafetensorsTensors(plan.headers)) as file,
+        ):
+            if partial.note:
+                on_note(partial.note)
+            work = _Work(plan, file, partial, on_progress, check)
+            work.write(rounding(file))
+            partial.sync()
+            if _stamps(plan) != begun_at:
+                raise CorruptFile(
+                    f"{plan.source.name} changed while it was quantized.",
+                    "Wait until no program writes it, then start again.",
+                    path=str(plan.source),
+                )
+            facts = _manifest(plan, target, partial)
+            check()
+            check_target(target, replace=replace, is_folder=True)
+            # It describes the folder that is about to be replaced.
+            manifest_path(target).unlink(missing_ok=True)
+            partial.finish_folder(_files(plan))
+    except (CannotQuantize, CorruptFile):
+        discard(target)
+        raise
+    finally:
+        torch.set_num_threads(before)
+    write_json(manifest_path(target), facts)
+    return Quantized(target, manifest_path(target), plan.size_bytes, partial.sha256, facts)
+
+
+class _Work:
+    """Writes the pieces, in order."""
+
+    def __init__(
+        self,
+        plan: FolderPlan,
+        file: SafetensorsTensors,
+        partial: Partial,
+        on_progress: OnProgress,
+        check: Check,
+    ) -> None:
+        self._plan = plan
+        self._file = file
+        self._partial = partial
+        self._on_progress = on_progress
+        self._check = check
+        self._total = sum(self._source_bytes(piece) for piece in plan.pieces)
+
+    def write(self, rounding: Rounding) -> None:
+        """Append what the file lacks: header and pieces."""
+        partial = self._partial
+        if not partial.parts:
+            partial.write(self._plan.layout.header)
+            partial.end_part("header")
+        written, done = partial.parts - 1, 0
+        for number, piece in enumerate(self._plan.pieces):
+            size = self._source_bytes(piece)
+
+            def report(share: float, name: str, done: int = done, size: int = size) -> None:
+                self._check()
+                self._on_progress(done + int(share * size), self._total, name)
+
+            if number < written:
+                report(0.0, piece.name)
+                rounding.restore(piece, self._written_weight, self._written)
+            else:
+                self._write_piece(piece, rounding, report)
+            done += size
+        self._on_progress(self._total, self._total, "")
+
+    def _write_piece(self, piece: Piece, rounding: Rounding, report: Report) -> None:
+        for matrix, weight in rounding.round(piece, report):
+            storage = self._plan.stored[matrix.name]
+            tensors = stored_tensors(storage, weight)
+            for leaf, kind, shape in storage.leaves(matrix.outputs, matrix.inputs):
+                self._append(tensors[leaf], kind, shape)
+            self._check()
+        changed = rounding.changed(piece)
+        for name in piece.plain:
+            entry = self._plan.layout.entries[name]
+            self._append(changed.get(name, self._file.read(name)), entry.kind, entry.shape)
+            self._file.release(name)
+        self._partial.end_part(piece.name, rounding.facts(piece))
+
+    def _append(self, tensor: Tensor, kind: str, shape: tuple[int, ...]) -> None:
+        if tensor.dtype != DTYPES[kind] or tensor.shape != shape:
+            raise ValueError(f"{tensor.dtype} {tuple(tensor.shape)} is not {kind} {shape}")
+        data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
+        for start in range(0, len(data), _COPY_BYTES):
+            self._partial.write(data[start : start + _COPY_BYTES])
+            self._check()
+
+    def _written(self, name: str) -> Tensor:
+        """A tensor that is in the new file already."""
+        entry = self._plan.layout.entries[name]
+        with self._partial.path.open("rb") as stream:
+            stream.seek(entry.start)
+            data = bytearray(stream.read(entry.nbytes))
+        return torch.frombuffer(data, dtype=DTYPES[entry.kind]).view(entry.shape)
+
+    def _written_weight(self, matrix: Matrix) -> PackedWeight:
+        storage = self._plan.stored[matrix.name]
+        leaves = storage.leaves(matrix.outputs, matrix.inputs)
+        tensor = QuantizedTensor(
+            matrix.name,
+            (matrix.outputs, matrix.inputs),
+            storage.label,
+            0,
+            scheme=storage.scheme,
+            parts={leaf: f"{matrix.module}{leaf}" for leaf, _, _ in leaves},
+        )
+        return read_quantized(tensor, self._written)
+
+    def _source_bytes(self, piece: Piece) -> int:
+        names = [*(one.name for one in piece.matrices), *piece.plain]
+        return sum(self._file.stored[name].nbytes for name in names)
+
+
+def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
+    """What the new folder has next to its weights."""
+    found: dict[str, bytes | Path] = {}
+    folder = plan.source
+    patterns = (*ALL, *_FURTHER_FILES, *_FOLDERS)
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        if path.is_file():
+            found[path.relative_to(folder).as_posix()] = path
+    values = dict(read_fields(folder / CONFIG).values)
+    head = plan.matrices.head
+    own = None if plan.head is None or head is None else (head.module, plan.head)
+    values[KEY] = quantization_config(plan.storage, plan.ignored, own)
+    found[CONFIG] = (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+    return found
+
+
+def _stamps(plan: FolderPlan) -> list[list[int]]:
+    """What differs once a file of the source was changed or replaced."""
+    paths = [plan.source / CONFIG, *(header.path for header in plan.headers)]
+    return [[s.st_size, s.st_mtime_ns, s.st_ino] for s in (path.stat() for path in paths)]
+
+
+def _text_hash(plan: FolderPlan) -> str | None:
+    if plan.calibration is None:
+        return None
+    return hashlib.sha256(plan.calibration.text.read_bytes()).hexdigest()
+
+
+def _versions() -> list[str]:
+    """Of Hearth and PyTorch, which decide how numbers are rounded."""
+    try:
+        hearth = metadata.version("hearth-llm")
+    except metadata.PackageNotFoundError:
+        hearth = "unknown"
+    return [hearth, str(torch.__version__)]
+
+
+def _manifest(plan: FolderPlan, target: Path, partial: Partial) -> dict[str, Any]:
+    hearth, torch_version = _versions()
+    choices = {name: facts for one in partial.facts for name, facts in one.items()}
+    return {
+        "format": 1,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "method": plan.method,
+        "source": {
+            "name": plan.source.name,
+            "files": [
+                {"name": one.path.name, "size_bytes": one.size_bytes} for one in plan.headers
+            ],
+        },
+        "recipe": {**plan.facts(), "options": dict(plan.options), "choices": choices},
+        "result": {
+            "name": target.name,
+            "size_bytes": plan.size_bytes,
+            "sha256": partial.sha256,
+            "bits_per_weight": round(plan.bits_per_weight, 3),
+        },
+        "versions": {"hearth": hearth, "torch": torch_version},
+    }
