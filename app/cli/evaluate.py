@@ -4,6 +4,8 @@ quantization make of one.
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from hearth.backends.contract.models import ModelSpec
 
 _PROTOCOLS: Final = ("windows", "second-half")
+_TEMPORARY: Final = "eval-"
+"""Folders in the cache folder are named so, and by the process whose they are."""
 _SOURCES: Final = ("dequantized", "served")
 
 
@@ -228,6 +232,7 @@ class _Evaluation:
         self._conditions = conditions
         self._leaving = leaving
         self._cache, self._log = own_folder(state.paths.cache), own_folder(state.paths.log)
+        _remove_orphans(self._cache)
         self._reference: Judged | None = None
         self._logits_file = ""
 
@@ -406,8 +411,19 @@ class _Evaluation:
             return run_job(work, question, show, self._log)
 
     def _temporary_folder(self) -> Path:
-        temporary = tempfile.TemporaryDirectory(prefix="eval-", dir=self._cache)
+        prefix = f"{_TEMPORARY}{os.getpid()}-"
+        temporary = tempfile.TemporaryDirectory(prefix=prefix, dir=self._cache)
         return Path(self._leaving.enter_context(temporary))
+
+
+def _remove_orphans(cache: Path) -> None:
+    """Delete the temporary folders of commands that were killed: they hold a lot."""
+    import psutil
+
+    for folder in cache.glob(f"{_TEMPORARY}*-*"):
+        pid = folder.name.removeprefix(_TEMPORARY).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _not_dequantized(chosen: Chosen) -> str:

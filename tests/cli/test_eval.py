@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hearth.app.library import evaluate_job
 from hearth.quant.gguf.quantize_run import run
 from quantizing import GUIDE, planned
 
-FEW = ("--tokens", "130", "--context", "64")
+FEW = ("--tokens", "130", "--context", "64", "--threads", "1")
 
 
 @pytest.fixture
@@ -78,7 +80,11 @@ def test_methods_are_made_measured_and_deleted(hearth, home, one_process) -> Non
     assert list((home / "cache").glob("eval-*")) == []
 
 
-def test_what_methods_make_can_be_kept(hearth, tmp_path, one_process) -> None:
+def test_what_methods_make_can_be_kept(hearth, home, tmp_path, one_process) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    left = home / "cache" / f"eval-{process.pid}-killed"  # By a command that is gone.
+    (left / "variants").mkdir(parents=True)
     folder = tmp_path / "made"
     command = ("eval", "guide", "--methods", "Q4_0", "-o", str(folder), "--no-speed", *FEW)
     result = hearth(*command)
@@ -86,7 +92,7 @@ def test_what_methods_make_can_be_kept(hearth, tmp_path, one_process) -> None:
     assert {path.name for path in folder.iterdir()} == {
         *("guide-Q4_0.gguf", "guide-Q4_0.gguf.json", "guide-Q4_0.gguf.eval.json")
     }
-    assert "TOK/S" not in result.out
+    assert "TOK/S" not in result.out and not left.exists()
     result = hearth(*command)
     assert result.code == ExitCode.FAILED and "guide-Q4_0.gguf exists" in result.err
     assert hearth(*command, "--yes").code == 0
