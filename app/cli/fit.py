@@ -42,7 +42,7 @@ class Verdict:
 
 @click.command("fit")
 @click.argument("model", shell_complete=complete_model)
-@setting_options((keys.ALL["context"], keys.ALL["kv_type"]))
+@setting_options((keys.ALL["context"], keys.ALL["kv_type"], keys.ALL["kv_type_v"]))
 @json_option
 @click.pass_context
 def fit(ctx: click.Context, /, model: str, as_json: bool, **_options: Any) -> int:

@@ -125,9 +125,11 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
                 "Correct it.",
             )
         check_number(field, value)
-    for name, names in (("kv_type", KvType), ("kv_pool", KvPool), ("dtype", Dtype)):
-        if name != "dtype" or settings.dtype is not None:
-            check_one_of(name, getattr(settings, name), get_args(names))
+    choices = (("kv_type", KvType), ("kv_type_v", KvType), ("kv_pool", KvPool), ("dtype", Dtype))
+    for name, names in choices:
+        value = getattr(settings, name)
+        if value is not None or name not in ("kv_type_v", "dtype"):
+            check_one_of(name, value, get_args(names))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:
         raise InvalidParameter(

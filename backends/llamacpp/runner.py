@@ -104,7 +104,7 @@ class LlamaRunner:
                 model.facts,
                 by_channel=by_channel,
                 fingerprint=repr(
-                    (fingerprint, model.library.version, plan.kv_type, plan.least_cells > 0)
+                    (fingerprint, model.library.version, plan.ggml_types, plan.least_cells > 0)
                 ).encode(),
                 beside_bytes=lambda: self.beside_bytes,
                 make_way=self._make_way,

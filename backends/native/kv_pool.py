@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
+from hearth.backends.native.kv_rows import row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.quant.families.config import ModelConfig
 
@@ -19,31 +20,29 @@ Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;
 pages: all heads of a token lie together, as kernels with block tables want them.
 """
-_LARGEST: Final = 65504.0
-"""What infinities are kept as: the largest of half precision, whose products stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
-    key_values: Tensor
-    """[layers, tokens, 2, kv_heads, head_dim], in plain memory."""
+    rows: Tensor
+    """[tokens, bytes of a token] uint8, in plain memory: keys, then values, of each layer."""
     start: int
     """Position of the first."""
     fingerprint: bytes
 
     @property
     def nbytes(self) -> int:
-        return self.key_values.nbytes
+        return int(self.rows.nbytes)
 
 
 class KvPool:
     """Implements `hearth.backends.engine.kv.store.BlockStore` with tensors.
 
-    Keys and values of a layer are one tensor, so that both are written and read at once. In which
-    order it lies depends on who reads it, see `Layout`. Layers of one group (`ModelConfig.groups`)
-    have the same number of blocks.
+    Keys and values of a layer are two tensors of rows (`kv_rows`), each of its own type. In which
+    order rows lie depends on who reads them, see `Layout`. Layers of one group
+    (`ModelConfig.groups`) have the same number of blocks.
 
     On a processor addresses for the whole budget are taken at once, which costs memory only where
     something was written: a group grows block by block, and nothing is copied. Elsewhere it starts
@@ -52,6 +51,7 @@ class KvPool:
 
     Args:
         page: tokens of a block.
+        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales.
         most: blocks of each group at most.
         start: blocks of each group at least: there is memory for them from now on.
         fingerprint: of the model and of all that keys and values depend on; copies of others are
@@ -66,7 +66,7 @@ class KvPool:
         config: ModelConfig,
         *,
         page: int,
-        dtype: torch.dtype,
+        dtypes: tuple[torch.dtype, torch.dtype],
         device: torch.device,
         most: Sequence[int],
         start: Sequence[int],
@@ -76,8 +76,9 @@ class KvPool:
         self.page = page
         self.fingerprint = fingerprint
         self.layout = layout
-        self._heads, self._width = config.kv_heads, config.head_dim
-        self._dtype = dtype
+        self.dtypes = dtypes
+        self._heads = config.kv_heads
+        self._rows = [row_elements(config.head_dim, dtype) for dtype in dtypes]
         self._device = device
         self._most = tuple(most)
         groups = config.groups
@@ -87,20 +88,23 @@ class KvPool:
         self._start = tuple(min(have, limit) for have, limit in zip(start, most, strict=True))
         self._blocks = list(self._start)
         self._lazy = [
-            LazyZeros(self._shape(self._most[group]), dtype)
+            LazyZeros(self._shape(side, self._most[group]), dtypes[side])
             for group in (self.group_of if device.type == "cpu" else ())
+            for side in (0, 1)
         ]
-        """Of each layer; none elsewhere than on a processor."""
-        self._layers = [
-            self._started(layer) if self._lazy else self._zeros(self._start[group])
+        """As `_tensors`; none elsewhere than on a processor."""
+        self._tensors = [
+            self._started(2 * layer + side) if self._lazy else self._zeros(side, self._start[group])
             for layer, group in enumerate(self.group_of)
+            for side in (0, 1)
         ]
+        """Keys, then values, of each layer."""
 
-    def layer(self, layer: int) -> Tensor:
-        """Keys, then values: [2, kv_heads, blocks, page, head_dim], or with the layout "pages"
-        [2, blocks, page, kv_heads, head_dim].
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [kv_heads, blocks, page, row], or with the layout "pages"
+        [blocks, page, kv_heads, row].
         """
-        return self._layers[layer]
+        return self._tensors[2 * layer], self._tensors[2 * layer + 1]
 
     def write(self, layer: int, slots: Tensor | slice, key_value: Tensor) -> None:
         """Keep keys and values of new tokens.
@@ -113,18 +117,20 @@ class KvPool:
                 place in the block).
             key_value: [tokens, 2, kv_heads, head_dim].
         """
-        kept = self._layers[layer]
-        finite = torch.nan_to_num(key_value.to(self._dtype), 0.0, _LARGEST, -_LARGEST)
-        if self.layout == "heads":
-            tokens = kept.view(-1, kept.shape[2] * self.page, self._width)
-            new = finite.flatten(1, 2).transpose(0, 1)
+        sides = key_value.unbind(1)
+        if self.dtypes[0] == self.dtypes[1]:
+            rows = to_rows(key_value, self.dtypes[0]).unbind(1)
         else:
-            tokens = kept.view(2, -1, self._heads, self._width)
-            new = finite.transpose(0, 1)
-        if isinstance(slots, slice):
-            tokens[:, slots] = new
-        else:
-            tokens.index_copy_(1, slots, new)
+            rows = tuple(map(to_rows, sides, self.dtypes))
+        for tensor, new in zip(self.layer(layer), rows, strict=True):
+            if self.layout == "heads":
+                tokens = tensor.flatten(1, 2).transpose(0, 1)
+            else:
+                tokens = tensor.flatten(0, 1)
+            if isinstance(slots, slice):
+                tokens[slots] = new
+            else:
+                tokens.index_copy_(0, slots, new)
 
     def capacity(self, group: int) -> int:
         """Blocks that there is memory for now."""
@@ -153,9 +159,9 @@ class KvPool:
         more = min(max(blocks, 2 * self._blocks[group]), self._most[group])
         try:
             # One tensor after the other, so that no more than one is there twice.
-            for layer in self._layers_of(group):
-                if len(self._by_token(self._layers[layer])) < more:
-                    self._layers[layer] = self._resized(self._layers[layer], more)
+            for index in self._tensors_of(group):
+                if len(self._by_token(index)) < more:
+                    self._tensors[index] = self._resized(index, more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
@@ -170,15 +176,15 @@ class KvPool:
         if fewer >= self._blocks[group]:
             return
         if self._lazy:
-            axis = 2 if self.layout == "heads" else 1
-            given = [self._lazy[layer].give_back(axis, fewer) for layer in self._layers_of(group)]
+            axis = 1 if self.layout == "heads" else 0
+            given = [self._lazy[index].give_back(axis, fewer) for index in self._tensors_of(group)]
             self._blocks[group] = fewer if all(given) else self._blocks[group]
             return
         self._blocks[group] = fewer
         # What does not fit a second time, for a moment, stays larger than it need be.
         with suppress(torch.OutOfMemoryError):
-            for layer in self._layers_of(group):
-                self._layers[layer] = self._resized(self._layers[layer], fewer)
+            for index in self._tensors_of(group):
+                self._tensors[index] = self._resized(index, fewer)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         elif self._device.type == "mps":
@@ -187,8 +193,8 @@ class KvPool:
     @torch.inference_mode()
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
-        for layer in self._layers_of(group):
-            blocks = self._by_token(self._layers[layer])
+        for index in self._tensors_of(group):
+            blocks = self._by_token(index)
             blocks[target, :tokens] = blocks[source, :tokens]
 
     @property
@@ -211,9 +217,13 @@ class KvPool:
     @torch.inference_mode()
     def save_part(self, table: Sequence[int], start: int, end: int) -> SavedTokens | None:
         """See the protocol."""
-        tokens = [self._by_token(tensor)[self._slots(table, start, end)] for tensor in self._layers]
+        slots = self._slots(table, start, end)
         try:
-            return SavedTokens(torch.stack(tokens).cpu(), start, self.fingerprint)
+            parts = [
+                self._by_token(index)[slots].flatten(1).contiguous().view(torch.uint8)
+                for index in range(len(self._tensors))
+            ]
+            return SavedTokens(torch.cat(parts, dim=1).cpu(), start, self.fingerprint)
         except (torch.OutOfMemoryError, MemoryError):
             return None
 
@@ -223,9 +233,15 @@ class KvPool:
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
         slots = self._slots(table, start, end)
-        wanted = state.key_values[:, start - state.start : end - state.start].to(self._device)
-        for tensor, tokens in zip(self._layers, wanted, strict=True):
-            self._by_token(tensor)[slots] = tokens
+        wanted = state.rows[start - state.start : end - state.start].to(self._device)
+        begin = 0
+        for index, size in enumerate(
+            self._token_bytes(side) for side in (0, 1) * len(self.group_of)
+        ):
+            tokens = self._by_token(index)
+            rows = wanted[:, begin : begin + size].contiguous().view(tokens.dtype)
+            tokens[slots] = rows.view(-1, *tokens.shape[2:])
+            begin += size
         return True
 
     def _slots(self, table: Sequence[int], start: int, end: int) -> tuple[Tensor, Tensor]:
@@ -234,41 +250,43 @@ class KvPool:
         blocks = torch.tensor(table)[positions // self.page]
         return blocks.to(self._device), (positions % self.page).to(self._device)
 
-    def _by_token(self, tensor: Tensor) -> Tensor:
-        """A layer as [blocks, page, 2, kv_heads, head_dim]."""
-        return (
-            tensor.permute(2, 3, 0, 1, 4)
-            if self.layout == "heads"
-            else tensor.permute(1, 2, 0, 3, 4)
-        )
+    def _by_token(self, index: int) -> Tensor:
+        """One of the tensors as [blocks, page, kv_heads, row]."""
+        return self._arranged(self._tensors[index])
 
-    def _layers_of(self, group: int) -> list[int]:
-        return [layer for layer, one in enumerate(self.group_of) if one == group]
+    def _arranged(self, tensor: Tensor) -> Tensor:
+        return tensor.permute(1, 2, 0, 3) if self.layout == "heads" else tensor
+
+    def _tensors_of(self, group: int) -> list[int]:
+        return [index for index in range(len(self._tensors)) if self.group_of[index // 2] == group]
+
+    def _token_bytes(self, side: int) -> int:
+        """Keys (0), or values (1), of a token in one layer."""
+        return self._heads * self._rows[side] * self.dtypes[side].itemsize
 
     @property
     def _layer_bytes(self) -> int:
         """Of a block in one layer."""
-        return 2 * self._heads * self.page * self._width * self._dtype.itemsize
+        return self.page * (self._token_bytes(0) + self._token_bytes(1))
 
-    def _shape(self, blocks: int) -> tuple[int, ...]:
-        heads, page, width = self._heads, self.page, self._width
-        if self.layout == "pages":
-            return (2, blocks, page, heads, width)
-        return (2, heads, blocks, page, width)
+    def _shape(self, side: int, blocks: int) -> tuple[int, ...]:
+        heads, page, row = self._heads, self.page, self._rows[side]
+        return (blocks, page, heads, row) if self.layout == "pages" else (heads, blocks, page, row)
 
-    def _zeros(self, blocks: int) -> Tensor:
-        """A layer."""
-        return torch.zeros(self._shape(blocks), dtype=self._dtype, device=self._device)
+    def _zeros(self, side: int, blocks: int) -> Tensor:
+        """Keys (0), or values (1), of a layer."""
+        shape = self._shape(side, blocks)
+        return torch.zeros(shape, dtype=self.dtypes[side], device=self._device)
 
-    def _started(self, layer: int) -> Tensor:
-        """A layer on a processor, of which the blocks of the start take memory."""
-        tensor = self._lazy[layer].tensor
-        self._by_token(tensor)[: self._start[self.group_of[layer]]].zero_()
+    def _started(self, index: int) -> Tensor:
+        """One of the tensors on a processor, of which the blocks of the start take memory."""
+        tensor = self._lazy[index].tensor
+        self._arranged(tensor)[: self._start[self.group_of[index // 2]]].zero_()
         return tensor
 
-    def _resized(self, tensor: Tensor, blocks: int) -> Tensor:
-        """A layer with the first `blocks` blocks of `tensor`, or with zeros after all of them."""
-        made = self._zeros(blocks)
-        kept = min(blocks, len(self._by_token(tensor)))
-        self._by_token(made)[:kept] = self._by_token(tensor)[:kept]
+    def _resized(self, index: int, blocks: int) -> Tensor:
+        """One of the tensors with its first `blocks` blocks, or with zeros after all of them."""
+        made = self._zeros(index % 2, blocks)
+        kept = min(blocks, len(self._by_token(index)))
+        self._arranged(made)[:kept] = self._by_token(index)[:kept]
         return made
