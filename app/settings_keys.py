@@ -356,6 +356,13 @@ LOADING = (
     ),
     Key("kv_type", "text", "type of the KV cache", choices=get_args(KvType)),
     Key(
+        "kv_type_v",
+        "text",
+        "type of its values; auto: as kv_type, which is that of keys then",
+        choices=get_args(KvType),
+        auto=True,
+    ),
+    Key(
         "kv_pool",
         "text",
         "memory for keys and values: grow when it is needed, or static, all at load",

@@ -44,7 +44,8 @@ class Pool:
     """Tokens that it holds: what lies beyond takes its keys and values, which are zeroed when the
     pool is made, and no scratch memory."""
     kv_type: str
-    """Tensor type of keys and values, in lower case."""
+    """Tensor type of keys, in lower case."""
+    value_type: str
     sequences: int
     """Sequence ids (n_seq_max)."""
     tokens: int
@@ -127,9 +128,9 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
         pool: of the context.
 
     Raises:
-        KeyError: `pool.kv_type` is no tensor type.
+        KeyError: a type of `pool` is no tensor type.
     """
-    token_bytes = shape.kv_bytes_per_token(pool.kv_type, pool.kv_type)
+    token_bytes = shape.kv_bytes_per_token(pool.kv_type, pool.value_type)
     graph = Graph(pool.tokens, pool.used_cells, pool.sequences, pool.outputs, pool.flash)
     return MemoryUse(
         weights=weights.held,

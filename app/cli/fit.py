@@ -108,7 +108,7 @@ _DIMENSIONS = ("layers", "heads", "kv_heads", "head_dim", "hidden")
     metavar="X",
     help="Of the machine: shows the cost of a million tokens.",
 )
-@setting_options((keys.ALL["context"], keys.ALL["kv_type"]))
+@setting_options((keys.ALL["context"], keys.ALL["kv_type"], keys.ALL["kv_type_v"]))
 @json_option
 @click.pass_context
 def fit(

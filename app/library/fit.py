@@ -313,7 +313,7 @@ def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
         room,
         context=plan.context,
         largest_context=largest,
-        kv_type=plan.kv_type,
+        kv_type=settings.kv_types,
         kv_bytes=plan.context * plan.kv_bytes_per_token,
         read_bytes=0 if header.is_encoder else read_bytes_per_token(header),
         shape=shape_of(header),
@@ -345,7 +345,7 @@ def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fi
         room,
         context=plan.context,
         largest_context=largest,
-        kv_type=plan.kv_type,
+        kv_type=settings.kv_types,
         kv_bytes=plan.context * plan.kv_bytes_per_token,
         read_bytes=facts.read_bytes,
         download_bytes=facts.size_bytes,
@@ -402,7 +402,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         room,
         context=context,
         largest_context=largest,
-        kv_type=settings.kv_type,
+        kv_type=settings.kv_types,
         kv_bytes=context * sizes.bytes_per_token + sizes.seen_window_bytes(context),
         read_bytes=_folder_read_bytes(
             folder, lambda tensor: weight_bytes((tensor,), dtype, packed=packed)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from hearth.backends.bench.job import Job
 from hearth.backends.contract.models import KvType, ModelSpec
 from hearth.backends.errors import (
-    HearthError,
     InvalidParameter,
     ModelNotFound,
-    UnsupportedModel,
 )
 from hearth.backends.llamacpp import recurrent
+from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import (
     ModelFolder,
-    kv_number_bytes,
+    kv_bytes,
     read_model_folder,
 )
 from hearth.backends.worker.choice import choose, is_safetensors
@@ -34,10 +32,10 @@ class ModelFacts:
     """With the runner that "auto" stands for."""
     context: int
     """Tokens that it was trained for; 0: not said."""
-    kv_bytes: Mapping[KvType, int]
-    """Of one token, for each type that can be had."""
-    kv_refusals: Mapping[KvType, HearthError]
-    """Why the other types cannot be had."""
+    kv_bytes: Callable[[KvType, KvType], int]
+    """Of one token, by the types of keys and values; raises `InvalidParameter` or
+    `UnsupportedModel` for one that the runner or the model cannot have.
+    """
     weight_bytes: int
     """That each token reads; 0: not known, because the runner may unpack them."""
     mixture: bool = False
@@ -71,7 +69,7 @@ def _of_folder(spec: ModelSpec, path: Path) -> ModelFacts:
     return ModelFacts(
         spec,
         folder.config.context,
-        *_kv_types(folder.kv_bytes_per_token),
+        lambda *types: kv_bytes(folder.config, *types) * len(folder.config.layers),
         weight_bytes=0
         if folder.checkpoint
         else folder.weight_bytes(settings.dtype or folder.dtype),
@@ -83,31 +81,17 @@ def _of_folder(spec: ModelSpec, path: Path) -> ModelFacts:
 def _of_gguf(spec: ModelSpec, header: GgufFile) -> ModelFacts:
     is_native = spec.backend == "native"
 
-    def kv_bytes(kv_type: KvType) -> int:
+    def bytes_of(key_type: KvType, value_type: KvType) -> int:
         if is_native:
-            kv_number_bytes(kv_type)
-        return header.kv_bytes_per_token(kv_type, kv_type)
+            kv_bytes(read_gguf_config(header)[1], key_type, value_type)
+        return header.kv_bytes_per_token(key_type, value_type)
 
     weights = 0 if is_native else sum(tensor.nbytes for tensor in header.all_tensors)
     return ModelFacts(
         spec,
         header.context_length,
-        *_kv_types(kv_bytes),
+        bytes_of,
         weight_bytes=weights,
         mixture=bool(header.value(f"{header.architecture}.expert_count", 0)),
         state_bytes=recurrent.state_bytes(header),
     )
-
-
-def _kv_types(
-    kv_bytes: Callable[[KvType], int],
-) -> tuple[dict[KvType, int], dict[KvType, HearthError]]:
-    """Bytes of a token for each type, and why there are none for the others."""
-    found: dict[KvType, int] = {}
-    refused: dict[KvType, HearthError] = {}
-    for kv_type in get_args(KvType):
-        try:
-            found[kv_type] = kv_bytes(kv_type)
-        except (UnsupportedModel, InvalidParameter) as error:
-            refused[kv_type] = error
-    return found, refused

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from hearth.backends.bench.model_facts import ModelFacts
-from hearth.backends.contract.models import Dtype, ModelSpec
+from hearth.backends.contract.models import Dtype, KvType, ModelSpec
 from hearth.backends.errors import (
     BackendUnavailable,
     DoesNotFit,
@@ -70,10 +70,12 @@ def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
     dtype, available = _on_device(spec, folder)
     ours = folder.weight_bytes(dtype)
     theirs = folder.parameters * DTYPE_BYTES[dtype]
+    theirs_type: KvType = "f32" if dtype == "f32" else "f16"
     token = max(
-        facts.kv_bytes["f32" if dtype == "f32" else "f16"], facts.kv_bytes[settings.kv_type]
+        facts.kv_bytes(theirs_type, theirs_type),
+        facts.kv_bytes(settings.kv_type, settings.value_type),
     )
-    workspace = Workspace(folder.config, replace(settings, kv_type="f32"))
+    workspace = Workspace(folder.config, replace(settings, kv_type="f32", kv_type_v=None))
     need = ours + theirs + _POOLS * pool_tokens * token + 2 * workspace.bytes(pool_tokens)
     usable = int(available * settings.memory_fraction)
     if need > usable:

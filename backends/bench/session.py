@@ -84,8 +84,7 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
     pool = pool_tokens(wanted, job.repeats)
     context = max(case.tokens(job.repeats) for case in wanted)
     sessions = max(case.sessions for case in wanted)
-    if settings.kv_type in facts.kv_refusals:
-        raise facts.kv_refusals[settings.kv_type]
+    token_bytes = facts.kv_bytes(settings.kv_type, settings.value_type)
     # Recurrent states come out of the same budget, with some for kept prefixes.
     states = facts.state_bytes * (2 * sessions + KEPT_STATES)
     return replace(
@@ -95,7 +94,7 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
             context=context,
             max_sessions=sessions,
             kv_pool="static",
-            kv_budget_bytes=pool * facts.kv_bytes[settings.kv_type] + states or None,
+            kv_budget_bytes=pool * token_bytes + states or None,
         ),
     )
 

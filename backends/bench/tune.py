@@ -22,7 +22,7 @@ from hearth.backends.bench.measure import median_rate
 from hearth.backends.bench.model_facts import ModelFacts, read_facts
 from hearth.backends.bench.session import impossible, sized
 from hearth.backends.contract.models import KvType, ModelSpec
-from hearth.backends.errors import DoesNotFit, InvalidParameter
+from hearth.backends.errors import DoesNotFit, InvalidParameter, UnsupportedModel
 from hearth.backends.machine.gpus import has_cuda
 from hearth.backends.machine.threads import candidates, usable_cores, usable_threads
 from hearth.backends.worker.runners import open_model
@@ -86,10 +86,14 @@ def thread_counts(spec: ModelSpec) -> list[int]:
 
 def _refusal(job: Job, facts: ModelFacts, kv_type: KvType) -> str:
     """Why this model cannot run with `kv_type` under these settings; empty if it can."""
-    if kv_type != "f16" and job.spec.settings.flash_attention is False:
+    no_flash = job.spec.settings.flash_attention is False
+    if kv_type != "f16" and no_flash and facts.spec.backend == "llamacpp":
         return "it needs flash attention, which is switched off"
-    refused = facts.kv_refusals.get(kv_type)
-    return refused.message if refused is not None else ""
+    try:
+        facts.kv_bytes(kv_type, kv_type)
+    except (InvalidParameter, UnsupportedModel) as error:
+        return error.message
+    return ""
 
 
 def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Generator[Message, None, str]:
@@ -117,6 +121,7 @@ def _measure_load(
     settings = replace(
         job.spec.settings,
         kv_type=speeds.kv_type,
+        kv_type_v=None,
         threads=threads,
         batch_threads=threads,
         max_batch_tokens=chunk,

@@ -126,11 +126,17 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
                 "Correct it.",
             )
         check_number(field, value)
-    for name, names in (("kv_type", KvType), ("kv_pool", KvPool)):
-        check_one_of(name, getattr(settings, name), get_args(names))
-    for name, names in (("dtype", Dtype), ("rope_scaling", RopeScalingName)):
-        if getattr(settings, name) is not None:
-            check_one_of(name, getattr(settings, name), get_args(names))
+    choices = {
+        "kv_type": KvType,
+        "kv_type_v": KvType,
+        "kv_pool": KvPool,
+        "dtype": Dtype,
+        "rope_scaling": RopeScalingName,
+    }
+    for name, names in choices.items():
+        value = getattr(settings, name)
+        if value is not None or name in ("kv_type", "kv_pool"):
+            check_one_of(name, value, get_args(names))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:
         raise InvalidParameter(

@@ -28,6 +28,8 @@ class ModelSettings:
     less.
     """
     kv_type: KvType = "f16"
+    """Of keys, and of values unless `kv_type_v` says otherwise."""
+    kv_type_v: KvType | None = None
     gpu_layers: int | None = number(None, 0, 1 << 20)
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
     threads: int | None = number(None, 1, MAX_THREADS)
@@ -80,6 +82,17 @@ class ModelSettings:
         return RopeChange(
             self.rope_scaling, self.rope_factor, self.rope_base, self.rope_original_context
         )
+
+    @property
+    def value_type(self) -> KvType:
+        """Type of values."""
+        return self.kv_type_v or self.kv_type
+
+    @property
+    def kv_types(self) -> str:
+        """Type of keys and values, or both with a slash between them."""
+        same = self.value_type == self.kv_type
+        return self.kv_type if same else f"{self.kv_type}/{self.value_type}"
 
     @property
     def of_load(self) -> ModelSettings:

@@ -85,7 +85,8 @@ def costs(
     """
     heads = heads_of(facts)
     is_small = plan.pool_tokens < LEAST_TOKENS or plan.kv_bytes_per_token < LEAST_TOKEN_BYTES
-    if heads is None or is_small or plan.kv_type not in ("f16", "f32"):
+    is_plain = plan.kv_type == plan.value_type and plan.kv_type in ("f16", "f32")
+    if heads is None or is_small or not is_plain:
         return None
     try:
         return measured(heads, plan.kv_type, threads or usable_cores(), cache_dir)

@@ -128,8 +128,8 @@ class Context:
         set_fields(
             struct,
             n_ctx=cells,
-            type_k=plan.ggml_type,
-            type_v=plan.ggml_type,
+            type_k=plan.ggml_types[0],
+            type_v=plan.ggml_types[1],
             flash_attn_type=plan.flash_attention,
             kv_unified=True,
             swa_full=True,

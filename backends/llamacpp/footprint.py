@@ -115,6 +115,7 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
         copied_cells=copied,
         used_cells=math.ceil(min(tokens, cells) / CELL_ALIGNMENT) * CELL_ALIGNMENT,
         kv_type=plan.kv_type,
+        value_type=plan.value_type,
         sequences=plan.sequences,
         tokens=plan.ubatch,
         flash=plan.flash_attention != 0,

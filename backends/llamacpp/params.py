@@ -86,7 +86,8 @@ class ContextPlan:
     """n_batch: at least one token for each id, else output_reserve asserts."""
     ubatch: int
     kv_type: KvType
-    ggml_type: int
+    """Of keys."""
+    value_type: KvType
     flash_attention: int
     """-1 the library decides, 0 off, 1 on."""
     kv_bytes_per_token: int
@@ -109,6 +110,11 @@ class ContextPlan:
     not fit into a large one.
     """
     rope: RopeParams = UNCHANGED
+
+    @property
+    def ggml_types(self) -> tuple[int, int]:
+        """`ggml_type` of keys and of values."""
+        return _GGML_TYPE[self.kv_type], _GGML_TYPE[self.value_type]
 
 
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
@@ -135,11 +141,11 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
             "Run the model with --backend native, or in llama.cpp's exact mode: kv_type f32 "
             "(--kv-type) and flash_attention false.",
         )
-    if _BLOCK[settings.kv_type] > 1 and settings.flash_attention is False:
+    if _BLOCK[settings.value_type] > 1 and settings.flash_attention is False:
         raise InvalidParameter(
             "flash_attention",
-            f"A {settings.kv_type} KV cache needs flash attention, which is switched off.",
-            "Leave flash_attention unset, or use kv_type f16 or f32.",
+            f"Values of type {settings.value_type} need flash attention, which is switched off.",
+            "Leave flash_attention unset, or use kv_type or kv_type_v f16 or f32.",
         )
 
 
@@ -199,7 +205,7 @@ def plan_context(
     plain = settings.flash_attention is False
     ubatch = min(batch, PLAIN_UBATCH if plain else UBATCH)
     states = a_state * sequences
-    token = facts.kv_bytes_per_token(settings.kv_type, settings.kv_type)
+    token = facts.kv_bytes_per_token(settings.kv_type, settings.value_type)
     scratch = _scratch_bytes_per_cell(ubatch, head_count(facts), plain=plain)
 
     def memory_of(
@@ -236,7 +242,7 @@ def plan_context(
         allowed = _allowed_by_budget(settings, states, token, scratch, wanted, grows=False)
     context = min(wanted, fits, allowed)
     pool_tokens = min(context * slots, fits, allowed)
-    is_quantized = _BLOCK[settings.kv_type] > 1
+    is_quantized = _BLOCK[settings.value_type] > 1
     return ContextPlan(
         context=context,
         pool_tokens=pool_tokens,
@@ -249,7 +255,7 @@ def plan_context(
         batch=batch,
         ubatch=ubatch,
         kv_type=settings.kv_type,
-        ggml_type=_GGML_TYPE[settings.kv_type],
+        value_type=settings.value_type,
         flash_attention={None: 1 if is_quantized else -1, False: 0, True: 1}[
             settings.flash_attention
         ],
@@ -314,14 +320,15 @@ def head_sizes(facts: GgufFacts) -> tuple[int, int]:
 
 
 def _check_heads(settings: ModelSettings, facts: GgufFacts) -> None:
-    block = _BLOCK[settings.kv_type]
-    for name, size in zip(("key", "value"), head_sizes(facts), strict=True):
+    types = (("kv_type", "key", settings.kv_type), ("kv_type_v", "value", settings.value_type))
+    for (param, name, kv_type), size in zip(types, head_sizes(facts), strict=True):
+        block = _BLOCK[kv_type]
         if size % block:
             raise InvalidParameter(
-                "kv_type",
-                f"A {settings.kv_type} KV cache needs heads that are a multiple of {block}; "
+                param,
+                f"A {kv_type} KV cache needs heads that are a multiple of {block}; "
                 f"this model's {name} heads are {size}.",
-                "Use kv_type f16 with this model.",
+                f"Use {param} f16 with this model.",
             )
 
 
@@ -436,7 +443,7 @@ def _does_not_fit(settings: ModelSettings, wanted: int, fits: int, memory: _Memo
     hint = "Use a smaller quantization of the model"
     if fits > 0:
         hint = f"Set the context to {fits} or less (--ctx {fits})"
-        if settings.kv_type in ("f16", "f32"):
+        if settings.kv_types in ("f16", "f32"):
             hint += ", or kv_type to q8_0 (--kv-type)"
         hint += ", or a smaller quantization"
     where = ""

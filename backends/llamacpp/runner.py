@@ -107,7 +107,7 @@ class LlamaRunner:
                     (
                         fingerprint,
                         model.library.version,
-                        plan.kv_type,
+                        plan.ggml_types,
                         plan.least_cells > 0,
                         plan.rope,
                     )

@@ -62,7 +62,7 @@ class CalibratedFolder:
         self._decoder = Decoder(self._config, device, _DTYPE, context=tokens)
         self._loader = WeightLoader(self._decoder, self._file, device)
         self._pages = TextPages(
-            self._config, [tokens], step_tokens=tokens, dtype=_DTYPE, device=device
+            self._config, [tokens], step_tokens=tokens, dtypes=(_DTYPE, _DTYPE), device=device
         )
 
     def tokens(self, text: str) -> Sequence[int]:

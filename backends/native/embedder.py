@@ -89,7 +89,7 @@ class Embedder:
             self._decoder.config,
             lengths,
             step_tokens=self.most,
-            dtype=plan.kv_dtype,
+            dtypes=plan.kv_dtypes,
             device=plan.device,
         )
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
+from hearth.backends.native.kv_rows import row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.quant.families.config import ModelConfig
 
@@ -21,36 +22,34 @@ Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;
 pages: all heads of a token lie together, as kernels with block tables want them.
 """
-_BY_HEAD: Final = (0, 1, 2, 3, 4)
-_BY_TOKEN: Final = (0, 1, 3, 2, 4)
-"""Axes of `SavedTokens.key_values` in memory; the permutation is its own inverse."""
 _META: Final = struct.Struct("<I?")
 """Of a saved state: its start, and whether the tokens of a head lie together."""
-_LARGEST: Final = 65504.0
-"""What infinities are kept as: the largest of half precision, whose products stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
-    key_values: Tensor
-    """[layers, 2, kv_heads, tokens, head_dim], in plain memory, in either order."""
+    data: Tensor
+    """[bytes] uint8, in plain memory: keys, then values, of each layer, with tokens and heads in
+    the order of `layout`.
+    """
+    layout: Layout
     start: int
     """Position of the first."""
     fingerprint: bytes
 
     @property
     def nbytes(self) -> int:
-        return self.key_values.nbytes
+        return int(self.data.nbytes)
 
 
 class KvPool:
     """Implements `hearth.backends.engine.kv.store.BlockStore` with tensors.
 
-    Keys and values of a layer are one tensor, so that both are written and read at once. In which
-    order it lies depends on who reads it, see `Layout`. Layers of one group (`ModelConfig.groups`)
-    have the same number of blocks.
+    Keys and values of a layer are two tensors of rows (`kv_rows`), each of its own type. In which
+    order rows lie depends on who reads them, see `Layout`. Layers of one group
+    (`ModelConfig.groups`) have the same number of blocks.
 
     On a processor addresses for the whole budget are taken at once, which costs memory only where
     something was written: a group grows block by block, and nothing is copied. Elsewhere it starts
@@ -59,6 +58,7 @@ class KvPool:
 
     Args:
         page: tokens of a block.
+        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales.
         most: blocks of each group at most.
         start: blocks of each group at least: there is memory for them from now on.
         fingerprint: of the model and of all that keys and values depend on; copies of others are
@@ -73,7 +73,7 @@ class KvPool:
         config: ModelConfig,
         *,
         page: int,
-        dtype: torch.dtype,
+        dtypes: tuple[torch.dtype, torch.dtype],
         device: torch.device,
         most: Sequence[int],
         start: Sequence[int],
@@ -83,8 +83,9 @@ class KvPool:
         self.page = page
         self.fingerprint = fingerprint
         self.layout = layout
-        self._heads, self._width = config.kv_heads, config.head_dim
-        self._dtype = dtype
+        self.dtypes = dtypes
+        self._heads = config.kv_heads
+        self._rows = [row_elements(config.head_dim, dtype) for dtype in dtypes]
         self._device = device
         self._most = tuple(most)
         groups = config.groups
@@ -94,20 +95,23 @@ class KvPool:
         self._start = tuple(min(have, limit) for have, limit in zip(start, most, strict=True))
         self._blocks = list(self._start)
         self._lazy = [
-            LazyZeros(self._shape(self._most[group]), dtype)
+            LazyZeros(self._shape(side, self._most[group]), dtypes[side])
             for group in (self.group_of if device.type == "cpu" else ())
+            for side in (0, 1)
         ]
-        """Of each layer; none elsewhere than on a processor."""
-        self._layers = [
-            self._started(layer) if self._lazy else self._zeros(self._start[group])
+        """As `_tensors`; none elsewhere than on a processor."""
+        self._tensors = [
+            self._started(2 * layer + side) if self._lazy else self._zeros(side, self._start[group])
             for layer, group in enumerate(self.group_of)
+            for side in (0, 1)
         ]
+        """Keys, then values, of each layer."""
 
-    def layer(self, layer: int) -> Tensor:
-        """Keys, then values: [2, kv_heads, blocks, page, head_dim], or with the layout "pages"
-        [2, blocks, page, kv_heads, head_dim].
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [kv_heads, blocks, page, row], or with the layout "pages"
+        [blocks, page, kv_heads, row].
         """
-        return self._layers[layer]
+        return self._tensors[2 * layer], self._tensors[2 * layer + 1]
 
     def write(self, layer: int, slots: Tensor | slice, key_value: Tensor) -> None:
         """Keep keys and values of new tokens.
@@ -120,18 +124,20 @@ class KvPool:
                 place in the block).
             key_value: [tokens, 2, kv_heads, head_dim].
         """
-        kept = self._layers[layer]
-        finite = torch.nan_to_num(key_value.to(self._dtype), 0.0, _LARGEST, -_LARGEST)
-        if self.layout == "heads":
-            tokens = kept.view(-1, kept.shape[2] * self.page, self._width)
-            new = finite.flatten(1, 2).transpose(0, 1)
+        sides = key_value.unbind(1)
+        if self.dtypes[0] == self.dtypes[1]:
+            rows = to_rows(key_value, self.dtypes[0]).unbind(1)
         else:
-            tokens = kept.view(2, -1, self._heads, self._width)
-            new = finite.transpose(0, 1)
-        if isinstance(slots, slice):
-            tokens[:, slots] = new
-        else:
-            tokens.index_copy_(1, slots, new)
+            rows = tuple(map(to_rows, sides, self.dtypes))
+        for tensor, new in zip(self.layer(layer), rows, strict=True):
+            if self.layout == "heads":
+                tokens = tensor.flatten(1, 2).transpose(0, 1)
+            else:
+                tokens = tensor.flatten(0, 1)
+            if isinstance(slots, slice):
+                tokens[slots] = new
+            else:
+                tokens.index_copy_(0, slots, new)
 
     def capacity(self, group: int) -> int:
         """Blocks that there is memory for now."""
@@ -160,9 +166,9 @@ class KvPool:
         more = min(max(blocks, 2 * self._blocks[group]), self._most[group])
         try:
             # One tensor after the other, so that no more than one is there twice.
-            for layer in self._layers_of(group):
-                if len(self._by_token(self._layers[layer])) < more:
-                    self._layers[layer] = self._resized(self._layers[layer], more)
+            for index in self._tensors_of(group):
+                if len(self._by_token(index)) < more:
+                    self._tensors[index] = self._resized(index, more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
@@ -177,15 +183,15 @@ class KvPool:
         if fewer >= self._blocks[group]:
             return
         if self._lazy:
-            axis = 2 if self.layout == "heads" else 1
-            given = [self._lazy[layer].give_back(axis, fewer) for layer in self._layers_of(group)]
+            axis = 1 if self.layout == "heads" else 0
+            given = [self._lazy[index].give_back(axis, fewer) for index in self._tensors_of(group)]
             self._blocks[group] = fewer if all(given) else self._blocks[group]
             return
         self._blocks[group] = fewer
         # What does not fit a second time, for a moment, stays larger than it need be.
         with suppress(torch.OutOfMemoryError):
-            for layer in self._layers_of(group):
-                self._layers[layer] = self._resized(self._layers[layer], fewer)
+            for index in self._tensors_of(group):
+                self._tensors[index] = self._resized(index, fewer)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         elif self._device.type == "mps":
@@ -194,8 +200,8 @@ class KvPool:
     @torch.inference_mode()
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
-        for layer in self._layers_of(group):
-            blocks = self._by_token(self._layers[layer])
+        for index in self._tensors_of(group):
+            blocks = self._by_token(index)
             blocks[target, :tokens] = blocks[source, :tokens]
 
     @property
@@ -218,18 +224,16 @@ class KvPool:
     @torch.inference_mode()
     def save_part(self, table: Sequence[int], start: int, end: int) -> SavedTokens | None:
         """See the protocol."""
-        shape = (len(self._layers), 2, self._heads, end - start, self._width)
-        axes = self._axes
         try:
-            flat = torch.empty([shape[axis] for axis in axes], dtype=self._dtype)
+            data = torch.empty((end - start) * self._saved_bytes, dtype=torch.uint8)
         except (RuntimeError, MemoryError):
             return None
-        saved = flat.permute(axes)
-        for to, tensor in zip(saved, self._layers, strict=True):
+        state = SavedTokens(data, self.layout, start, self.fingerprint)
+        for index, saved in enumerate(self._parts(state)):
             for at, slots in self._runs(table, start, end):
-                tokens = self._by_head(tensor)[:, :, slots.start : slots.stop]
-                _copy(to[:, :, at : at + len(slots)], tokens)
-        return SavedTokens(saved, start, self.fingerprint)
+                tokens = self._by_head(index)[:, slots.start : slots.stop]
+                _copy(saved[:, at : at + len(slots)], tokens)
+        return state
 
     @torch.inference_mode()
     def restore_part(self, table: Sequence[int], state: SavedState, start: int, end: int) -> bool:
@@ -237,34 +241,42 @@ class KvPool:
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
         first = start - state.start
-        for tensor, saved in zip(self._layers, state.key_values, strict=True):
+        for index, saved in enumerate(self._parts(state)):
             for at, slots in self._runs(table, start, end):
-                tokens = saved[:, :, first + at : first + at + len(slots)]
-                _copy(self._by_head(tensor)[:, :, slots.start : slots.stop], tokens)
+                tokens = saved[:, first + at : first + at + len(slots)]
+                _copy(self._by_head(index)[:, slots.start : slots.stop], tokens)
         return True
 
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
         """See the protocol."""
         assert isinstance(state, SavedTokens)
-        flat = state.key_values.permute(self._axes)
-        meta = _META.pack(state.start, self.layout == "heads")
-        return meta, flat.view(-1).view(torch.uint8).numpy().data
+        return _META.pack(state.start, state.layout == "heads"), state.data.numpy().data
 
     def unpack(self, meta: bytes, data: memoryview) -> SavedTokens | None:
         """See the protocol."""
         start, by_head = _META.unpack(meta)
-        axes = _BY_HEAD if by_head else _BY_TOKEN
-        shape = (len(self._layers), 2, self._heads, -1, self._width)
-        try:
-            flat = torch.frombuffer(data, dtype=self._dtype).view([shape[axis] for axis in axes])
-        except (ValueError, RuntimeError):
+        if not len(data) or len(data) % self._saved_bytes:
             return None  # Not a whole number of tokens.
-        return SavedTokens(flat.permute(axes), start, self.fingerprint)
+        flat = torch.frombuffer(data, dtype=torch.uint8)
+        return SavedTokens(flat, "heads" if by_head else "pages", start, self.fingerprint)
 
     @property
-    def _axes(self) -> tuple[int, ...]:
-        """In which order those of `SavedTokens.key_values` lie: as in the pool."""
-        return _BY_HEAD if self.layout == "heads" else _BY_TOKEN
+    def _saved_bytes(self) -> int:
+        """What a token takes in a saved state: in all layers, those with a window, too."""
+        return self._layer_bytes // self.page * len(self.group_of)
+
+    def _parts(self, state: SavedTokens) -> Iterator[Tensor]:
+        """Keys and values of each layer: [kv_heads, tokens, bytes of a row] uint8."""
+        count, begin = len(state.data) // self._saved_bytes, 0
+        for index in range(len(self._tensors)):
+            size = self._token_bytes(index % 2)
+            part = state.data[begin : begin + count * size]
+            begin += count * size
+            row = size // self._heads
+            if state.layout == "heads":
+                yield part.view(self._heads, count, row)
+            else:
+                yield part.view(count, self._heads, row).transpose(0, 1)
 
     def _runs(self, table: Sequence[int], start: int, end: int) -> Iterator[tuple[int, range]]:
         """The tokens `start` to `end` where they lie together in the pool: the first of them, from
@@ -281,57 +293,60 @@ class KvPool:
             yield at - start, range(slot, slot + stop - at)
             at = stop
 
-    def _by_head(self, tensor: Tensor) -> Tensor:
-        """A layer as [2, kv_heads, tokens of the pool, head_dim]."""
+    def _by_head(self, index: int) -> Tensor:
+        """One of the tensors as [kv_heads, tokens of the pool, bytes of a row] uint8."""
+        tensor = self._tensors[index]
         if self.layout == "heads":
-            return tensor.flatten(2, 3)
-        return tensor.flatten(1, 2).transpose(1, 2)
+            return tensor.flatten(1, 2).view(torch.uint8)
+        return tensor.flatten(0, 1).transpose(0, 1).view(torch.uint8)
 
-    def _by_token(self, tensor: Tensor) -> Tensor:
-        """A layer as [blocks, page, 2, kv_heads, head_dim]."""
-        return (
-            tensor.permute(2, 3, 0, 1, 4)
-            if self.layout == "heads"
-            else tensor.permute(1, 2, 0, 3, 4)
-        )
+    def _by_token(self, index: int) -> Tensor:
+        """One of the tensors as [blocks, page, kv_heads, row]."""
+        return self._arranged(self._tensors[index])
 
-    def _layers_of(self, group: int) -> list[int]:
-        return [layer for layer, one in enumerate(self.group_of) if one == group]
+    def _arranged(self, tensor: Tensor) -> Tensor:
+        return tensor.permute(1, 2, 0, 3) if self.layout == "heads" else tensor
+
+    def _tensors_of(self, group: int) -> list[int]:
+        return [index for index in range(len(self._tensors)) if self.group_of[index // 2] == group]
+
+    def _token_bytes(self, side: int) -> int:
+        """Keys (0), or values (1), of a token in one layer."""
+        return self._heads * self._rows[side] * self.dtypes[side].itemsize
 
     @property
     def _layer_bytes(self) -> int:
         """Of a block in one layer."""
-        return 2 * self._heads * self.page * self._width * self._dtype.itemsize
+        return self.page * (self._token_bytes(0) + self._token_bytes(1))
 
-    def _shape(self, blocks: int) -> tuple[int, ...]:
-        heads, page, width = self._heads, self.page, self._width
-        if self.layout == "pages":
-            return (2, blocks, page, heads, width)
-        return (2, heads, blocks, page, width)
+    def _shape(self, side: int, blocks: int) -> tuple[int, ...]:
+        heads, page, row = self._heads, self.page, self._rows[side]
+        return (blocks, page, heads, row) if self.layout == "pages" else (heads, blocks, page, row)
 
-    def _zeros(self, blocks: int) -> Tensor:
-        """A layer."""
-        return torch.zeros(self._shape(blocks), dtype=self._dtype, device=self._device)
+    def _zeros(self, side: int, blocks: int) -> Tensor:
+        """Keys (0), or values (1), of a layer."""
+        shape = self._shape(side, blocks)
+        return torch.zeros(shape, dtype=self.dtypes[side], device=self._device)
 
-    def _started(self, layer: int) -> Tensor:
-        """A layer on a processor, of which the blocks of the start take memory."""
-        tensor = self._lazy[layer].tensor
-        self._by_token(tensor)[: self._start[self.group_of[layer]]].zero_()
+    def _started(self, index: int) -> Tensor:
+        """One of the tensors on a processor, of which the blocks of the start take memory."""
+        tensor = self._lazy[index].tensor
+        self._arranged(tensor)[: self._start[self.group_of[index // 2]]].zero_()
         return tensor
 
-    def _resized(self, tensor: Tensor, blocks: int) -> Tensor:
-        """A layer with the first `blocks` blocks of `tensor`, or with zeros after all of them."""
-        made = self._zeros(blocks)
-        kept = min(blocks, len(self._by_token(tensor)))
-        self._by_token(made)[:kept] = self._by_token(tensor)[:kept]
+    def _resized(self, index: int, blocks: int) -> Tensor:
+        """One of the tensors with its first `blocks` blocks, or with zeros after all of them."""
+        made = self._zeros(index % 2, blocks)
+        kept = min(blocks, len(self._by_token(index)))
+        self._arranged(made)[:kept] = self._by_token(index)[:kept]
         return made
 
 
 def _copy(to: Tensor, source: Tensor) -> None:
-    """Give `to` what `source` has, both with rows of whole numbers. On a processor by one thread:
-    PyTorch would use all for each layer, and they wait for each other where others need cores.
+    """Give `to` what `source` has, both uint8. On a processor by one thread: PyTorch would use all
+    for each layer, and they wait for each other where others need cores.
     """
     if to.device.type == source.device.type == "cpu":
-        np.copyto(to.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())
+        np.copyto(to.numpy(), source.numpy())
     else:
         to.copy_(source)

@@ -13,7 +13,7 @@ from typing import Final
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.kv.group import most_blocks
 from hearth.backends.errors import DoesNotFit
-from hearth.backends.native.model_folder import kv_number_bytes
+from hearth.backends.native.model_folder import kv_bytes
 from hearth.quant.families.config import ModelConfig
 
 _TOKENS_OF_AN_END: Final = 65_536
@@ -136,7 +136,7 @@ def kv_sizes(config: ModelConfig, settings: ModelSettings, *, page: int) -> KvSi
         InvalidParameter: a KV type that the native runner does not have.
     """
     config = config.for_context(settings.context or config.context)
-    layer_bytes = config.kv_elements * kv_number_bytes(settings.kv_type)
+    layer_bytes = kv_bytes(config, settings.kv_type, settings.value_type)
     windows = [layer.window for layer in config.layers]
     return KvSizes(
         windows=config.groups,

@@ -316,7 +316,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         parameters=parameters,
         size_bytes=report.weight_bytes,
         trained_context=config.context,
-        kv_type=settings.kv_type,
+        kv_type=settings.kv_types,
         threads=runner.threads,
         batch_threads=batch_threads,
         gpu_layers=0 if device.type == "cpu" else len(config.layers) + 1,
@@ -404,7 +404,7 @@ def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
     scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
     # Longrope has factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
-    numbers = (plan.dtype, plan.compute_dtype, plan.kv_dtype)
+    numbers = (plan.dtype, plan.compute_dtype, *plan.kv_dtypes)
     computed = (*numbers, plan.deterministic, sorted(plan.packed))
     stored = source.file.stored.values()
     schemes = sorted({repr(one.scheme) for one in stored if isinstance(one, QuantizedTensor)})

@@ -32,7 +32,8 @@ _OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"
 _MXFP4_BLOCKS: Final = "_blocks"
 """How gpt-oss names packed bytes of two numbers each; their exponents end in `_scales`."""
 _MXFP4: Final = "MXFP4"
-_KV_BYTES: Final[dict[KvType, int]] = {"f32": 4, "f16": 2}
+_KV_BITS: Final[dict[KvType, float]] = {"f32": 32, "f16": 16, "q8_0": 8.5}
+"""Of a number of keys or values; of Q8_0 with its share of the scale of 32."""
 
 
 class FolderConfig(NamedTuple):
@@ -94,9 +95,9 @@ class ModelFolder:
         whole).
 
         Raises:
-            InvalidParameter: a packed type.
+            InvalidParameter: as `kv_bytes`.
         """
-        return self.config.kv_elements * len(self.config.layers) * kv_number_bytes(kv_type)
+        return kv_bytes(self.config, kv_type, kv_type) * len(self.config.layers)
 
 
 def most_common_kind(stored: Iterable[StoredTensor]) -> str:
@@ -139,19 +140,28 @@ def held_as(tensor: StoredTensor) -> str:
     return _MXFP4 if tensor.kind == "U8" else tensor.packing
 
 
-def kv_number_bytes(kv_type: KvType) -> int:
-    """Bytes of one number of keys and values.
+def kv_bytes(config: ModelConfig, key_type: KvType, value_type: KvType) -> int:
+    """Keys and values of a token in one layer.
 
     Raises:
-        InvalidParameter: a packed type.
+        InvalidParameter: a type that the native runner does not have, or not for these heads.
     """
-    if kv_type not in _KV_BYTES:
-        raise InvalidParameter(
-            "kv_type",
-            f"The native runner keeps keys and values as f32 or f16, not as {kv_type}.",
-            "Use kv_type f16, or --backend llamacpp.",
-        )
-    return _KV_BYTES[kv_type]
+    for param, kv_type in (("kv_type", key_type), ("kv_type_v", value_type)):
+        if kv_type not in _KV_BITS:
+            raise InvalidParameter(
+                param,
+                f"The native runner keeps keys and values as f32, f16 or q8_0, not as {kv_type}.",
+                f"Use {param} q8_0, or --backend llamacpp.",
+            )
+        if kv_type == "q8_0" and config.head_dim % 32:
+            raise InvalidParameter(
+                param,
+                f"A q8_0 KV cache needs heads that are a multiple of 32; this model's heads are "
+                f"{config.head_dim}.",
+                f"Use {param} f16 with this model.",
+            )
+    bits = _KV_BITS[key_type] + _KV_BITS[value_type]
+    return int(config.kv_elements // 2 * bits) // 8
 
 
 def read_model_folder(folder: Path) -> ModelFolder:

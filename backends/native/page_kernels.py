@@ -123,7 +123,7 @@ def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:
 
 
 def _library(pool: KvPool) -> CpuLibrary | None:
-    is_here = pool.layer(0).device.type == "cpu" and pool.layout == "heads"
+    is_here = pool.layer(0)[0].device.type == "cpu" and pool.layout == "heads"
     return cpu_library() if is_here else None
 
 

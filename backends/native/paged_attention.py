@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_rows import from_rows
 from hearth.backends.native.scores import additive, attend_to, causal_mask
 from hearth.kernels.cpu.layers import Attention, Pages, Step
 from hearth.quant.families.config import ModelConfig
@@ -42,6 +43,8 @@ class PagedRow:
     """
 
 
+_Sides = tuple[Tensor, Tensor]
+"""Keys and values of a layer, as `KvPool.layer`."""
 _Pages = Tensor | slice
 """Numbers of pages; those that follow one another are read in place."""
 
@@ -123,8 +126,9 @@ class PagedAttention:
             attend_to, scale=config.scale, softcap=config.attention_softcap, fused=fused
         )
         self._deterministic = deterministic
-        self._kept = pool.layer(0).dtype
-        self._device = pool.layer(0).device
+        keys, values = pool.dtypes
+        self._kept = keys if keys == values and keys.is_floating_point else compute
+        self._device = pool.layer(0)[0].device
         self._shared = config.heads // config.kv_heads
         self._plans: dict[int, _GroupPlan] = {}
         self._pages: dict[int, Pages] = {}
@@ -161,7 +165,7 @@ class PagedAttention:
 
     def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """For `HalfLayers` of the layers that are of one group with `layer`, and of one rope."""
-        return self._pages_of(layer).step(self.pool.layer(layer).shape[2], rotary)
+        return self._pages_of(layer).step(self.pool.layer(layer)[0].shape[1], rotary)
 
     def attend_apart(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None, out: Tensor
@@ -184,7 +188,7 @@ class PagedAttention:
         plan: _GroupPlan,
         query: Tensor,
         key_value: Tensor,
-        pool: Tensor,
+        pool: _Sides,
         sinks: Tensor | None,
         out: Tensor,
     ) -> None:
@@ -193,9 +197,9 @@ class PagedAttention:
             out[part] = self._attend_run(run, query[part], key_value[part], pool, sinks)
 
     def _attend_singles(
-        self, plan: _Singles, query: Tensor, pool: Tensor, sinks: Tensor | None
+        self, plan: _Singles, query: Tensor, pool: _Sides, sinks: Tensor | None
     ) -> Tensor:
-        keys, values = self._read(pool, plan.pages, plan.rows)[..., plan.keys, :].to(plan.dtype)
+        keys, values = self._read(pool, plan.pages, plan.rows, plan.keys, plan.dtype)
         found = self._attend_to(
             query.to(plan.dtype).transpose(0, 1),
             keys,
@@ -206,14 +210,14 @@ class PagedAttention:
         return found.transpose(0, 1).to(query.dtype)
 
     def _attend_run(
-        self, run: _Run, query: Tensor, key_value: Tensor, pool: Tensor, sinks: Tensor | None
+        self, run: _Run, query: Tensor, key_value: Tensor, pool: _Sides, sinks: Tensor | None
     ) -> Tensor:
         """`query` is [tokens, kv_heads, shared, head_dim]; so is what it returns."""
         if run.pages is None:
-            seen = key_value.permute(1, 2, 0, 3)
+            keys, values = key_value.permute(1, 2, 0, 3).to(self._compute)
         else:
-            seen = self._read(pool, run.pages, 1)[:, :, 0, run.keys]
-        keys, values = seen.to(self._compute)
+            seen = self._read(pool, run.pages, 1, run.keys, self._compute)
+            keys, values = (side[:, 0] for side in seen)
         if self._deterministic:
             return torch.cat(
                 [self._attend_one(run, at, query, keys, values, sinks) for at in range(len(query))]
@@ -242,11 +246,20 @@ class PagedAttention:
         )
         return found.transpose(0, 1)
 
-    def _read(self, pool: Tensor, pages: _Pages, rows: int) -> Tensor:
-        """[2, kv_heads, rows, pages of a row · page, head_dim]."""
-        if isinstance(pages, slice):
-            return pool[:, :, pages].flatten(2, 3).unsqueeze(2)
-        return pool.index_select(2, pages).view(*pool.shape[:2], rows, -1, pool.shape[-1])
+    def _read(
+        self, pool: _Sides, pages: _Pages, rows: int, keys: slice, dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Keys and values of the places `keys` in the pages of each row: both
+        [kv_heads, rows, keys, head_dim].
+        """
+        found = []
+        for side in pool:
+            if isinstance(pages, slice):
+                read = side[:, pages].flatten(1, 2).unsqueeze(1)
+            else:
+                read = side.index_select(1, pages).view(len(side), rows, -1, side.shape[-1])
+            found.append(from_rows(read[:, :, keys], dtype))
+        return found
 
     # ---- once a step
 
@@ -367,8 +380,8 @@ class PagedAttention:
         return _Singles(tokens, len(rows), found, slice(first, last), mask, dtype)
 
     def _dtype_for(self, keys: int) -> torch.dtype:
-        """Of the arithmetic of single tokens that see `keys` keys: many are not widened, that takes
-        longer than all that is done with them.
+        """Of the arithmetic of single tokens that see `keys` keys: many of half precision are not
+        widened, that takes longer than all that is done with them.
         """
         plain = self._fused and not self._config.attention_softcap and not self._config.sinks
         return self._kept if plain and keys >= _MANY_KEYS else self._compute

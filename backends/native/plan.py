@@ -15,8 +15,8 @@ from hearth.backends.native.footprint import (
     START_TOKENS,
     growth_factor,
 )
+from hearth.backends.native.kv_rows import Q8_0
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
-from hearth.backends.native.model_folder import kv_number_bytes
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
 from hearth.backends.native.workspace import MIN_OUTPUTS, Workspace
@@ -37,7 +37,8 @@ class NativePlan:
     """Of weights that are not packed."""
     compute_dtype: torch.dtype
     """Of activations and attention."""
-    kv_dtype: torch.dtype
+    kv_dtypes: tuple[torch.dtype, torch.dtype]
+    """Of keys and of values."""
     attention: Attention
     page: int
     context: int
@@ -67,13 +68,13 @@ class NativePlan:
 
 
 def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What keys and values are kept as: on GPUs half precision of the weights' own kind.
+    """What keys or values are kept as: on GPUs half precision of the weights' own kind.
 
-    Raises:
-        InvalidParameter: a packed type.
+    Args:
+        kv_type: one that the runner has (`kv_bytes`).
     """
-    if kv_number_bytes(kv_type) == torch.float32.itemsize:
-        return torch.float32
+    if kv_type != "f16":
+        return Q8_0 if kv_type == "q8_0" else torch.float32
     is_bf16 = device.type != "cpu" and dtype == torch.bfloat16
     return torch.bfloat16 if is_bf16 else torch.float16
 
@@ -108,8 +109,10 @@ def plan_memory(
         DoesNotFit: the weights, or the context that was asked for, need more memory than there is,
             or more than the KV budget; both numbers are in the message and in `data`.
     """
-    numbers = kv_dtype(settings.kv_type, dtype, device)
-    attention = _attention(settings, config, varlen=varlen and numbers == compute_dtype)
+    types = settings.kv_type, settings.value_type
+    keys, values = (kv_dtype(one, dtype, device) for one in types)
+    varlen = varlen and keys == values == compute_dtype
+    attention = _attention(settings, config, varlen=varlen)
     page = VARLEN_PAGE if attention == "varlen" else PAGE
     sizes = kv_sizes(config, settings, page=page)
     wanted = settings.context or config.context
@@ -146,7 +149,7 @@ def plan_memory(
         device=device,
         dtype=dtype,
         compute_dtype=compute_dtype,
-        kv_dtype=numbers,
+        kv_dtypes=(keys, values),
         attention=attention,
         page=page,
         context=context,

@@ -65,7 +65,7 @@ class NativeRunner:
         self._pool = KvPool(
             decoder.config,
             page=plan.page,
-            dtype=plan.kv_dtype,
+            dtypes=plan.kv_dtypes,
             device=plan.device,
             most=plan.blocks,
             start=plan.start_blocks,

@@ -23,7 +23,7 @@ class TextPages:
     Args:
         lengths: tokens of each text.
         step_tokens: most tokens of a text in one pass.
-        dtype: of keys and values.
+        dtypes: of keys and of values.
 
     Raises:
         DoesNotFit: the device has no memory for them.
@@ -35,7 +35,7 @@ class TextPages:
         lengths: Sequence[int],
         *,
         step_tokens: int,
-        dtype: torch.dtype,
+        dtypes: tuple[torch.dtype, torch.dtype],
         device: torch.device,
     ) -> None:
         self._tables: list[tuple[list[int], ...]] = []
@@ -52,7 +52,7 @@ class TextPages:
             )
             blocks = [first + count for first, count in zip(blocks, kept, strict=True)]
         none = [0] * len(blocks)
-        self.pool = KvPool(config, page=PAGE, dtype=dtype, device=device, most=blocks, start=none)
+        self.pool = KvPool(config, page=PAGE, dtypes=dtypes, device=device, most=blocks, start=none)
         needed = sum(self.pool.block_bytes(group) * count for group, count in enumerate(blocks))
         free = available_bytes() if device.type == "cpu" else devices.free_bytes(device)
         if needed > free or not all(map(self.pool.grow, range(len(blocks)), blocks)):

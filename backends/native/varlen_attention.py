@@ -112,7 +112,7 @@ class VarlenAttention:
         self._pool = pool
         self._scale = config.scale
         self._function = function or _torch_function()
-        self._step = _moved(rows, config.groups, pool.page, pool.layer(0).device)
+        self._step = _moved(rows, config.groups, pool.page, pool.layer(0)[0].device)
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None

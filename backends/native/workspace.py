@@ -8,7 +8,7 @@ from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.native.kv_sizes import step_tokens
-from hearth.backends.native.model_folder import kv_number_bytes
+from hearth.backends.native.model_folder import kv_bytes
 from hearth.quant.families.config import ModelConfig
 
 MIN_OUTPUTS: Final = 32
@@ -42,7 +42,8 @@ class Workspace:
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
         self._outputs = max(settings.max_sessions, MIN_OUTPUTS)
-        self._number_bytes = kv_number_bytes(settings.kv_type)
+        self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
+        self._is_packed = "q8_0" in (settings.kv_type, settings.value_type)
         writes_scores = config.attention_softcap or config.sinks
         self._fused = settings.flash_attention is not False and not writes_scores
 
@@ -69,9 +70,9 @@ class Workspace:
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
         projected = _F32 * self._step_tokens * (4 * queries + 3 * keys)
         # As they are stored, then widened to float32.
-        read = config.kv_elements * (self._number_bytes + _F32)
+        read = self._kv_bytes + config.kv_elements * _F32
         seen = min(self._context, pool_tokens)
-        single = config.kv_elements * self._number_bytes if self._fused else read
+        single = self._kv_bytes if self._fused and not self._is_packed else read
         gathered = max(read * seen, int(single * pool_tokens * _PADDED))
         if self._fused:
             return projected + gathered

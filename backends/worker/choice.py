@@ -92,7 +92,7 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
     if not machine.has_torch:
         return Choice("llamacpp", "PyTorch is not installed")
     if machine.has_llamacpp and not wants:
-        refused = _llamacpp_only(spec.settings)
+        refused = _llamacpp_only(spec.settings, is_cpu=is_cpu)
         if refused:
             return Choice("llamacpp", f"only it has {refused}")
         if machine.is_apple:
@@ -229,10 +229,12 @@ def _native_only(settings: ModelSettings) -> str:
     return f"dtype {settings.dtype}" if settings.dtype is not None else ""
 
 
-def _llamacpp_only(settings: ModelSettings) -> str:
-    """The same of llama.cpp."""
-    if settings.kv_type not in ("f16", "f32"):
-        return f"kv_type {settings.kv_type}"
+def _llamacpp_only(settings: ModelSettings, *, is_cpu: bool) -> str:
+    """The same of llama.cpp. On GPUs the native runner unpacks q8_0 before it attends to it."""
+    kept = ("f16", "f32", "q8_0") if is_cpu else ("f16", "f32")
+    for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
+        if kv_type not in kept:
+            return f"{name} {kv_type}"
     if settings.extra_buffers is not None:
         return "extra_buffers"
     return ""

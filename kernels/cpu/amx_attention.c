@@ -28,10 +28,12 @@ static int64_t smaller(int64_t one, int64_t other) { return one < other ? one : 
 
 static __mmask16 first_of(int64_t count) { return count >= 16 ? 0xffff : count <= 0 ? 0 : (__mmask16)((1 << count) - 1); }
 
-AMX static __m512 kept(const Heads *about, const uint8_t *row, int64_t from) {
-  const __mmask16 some = first_of(about->head_dim - from);
-  if (about->is_f32) return _mm512_maskz_loadu_ps(some, (const float *)row + from);
-  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, row + 2 * from));
+AMX static __m512 kept(int32_t type, int64_t size, const uint8_t *row, int64_t from) {
+  const __mmask16 some = first_of(size - from);
+  if (type == KV_F32) return _mm512_maskz_loadu_ps(some, (const float *)row + from);
+  if (type == KV_F16) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, row + 2 * from));
+  const __m512 codes = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(row + from))));
+  return _mm512_mul_ps(codes, _mm512_cvtph_ps(_mm256_set1_epi16(*(const short *)(row + size + from / RUN * 2))));
 }
 
 /* Queries of blocks `begin` to `end`, of all heads of keys, by the scale of scores. */
@@ -60,7 +62,8 @@ AMX static void arrange_queries(int64_t begin, int64_t end, void *context) {
 AMX static void arrange_keys(int64_t begin, int64_t end, void *context) {
   const Job *job = context;
   const Heads *about = job->run->about;
-  const int64_t row_bytes = about->head_dim * (about->is_f32 ? 4 : 2);
+  const int64_t key_bytes = kv_row_bytes(about->key_type, about->head_dim);
+  const int64_t value_bytes = kv_row_bytes(about->value_type, about->head_dim);
   for (int64_t index = begin; index < end; index++) {
     const int64_t head = index / GROUPS, group = index % GROUPS;
     uint32_t *keys = job->keys + index * job->depth * 2 * TILE * TILE;
@@ -70,21 +73,23 @@ AMX static void arrange_keys(int64_t begin, int64_t end, void *context) {
     for (int64_t key = 0; key < GROUP; key++) {
       const int64_t at = job->begin + group * GROUP + key;
       const int64_t place = at < job->end ? job->run->table[at / about->page] * about->page + at % about->page : -1;
-      of_keys[key] = place < 0 ? NULL : job->run->keys + head * job->run->head_bytes + place * row_bytes;
-      of_values[key] = place < 0 ? NULL : job->run->values + head * job->run->head_bytes + place * row_bytes;
+      of_keys[key] = place < 0 ? NULL : job->run->keys + (head * job->run->head_rows + place) * key_bytes;
+      of_values[key] = place < 0 ? NULL : job->run->values + (head * job->run->head_rows + place) * value_bytes;
     }
     for (int64_t at = 0; at < job->depth * RUN; at += 16) {
       for (int64_t key = 0; key < GROUP; key++) {
         uint32_t pairs[8];
-        const __m512 numbers = of_keys[key] ? kept(about, of_keys[key], at) : _mm512_setzero_ps();
+        const __m512 numbers = of_keys[key] ? kept(about->key_type, about->head_dim, of_keys[key], at) : _mm512_setzero_ps();
         _mm256_storeu_si256((__m256i *)pairs, to_bf16(numbers));
         uint32_t *to = keys + ((at / RUN) * 2 + key / TILE) * TILE * TILE + at % RUN / 2 * TILE + key % TILE;
         for (int pair = 0; pair < 8; pair++) to[pair * TILE] = pairs[pair];
       }
       for (int64_t pair = 0; pair < TILE; pair++) {
         __m512 both[2];
-        for (int side = 0; side < 2; side++)
-          both[side] = of_values[2 * pair + side] ? kept(about, of_values[2 * pair + side], at) : _mm512_setzero_ps();
+        for (int side = 0; side < 2; side++) {
+          const uint8_t *row = of_values[2 * pair + side];
+          both[side] = row ? kept(about->value_type, about->head_dim, row, at) : _mm512_setzero_ps();
+        }
         PAIR(values + (at / 16 * TILE + pair) * TILE, both[0], both[1]);
       }
     }

@@ -25,6 +25,7 @@
 #define SUM_F(v) _mm512_reduce_add_ps(v)
 #define STORE_F(p, v) _mm512_storeu_ps(p, v)
 #define LOAD_F16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p)))
+#define SAME_F16(p) _mm512_cvtph_ps(_mm256_set1_epi16(*(const short *)(p)))
 #define LOAD_PAIRS(p) LOAD(p)
 #define FROM_E4M3(v, j) from_e4m3(v, j)
 #define PICK(v, j, table) _mm512_permutexvar_ps(_mm512_srli_epi32(v, 8 * (j)), _mm512_loadu_ps(table))

@@ -45,11 +45,10 @@ typedef struct {
   int64_t blocks;           /* of the pool */
 } Step;
 
-static int64_t row_bytes(const Heads *about) { return about->head_dim * (about->is_f32 ? 4 : 2); }
-
 static int is_misshapen(const Heads *about) {
   return about->heads <= 0 || about->kv_heads <= 0 || about->heads % about->kv_heads || about->head_dim <= 0 ||
-         about->head_dim % TILE || about->page <= 0;
+         about->head_dim % TILE || about->page <= 0 ||
+         ((about->key_type == KV_Q8_0 || about->value_type == KV_Q8_0) && about->head_dim % RUN);
 }
 
 /* ---- attention */
@@ -58,7 +57,7 @@ typedef struct {
   Tiles tiles;
   const Heads *about;
   const Step *step;
-  const uint8_t *pool;
+  const uint8_t *keys, *values;
   const float *query; /* [tokens, heads, head_dim], of `stride` numbers a token */
   int64_t stride;
   float *out;         /* [tokens, heads, head_dim] */
@@ -86,9 +85,10 @@ static void attend_spans(int64_t begin, int64_t end, void *context) {
     const int64_t position = job->step->positions[token], first = first_seen(about, position);
     const int64_t count = spans_of(about, position), within = index - job->firsts[token];
     const int64_t head = within / count, start = (first / SPAN + within % count) * SPAN;
-    const uint8_t *keys = job->pool + head * job->step->blocks * about->page * row_bytes(about);
+    const int64_t rows = head * job->step->blocks * about->page;
     const Span span = {
-        keys, keys + about->kv_heads * job->step->blocks * about->page * row_bytes(about),
+        job->keys + rows * kv_row_bytes(about->key_type, about->head_dim),
+        job->values + rows * kv_row_bytes(about->value_type, about->head_dim),
         job->step->tables + job->step->starts[token],
         start > first ? start : first, start + SPAN <= position ? start + SPAN : position + 1};
     job->tiles.attend(about, &span, job->query + token * job->stride + head * shared * about->head_dim, shared,
@@ -112,8 +112,8 @@ static void join(int64_t begin, int64_t end, void *context) {
   }
 }
 
-static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *pool, const float *query,
-                      int64_t stride, float *out) {
+static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
+                      const float *query, int64_t stride, float *out) {
   int64_t spans = 0;
   int64_t *firsts = malloc(sizeof(int64_t) * (step->tokens + 1));
   if (!firsts) return NO_MEMORY;
@@ -129,7 +129,7 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
     return NO_MEMORY;
   }
   float *peaks = parts + queries * about->head_dim;
-  Attention job = {tiles, about, step, pool, query, stride, out, firsts, parts, peaks, peaks + queries};
+  Attention job = {tiles, about, step, keys, values, query, stride, out, firsts, parts, peaks, peaks + queries};
   in_parallel(spans, SPANS_ALONE, attend_spans, &job);
   in_parallel(step->tokens, TOKENS_ALONE, join, &job);
   free(parts);
@@ -137,8 +137,7 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
   int32_t fault = OK;
   for (int64_t run = 0; run < step->run_count && !fault; run++) {
     const int64_t begin = step->runs[2 * run], end = step->runs[2 * run + 1];
-    const int64_t head_bytes = step->blocks * about->page * row_bytes(about);
-    const Run job = {about, pool, pool + about->kv_heads * head_bytes, head_bytes, step->tables + step->starts[begin],
+    const Run job = {about, keys, values, step->blocks * about->page, step->tables + step->starts[begin],
                      step->positions[begin], end - begin, query + begin * stride, stride,
                      out + begin * about->heads * about->head_dim};
     fault = tiles.has_amx ? amx_attend(&job) : NO_INSTRUCTIONS;
@@ -149,11 +148,11 @@ static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const u
 /* Attention over keys and values that are in the pool: out[tokens, heads, head_dim] for query[tokens, heads, head_dim], of
  * which tokens are `stride` numbers apart. Rows of tokens that are apart stay as they are.
  */
-EXPORT int32_t hearth_attend(const Heads *about, const Step *step, const uint8_t *pool, const float *query, int64_t stride,
-                             float *out, int32_t instructions) {
+EXPORT int32_t hearth_attend(const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
+                             const float *query, int64_t stride, float *out, int32_t instructions) {
   const Tiles tiles = tiles_for(instructions);
   if (!tiles.quantize) return NO_INSTRUCTIONS;
-  return is_misshapen(about) ? NO_SHAPE : attend(tiles, about, step, pool, query, stride, out);
+  return is_misshapen(about) ? NO_SHAPE : attend(tiles, about, step, keys, values, query, stride, out);
 }
 
 /* ---- half layers */
@@ -162,7 +161,7 @@ typedef struct {
   Tiles tiles;
   const Layer *layer;
   const Step *step;
-  uint8_t *pool;
+  uint8_t *keys, *values;
   float *rows;  /* of all tokens */
   float *found;
   const float *weight;
@@ -202,18 +201,20 @@ static void place_heads(int64_t begin, int64_t end, void *context) {
     }
     const int64_t position = step->positions[token];
     const int64_t block = step->tables[step->starts[token] + position / about->page];
-    uint8_t *place = job->pool + (block * about->page + position % about->page) * row_bytes(about);
-    for (int64_t head = 0; head < 2 * about->kv_heads; head++)
-      job->tiles.keep(about->is_f32, heads + (about->heads + head) * size,
-                      place + head * step->blocks * about->page * row_bytes(about), size);
+    for (int64_t head = 0; head < about->kv_heads; head++) {
+      const int64_t row = (head * step->blocks + block) * about->page + position % about->page;
+      const float *key = heads + (about->heads + head) * size, *value = key + about->kv_heads * size;
+      job->tiles.keep(about->key_type, key, job->keys + row * kv_row_bytes(about->key_type, size), size);
+      job->tiles.keep(about->value_type, value, job->values + row * kv_row_bytes(about->value_type, size), size);
+    }
   }
 }
 
 /* The first half: hidden[tokens, width] -> qkv[tokens, heads + 2 kv_heads, head_dim], with positions, of which keys and
  * values are in the pool then; and attended[tokens, heads, head_dim], but for tokens whose attention is computed elsewhere.
  */
-EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8_t *pool, float *hidden, float *qkv,
-                                     float *attended) {
+EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8_t *keys, uint8_t *values, float *hidden,
+                                     float *qkv, float *attended) {
   const Heads *about = &layer->heads;
   const int64_t outputs = (about->heads + 2 * about->kv_heads) * about->head_dim;
   const Tiles tiles = tiles_for(layer->instructions);
@@ -222,7 +223,7 @@ EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8
     return NO_SHAPE;
   float *normed = malloc(sizeof(float) * step->tokens * layer->width);
   if (!normed) return NO_MEMORY;
-  Rows job = {tiles, layer, step, pool, hidden, normed, layer->attention_norm, layer->width, NULL};
+  Rows job = {tiles, layer, step, keys, values, hidden, normed, layer->attention_norm, layer->width, NULL};
   in_parallel(step->tokens, ROWS_ALONE, norm_rows, &job);
   int32_t fault =
       multiply_parts(tiles, layer->qkv.parts, layer->qkv.count, layer->width, normed, step->tokens, qkv, layer->is_wide);
@@ -230,7 +231,7 @@ EXPORT int32_t hearth_attention_half(const Layer *layer, const Step *step, uint8
   if (fault) return fault;
   job.rows = qkv;
   in_parallel(step->tokens, ROWS_ALONE, place_heads, &job);
-  return attend(tiles, about, step, pool, qkv, outputs, attended);
+  return attend(tiles, about, step, keys, values, qkv, outputs, attended);
 }
 
 /* hidden[tokens, width] += found, with a bias, and normed where there is a weight for it. */
@@ -261,7 +262,7 @@ static int32_t feed(const Tiles *tiles, const Layer *layer, int64_t tokens, floa
   if (!both) return NO_MEMORY;
   int32_t fault =
       multiply_parts(*tiles, layer->gate_up.parts, layer->gate_up.count, width, found, tokens, both, layer->is_wide);
-  Rows gates = {*tiles, layer, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
+  Rows gates = {*tiles, layer, NULL, NULL, NULL, both, hidden_layer, NULL, hides, NULL};
   if (!fault) in_parallel(tokens, ROWS_ALONE, gate_rows, &gates);
   if (!fault)
     fault = multiply_parts(*tiles, layer->down.parts, layer->down.count, hides, hidden_layer, tokens, found, layer->is_wide);
@@ -286,7 +287,7 @@ EXPORT int32_t hearth_feed_half(const Layer *layer, int64_t tokens, const float 
   if (!found) return NO_MEMORY;
   int32_t fault = multiply_parts(tiles, layer->out.parts, layer->out.count, layer->heads.heads * layer->heads.head_dim,
                                  attended, tokens, found, layer->is_wide);
-  Rows job = {tiles, layer, NULL, NULL, hidden, found, layer->attention_post_norm, width, layer->out.bias};
+  Rows job = {tiles, layer, NULL, NULL, NULL, hidden, found, layer->attention_post_norm, width, layer->out.bias};
   if (!fault) in_parallel(tokens, ROWS_ALONE, add_rows, &job);
   if (!fault && has_more) {
     job.weight = layer->feed_forward_norm;

@@ -18,6 +18,9 @@ _FLOAT = ctypes.c_float
 _MULTIPLE: Final = 16
 """Rows have a multiple of it."""
 
+KeysValues = tuple[Tensor, Tensor]
+_KV_TYPES: Final = {torch.float16: 0, torch.float32: 1, torch.int8: 2}
+"""`KvType` of `tiles_api.h`."""
 Gate = Literal["silu", "gelu_tanh", "swiglu_clamped"]
 _GATES: Final[dict[Gate, int]] = {"silu": 0, "gelu_tanh": 1, "swiglu_clamped": 2}
 
@@ -26,7 +29,7 @@ class _Heads(ctypes.Structure):
     _fields_ = (
         *(("heads", _LONG), ("kv_heads", _LONG), ("head_dim", _LONG), ("page", _LONG)),
         *(("window", _LONG), ("sinks", _POINTER), ("scale", _FLOAT), ("softcap", _FLOAT)),
-        ("is_f32", _INT),
+        *(("key_type", _INT), ("value_type", _INT)),
     )
 
 
@@ -182,22 +185,22 @@ class Pages:
 
 
 class Attention:
-    """Attention over pools of pages, keys before values: [2, kv_heads, blocks, page, head_dim] of
-    float16 or float32.
+    """Attention over pools of pages: keys and values, both [kv_heads, blocks, page, row] of
+    float16, float32, or int8 for rows of Q8_0 (`kernels/cpu/tiles_api.h`).
 
     Args:
-        pool: one with the pages and the dtype of all that are attended over.
+        pool: one with the pages and the dtypes of all that are attended over.
     """
 
     def __init__(
-        self, library: CpuLibrary, shape: HeadShape, pool: Tensor, sinks: Tensor | None
+        self, library: CpuLibrary, shape: HeadShape, pool: KeysValues, sinks: Tensor | None
     ) -> None:
         self._library = library
         self._sinks = sinks
         self._heads = _heads(shape, pool, sinks)
         self._call = library.function("hearth_attend", _HEADS_CALL)
 
-    def __call__(self, pool: Tensor, pages: Pages, query: Tensor, out: Tensor) -> None:
+    def __call__(self, pool: KeysValues, pages: Pages, query: Tensor, out: Tensor) -> None:
         """Of all tokens that are not apart.
 
         Args:
@@ -205,20 +208,22 @@ class Attention:
             query: [tokens, heads, head_dim] float32, of which a token's numbers are neighbours.
             out: [tokens, heads, head_dim] float32, contiguous.
         """
-        step = pages.step(pool.shape[2], None)
+        step = pages.step(pool[0].shape[1], None)
         check(
             self._call(
-                *(self._heads, step, pool.data_ptr(), query.data_ptr(), query.stride(0)),
-                *(out.data_ptr(), self._library.set),
+                *(self._heads, step, pool[0].data_ptr(), pool[1].data_ptr(), query.data_ptr()),
+                *(query.stride(0), out.data_ptr(), self._library.set),
             )
         )
 
 
 _HEADS_CALL: Final = (
-    *(ctypes.POINTER(_Heads), ctypes.POINTER(Step), _POINTER, _POINTER, _LONG, _POINTER, _INT),
+    *(ctypes.POINTER(_Heads), ctypes.POINTER(Step), _POINTER, _POINTER, _POINTER, _LONG),
+    *(_POINTER, _INT),
 )
 _ATTENTION_CALL: Final = (
     *(ctypes.POINTER(_Layer), ctypes.POINTER(Step), _POINTER, _POINTER, _POINTER, _POINTER),
+    _POINTER,
 )
 _FEED_CALL: Final = (ctypes.POINTER(_Layer), _LONG, _POINTER, _POINTER)
 
@@ -239,7 +244,7 @@ class HalfLayers:
         library: CpuLibrary,
         shape: HeadShape,
         weights: LayerWeights,
-        pool: Tensor,
+        pool: KeysValues,
         *,
         exact: bool,
     ) -> None:
@@ -264,7 +269,7 @@ class HalfLayers:
         self._feed = library.function("hearth_feed_half", _FEED_CALL)
 
     def attend(
-        self, pool: Tensor, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor
+        self, pool: KeysValues, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor
     ) -> None:
         """Norm, queries, keys and values with positions, which go to the pool, and attention.
 
@@ -277,8 +282,8 @@ class HalfLayers:
         """
         check(
             self._attend(
-                *(self._layer, step, pool.data_ptr(), hidden.data_ptr(), qkv.data_ptr()),
-                attended.data_ptr(),
+                *(self._layer, step, pool[0].data_ptr(), pool[1].data_ptr(), hidden.data_ptr()),
+                *(qkv.data_ptr(), attended.data_ptr()),
             )
         )
 
@@ -289,12 +294,14 @@ class HalfLayers:
         check(self._feed(self._layer, len(hidden), attended.data_ptr(), hidden.data_ptr()))
 
 
-def _heads(shape: HeadShape, pool: Tensor, sinks: Tensor | None) -> _Heads:
-    if pool.dtype not in (torch.float16, torch.float32):
-        raise ValueError(f"keys and values of {pool.dtype} have no kernel")
+def _heads(shape: HeadShape, pool: KeysValues, sinks: Tensor | None) -> _Heads:
+    for side in pool:
+        if side.dtype not in _KV_TYPES:
+            raise ValueError(f"keys and values of {side.dtype} have no kernel")
     return _Heads(
-        *(shape.heads, shape.kv_heads, shape.head_dim, pool.shape[3], shape.window or 0),
-        *(_address(sinks), shape.scale, shape.softcap, pool.dtype == torch.float32),
+        *(shape.heads, shape.kv_heads, shape.head_dim, pool[0].shape[2], shape.window or 0),
+        *(_address(sinks), shape.scale, shape.softcap),
+        *(_KV_TYPES[side.dtype] for side in pool),
     )
 
 

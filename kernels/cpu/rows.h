@@ -5,6 +5,7 @@
  *   AS_I(v) AS_F(v) SHL_I(v, n)              bits of floats; shifts in 32 bits
  *   PEAK_F(v)                                of the lanes of a vector
  *   KEEP_F16(p, v)                           W floats as float16
+ *   SAME_F16(p)                              a float16, in all lanes
  *
  * Rows have a multiple of 16 numbers. A row's result does not depend on other rows.
  */
@@ -60,33 +61,48 @@ TARGET static float weigh_row(float *x, float peak, int64_t size) {
   return SUM_F(sum);
 }
 
+/* A run of Q8_0: codes, rounded to the nearest, ties to even, and their scale. */
+TARGET static void keep_run(const float *numbers, int8_t *codes, uint8_t *scale) {
+  float most = 0.0f;
+  for (int i = 0; i < RUN; i++) most = numbers[i] > most ? numbers[i] : -numbers[i] > most ? -numbers[i] : most;
+  const float unit = most / 127.0f, inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
+  for (int i = 0; i < RUN; i++) codes[i] = (int8_t)(numbers[i] * inverse + 12582912.0f - 12582912.0f); /* 1.5 * 2^23 */
+  uint8_t halves[2 * W];
+  KEEP_F16(halves, SET_F(unit));
+  __builtin_memcpy(scale, halves, 2);
+}
+
 /* Float32 as what keys and values are kept in. What is kept is finite: NaN becomes 0. */
-TARGET static void keep_row(int32_t is_f32, const float *from, uint8_t *to, int64_t size) {
-  float finite[W];
-  for (int64_t i = 0; i < size; i += W) {
-    const float most = is_f32 ? 3.40282347e38f : 65504.0f;
-    for (int lane = 0; lane < W; lane++) {
-      const float value = from[i + lane] == from[i + lane] ? from[i + lane] : 0.0f;
-      finite[lane] = value > most ? most : value < -most ? -most : value;
+TARGET static void keep_row(int32_t type, const float *from, uint8_t *to, int64_t size) {
+  const float most = type == KV_F32 ? 3.40282347e38f : 65504.0f;
+  float finite[RUN];
+  for (int64_t at = 0; at < size; at += RUN) {
+    const int count = size - at < RUN ? (int)(size - at) : RUN;
+    for (int i = 0; i < count; i++) {
+      const float value = from[at + i] == from[at + i] ? from[at + i] : 0.0f;
+      finite[i] = value > most ? most : value < -most ? -most : value;
     }
-    if (is_f32) STORE_F((float *)to + i, LOAD_F32(finite));
-    else KEEP_F16(to + 2 * i, LOAD_F32(finite));
+    if (type == KV_Q8_0) keep_run(finite, (int8_t *)to + at, to + size + at / RUN * 2);
+    for (int i = 0; type == KV_F32 && i < count; i += W) STORE_F((float *)to + at + i, LOAD_F32(finite + i));
+    for (int i = 0; type == KV_F16 && i < count; i += W) KEEP_F16(to + 2 * (at + i), LOAD_F32(finite + i));
   }
 }
 
-HERE VF kept(const int is_f32, const uint8_t *row, int64_t i) {
-  return is_f32 ? LOAD_F32((const float *)row + i) : LOAD_F16(row + 2 * i);
+HERE VF kept(const int type, const uint8_t *row, int64_t size, int64_t i) {
+  if (type == KV_F32) return LOAD_F32((const float *)row + i);
+  if (type == KV_F16) return LOAD_F16(row + 2 * i);
+  return MUL_F(LOAD_I8(row + i), SAME_F16(row + size + i / RUN * 2));
 }
 
 /* Scores of `keys` keys, which are neighbours, for `shared` queries [shared, size]: out[query * STRIDE + key]. */
-HERE void score(const int is_f32, const int shared, const int keys, const float *query, const uint8_t *key, int64_t size,
+HERE void score(const int type, const int shared, const int keys, const float *query, const uint8_t *key, int64_t size,
                 float *out) {
   VF sum[4][4];
   UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) sum[k][q] = SET_F(0.0f);
-  const int64_t row = size * (is_f32 ? 4 : 2);
+  const int64_t row = kv_row_bytes(type, size);
   for (int64_t i = 0; i < size; i += W) {
     VF part[4];
-    UNROLL for (int k = 0; k < keys; k++) part[k] = kept(is_f32, key + k * row, i);
+    UNROLL for (int k = 0; k < keys; k++) part[k] = kept(type, key + k * row, size, i);
     UNROLL for (int q = 0; q < shared; q++) {
       const VF wanted = LOAD_F32(query + q * size + i);
       UNROLL for (int k = 0; k < keys; k++) sum[k][q] = FMA(wanted, part[k], sum[k][q]);
@@ -101,7 +117,7 @@ TARGET static void score_rows(const float *x, int64_t rows, const float *weight,
   float found[4 * STRIDE];
 #define SOME(n, keys)                                                                              \
   for (; count - at >= keys; at += keys) {                                                         \
-    score(1, n, keys, x, (const uint8_t *)(weight + at * size), size, found);                      \
+    score(KV_F32, n, keys, x, (const uint8_t *)(weight + at * size), size, found);                      \
     UNROLL for (int q = 0; q < n; q++)                                                             \
       __builtin_memcpy(out + q * stride + at, found + q * STRIDE, keys * sizeof(float));           \
   }
@@ -116,16 +132,16 @@ TARGET static void score_rows(const float *x, int64_t rows, const float *weight,
 }
 
 /* out[shared, size] += weights[query * STRIDE + key] · values, for `keys` values, which are neighbours. */
-HERE void gather(const int is_f32, const int shared, int64_t keys, const float *weights, const uint8_t *value, int64_t size,
+HERE void gather(const int type, const int shared, int64_t keys, const float *weights, const uint8_t *value, int64_t size,
                  float *out) {
-  const int64_t row = size * (is_f32 ? 4 : 2);
+  const int64_t row = kv_row_bytes(type, size);
   for (int64_t i = 0; i < size; i += 16) {
     VF sum[4][16 / W];
     UNROLL for (int q = 0; q < shared; q++)
       UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = LOAD_F32(out + q * size + i + v * W);
     for (int64_t k = 0; k < keys; k++) {
       VF part[16 / W];
-      UNROLL for (int v = 0; v < 16 / W; v++) part[v] = kept(is_f32, value + k * row, i + v * W);
+      UNROLL for (int v = 0; v < 16 / W; v++) part[v] = kept(type, value + k * row, size, i + v * W);
       UNROLL for (int q = 0; q < shared; q++) {
         const VF weight = SET_F(weights[q * STRIDE + k]);
         UNROLL for (int v = 0; v < 16 / W; v++) sum[q][v] = FMA(weight, part[v], sum[q][v]);
@@ -162,27 +178,36 @@ HERE void weigh(const Heads *about, int64_t keys, float *scores, float *peak, fl
   *total = SUM_F(sum);
 }
 
-HERE void attend_some(const int is_f32, const int shared, const Heads *about, const Span *span, const float *query, float *out,
-                      float *peaks, float *totals) {
-  const int64_t size = about->head_dim, row = size * (is_f32 ? 4 : 2);
+/* Scores of `count` keys, which are neighbours, as `score`. */
+HERE void score_all(const int type, const int shared, int64_t count, const float *query, const uint8_t *key, int64_t size,
+                    float *out) {
+  const int64_t row = kv_row_bytes(type, size);
+  for (; count >= 4; count -= 4, key += 4 * row, out += 4) score(type, shared, 4, query, key, size, out);
+  for (; count; count--, key += row, out++) score(type, shared, 1, query, key, size, out);
+}
+
+HERE void attend_some(const int shared, const Heads *about, const Span *span, const float *query, float *out, float *peaks,
+                      float *totals) {
+  const int64_t size = about->head_dim;
   float scores[4 * STRIDE];
   for (int is_second = 0; is_second < 2; is_second++) {
+    const int32_t type = is_second ? about->value_type : about->key_type;
+    const int64_t row = kv_row_bytes(type, size);
+    const uint8_t *rows = is_second ? span->values : span->keys;
     for (int64_t at = span->begin, end; at < span->end; at = end) {
       const int64_t place = at % about->page;
       end = at - place + about->page < span->end ? at - place + about->page : span->end;
       const int64_t start = ((int64_t)span->table[at / about->page] * about->page + place) * row;
       float *to = scores + (at - span->begin);
       if (end < span->end)
-        look_at_block((is_second ? span->values : span->keys) + (int64_t)span->table[end / about->page] * about->page * row,
-                      about->page * row);
-      if (is_second) {
-        gather(is_f32, shared, end - at, to, span->values + start, size, out);
-        continue;
-      }
-      const uint8_t *keys = span->keys + start;
-      int64_t left = end - at;
-      for (; left >= 4; left -= 4, keys += 4 * row, to += 4) score(is_f32, shared, 4, query, keys, size, to);
-      for (; left; left--, keys += row, to++) score(is_f32, shared, 1, query, keys, size, to);
+        look_at_block(rows + (int64_t)span->table[end / about->page] * about->page * row, about->page * row);
+#define OF(kind)                                                                       \
+  case kind:                                                                           \
+    if (is_second) gather(kind, shared, end - at, to, rows + start, size, out);        \
+    else score_all(kind, shared, end - at, query, rows + start, size, to);             \
+    break;
+      switch (type) { OF(KV_F16) OF(KV_F32) OF(KV_Q8_0) }
+#undef OF
     }
     if (is_second) break;
     for (int q = 0; q < shared; q++) {
@@ -200,8 +225,7 @@ TARGET static void attend_span(const Heads *about, const Span *span, const float
   const int64_t size = about->head_dim;
 #define SOME(n)                                                                                   \
   for (; shared >= n; shared -= n, query += n * size, out += n * size, peaks += n, totals += n) { \
-    if (about->is_f32) attend_some(1, n, about, span, query, out, peaks, totals);                 \
-    else attend_some(0, n, about, span, query, out, peaks, totals);                               \
+    attend_some(n, about, span, query, out, peaks, totals);                                       \
   }
   SOME(4) SOME(3) SOME(2) SOME(1)
 #undef SOME

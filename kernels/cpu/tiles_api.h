@@ -25,7 +25,15 @@ INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {
 typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row,
                         int64_t end, float *y, int64_t stride);
 
-/* Attention of a layer over pages: [kv_heads, blocks, page, head_dim] keys, and values of the same shape. */
+/* Attention of a layer over pages: keys are [kv_heads, blocks, page] rows of head_dim numbers, and so are values, each of a
+ * `KvType`. A row of Q8_0 is `head_dim` codes, then a float16 for each RUN of them, by which they are multiplied.
+ */
+typedef enum { KV_F16, KV_F32, KV_Q8_0 } KvType;
+
+INLINE int64_t kv_row_bytes(int32_t type, int64_t size) {
+  return type == KV_F32 ? 4 * size : type == KV_F16 ? 2 * size : size + size / RUN * 2;
+}
+
 enum { SPAN = 256, STRIDE = SPAN + TILE };
 enum { GELU_TANH = 1, SWIGLU_CLAMPED }; /* 0: SiLU */
 
@@ -34,7 +42,7 @@ typedef struct {
   int64_t window;     /* a token sees itself and the `window` - 1 before it; 0: all */
   const float *sinks; /* [heads], or NULL */
   float scale, softcap;
-  int32_t is_f32;     /* keys and values are float32, not float16 */
+  int32_t key_type, value_type;
 } Heads;
 
 /* At most SPAN keys that a token sees, of one head: positions `begin` to `end`. */
@@ -62,7 +70,7 @@ typedef struct {
   void (*add_share)(float *x, const float *y, float share, int64_t size);
   float (*weigh)(float *x, float peak, int64_t size);
   void (*score)(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out, int64_t stride);
-  void (*keep)(int32_t is_f32, const float *from, uint8_t *to, int64_t size);
+  void (*keep)(int32_t type, const float *from, uint8_t *to, int64_t size);
   void (*attend)(const Heads *about, const Span *span, const float *query, int64_t shared, float *out, float *peaks,
                  float *totals);
   void (*join)(const float *parts, int64_t stride, const float *peaks, const float *totals, int64_t step, int64_t count,
@@ -73,7 +81,7 @@ typedef struct {
 typedef struct {
   const Heads *about;
   const uint8_t *keys, *values; /* of the first head */
-  int64_t head_bytes;           /* from a head to the next one */
+  int64_t head_rows;            /* from a head to the next one */
   const int32_t *table;         /* blocks of the sequence */
   int64_t start, count;         /* positions of the tokens: from `start` on */
   const float *query;           /* [count, heads, head_dim], of `stride` numbers a token */

@@ -28,6 +28,7 @@
 #define SUM_F(v) sum_of(v)
 #define STORE_F(p, v) _mm256_storeu_ps(p, v)
 #define LOAD_F16(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p)))
+#define SAME_F16(p) _mm256_cvtph_ps(_mm_set1_epi16(*(const short *)(p)))
 #define LOAD_PAIRS(p) _mm256_set_m128i(_mm_loadu_si128((const __m128i *)((p) + 32)), _mm_loadu_si128((const __m128i *)(p)))
 #define FROM_E4M3(v, j) from_e4m3(v, j)
 #define PICK(v, j, table) pick(_mm256_srli_epi32(v, 8 * (j)), table)

@@ -37,6 +37,7 @@ typedef float FloatLanes __attribute__((vector_size(16)));
 #define SUM_F(v) ((v)[0] + (v)[1] + (v)[2] + (v)[3])
 #define STORE_F(p, v) store_float(p, v)
 #define LOAD_F16(p) load_f16(p)
+#define SAME_F16(p) SET_F(from_f16(p))
 #define LOAD_PAIRS(p) load_pairs(p)
 #define FROM_E4M3(v, j) from_e4m3(v, j)
 #define PICK(v, j, table) pick((IntLanes)((BitLanes)(v) >> (8 * (j))) & set_int(15), table)

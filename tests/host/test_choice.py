@@ -107,7 +107,8 @@ def test_with_vnni_the_native_runner_has_what_its_kernels_multiply(
     reason = "mixtures of experts are not measured here (hearth doctor --measure)"
     for path in (packed, experts):
         assert chosen(path, replace(PROCESSOR, instructions="avx2"))[0] == "llamacpp"
-    assert chosen(packed, modern, kv_type="q8_0")[0] == "llamacpp"
+    assert chosen(packed, modern, kv_type="q8_0")[0] == "native"
+    assert chosen(packed, modern, kv_type_v="q4_0") == ("llamacpp", "only it has kv_type_v q4_0")
     Speeds(tmp_path).put(Measured(kind_of(preflight.check(packed)), FAST, SLOW, "2026-11-24"))
     assert chosen(packed, modern, tmp_path)[0] == "llamacpp"
     monkeypatch.setattr("hearth.backends.native.footprint.available_bytes", lambda: 1 << 16)
@@ -147,7 +148,7 @@ def test_what_only_one_runner_can_do_decides_before_speed(
     assert chosen(gguf, PROCESSOR, deterministic=True) == ("native", "only it has deterministic")
     assert chosen(gguf, PROCESSOR, dtype="bf16")[0] == "native"
     Speeds(tmp_path).put(Measured(kind, SLOW, FAST, "2026-11-21"))
-    assert chosen(gguf, PROCESSOR, tmp_path, kv_type="q8_0")[0] == "llamacpp"
+    assert chosen(gguf, PROCESSOR, tmp_path, kv_type="q4_0")[0] == "llamacpp"
     assert chosen(gguf, CARD, kv_type="q8_0") == ("llamacpp", "only it has kv_type q8_0")
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hearth.backends.native.kv_rows import Q8_0, from_rows, row_elements, to_rows
 from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.layers import (
     Attention,
@@ -34,6 +35,18 @@ SHAPES = (
     HeadShape(9, 3, 64, 0.125, softcap=20.0),
     HeadShape(7, 1, 80, 0.2, window=300),
 )
+TYPES = (
+    (torch.float16, torch.float16),
+    (torch.float32, torch.float32),
+    (Q8_0, Q8_0),
+    (torch.float16, Q8_0),
+)
+HEAD_DIMS = {
+    (dtype == Q8_0, row_elements(shape.head_dim, dtype)): shape.head_dim
+    for shape in SHAPES
+    for dtype in (torch.float32, Q8_0)
+}
+"""By whether rows are packed, and their elements."""
 LENGTHS = (1, 2, 15, 16, 17, 255, 256, 257, 600)
 
 
@@ -49,7 +62,7 @@ def library(request: pytest.FixtureRequest) -> CpuLibrary:
 class Case:
     """Sequences of some lengths, the last token of each being asked for."""
 
-    pool: Tensor
+    pool: tuple[Tensor, Tensor]
     tables: list[list[int]]
     lengths: tuple[int, ...]
 
@@ -67,7 +80,23 @@ class Case:
         )
 
 
-def drawn(shape: HeadShape, dtype: torch.dtype, rng: np.random.Generator) -> Case:
+Types = tuple[torch.dtype, torch.dtype]
+
+
+def empty_pool(shape: HeadShape, blocks: int, types: Types) -> tuple[Tensor, Tensor]:
+    """Of NaN, or of bytes that are NaN as scales."""
+    fills = {dtype: -1 if dtype == Q8_0 else float("nan") for dtype in types}
+    return tuple(  # type: ignore[return-value]
+        torch.full(
+            (shape.kv_heads, blocks, PAGE, row_elements(shape.head_dim, dtype)),
+            fills[dtype],
+            dtype=dtype,
+        )
+        for dtype in types
+    )
+
+
+def drawn(shape: HeadShape, types: Types, rng: np.random.Generator) -> Case:
     """Blocks in no order; sequences of one length more share pages; what no sequence has, and
     blocks that a window left, are NaN.
     """
@@ -78,11 +107,10 @@ def drawn(shape: HeadShape, dtype: torch.dtype, rng: np.random.Generator) -> Cas
     for count in counts:
         shared = tables[-1][: count // 2] if tables else []
         tables.append([*shared, *(order.pop() for _ in range(count - len(shared)))])
-    pool = torch.full((2, shape.kv_heads, blocks, PAGE, shape.head_dim), float("nan"), dtype=dtype)
+    pool = empty_pool(shape, blocks, types)
     for table, length in zip(tables, LENGTHS, strict=True):
         for at in range(length):
-            values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
-            pool[:, :, table[at // PAGE], at % PAGE] = torch.from_numpy(values).to(dtype)
+            put(pool, table[at // PAGE], at % PAGE, rng)
     for table, length in zip(tables, LENGTHS, strict=True):
         if shape.window is not None:
             table[: max(length - shape.window, 0) // PAGE] = [-1] * (
@@ -91,14 +119,27 @@ def drawn(shape: HeadShape, dtype: torch.dtype, rng: np.random.Generator) -> Cas
     return Case(pool, tables, LENGTHS)
 
 
+def put(pool: tuple[Tensor, Tensor], block: int, place: int, rng: np.random.Generator) -> None:
+    """Random keys and values of a token."""
+    for side in pool:
+        numbers = rng.standard_normal((len(side), HEAD_DIMS[side.dtype == Q8_0, side.shape[-1]]))
+        side[:, block, place] = to_rows(torch.from_numpy(numbers), side.dtype)
+
+
 def wanted(case: Case, shape: HeadShape, query: Tensor, sinks: Tensor | None) -> Tensor:
     """[sequences, heads, head_dim] float64."""
     rows = []
     for table, length, heads in zip(case.tables, case.lengths, query.double(), strict=True):
         first = max(length - (shape.window or length), 0)
         places = range(first, length)
-        seen = torch.stack([case.pool[:, :, table[at // PAGE], at % PAGE] for at in places], 2)
-        keys, values = seen.double().repeat_interleave(shape.heads // shape.kv_heads, 1)
+        keys, values = (
+            torch.stack([side[:, table[at // PAGE], at % PAGE] for at in places], 1)
+            for side in case.pool
+        )
+        keys, values = (
+            from_rows(rows, torch.float64).repeat_interleave(shape.heads // shape.kv_heads, 0)
+            for rows in (keys, values)
+        )
         scores = torch.einsum("hd,htd->ht", heads, keys) * shape.scale
         if shape.softcap:
             scores = torch.tanh(scores / shape.softcap) * shape.softcap
@@ -109,15 +150,17 @@ def wanted(case: Case, shape: HeadShape, query: Tensor, sinks: Tensor | None) ->
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("has_sinks", [False, True])
 def test_attention_over_pages(
-    library: CpuLibrary, shape: HeadShape, dtype: torch.dtype, has_sinks: bool
+    library: CpuLibrary, shape: HeadShape, types: Types, has_sinks: bool
 ) -> None:
+    if Q8_0 in types and shape.head_dim % 32:
+        pytest.skip("Q8_0 has no heads of this size")
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     rng = np.random.default_rng(seed)
-    case = drawn(shape, dtype, rng)
+    case = drawn(shape, types, rng)
     count = len(LENGTHS)
     # Tokens are further apart than their queries: keys and values are between them.
     rows = torch.from_numpy(rng.standard_normal((count, shape.heads + 3, shape.head_dim))).float()
@@ -137,9 +180,14 @@ def test_attention_over_pages(
         assert torch.equal(alone[0], found[index]), seed
 
 
+@pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("start", "count"), [(0, 33), (5, 17), (230, 60), (1000, 40)])
-def test_many_tokens_of_a_sequence_by_amx(shape: HeadShape, start: int, count: int) -> None:
+def test_many_tokens_of_a_sequence_by_amx(
+    shape: HeadShape, start: int, count: int, types: Types
+) -> None:
+    if Q8_0 in types and shape.head_dim % 32:
+        pytest.skip("Q8_0 has no heads of this size")
     try:
         library = CpuLibrary(library_path(), "amx")
     except ValueError:
@@ -147,13 +195,10 @@ def test_many_tokens_of_a_sequence_by_amx(shape: HeadShape, start: int, count: i
     rng = np.random.default_rng()
     end = start + count
     table = [int(block) for block in rng.permutation(-(-end // PAGE) + 3)]
-    pool = torch.full((2, shape.kv_heads, len(table), PAGE, shape.head_dim), float("nan")).half()
-    for at in range(end):
-        values = rng.standard_normal((2, shape.kv_heads, shape.head_dim))
-        pool[:, :, table[at // PAGE], at % PAGE] = torch.from_numpy(values).half()
-    if shape.window is not None:
-        left = max(start + 1 - shape.window, 0) // PAGE
-        pool[:, :, table[:left]] = float("nan")
+    pool = empty_pool(shape, len(table), types)
+    left = 0 if shape.window is None else max(start + 1 - shape.window, 0) // PAGE
+    for at in range(left * PAGE, end):
+        put(pool, table[at // PAGE], at % PAGE, rng)
     rows = torch.from_numpy(rng.standard_normal((count + 1, shape.heads + 3, shape.head_dim)))
     query = rows.float()[:, : shape.heads]
     sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float()
@@ -179,9 +224,9 @@ def test_shapes_that_have_no_kernel_are_refused(library: CpuLibrary) -> None:
         HeadShape(4, 2, 24, 1.0)
     with pytest.raises(ValueError, match="3 over 2"):
         HeadShape(3, 2, 64, 1.0)
-    pool = torch.zeros(2, 2, 1, PAGE, 64, dtype=torch.bfloat16)
+    side = torch.zeros(2, 1, PAGE, 64, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="bfloat16"):
-        Attention(library, HeadShape(4, 2, 64, 1.0), pool, None)
+        Attention(library, HeadShape(4, 2, 64, 1.0), (side, side), None)
 
 
 WIDTH, HIDDEN, EXPERTS, ACTIVE = 256, 64, 11, 3
@@ -266,7 +311,8 @@ def mixture(library: CpuLibrary, gate: Gate, *, weighs_all: bool, exact: bool) -
     qkv, out = (HalfMatrix(one.parts, one.outputs) for one in attention)
     one = torch.ones(WIDTH)
     layer = LayerWeights(WIDTH, 0, 1e-6, gate, one, norm, qkv, out, experts=experts)
-    pool = torch.zeros(2, 1, 1, PAGE, 32)
+    side = torch.zeros(1, 1, PAGE, 32)
+    pool = side, side
     made = HalfLayers(library, HeadShape(1, 1, 32, 1.0), layer, pool, exact=exact)
     held = [*packed, *attention]
     return Mixture(made, held, router, norm, plain, biases, gate, weighs_all)

@@ -87,10 +87,12 @@ def test_a_bad_setting_is_refused_by_name(f32_model: Path, name: str, value: obj
     assert caught.value.param == name
 
 
-def test_a_quantized_cache_needs_flash_attention() -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        check_settings(ModelSettings(kv_type="q8_0", flash_attention=False), 256)
-    assert caught.value.param == "flash_attention"
+def test_quantized_values_need_flash_attention() -> None:
+    for types in ({"kv_type": "q8_0"}, {"kv_type_v": "q8_0"}):
+        with pytest.raises(InvalidParameter) as caught:
+            check_settings(ModelSettings(flash_attention=False, **types), 256)  # type: ignore[arg-type]
+        assert caught.value.param == "flash_attention"
+    check_settings(ModelSettings(kv_type="q8_0", kv_type_v="f16", flash_attention=False), 256)
 
 
 def test_a_quantized_cache_needs_heads_of_whole_blocks(f32_model: Path) -> None:
@@ -100,13 +102,26 @@ def test_a_quantized_cache_needs_heads_of_whole_blocks(f32_model: Path) -> None:
     assert "16" in caught.value.message
 
 
-@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0", "f16"])
+@pytest.mark.parametrize(
+    ("kv_type", "kv_type_v", "flash"),
+    [
+        ("q8_0", None, None),
+        ("q4_0", None, None),
+        ("f16", None, None),
+        ("q8_0", "f16", False),
+        ("f16", "q8_0", None),
+    ],
+)
 def test_a_quantized_cache_works_where_heads_allow_it(
-    load: Load, models: Path, kv_type: str
+    load: Load, models: Path, kv_type: str, kv_type_v: str | None, flash: bool | None
 ) -> None:
-    path = tiny_llama(models / f"wide-{kv_type}.gguf", hidden=128)
-    loaded = load(path, kv_type=kv_type, flash_attention=None)
-    assert loaded.info.kv_type == kv_type
+    path = tiny_llama(models / "wide.gguf", hidden=128)
+    loaded = load(path, kv_type=kv_type, kv_type_v=kv_type_v, flash_attention=flash)
+    assert loaded.info.kv_type == (f"{kv_type}/{kv_type_v}" if kv_type_v else kv_type)
+    bits = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
+    token = loaded.runner.info.kv_bytes_per_token
+    plain = load(path, kv_type="f16", flash_attention=None).runner.info.kv_bytes_per_token
+    assert token / plain == (bits[kv_type] + bits[kv_type_v or kv_type]) / 32
 
 
 def test_more_sessions_than_max_batch_tokens_is_no_assertion(load: Load, f32_model: Path) -> None:

@@ -109,7 +109,7 @@ def test_logits_in_half_precision_are_near(family: str, varlen: bool, tmp_path: 
     settings = ModelSettings(context=1024, max_sessions=8, max_batch_tokens=512)
     runner = runner_of(tmp_path, settings, device=CUDA, dtype=torch.bfloat16, varlen=varlen)
     assert runner.plan.attention == ("varlen" if varlen else "gather")
-    assert runner.store.layer(0).dtype == torch.bfloat16
+    assert runner.store.layer(0)[0].dtype == torch.bfloat16
     wanted, found = in_pieces(runner_of(tmp_path, EXACT)), in_pieces(runner)
     assert float(((found - wanted) ** 2).mean()) < 1e-2 * float((wanted**2).mean())
 
@@ -196,7 +196,7 @@ def test_a_card_chooses_half_precision_and_a_kernel_where_there_is_one() -> None
     assert isinstance(runner, NativeRunner)
     plan = runner.plan
     assert plan.device.type == "cuda"
-    assert plan.dtype == plan.kv_dtype == runner.store.layer(0).dtype
+    assert (plan.dtype,) * 2 == plan.kv_dtypes == runner.store.dtypes
     assert plan.attention == ("varlen" if has_varlen(CUDA, plan.dtype) else "gather")
     texts = written(loaded, [some_tokens(20), some_tokens(300, 1)], 20)
     assert [len(text) for text in texts] == [40, 320]

@@ -46,7 +46,7 @@ def feed(runner: Driven, slot: int, tokens: list[int]) -> NDArray[np.float32]:
 
 def layer_token(runner: Driven) -> int:
     """Bytes of a token in a layer: keys and values in f32."""
-    _, heads, _, _, width = runner.store.layer(0).shape
+    heads, _, _, width = runner.store.layer(0)[0].shape
     return 2 * heads * width * 4
 
 

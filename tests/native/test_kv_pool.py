@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hearth.backends.native.kv_pool import KvPool, Layout
+from hearth.backends.native.kv_rows import Q8_0, from_rows, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
@@ -26,6 +27,7 @@ def pool_of(
     layout: Layout = "heads",
     device: str = "cpu",
     window: int | None = 8,
+    dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
 ) -> KvPool:
     """Three layers, of which two are in the first group."""
     rope = Rope(1e4, WIDTH)
@@ -46,7 +48,7 @@ def pool_of(
     return KvPool(
         config,
         page=PAGE,
-        dtype=torch.float32,
+        dtypes=dtypes,
         device=torch.device(device),
         most=(most, most),
         start=(start, start),
@@ -64,8 +66,9 @@ def fill(pool: KvPool, blocks: int, device: str = "cpu") -> None:
 
 def block(pool: KvPool, layer: int, number: int) -> torch.Tensor:
     """[2, kv_heads, page, width]"""
-    tensor = pool.layer(layer)
-    return tensor[:, :, number] if pool.layout == "heads" else tensor[:, number].transpose(1, 2)
+    if pool.layout == "heads":
+        return torch.stack([side[:, number] for side in pool.layer(layer)])
+    return torch.stack([side[number].transpose(0, 1) for side in pool.layer(layer)])
 
 
 def resident_bytes() -> int:
@@ -112,7 +115,8 @@ def test_the_system_has_its_memory_back(layout: Layout) -> None:
     for group in (0, 1):
         pool.grow(group, 1500)
     for layer in range(3):
-        pool.layer(layer).fill_(1)
+        for side in pool.layer(layer):
+            side.fill_(1)
     size = 3 * 1500 * BLOCK_BYTES
     assert resident_bytes() - empty > 0.9 * size
     for group in (0, 1):
@@ -121,6 +125,71 @@ def test_the_system_has_its_memory_back(layout: Layout) -> None:
     for group in (0, 1):
         pool.shrink(group, 0)
     assert resident_bytes() - empty < 0.05 * size
+
+
+@linux
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_pages_take_what_the_formula_says(layout: Layout) -> None:
+    """32,768 tokens, a scale of two bytes for 32 numbers."""
+    blocks = 32_768 // PAGE
+    pool = pool_of(blocks, layout=layout, dtypes=(Q8_0, torch.float16))
+    for group in (0, 1):
+        pool.grow(group, blocks)
+    formula = 3 * 32_768 * KV_HEADS * (WIDTH * 34 // 32 + WIDTH * 2)
+    assert pool.nbytes(0) + pool.nbytes(1) == formula
+    new = torch.ones(PAGE, 2, KV_HEADS, WIDTH)
+    pool.write(0, slice(0, PAGE), new)
+    empty = resident_bytes()
+    for layer in range(3):
+        for at in range(0, 32_768, PAGE):
+            pool.write(layer, slice(at, at + PAGE), new)
+    assert resident_bytes() - empty == pytest.approx(formula, rel=0.02)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> None:
+    pool = pool_of(6, 6, layout=layout, dtypes=(torch.float32, Q8_0))
+    generator = torch.Generator().manual_seed(1)
+    new = torch.randn(PAGE * 6, 2, KV_HEADS, WIDTH, generator=generator)
+    for layer in range(3):
+        pool.write(layer, slice(0, PAGE * 6), new)
+    saved = pool.save_part([4, 1], 5, 20)
+    assert saved is not None
+    assert saved.nbytes == 15 * 3 * KV_HEADS * (4 * WIDTH + WIDTH * 34 // 32)
+    pool.write(0, slice(0, PAGE * 6), torch.zeros_like(new))
+    assert pool.restore_part([2, 3], saved, 7, 20)
+    pool.copy(0, 3, 5, 4)
+    keys, values = (
+        side if layout == "pages" else side.permute(1, 2, 0, 3) for side in pool.layer(0)
+    )
+    back = torch.cat((keys[2, 7:], keys[3, :4])), torch.cat((values[2, 7:], values[5, :4]))
+    wanted = torch.cat((new[4 * PAGE + 7 : 5 * PAGE], new[PAGE : PAGE + 4]))
+    assert torch.equal(back[0], wanted[:, 0])
+    assert torch.equal(back[1], to_rows(wanted[:, 1], Q8_0))
+    assert not keys[3, 4:].any() and not keys[5, :4, :, 0].eq(0).any()
+
+
+def test_rows_of_q8_0_are_ggmls() -> None:
+    from gguf import GGMLQuantizationType  # Absent where tests for cards run alone.
+    from gguf.quants import quantize
+
+    numbers = torch.randn(500, WIDTH, generator=torch.Generator().manual_seed(2))
+    numbers[3] = 0
+    numbers[4] *= 1e4
+    blocks = quantize(numbers.numpy(), GGMLQuantizationType.Q8_0).reshape(500, 2, 34)
+    rows = to_rows(numbers, Q8_0)
+    assert torch.equal(
+        rows[:, :WIDTH].view(500, 2, 32), torch.from_numpy(blocks[:, :, 2:]).view(Q8_0)
+    )
+    assert torch.equal(
+        rows[:, WIDTH:].view(500, 2, 2), torch.from_numpy(blocks[:, :, :2]).view(Q8_0)
+    )
+    back = from_rows(rows, torch.float64)
+    largest = numbers.view(500, 2, 32).abs().amax(-1, keepdim=True)
+    off = (back - numbers).view(500, 2, 32).abs()
+    assert (off <= largest * (0.5 / 127 + 2**-10)).all()
+    ruined = torch.tensor([[float("nan"), float("inf")] * 16])
+    assert from_rows(to_rows(ruined, Q8_0), torch.float32).isfinite().all()
 
 
 @linux
@@ -155,26 +224,28 @@ def test_elsewhere_it_is_doubled_and_made_small_again(layout: Layout, device: st
         assert pool.grow(1, 100)
         fill(pool, 100, device)
     pool.copy(0, 99, 0, 5)  # Outside of one.
-    axis = 2 if layout == "heads" else 1
+    axis = 1 if layout == "heads" else 0
     pool.shrink(0, 30)
-    assert pool.capacity(0) == pool.layer(0).shape[axis] == pool.layer(2).shape[axis] == 30
-    assert pool.layer(1).shape[axis] == 100
+    assert pool.capacity(0) == pool.layer(0)[0].shape[axis] == pool.layer(2)[1].shape[axis] == 30
+    assert pool.layer(1)[0].shape[axis] == 100
     if device != "meta":
         assert block(pool, 0, 0)[0, 0, :6, 0].tolist() == [*range(1585, 1590), 6.0]
         assert block(pool, 2, 29)[1, 1, :, 3].tolist() == list(range(465, 481))
     pool.shrink(0, 0)
-    assert pool.capacity(0) == pool.layer(0).shape[axis] == 4, "as at the start"
+    assert pool.capacity(0) == pool.layer(0)[1].shape[axis] == 4, "as at the start"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("other", LAYOUTS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (Q8_0, torch.float16)])
 def test_saved_tokens_come_back_through_bytes_in_other_blocks_and_layouts(
-    layout: Layout, other: Layout, device: str
+    layout: Layout, other: Layout, device: str, dtypes: tuple[torch.dtype, torch.dtype]
 ) -> None:
     torch.manual_seed(0)
     source, target = (
-        pool_of(8, 8, layout=one, device=device, window=None) for one in (layout, other)
+        pool_of(8, 8, layout=one, device=device, window=None, dtypes=dtypes)
+        for one in (layout, other)
     )
     tables = [5, 1, 2, 3], [0, 1, 7, 4]
     new = torch.randn(60, 2, KV_HEADS, WIDTH, device=device)
@@ -194,6 +265,9 @@ def test_saved_tokens_come_back_through_bytes_in_other_blocks_and_layouts(
         for first, last in ((start, middle), (middle, end)):
             assert first == last or target.restore_part(tables[1], unpacked, first, last)
         assert target.unpack(meta, data[:-1]) is None
-    for layer in range(3):
-        kept = target._by_head(target.layer(layer))[:, :, slots[1].to(device)]
-        assert torch.equal(kept, (new + layer).permute(1, 2, 0, 3))
+    for index in range(6):
+        kept, saved = (
+            pool._by_head(index)[:, where.to(device)]
+            for pool, where in zip((target, source), (slots[1], slots[0]), strict=True)
+        )
+        assert torch.equal(kept, saved) and saved.any()

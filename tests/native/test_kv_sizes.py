@@ -93,6 +93,10 @@ def test_a_long_context_costs_what_the_layers_keep_that_see_all_of_it() -> None:
     one = ModelSettings(max_sessions=1)
     sizes = kv_sizes(gemma3_4b(), one, page=PAGE)
     assert sizes.bytes_per_token == 5 * 2 * 4 * 256 * 2
+    packed = kv_sizes(gemma3_4b(), replace(one, kv_type="q8_0"), page=PAGE)
+    assert packed.bytes_per_token == 5 * 2 * 4 * 256 * 34 // 32
+    mixed = kv_sizes(gemma3_4b(), replace(one, kv_type_v="q8_0"), page=PAGE)
+    assert 2 * mixed.bytes_per_token == sizes.bytes_per_token + packed.bytes_per_token
     assert 2.9e9 < sizes.pool_bytes(131_072) < 3.2e9
     plan = planned(gemma3_4b(), ModelSettings(), 20 << 30, weight_bytes=9 << 30)
     assert plan.context == 131_072 and plan.notices == ()

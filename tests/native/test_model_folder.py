@@ -76,8 +76,11 @@ def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path
     assert pool(kv_pool="static", max_sessions=3) == 3 * 512 * TOKEN
     assert pool(kv_budget_bytes=10_000) == 10_000 // (16 * TOKEN) * 16 * TOKEN
     assert pool(dtype="f32") == 512 * TOKEN + weights
-    with pytest.raises(InvalidParameter, match="q8_0"):
+    with pytest.raises(InvalidParameter, match="multiple of 32"):
         pool(kv_type="q8_0")
+    with pytest.raises(InvalidParameter, match="q4_0") as caught:
+        pool(kv_type_v="q4_0")
+    assert caught.value.param == "kv_type_v"
     with pytest.raises(DoesNotFit):
         pool(context=512, kv_budget_bytes=10_000)
 

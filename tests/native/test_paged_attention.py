@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_rows import Q8_0
 from paged_texts import KV_HEADS, LONG_STEPS, STEPS, WIDTH, Step, Texts
 from varlen_reference import varlen_reference
 
@@ -44,12 +45,17 @@ def test_pages_of_any_size_say_the_same(kind: dict[str, Any]) -> None:
         assert_right(texts, rows)
 
 
-def test_half_precision_is_close_wherever_it_is_widened() -> None:
-    texts = Texts(dtype=torch.float16, compute=torch.float32, **LONG)
+@pytest.mark.parametrize(
+    ("kept", "near"), [(None, 2e-3), ((Q8_0, Q8_0), 2e-2), ((torch.float16, Q8_0), 1e-2)]
+)
+def test_less_precision_is_close_wherever_it_is_widened(
+    kept: tuple[torch.dtype, torch.dtype] | None, near: float
+) -> None:
+    texts = Texts(dtype=torch.float16, kept=kept, compute=torch.float32, width=32, **LONG)
     for rows in LONG_STEPS:
         for layer, found in enumerate(texts.step(rows)):
             wanted = texts.expected(layer, rows)
-            torch.testing.assert_close(found.float(), wanted, atol=2e-3, rtol=2e-3)
+            torch.testing.assert_close(found.float(), wanted, atol=near, rtol=near)
 
 
 def test_deterministic_rows_have_the_same_bits_in_any_step() -> None:
@@ -83,7 +89,7 @@ def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds(kind: dict[str, Any]
     pool = KvPool(
         texts.config,
         page=4,
-        dtype=torch.float32,
+        dtypes=(torch.float32, torch.float32),
         device=torch.device("meta"),
         most=(10, 6),
         start=(2, 2),
@@ -97,8 +103,8 @@ def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds(kind: dict[str, Any]
     assert pool.capacity(0) == 10  # its budget
     assert not pool.grow(0, 11)
     assert pool.capacity(1) == 2
-    shapes = {"heads": (2, KV_HEADS, 10, 4, WIDTH), "pages": (2, 10, 4, KV_HEADS, WIDTH)}
-    assert pool.layer(0).shape == shapes[pool.layout]
+    shapes = {"heads": (KV_HEADS, 10, 4, WIDTH), "pages": (10, 4, KV_HEADS, WIDTH)}
+    assert pool.layer(0)[0].shape == shapes[pool.layout]
 
 
 @BOTH

@@ -59,12 +59,12 @@ def test_in_pages_and_pieces_it_says_what_the_decoder_says_of_the_whole_text(
 
 
 @pytest.mark.parametrize("tiled", [False, True])
-@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+@pytest.mark.parametrize("kv_type", ["f16", "f32", "q8_0"])
 @pytest.mark.parametrize("family", KINDS)
 def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
     family: str, kv_type: KvType, tiled: bool, tmp_path: Path
 ) -> None:
-    tiny_checkpoint(family, tmp_path)
+    tiny_checkpoint(family, tmp_path, head_dim=32)
     dtype = torch.bfloat16 if tiled else torch.float32
     settings = ModelSettings(kv_type=kv_type, context=256, max_sessions=40, deterministic=True)
     tokens = some_tokens(40)

@@ -42,7 +42,7 @@ from random_models import write_model
 
 QWEN3_0_6B = ModelShape(28, 1024, 16, 8, 224, 128, 128, 3072, 151_936, 151_387)
 LLAMA_1B = ModelShape(16, 2048, 32, 8, 128, 64, 64, 8192, 128_256, 280_147)
-POOL = Pool(8192, 4096, 8192, "f16", sequences=40, tokens=512)
+POOL = Pool(8192, 4096, 8192, "f16", "f16", sequences=40, tokens=512)
 SMALL = Shape("llama", 2, 256, 4, 2, 64, 768, 32_768, 1e4)
 BUFFERS = {
     "small": SMALL,

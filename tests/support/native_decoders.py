@@ -111,7 +111,11 @@ def logits_of(decoder: Decoder, *texts: Sequence[int]) -> Tensor:
     positions = torch.cat([torch.arange(length) for length in lengths])
     dtype = decoder.activations
     pages = TextPages(
-        decoder.config, lengths, step_tokens=max(lengths), dtype=dtype, device=tokens.device
+        decoder.config,
+        lengths,
+        step_tokens=max(lengths),
+        dtypes=(dtype, dtype),
+        device=tokens.device,
     )
     with torch.inference_mode():
         attend = PagedAttention(pages.pool, decoder.config, pages.rows(lengths), compute=dtype)

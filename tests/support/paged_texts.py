@@ -42,7 +42,7 @@ class Texts:
     Args:
         attention: who reads the pages.
         lengths: tokens that there are blocks for.
-        dtype: of queries, and of keys and values as they are kept.
+        dtype: of queries, and of keys and values as they are kept unless `kept` says otherwise.
         compute: dtype of the arithmetic where pages are gathered; `dtype` without it.
         function: of `VarlenAttention`.
     """
@@ -59,6 +59,7 @@ class Texts:
         sinks: bool = False,
         deterministic: bool = False,
         dtype: torch.dtype = torch.float32,
+        kept: tuple[torch.dtype, torch.dtype] | None = None,
         compute: torch.dtype | None = None,
         device: str = "cpu",
         function: VarlenFunction | None = None,
@@ -98,7 +99,7 @@ class Texts:
         self.pool = KvPool(
             self.config,
             page=page,
-            dtype=dtype,
+            dtypes=kept or (dtype, dtype),
             device=torch.device(device),
             most=(sum(needed) + 3,) * 2,
             start=(sum(needed) + 3,) * 2,
@@ -124,9 +125,10 @@ class Texts:
         return torch.cat([self._whole(layer, s)[at : at + count] for s, at, count in rows])
 
     def block(self, layer: int, block: int) -> Tensor:
-        """What the pool holds: [2, page, kv_heads, head_dim]."""
-        kept = self.pool.layer(layer)
-        return kept[:, block] if self.pool.layout == "pages" else kept[:, :, block].transpose(1, 2)
+        """What the pool holds, of one type: [2, page, kv_heads, head_dim]."""
+        if self.pool.layout == "pages":
+            return torch.stack([side[block] for side in self.pool.layer(layer)])
+        return torch.stack([side[:, block].transpose(0, 1) for side in self.pool.layer(layer)])
 
     def _attend(self, rows: list[PagedRow]) -> Attend:
         if self.attention == "varlen":

@@ -1,0 +1,46 @@
+"""Keys and values of a head as they are stored: numbers, or the codes and scales of Q8_0.
+
+In a row of Q8_0, `head_dim` int8 codes are followed by a float16 scale for each 32 of them, as
+bytes: the numbers of ggml's blocks, with the codes of a head together. The kernels for processors
+read and write the same (`kernels/cpu/rows.h`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+Q8_0: Final = torch.int8
+"""The dtype of tensors with rows of Q8_0."""
+RUN: Final = 32
+"""Numbers of a scale."""
+_LARGEST: Final = 65504.0
+"""What infinities are stored as: the largest of half precision, whose products stay finite."""
+
+
+def row_elements(head_dim: int, dtype: torch.dtype) -> int:
+    """Elements of a row in a tensor of `dtype`."""
+    return head_dim + head_dim // RUN * 2 if dtype == Q8_0 else head_dim
+
+
+def to_rows(numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """[..., head_dim] as rows [..., row_elements]; NaN becomes 0, so that all are finite."""
+    if dtype != Q8_0:
+        return torch.nan_to_num(numbers.to(dtype), 0.0, _LARGEST, -_LARGEST)
+    runs = numbers.float().reshape(*numbers.shape[:-1], -1, RUN)
+    runs = torch.nan_to_num(runs, 0.0, _LARGEST, -_LARGEST).clamp(-_LARGEST, _LARGEST)
+    scales = runs.abs().amax(-1, keepdim=True) / 127
+    codes = (runs * torch.where(scales > 0, 1 / scales, 0)).round().to(Q8_0)
+    return torch.cat((codes.flatten(-2), scales.flatten(-2).half().view(Q8_0)), dim=-1)
+
+
+def from_rows(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """The numbers [..., head_dim] of `rows`, as `dtype`."""
+    if rows.dtype != Q8_0:
+        return rows.to(dtype)
+    head_dim = rows.shape[-1] * RUN // (RUN + 2)
+    codes = rows[..., :head_dim].float()
+    scales = rows[..., head_dim:].contiguous().view(torch.float16).float()
+    return (codes * scales.repeat_interleave(RUN, dim=-1)).to(dtype)
