@@ -29,6 +29,7 @@ from hearth.backends.engine.runner import (
 )
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Drafter, Speculation
 from hearth.backends.errors import Busy, DoesNotFit
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Engine:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
         kv_clock: see `CachedRunner`.
+        drafter: a draft model for sequences that speculate.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Engine:
         target_itl_s: float = 0.05,
         clock: Callable[[], float] = time.perf_counter,
         kv_clock: Callable[[], float] = time.monotonic,
+        drafter: Drafter | None = None,
     ) -> None:
         self._runner = runner
         self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
@@ -68,7 +71,10 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._scheduler = Scheduler(runner.info, self.kv, self._budget, self._background)
+        self._speculation = Speculation(self._budget, drafter, possible=runner.info.can_roll_back)
+        self._scheduler = Scheduler(
+            runner.info, self.kv, self._budget, self._background, self._speculation
+        )
         self._clock = clock
         self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
@@ -271,6 +277,7 @@ class Engine:
         before = sequence.total
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
+        self._scheduler.verified(row, sequence)
         if reason is not None:
             self._scheduler.remove(sequence, keep=True)
             sequence.finish(reason)
@@ -415,6 +422,8 @@ class Engine:
             steps=self._steps,
             rows=self._rows,
             preemptions=self._scheduler.preemptions,
+            drafted_tokens=tuple(self._speculation.drafted),
+            accepted_tokens=tuple(self._speculation.accepted),
             requests=self._requests(),
             window_pool_bytes=info.window_pool_bytes,
             beside_bytes=self._runner.beside_bytes,
@@ -427,10 +436,10 @@ class Engine:
 
 
 def _load(plan: StepPlan) -> tuple[int, int, int]:
-    """Rows of sequences that stream (one token, and logits to draw the next from), tokens of all
-    other rows, and how many tokens are before each of these, all together.
+    """Tokens of sequences that stream (one, and logits to draw the next from, or with drafts),
+    tokens of all other rows, and how many tokens are before each of these, all together.
     """
-    prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == 1]
+    prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == row.drafts + 1]
     tokens = sum(len(row.tokens) for row in prefill)
     cells = sum(len(row.tokens) * row.start for row in prefill)
-    return len(plan.rows) - len(prefill), tokens, cells
+    return plan.tokens - tokens, tokens, cells
