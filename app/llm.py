@@ -30,7 +30,7 @@ from hearth.backends.contract.events import Scores, Timings, Token, TokenLogprob
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Constraint, Pooling, Request, Tool, ToolChoice
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, Speculate
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 __all__ = [
@@ -80,6 +80,7 @@ class Options(TypedDict, total=False):
     template_values: dict[str, Any]
     truncate_prompt_tokens: int | None
     priority: int
+    speculate: Speculate | None
 
 
 @dataclass(frozen=True, slots=True)

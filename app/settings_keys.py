@@ -337,6 +337,14 @@ LOADING = (
         high=60_000,
     ),
     Key(
+        "speculate",
+        "text",
+        "guess tokens before each step; auto: where that pays; ngram: what followed when the text"
+        " was like this",
+        choices=("auto", "off", "ngram"),
+    ),
+    Key("draft_tokens", "int", "tokens that are guessed at most", low=1, high=32),
+    Key(
         "kv_budget",
         "size",
         "memory for keys and values of all sessions; auto: what memory_fraction leaves",

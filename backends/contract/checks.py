@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from hearth.backends.contract.fields import MOST_TOKENS, Field, numbers_of, plain
 from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
+from hearth.backends.contract.sampling import Speculate
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 _T = TypeVar("_T")
@@ -125,7 +126,12 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
                 "Correct it.",
             )
         check_number(field, value)
-    for name, names in (("kv_type", KvType), ("kv_pool", KvPool), ("dtype", Dtype)):
+    for name, names in (
+        ("kv_type", KvType),
+        ("kv_pool", KvPool),
+        ("dtype", Dtype),
+        ("speculate", Speculate),
+    ):
         if name != "dtype" or settings.dtype is not None:
             check_one_of(name, getattr(settings, name), get_args(names))
     both = (settings.threads, settings.batch_threads)

@@ -297,4 +297,6 @@ class Generation(Sequence):
             decode_tok_per_s=(self.new_tokens - 1) / decode_s
             if decode_s and self.new_tokens > 1
             else 0.0,
+            drafted_tokens=() if self.speculating is None else tuple(self.speculating.drafted),
+            accepted_tokens=() if self.speculating is None else tuple(self.speculating.accepted),
         )

@@ -34,7 +34,7 @@ from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.preparer import Preparer
+from hearth.backends.worker.preparer import Preparer, no_rollback
 from hearth.backends.worker.runners import open_model
 
 log = logging.getLogger(__name__)
@@ -280,11 +280,21 @@ def serve(
     info = loaded.runner.info
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
-        loaded.info.name, info, loaded.tokenizer, loaded.templates, renderer, grammars
+        loaded.info.name,
+        info,
+        loaded.tokenizer,
+        loaded.templates,
+        renderer,
+        grammars,
+        spec.settings,
     )
+    described = loaded.info
+    if spec.settings.speculate != "off" and info.generates and not info.can_roll_back:
+        notices = (*described.notices, no_rollback(described.name))
+        described = replace(described, notices=notices)
     gc.freeze()  # What is loaded stays, so that no collection need look through it.
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
-    outbox.put(load_id, loaded.info)
+    outbox.put(load_id, described)
     try:
         engine.run()
     except BaseException:
