@@ -56,6 +56,8 @@ class ModelSettings:
     """Requests that may wait beside those that run; more are refused as `Busy`."""
     speculate: Speculate = "off"
     """For requests that do not say otherwise."""
+    draft: str = ""
+    """Path of a model of the same vocabulary that makes drafts; empty: none does."""
     draft_tokens: int = number(4, 1, 32)
     """Most tokens that are guessed for a sequence before a step."""
     kv_budget_bytes: int | None = number(None, 1, 1 << 60)

@@ -71,7 +71,7 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._speculation = Speculation(self._budget, drafter, possible=runner.info.can_roll_back)
+        self._speculation = Speculation(drafter, possible=runner.info.can_roll_back)
         self._scheduler = Scheduler(
             runner.info, self.kv, self._budget, self._background, self._speculation
         )
@@ -240,7 +240,10 @@ class Engine:
             return
         self._commit(plan, result)
         decoding, prefill, cells = _load(plan)
-        self._budget.observe(decoding, prefill, self._clock() - started, cells)
+        seconds = self._clock() - started
+        self._budget.observe(decoding, prefill, seconds, cells)
+        if not prefill:
+            self._speculation.costs.observe(decoding, seconds)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
@@ -426,7 +429,7 @@ class Engine:
             accepted_tokens=tuple(self._speculation.accepted),
             requests=self._requests(),
             window_pool_bytes=info.window_pool_bytes,
-            beside_bytes=self._runner.beside_bytes,
+            beside_bytes=self._runner.beside_bytes + self._speculation.drafter_bytes,
         )
 
     def _requests(self) -> tuple[RequestStats, ...]:

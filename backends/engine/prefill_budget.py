@@ -4,7 +4,6 @@ compute while others stream.
 
 from __future__ import annotations
 
-from bisect import bisect, insort
 from typing import Final
 
 FIRST_LOOK: Final = 32
@@ -46,7 +45,7 @@ class PrefillBudget:
     Texts that are embedded or ranked take what prefill has left of its share, in the same turn.
 
     It learns from the steps that it is shown how long one takes that only decodes, by the number of
-    tokens, and what a prefill token adds, by itself and for each cell that it attends to; and
+    sequences, and what a prefill token adds, by itself and for each cell that it attends to; and
     from the texts what one of their tokens takes. Steps without others have more rows, for which
     attention to a cell may cost much less: they are learned from apart.
 
@@ -59,8 +58,6 @@ class PrefillBudget:
         self._target_s = target_s
         self._most = most
         self._decode_s: dict[int, float] = {}
-        self._decoded: list[int] = []
-        """Its keys, ascending."""
         self._prefill = _Tokens(most)
         """In steps with sequences that stream,"""
         self._apart = _Tokens(most)
@@ -105,21 +102,12 @@ class PrefillBudget:
         known = self._mixed if self._texts.token_s is None else self._texts
         return known.fitting(max(left_s, _LEAST_OF_TEXTS * share_s), start)
 
-    def decode_s(self, decoding: int) -> float | None:
-        """Seconds of a step without prefill in which so many tokens are decoded; None while none
-        of as many or fewer was seen.
-        """
-        is_known = self._decoded and self._decoded[0] <= decoding
-        return self._alone_s(decoding) if is_known else None
-
     def observe(self, decoding: int, prefill: int, seconds: float, cells: int = 0) -> None:
         """Learn from a step that took `seconds` for so many sequences that decode and so many
         prefill tokens, with `cells` tokens before them, all together.
         """
         if prefill == 0:
             before = self._decode_s.get(decoding)
-            if before is None:
-                insort(self._decoded, decoding)
             self._decode_s[decoding] = seconds if before is None else _towards_less(before, seconds)
             return
         # Where a step costs less than one without prefill did, the difference says nothing.
@@ -155,11 +143,10 @@ class PrefillBudget:
         """Seconds of a step without prefill: between the numbers of sequences that were seen, and
         beyond them, on the straight line through the nearest two; 0 if nothing is known.
         """
-        known = self._decoded
-        if len(known) < 2 or decoding in self._decode_s:
-            return self._decode_s.get(decoding, self._decode_s[known[0]] if known else 0.0)
-        place = min(max(bisect(known, decoding), 1), len(known) - 1)
-        near, far = sorted(known[place - 1 : place + 1], key=lambda one: abs(one - decoding))
+        known = sorted(self._decode_s, key=lambda count: abs(count - decoding))[:2]
+        if not known or known[0] == decoding or len(known) == 1:
+            return self._decode_s[known[0]] if known else 0.0
+        near, far = known
         near_s = self._decode_s[near]
         slope = max(0.0, (self._decode_s[far] - near_s) / (far - near))
         return max(near_s + slope * (decoding - near), near_s * min(1.0, decoding / near))

@@ -6,12 +6,14 @@ What is drawn does not depend on it: a draft only decides how many tokens one st
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
+from itertools import pairwise
 from typing import Final, Protocol
 
 from hearth.backends.engine.drafts import Offer, Speculating
-from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.sequence import Sequence
 
@@ -20,6 +22,10 @@ LEAST_GAIN: Final = 1.02
 PLAIN_EVERY: Final = 64
 """Of so many steps with drafts one has none, which is measured again."""
 
+LAST_STEPS: Final = 8
+"""The fastest of so many steps tells what one costs: other programs only make them longer,"""
+LEAST_STEPS: Final = 3
+"""and of fewer nothing is known."""
 
 Offers = list[tuple[Sequence, Speculating, Offer]]
 
@@ -32,6 +38,11 @@ class Drafter(Protocol):
         """Seconds that one token more for all sequences takes; 0 while not measured."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """What its keys and values take of memory now."""
+        ...
+
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """What may follow each sequence: so many tokens, or fewer."""
         ...
@@ -41,21 +52,54 @@ class Drafter(Protocol):
         ...
 
 
+class StepCosts:
+    """What a step without prefill takes, by its tokens: nearby numbers count together."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, deque[float]] = {}
+        self._known: list[tuple[int, float]] = []
+        """(tokens, seconds), ascending in both."""
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A step of `tokens` tokens took `seconds`."""
+        step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
+        last = self._seconds.setdefault(-(-tokens // step) * step, deque(maxlen=LAST_STEPS))
+        last.append(seconds)
+        self._known = []
+        least = math.inf  # More tokens do not take less time.
+        for count in sorted(self._seconds, reverse=True):
+            if len(self._seconds[count]) >= LEAST_STEPS:
+                least = min(least, min(self._seconds[count]))
+                self._known.append((count, least))
+        self._known.reverse()
+
+    def seconds(self, tokens: int) -> float | None:
+        """Between numbers that were seen, on the straight line; beyond the largest, as there. None
+        where no step of as many or fewer was seen.
+        """
+        known = self._known
+        if not known or tokens < known[0][0]:
+            return None
+        for (fewer, low_s), (more, high_s) in pairwise(known):
+            if fewer <= tokens < more:
+                return low_s + (high_s - low_s) * (tokens - fewer) / (more - fewer)
+        return known[-1][1]
+
+
 class Speculation:
     """Chooses who gets drafts in a step, and of how many tokens.
 
     Where a sequence is on "auto", token j of its draft is worth the chance that it and all before
-    it are right, and costs what a step of one more token takes, as the budget measured it. The
+    it are right, and costs what a step of one more token takes, as it was measured. The
     likeliest tokens of all sequences are taken, as many as bring the most tokens per second.
 
     Args:
-        budget: what steps cost.
         drafter: a draft model, if one is loaded.
         possible: False: the memory cannot forget tokens that turn out wrong.
     """
 
-    def __init__(self, budget: PrefillBudget, drafter: Drafter | None, *, possible: bool) -> None:
-        self._budget = budget
+    def __init__(self, drafter: Drafter | None, *, possible: bool) -> None:
+        self.costs = StepCosts()
         self._drafter = drafter
         self._possible = possible
         self.drafted: list[int] = []
@@ -117,6 +161,11 @@ class Speculation:
         if self._drafter is not None:
             self._drafter.forget(sequence)
 
+    @property
+    def drafter_bytes(self) -> int:
+        """What keys and values of the draft model take of memory."""
+        return 0 if self._drafter is None else self._drafter.nbytes
+
     def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
         forced = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
@@ -138,7 +187,7 @@ class Speculation:
         """How many of `places` (chance, minus the place in the draft, offer), the likeliest first,
         bring the most tokens per second in addition to `before` other tokens.
         """
-        plain_s = self._budget.decode_s(before)
+        plain_s = self.costs.seconds(before)
         if plain_s is None or self._since_plain >= PLAIN_EVERY:
             self._since_plain = 0
             return 0
@@ -148,7 +197,7 @@ class Speculation:
             gain += chance
             if self._drafter is not None and not offers[index][2].tokens:
                 depth = max(depth, -ahead)
-            seconds = self._budget.decode_s(before + count) or plain_s
+            seconds = self.costs.seconds(before + count) or plain_s
             if self._drafter is not None:
                 seconds += depth * self._drafter.token_s
             if gain / seconds > best_rate:

@@ -353,7 +353,7 @@ class Preparer:
         mode = request.speculate or self._settings.speculate
         if request.speculate in ("ngram", "draft") and not self._info.can_roll_back:
             raise UnsupportedParameter("speculate", no_rollback(self._name), "Leave it out.")
-        if request.speculate == "draft":
+        if request.speculate == "draft" and not self._settings.draft:
             raise UnsupportedParameter(
                 "speculate",
                 f"{self._name} was loaded without a draft model.",

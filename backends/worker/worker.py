@@ -34,6 +34,7 @@ from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
+from hearth.backends.worker.drafting import open_draft
 from hearth.backends.worker.preparer import Preparer, no_rollback
 from hearth.backends.worker.runners import open_model
 
@@ -269,6 +270,7 @@ def serve(
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)
+        draft = open_draft(spec, loaded, cache_dir)
     except Exception as error:
         log.exception("loading %s", spec.path)
         outbox.put(load_id, Failed(to_info(error)))
@@ -276,7 +278,7 @@ def serve(
         return
     if loaded.templates:
         renderer.start()
-    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000)
+    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, drafter=draft)
     info = loaded.runner.info
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(

@@ -11,9 +11,10 @@ from fake_runner import FakeRunner
 from hearth.backends.contract.events import Token
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.choices import ChoiceGroup
+from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex
-from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.speculation import Speculation
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
@@ -246,15 +247,14 @@ def lengths(step_s, right, steps=400, mode="auto"):
     """How long the drafts of a sequence become where steps of n tokens take `step_s(n)` seconds,
     and every draft is right up to `right` tokens.
     """
-    budget = PrefillBudget(0.05, 64)
-    speculation = Speculation(budget, None, possible=True)
+    speculation = Speculation(None, possible=True)
     sequence, made = Lone(mode), []
     for _ in range(steps):
         drafts = speculation.draft([sequence], 32, lambda one, more: True).get(sequence, [])
         made.append(len(drafts))
         if drafts:
             sequence.speculating.verified(len(drafts), min(right, len(drafts)))
-        budget.observe(1 + len(drafts), 0, step_s(1 + len(drafts)))
+        speculation.costs.observe(1 + len(drafts), step_s(1 + len(drafts)))
         sequence.tokens.append(sequence.tokens[-10])
     return made
 
@@ -278,3 +278,86 @@ def test_auto_stops_where_rows_cost_as_much_as_steps():
 
 def test_other_modes_always_draft():
     assert set(lengths(lambda rows: 0.010 * rows, right=0, mode="ngram")) == {6}
+
+
+# ---- a draft model
+
+
+def drafted_by(drafts, kind, case):
+    """What eight requests say with a draft model over the runner `drafts`, and their engine."""
+    runner = runner_of(kind)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=DraftModel(drafts, 97))
+    made = [
+        generation(
+            ident,
+            list(range(ident, ident + 9 + 30 * (ident % 2))),
+            runner,
+            tokens=30,
+            speculating=Speculating("draft", 4),
+            **case,
+        )
+        for ident in range(8)
+    ]
+    engine.submit(*(one for one, _ in made))
+    drain(engine)
+    assert at_rest(engine, runner)
+    return [listener for _, listener in made], runner, engine
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("kind", ["sequences", "windows"])
+def test_a_model_that_is_its_own_draft_is_always_right(kind, params):
+    drafts = runner_of(kind)
+    heard, runner, engine = drafted_by(drafts, kind, {"params": params})
+    runner = runner_of(kind)
+    plain = [
+        generation(0, list(range(i, i + 9 + 30 * (i % 2))), runner, tokens=30, params=params)
+        for i in range(8)
+    ]
+    alone = Engine(runner, kv_clock=lambda: 0.0)
+    alone.submit(*(one for one, _ in plain))
+    drain(alone)
+    assert [one.ids for one in heard] == [one.ids for _, one in plain]
+    stats = engine.stats()
+    assert stats.accepted_tokens == stats.drafted_tokens
+    assert stats.drafted_tokens[3] > 0
+    assert stats.generated_tokens == 240
+
+
+def test_a_draft_model_holds_only_what_is_known():
+    drafts = runner_of("windows")
+    compute, model = drafts.step, None
+
+    def step(plan):
+        result = compute(plan)
+        for sequence, slot in model._slots.items():
+            prefix = model._cached.kv._slots[slot]
+            nodes = [] if prefix is None else [*prefix.node.upwards()][::-1]
+            held = [token for node in nodes for token in node.tokens]
+            assert held == sequence.tokens[: len(held)]
+        return result
+
+    drafts.step = step
+    runner = runner_of("windows")
+    model = DraftModel(drafts, 97)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
+    made, listener = generation(
+        1, list(range(9)), runner, tokens=30, params=SEEDED, speculating=Speculating("draft", 3)
+    )
+    engine.submit(made)
+    drain(engine)
+    assert len(listener.ids) == 30
+    assert at_rest(engine, runner)
+    assert not model._slots
+    model._cached.kv.check_integrity()
+
+
+@pytest.mark.parametrize("trouble", ["fail_at", "busy_at"])
+def test_without_a_draft_model_that_works_the_text_goes_on(trouble):
+    drafts = runner_of("sequences")
+    setattr(drafts, trouble, 4)
+    heard, runner, _ = drafted_by(drafts, "sequences", {})
+    for ident, listener in enumerate(heard):
+        prompt = list(range(ident, ident + 9 + 30 * (ident % 2)))
+        assert listener.ids == runner.greedy(prompt, 30)
+    assert len(drafts.tape) > 4

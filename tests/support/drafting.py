@@ -18,6 +18,7 @@ class ScriptedDrafter:
     """
 
     token_s = 0.0
+    nbytes = 0
 
     def __init__(self, runner: FakeRunner, wrong_at: int = 5) -> None:
         self._runner = runner
