@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.sources import find_sources
-from hearth.app.paths import Paths
+from hearth.app.paths import Paths, find_paths
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -41,6 +41,7 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
 
     Raises:
         SettingsError: its template file cannot be read, or its backend cannot run a file.
+        ModelNotFound: its draft model is not here.
         RemoteOffline: it is on another machine, and no network may be used.
     """
     use = settings.for_model(found.name)
@@ -61,4 +62,24 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
             f"{found.name} is a file on this machine, which the backend remote cannot run.",
             '[remotes."NAME"] in settings.toml declares a remote model; see docs/scale.md.',
         )
-    return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, use.load))
+    load = replace(use.load, draft=_draft(use, settings))
+    return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, load))
+
+
+def _draft(use: ModelUse, settings: Settings) -> str:
+    """The file of the draft model that `use` names; empty: it names none.
+
+    Raises:
+        ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
+        SettingsError: it is on another machine.
+    """
+    name = use.load.draft
+    if not name:
+        return ""
+    found = library_of(find_paths(), settings).resolve(name)
+    if found.remote is not None:
+        raise SettingsError(
+            f"{use.origins['draft']}: {name} is on another machine, so it cannot draft here.",
+            "Choose a model that `hearth models` lists as a file.",
+        )
+    return str(found.path)

@@ -37,7 +37,7 @@ from hearth.backends.contract.requests import (
     Tool,
     ToolChoice,
 )
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, Speculate
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 __all__ = [
@@ -89,6 +89,7 @@ class Options(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     priority: int
     beams: BeamSearch | None
+    speculate: Speculate | None
 
 
 @dataclass(frozen=True, slots=True)

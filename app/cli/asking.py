@@ -14,7 +14,7 @@ from hearth.app.cli.state import State
 from hearth.app.cli.typed import on_interrupt
 from hearth.app.format import argument
 from hearth.app.host_link import HostLink
-from hearth.backends.contract.events import Token
+from hearth.backends.contract.events import Timings, Token
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
@@ -87,9 +87,16 @@ def statistics(answer: Answer, seed: int | None) -> str:
         f"TTFT {timings.ttft_s:.3f} s" if timings.ttft_s else "",
         f"prefill {timings.prefill_tok_per_s:,.1f} tok/s" if timings.prefill_tok_per_s else "",
         f"decode {timings.decode_tok_per_s:,.1f} tok/s" if timings.decode_tok_per_s else "",
+        _drafts(timings),
         f"seed {seed}" if seed is not None else "",
     ]
     return " · ".join(part for part in parts if part)
+
+
+def _drafts(timings: Timings) -> str:
+    """How many guessed tokens were right."""
+    drafted, accepted = sum(timings.drafted_tokens), sum(timings.accepted_tokens)
+    return f"drafts {accepted:,} of {drafted:,} right" if drafted else ""
 
 
 def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:

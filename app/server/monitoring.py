@@ -203,6 +203,18 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
             [(labels, batch_utilization([worker])) for labels, worker in workers],
         ),
         Family(
+            "hearth_drafted_tokens_total",
+            "counter",
+            "Tokens guessed before a step, by position in the draft, from 1.",
+            _by_position([(labels, engine.drafted_tokens) for labels, engine in engines]),
+        ),
+        Family(
+            "hearth_accepted_draft_tokens_total",
+            "counter",
+            "Guessed tokens that were right, by position in the draft, from 1.",
+            _by_position([(labels, engine.accepted_tokens) for labels, engine in engines]),
+        ),
+        Family(
             "hearth_kv_tokens",
             "gauge",
             "Tokens in the KV cache, by state.",
@@ -234,6 +246,17 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
             "Keys and values written to disk since the model was loaded.",
             [(labels, engine.disk_written_bytes) for labels, engine in engines],
         ),
+    ]
+
+
+def _by_position(
+    counts: Iterable[tuple[dict[str, str], tuple[int, ...]]],
+) -> list[tuple[dict[str, str], float | None]]:
+    """A sample for each position of drafts."""
+    return [
+        ({**labels, "position": str(position)}, count)
+        for labels, by_position in counts
+        for position, count in enumerate(by_position, 1)
     ]
 
 

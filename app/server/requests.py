@@ -31,7 +31,7 @@ from hearth.backends.errors import (
 _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs"}
 _AS_GIVEN: Final = (
     *("max_tokens", "min_tokens", "ignore_eos", "n", "priority"),
-    *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt"),
+    *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt", "speculate"),
 )
 """Fields of `Request` that have the same names in bodies."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

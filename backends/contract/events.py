@@ -49,6 +49,10 @@ class Timings:
     decode_s: float = 0.0
     prefill_tok_per_s: float = 0.0
     decode_tok_per_s: float = 0.0
+    drafted_tokens: tuple[int, ...] = ()
+    """Tokens that were guessed, by their position in the draft,"""
+    accepted_tokens: tuple[int, ...] = ()
+    """and how many of them were right."""
 
 
 @dataclass(frozen=True, slots=True)

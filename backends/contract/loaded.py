@@ -118,6 +118,10 @@ class EngineStats(CacheStats):
     rows: int = 0
     """Sequences that had a part in a step, over all steps: `rows / steps` ran together."""
     preemptions: int = 0
+    drafted_tokens: tuple[int, ...] = ()
+    """Guessed before a step, by their position in the draft,"""
+    accepted_tokens: tuple[int, ...] = ()
+    """and how many of them were right."""
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
     window_pool_bytes: int = 0

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from hearth.backends.contract.fields import number
 from hearth.backends.contract.rope import RopeChange, RopeScalingName
+from hearth.backends.contract.sampling import Speculate
 
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
@@ -61,6 +62,12 @@ class ModelSettings:
     """Sequences that run at the same time."""
     max_waiting: int = number(64, 0, 1 << 20)
     """Requests that may wait beside those that run; more are refused as `Busy`."""
+    speculate: Speculate = "off"
+    """For requests that do not say otherwise."""
+    draft: str = ""
+    """Path of a model of the same vocabulary that makes drafts; empty: none does."""
+    draft_tokens: int = number(4, 1, 32)
+    """Most tokens that are guessed for a sequence before a step."""
     kv_budget_bytes: int | None = number(None, 1, 1 << 60)
     """Most memory for keys and values of all sessions and kept prefixes; None: what
     `memory_fraction` leaves, and no more than every session can use.

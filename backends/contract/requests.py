@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hearth.backends.contract.messages import Message
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, Speculate
 
 Pooling = Literal["model", "mean", "last", "cls"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -121,6 +121,8 @@ class Request:
     """With `text`: what comes after the text to be found (infill)."""
     reuse_prefix: bool = True
     """False: compute the whole prompt, also what is known from earlier ones."""
+    speculate: Speculate | None = None
+    """Changes how fast tokens come, not which. None: as the model was loaded."""
 
     @property
     def prompt_field(self) -> Literal["messages", "text", "token_ids"]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from hearth.backends.contract.fields import MOST_TOKENS, MOST_TOP, number, numbers_of
+
+Speculate = Literal["auto", "off", "ngram", "draft"]
+"""Which tokens are guessed before a step computes them. auto: with both, where that pays. ngram:
+what followed when the text was like this before. draft: what a draft model says.
+"""
 
 
 @dataclass(frozen=True, slots=True)

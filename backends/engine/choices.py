@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 
 from hearth.backends.contract import events
 from hearth.backends.engine.sequence import Emit
@@ -72,4 +73,14 @@ def _together(done: list[events.Finished], new_tokens: int) -> events.Timings:
     decode_s = max(0.0, ended - begun)
     counted = new_tokens - 1
     speed = counted / decode_s if decode_s and counted > 0 else 0.0
-    return replace(first, decode_s=decode_s, decode_tok_per_s=speed)
+    return replace(
+        first,
+        decode_s=decode_s,
+        decode_tok_per_s=speed,
+        drafted_tokens=_summed([event.timings.drafted_tokens for event in done]),
+        accepted_tokens=_summed([event.timings.accepted_tokens for event in done]),
+    )
+
+
+def _summed(counts: list[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))

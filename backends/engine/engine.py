@@ -30,6 +30,7 @@ from hearth.backends.engine.runner import (
 )
 from hearth.backends.engine.scheduler import Scheduler
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Drafter, Speculation
 from hearth.backends.errors import Busy, DoesNotFit
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Engine:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
         kv_clock, disk: see `CachedRunner`.
+        drafter: a draft model for sequences that speculate.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         kv_clock: Callable[[], float] = time.monotonic,
         disk: DiskTier | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self._runner = runner
         self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
@@ -72,7 +75,10 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._scheduler = Scheduler(runner.info, self.kv, self._budget, self._background)
+        self._speculation = Speculation(drafter, possible=runner.info.can_roll_back)
+        self._scheduler = Scheduler(
+            runner.info, self.kv, self._budget, self._background, self._speculation
+        )
         self._clock = clock
         self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
@@ -239,7 +245,10 @@ class Engine:
             return
         self._commit(plan, result)
         decoding, prefill, cells = _load(plan)
-        self._budget.observe(decoding, prefill, self._clock() - started, cells)
+        seconds = self._clock() - started
+        self._budget.observe(decoding, prefill, seconds, cells)
+        if not prefill:
+            self._speculation.costs.observe(decoding, seconds)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
@@ -276,6 +285,7 @@ class Engine:
         before = sequence.total
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
+        self._scheduler.verified(row, sequence)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)
@@ -426,9 +436,11 @@ class Engine:
             steps=self._steps,
             rows=self._rows,
             preemptions=self._scheduler.preemptions,
+            drafted_tokens=tuple(self._speculation.drafted),
+            accepted_tokens=tuple(self._speculation.accepted),
             requests=self._requests(),
             window_pool_bytes=info.window_pool_bytes,
-            beside_bytes=self._runner.beside_bytes,
+            beside_bytes=self._runner.beside_bytes + self._speculation.drafter_bytes,
         )
 
     def _requests(self) -> tuple[RequestStats, ...]:
@@ -438,10 +450,10 @@ class Engine:
 
 
 def _load(plan: StepPlan) -> tuple[int, int, int]:
-    """Rows of sequences that stream (one token, and logits to draw the next from), tokens of all
-    other rows, and how many tokens are before each of these, all together.
+    """Tokens of sequences that stream (one, and logits to draw the next from, or with drafts),
+    tokens of all other rows, and how many tokens are before each of these, all together.
     """
-    prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == 1]
+    prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == row.drafts + 1]
     tokens = sum(len(row.tokens) for row in prefill)
     cells = sum(len(row.tokens) * row.start for row in prefill)
-    return len(plan.rows) - len(prefill), tokens, cells
+    return plan.tokens - tokens, tokens, cells

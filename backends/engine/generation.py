@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 
 from hearth.backends.contract import events
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.logprobs import Piece, named
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.runner import Row, StepResult
@@ -65,6 +66,7 @@ class Generation(Sequence):
             so many seconds after their last use; see `RunnerCache.pin` for how much may be.
         reuse_prefix: False: nothing that others computed is used. Of several choices the first
             computes all of the prompt then, and the others share it.
+        speculating: how its tokens are guessed; None: they are not.
     """
 
     def __init__(
@@ -87,10 +89,12 @@ class Generation(Sequence):
         pins: tuple[tuple[int, float], ...] = (),
         reuse_prefix: bool = True,
         clock: Clock | None = None,
+        speculating: Speculating | None = None,
     ) -> None:
         super().__init__(
             ident, list(prompt), priority=priority, session=session, clock=clock, pins=pins
         )
+        self.speculating = speculating
         self.limits = limits
         self.sampler = sampler
         self.index = index
@@ -123,6 +127,10 @@ class Generation(Sequence):
     def findable(self) -> list[int]:
         return self.tokens if self._reuses_prefix else self.tokens[:1]
 
+    @property
+    def most_drafts(self) -> int:
+        return self.limits.max_tokens - self.new_tokens - 1
+
     def outputs(self, count: int) -> int:
         return int(count == self.pending)
 
@@ -138,18 +146,27 @@ class Generation(Sequence):
         return self.sampler.shortlist(self.limits.banned(self.new_tokens))
 
     def take(self, row: Row, result: StepResult) -> events.FinishReason | None:
-        """Draw the next token and take it, if this step computed the last one that was known."""
+        """Draw the next token and take it, if this step computed the last one that was known. As
+        long as it is the draft that was computed after it, draw the one after that, too.
+        """
         self.tell(self.computed)
         if not row.outputs:
             return None
         short = result.shortlists.get(row.slot)
-        drawn = self.sampler.draw(
-            result.logits[row.slot][-1] if short is None else short,
-            self.total,
-            banned=self.limits.banned(self.new_tokens),
-            matcher=self._matcher,
-        )
-        return self.accept(drawn)
+        drafts = row.tokens[len(row.tokens) - row.drafts :]
+        for place in range(row.drafts + 1):
+            drawn = self.sampler.draw(
+                result.logits[row.slot][place] if short is None else short,
+                self.total,
+                banned=self.limits.banned(self.new_tokens),
+                matcher=self._matcher,
+            )
+            reason = self.accept(drawn)
+            if reason is not None:
+                return reason
+            if place < row.drafts and drawn.id != drafts[place]:
+                return None
+        return None
 
     def accept(self, drawn: Drawn) -> events.FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
@@ -284,4 +301,6 @@ class Generation(Sequence):
             decode_tok_per_s=(self.new_tokens - 1) / decode_s
             if decode_s and self.new_tokens > 1
             else 0.0,
+            drafted_tokens=() if self.speculating is None else tuple(self.speculating.drafted),
+            accepted_tokens=() if self.speculating is None else tuple(self.speculating.accepted),
         )

@@ -77,6 +77,8 @@ class RunnerInfo:
     """Of a recurrent state, which a sequence or a kept prefix has, however many its tokens."""
     window_pool_bytes: int = 0
     """What layers that see a window only may take beside that, whatever the pool holds."""
+    can_roll_back: bool = True
+    """Whether the memory can forget the last tokens of a step, as drafts need it."""
     has_shortlists: bool = False
     """Logits are on a device, so rows ask for shortlists where these are enough."""
 
@@ -92,6 +94,9 @@ class Row:
     tokens: Seq[int]
     outputs: int
     """Ask for the logits after each of the last `outputs` tokens."""
+    drafts: int = 0
+    """The last of `tokens` that are guesses; only what the sequence draws as well is kept of them.
+    """
     shortlist: ShortlistSpec | None = None
     """Ask a runner that `has_shortlists` for a shortlist of the last of them instead."""
     handle: Any = None

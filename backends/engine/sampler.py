@@ -21,14 +21,13 @@ from hearth.backends.engine.dry import RepeatedRuns
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.penalties import SeenTokens, penalise
-from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, uniform
+from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, race, uniform
 from hearth.backends.engine.selection import FIRST_LOOK, Indices, Sparse, largest, smallest_cover
 from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 from hearth.backends.engine.truncation import (
     Pool,
     likely,
     nucleus,
-    pick,
     typical,
     weights_of,
     without_top_choices,
@@ -170,10 +169,11 @@ class Sampler:
         comes what would come from its row, which is fetched where the shortlist does not decide.
 
         With a grammar the token is drawn as ever, and only if the grammar does not allow it, drawn
-        again, independently, from what is allowed. With p the probabilities and A their sum over
-        what is allowed, an allowed token t comes with p(t) + (1 - A) p(t)/A = p(t)/A: what masking
-        at once would give, at a mask for the failures alone. Top-k and the other truncations act
-        on all tokens the first time, and on the allowed ones the second.
+        again, independently, from what is allowed. With p the law of the first draw, A its sum over
+        what is allowed, and r the law of the second, an allowed token t comes with
+        p(t) + (1 - A) r(t). Top-k and the other truncations act on all tokens the first time, and
+        on the allowed ones the second. Without them r(t) = p(t)/A, and so is the whole: what
+        masking at once would give, at a mask for the failures alone.
 
         Args:
             logits: [V] float32, left unchanged, or the shortlist of them that `shortlist` asked
@@ -329,9 +329,8 @@ class Sampler:
             _FallsShort: what is drawn may depend on what is hidden.
         """
         ids, pool = self._survivors(pool, position, ids, hidden)
-        place = pick(
-            weights_of(pool, self.params.temperature), uniform(self.seed, position, stream)
-        )
+        weights = weights_of(pool, self.params.temperature)
+        place = race(weights, self.seed, position, stream, ids)
         return place if ids is None else int(ids[place])
 
     def _survivors(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -17,6 +18,7 @@ from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Speculation
 from hearth.backends.engine.waiting import Waiting
 
 HEADROOM_TOKENS: Final = 32
@@ -42,9 +44,17 @@ class Scheduler:
     """
 
     def __init__(
-        self, info: RunnerInfo, kv: KvManager, budget: PrefillBudget, background: BackgroundPrompts
+        self,
+        info: RunnerInfo,
+        kv: KvManager,
+        budget: PrefillBudget,
+        background: BackgroundPrompts,
+        speculation: Speculation,
     ) -> None:
         self._info = info
+        self._speculation = speculation
+        self._unverified: dict[int, Row] = {}
+        """By slot: computed with drafts, of which nothing is recorded yet."""
         self._kv = kv
         self._budget = budget
         self._background = background
@@ -160,19 +170,41 @@ class Scheduler:
         return None if self._running else self._waiting.first(self._running.values())
 
     def commit(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
-        """Record what was computed of `plan`; returns its rows with their sequences."""
+        """Record what was computed of `plan`; returns its rows with their sequences. Those with
+        drafts wait for `verified`.
+        """
         self._is_short = False
         done = []
         for row in plan.rows:
             sequence = self._running[row.slot]
+            done.append((row, sequence))
+            if row.drafts:
+                sequence.computed += len(row.tokens) - row.drafts
+                self._unverified[row.slot] = row
+                continue
             self._kv.commit(row.slot, row.tokens)
             sequence.computed += len(row.tokens)
             self._pin(sequence)
             if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
                 # What follows cannot be undone, and the next question will begin like this.
                 self._kv.checkpoint(row.slot)
-            done.append((row, sequence))
         return done
+
+    def verified(self, row: Row, sequence: Sequence) -> None:
+        """`sequence` has taken what it draws as well of the drafts of `row`: record that."""
+        if self._unverified.pop(row.slot, None) is None:
+            return
+        known = len(row.tokens) - row.drafts
+        taken = sequence.tokens[row.start : row.start + len(row.tokens)]
+        count = known
+        while count < len(taken) and taken[count] == row.tokens[count]:
+            count += 1
+        self._speculation.verified(sequence, row, count - known)
+        if not self._kv.commit(row.slot, taken[:count], computed=len(row.tokens)):
+            self.forget_computed(row.slot)
+            return
+        sequence.computed = row.start + count
+        self._pin(sequence)
 
     def members(self, plan: StepPlan) -> list[Sequence]:
         """The sequences that `plan` computes tokens for."""
@@ -310,8 +342,11 @@ class Scheduler:
     def _vacate(self, sequence: Sequence, *, keep: bool) -> None:
         self._background.drop(sequence)
         self._end_arrival(sequence)
+        self._speculation.forget(sequence)
         slot, sequence.slot = sequence.slot, None
         assert slot is not None
+        if (row := self._unverified.pop(slot, None)) is not None:
+            self._kv.undo(slot, len(row.tokens))
         del self._running[slot]
         self._kv.release(slot, keep=keep)
         self._free_slots.append(slot)
@@ -330,16 +365,17 @@ class Scheduler:
         """The rows of a step."""
         decoding = self._decode_rows()
         self._background.hurry(alone=not decoding)
-        behind = self._behind(len(decoding))
-        allowed = self._allowed(len(decoding))
+        streamed = sum(len(row.tokens) for row in decoding)
+        behind = self._behind(streamed)
+        allowed = self._allowed(streamed)
         # Every other step has all who stream, so that they wait for one of the others at most.
         self._is_holding = not self._is_holding and self._should_hold(decoding, behind, allowed)
         if self._is_holding:
-            decoding, allowed = [], self._budget.together()
-        return decoding + self._prefill_rows(behind, len(decoding), allowed)
+            decoding, streamed, allowed = [], 0, self._budget.together()
+        return decoding + self._prefill_rows(behind, streamed, allowed)
 
     def _allowed(self, decoding: int) -> int:
-        """Prefill tokens of a step in which `decoding` sequences stream."""
+        """Prefill tokens of a step with `decoding` tokens of those who stream."""
         allowed = self._budget.allowance(decoding)
         mixed = self._info.mixed_tokens
         if mixed is not None and 0 < decoding < mixed:
@@ -347,8 +383,8 @@ class Scheduler:
         return allowed
 
     def _decode_rows(self) -> list[Row]:
-        """A token for each sequence that needs just one; where a step has no room for all, they
-        take turns.
+        """A token for each sequence that needs just one, and drafts in up to half of a step; where
+        a step has no room for all, they take turns.
         """
         most = min(self._info.max_batch_tokens, self._info.max_outputs)
         decoding = [sequence for sequence in self._running.values() if sequence.pending == 1]
@@ -356,7 +392,14 @@ class Scheduler:
             decoding = decoding[:most]
             for sequence in decoding:
                 self._to_the_end(sequence)
-        return [self._row(sequence, 1) for sequence in decoding]
+        drafts = self._speculation.draft(
+            decoding, min(most // 2, most - len(decoding)), self._has_room
+        )
+        return [self._row(sequence, 1, drafts.get(sequence, [])) for sequence in decoding]
+
+    def _has_room(self, sequence: Sequence, more: int) -> bool:
+        assert sequence.slot is not None
+        return self._kv.reserve(sequence.slot, sequence.total + more)
 
     def _behind(self, decoding: int) -> list[Sequence]:
         """Sequences with prefill for this step, the first in rank first."""
@@ -456,12 +499,16 @@ class Scheduler:
         excess = sequence.outputs(count) - outputs
         return count - excess if excess > 0 else count
 
-    def _row(self, sequence: Sequence, count: int) -> Row:
+    def _row(self, sequence: Sequence, count: int, drafts: Seq[int] = ()) -> Row:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
         row = Row(sequence.slot, start, tokens, sequence.outputs(count))
-        if row.outputs and self._info.has_shortlists:
+        if drafts:
+            row.tokens = [*tokens, *drafts]
+            row.drafts = len(drafts)
+            row.outputs += row.drafts
+        elif row.outputs and self._info.has_shortlists:
             row.shortlist = sequence.shortlist()
         return row
 

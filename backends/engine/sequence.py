@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hearth.backends.contract.events import Event, FinishReason
 from hearth.backends.contract.loaded import RequestState, RequestStats
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.shortlist import ShortlistSpec
 
@@ -69,6 +70,8 @@ class Sequence(ABC):
         self.slot: int | None = None
         self._stopped_at = 0
         self.done = False
+        self.speculating: Speculating | None = None
+        """Its drafts; None: it has none."""
         self.pins = sorted(pins)
 
     @property
@@ -149,6 +152,11 @@ class Sequence(ABC):
     @abstractmethod
     def outputs(self, count: int) -> int:
         """After how many of the last of the next `count` tokens it needs logits."""
+
+    @property
+    def most_drafts(self) -> int:
+        """Guesses that its next row may have: one token is drawn besides them."""
+        return 0
 
     def shortlist(self) -> ShortlistSpec | None:
         """What it needs of the logits after its last token; None: all of them."""

@@ -1,4 +1,4 @@
-"""The steps that narrow a pool of candidates, and the draw from what is left.
+"""The steps that narrow a pool of candidates.
 
 A pool is [n] float logits with a finite maximum, in the order of their token ids. Each step returns
 the ascending indices of the candidates that it keeps: at least one.
@@ -16,7 +16,6 @@ from hearth.backends.engine.selection import Indices, smallest_cover
 
 Pool = NDArray[np.floating[Any]]
 
-_DRAW_BLOCK: Final = 512
 SMALLEST_TEMPERATURE: Final = 2.0**-126
 
 
@@ -71,33 +70,3 @@ def without_top_choices(pool: Pool, threshold: float) -> Indices:
         return np.arange(pool.size)
     order = np.argsort(-pool[top], kind="stable")
     return np.delete(np.arange(pool.size), top[order[:-1]])
-
-
-def pick(weights: Pool, number: float) -> int:
-    """The index at which the running sum of `weights` passes `number` of the total.
-
-    Args:
-        weights: [n], zero or more each, not all zero.
-        number: in [0, 1). Uniform numbers give index i with probability weights[i] / sum.
-    """
-    if weights.size > 4 * _DRAW_BLOCK:
-        starts = np.arange(0, weights.size, _DRAW_BLOCK)
-        sums = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
-        goal = number * sums[-1]
-        block = _passing(sums, goal)
-        start = int(starts[block])
-        if block:
-            goal -= sums[block - 1]
-        return start + _passing(
-            np.cumsum(weights[start : start + _DRAW_BLOCK], dtype=np.float64), goal
-        )
-    sums = np.cumsum(weights, dtype=np.float64)
-    return _passing(sums, number * sums[-1])
-
-
-def _passing(sums: NDArray[np.float64], goal: float) -> int:
-    """The first index whose sum exceeds `goal`; where rounding leaves none, the last that adds."""
-    index = int(np.searchsorted(sums, goal, side="right"))
-    if index == sums.size:
-        index = int(np.searchsorted(sums, sums[-1], side="left"))
-    return index

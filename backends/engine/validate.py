@@ -6,12 +6,12 @@ Types are those that the contract declares, as in what came in a frame; see `che
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from hearth.backends.contract import checks
 from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, Field
 from hearth.backends.contract.requests import BeamSearch, Request
-from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams, Speculate
 from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule
@@ -69,6 +69,8 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
     checks.check_strings("stop", request.stop, MOST_STOPS, LONGEST_STOP_BYTES)
     checks.check_count("stop_token_ids", request.stop_token_ids, MOST_STOP_TOKENS)
     checks.check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
+    if request.speculate is not None:
+        checks.check_one_of("speculate", request.speculate, get_args(Speculate))
     _check_session(request.session)
     if request.constraint is None:
         return None

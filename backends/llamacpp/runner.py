@@ -134,6 +134,7 @@ class LlamaRunner:
             kv_bytes_per_token=plan.kv_bytes_per_token,
             end_ids=model.facts.end_ids,
             keeps_past=self._store.keeps_past,
+            can_roll_back=self._store.keeps_past,
             embedding_width=texts.embedding_width,
             can_rank=texts.can_rank,
             max_text_tokens=texts.max_tokens,

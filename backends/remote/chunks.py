@@ -284,7 +284,12 @@ class ChunkReader:
             )
         timings = chunk.get("timings")
         if isinstance(timings, dict) and "ttft_s" in timings:  # another Hearth measured them
-            known = {item.name: _number(timings.get(item.name)) for item in fields(Timings)}
+            known: dict[str, Any] = {
+                item.name: (_counts if item.name.endswith("_tokens") else _number)(
+                    timings.get(item.name)
+                )
+                for item in fields(Timings)
+            }
             self._timings = Timings(**known)
 
     def _measured(self) -> Timings:
@@ -347,6 +352,10 @@ def _top(pairs: Any) -> tuple[tuple[int, str, float], ...]:
 def _details(usage: dict[str, Any], of: str) -> dict[str, Any]:
     found = usage.get(f"{of}_tokens_details")
     return found if isinstance(found, dict) else {}
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    return tuple(map(_count, value)) if isinstance(value, list) else ()
 
 
 def _count(value: object) -> int:

@@ -10,10 +10,13 @@ from functools import partial
 from typing import Final
 
 from hearth.backends.contract.events import Prompt
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import BeamSearch, Request, Tool
+from hearth.backends.contract.sampling import Speculate
 from hearth.backends.contract.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
 from hearth.backends.engine.beams import Beam, Search
 from hearth.backends.engine.choices import ChoiceGroup
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.dry import breaker_ids
 from hearth.backends.engine.embedding import Emit as EmitAnswer
 from hearth.backends.engine.embedding import TextJob
@@ -72,12 +75,14 @@ class Preparer:
         templates: ChatTemplates,
         renderer: Renderer,
         grammars: Grammars,
+        settings: ModelSettings | None = None,
     ) -> None:
         self._name = name
         self._info = info
         self._tokenizer = tokenizer
         self._prompts = Prompts(name, tokenizer, templates, renderer)
         self._grammars = grammars
+        self._settings = settings or ModelSettings()
         self._breakers: tuple[tuple[str, ...], frozenset[int]] = ((), frozenset())
 
     def generations(
@@ -110,6 +115,7 @@ class Preparer:
         if request.beams is not None:
             self._check_beams(request.beams)
             notices = (*notices, _SEARCHED)
+        mode = self._speculate(request)
         lark = self._grammar(request, prompt, rule)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -143,6 +149,9 @@ class Preparer:
                 pins=prompt.pins,
                 reuse_prefix=request.reuse_prefix,
                 clock=replace(clock),
+                speculating=None
+                if mode == "off"
+                else Speculating(mode, self._settings.draft_tokens),
             )
             for index, emit_choice in enumerate(emits)
         ]
@@ -360,6 +369,23 @@ class Preparer:
             show_special=not request.skip_special_tokens,
         )
 
+    def _speculate(self, request: Request) -> Speculate:
+        """How tokens of the answer are guessed.
+
+        Raises:
+            UnsupportedParameter: as the request asks for, they cannot be.
+        """
+        mode = request.speculate or self._settings.speculate
+        if request.speculate in ("ngram", "draft") and not self._info.can_roll_back:
+            raise UnsupportedParameter("speculate", no_rollback(self._name), "Leave it out.")
+        if request.speculate == "draft" and not self._settings.draft:
+            raise UnsupportedParameter(
+                "speculate",
+                f"{self._name} was loaded without a draft model.",
+                "Use speculate ngram, or auto.",
+            )
+        return mode if self._info.can_roll_back else "off"
+
     def _check_generates(self) -> None:
         if self._info.generates:
             return
@@ -414,6 +440,14 @@ class Preparer:
             ids = breaker_ids(self._tokenizer, texts)
             self._breakers = (texts, ids)
         return ids
+
+
+def no_rollback(name: str) -> str:
+    """Why `name` is not speculated on."""
+    return (
+        f"{name} keeps a state that cannot forget tokens (recurrent, or a sliding window in"
+        " llama.cpp), so none can be guessed."
+    )
 
 
 def _score_bytes(top: int) -> int:

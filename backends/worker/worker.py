@@ -37,7 +37,8 @@ from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.preparer import Preparer
+from hearth.backends.worker.drafting import open_draft
+from hearth.backends.worker.preparer import Preparer, no_rollback
 from hearth.backends.worker.runners import open_model
 
 log = logging.getLogger(__name__)
@@ -272,6 +273,7 @@ def serve(
     renderer = Renderer()
     try:
         loaded = open_model(spec, cache_dir)
+        draft = open_draft(spec, loaded, cache_dir)
     except Exception as error:
         log.exception("loading %s", spec.path)
         outbox.put(load_id, Failed(to_info(error)))
@@ -280,16 +282,25 @@ def serve(
     if loaded.templates:
         renderer.start()
     info = loaded.runner.info
-    engine = Engine(
-        loaded.runner, spec.settings.target_itl_ms / 1000, disk=_disk(loaded, spec, cache_dir)
-    )
+    disk = _disk(loaded, spec, cache_dir)
+    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, disk=disk, drafter=draft)
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
-        loaded.info.name, info, loaded.tokenizer, loaded.templates, renderer, grammars
+        loaded.info.name,
+        info,
+        loaded.tokenizer,
+        loaded.templates,
+        renderer,
+        grammars,
+        spec.settings,
     )
+    described = loaded.info
+    if spec.settings.speculate != "off" and info.generates and not info.can_roll_back:
+        notices = (*described.notices, no_rollback(described.name))
+        described = replace(described, notices=notices)
     gc.freeze()  # What is loaded stays, so that no collection need look through it.
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
-    outbox.put(load_id, loaded.info)
+    outbox.put(load_id, described)
     try:
         engine.run()
     except BaseException:

@@ -6,6 +6,7 @@ import pytest
 
 from drafting import drafting_engine
 from fake_pages import FakePagedRunner, PagedMemory
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import InternalError
 from speakers import at_rest, drain, generation
@@ -96,13 +97,14 @@ def test_a_model_of_windows_alone_holds_its_windows_alone():
 @pytest.mark.parametrize("windows", [(None,), (None, 8), (8,)])
 @pytest.mark.parametrize("page", [1, 5, 16])
 def test_many_sessions_say_what_they_say_alone(windows, page):
-    runner = FakePagedRunner(page=page, windows=windows, context=120, pool=160, step_tokens=18)
-    engine = drafting_engine(runner, 2, lambda: 0.0)
+    runner = FakePagedRunner(page=page, windows=windows, context=120, pool=160)
+    engine = drafting_engine(runner, lambda: 0.0)
     heard = []
     for ident in range(8):
         prompt = [*PREFIX[: 5 * (ident % 4)], *range(ident, ident + 20)]
         prompt = [token % 97 for token in prompt]
-        made, listener = generation(ident, prompt, runner, tokens=40)
+        speculating = Speculating("draft", 1 + ident % 5)
+        made, listener = generation(ident, prompt, runner, tokens=40, speculating=speculating)
         engine.submit(made)
         heard.append((prompt, listener))
     drain(engine)

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.random_stream import XTC, uniform
+from hearth.backends.engine.random_stream import DRAW, XTC, uniform
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import InternalError, InvalidParameter
 
@@ -250,15 +250,33 @@ def reference_draw(logits, params, position):
         top = [place for place, p in enumerate(chance) if p >= params.xtc_threshold]
         pool = keep([place for place in range(len(pool)) if place not in top[:-1]])
     pool.sort()
-    passed, goal = 0.0, uniform(params.seed, position)
-    for token, p in zip(
-        pool, softmax([float(logits[t]) / params.temperature for t in pool]), strict=True
-    ):
-        passed += p
-        assume(abs(passed - goal) > 1e-6)
-        if passed > goal:
-            return token
-    return pool[-1]
+    chance = softmax([float(logits[token]) / params.temperature for token in pool])
+    numbers = [race_number(params.seed, position, token) for token in pool]
+    scores = sorted(
+        (p / number, token) for p, number, token in zip(chance, numbers, pool, strict=True)
+    )
+    assume(len(scores) == 1 or scores[-1][0] > scores[-2][0] * (1 + 1e-6))
+    return scores[-1][1]
+
+
+def race_number(seed, position, token):
+    """The exponential number of a token: the least of its block, and more if it is not its own."""
+    state = int(
+        np.random.Philox(key=np.array([seed, DRAW], dtype=np.uint64), counter=position).random_raw()
+    )
+
+    def mix(state, at):
+        z = (state + (at + 1) * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    def exponential(bits):
+        return -math.log1p(-((bits >> 12) + 0.5) / 2**52)
+
+    block = mix(2**64 - 1 - state, token // 64)
+    further = 0.0 if block % 64 == token % 64 else exponential(mix(state, token))
+    return exponential(block) / 64 + further
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,12 +1,10 @@
 """Picking the best without sorting gives what sorting gives."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hearth.backends.engine.selection import largest, smallest_cover
-from hearth.backends.engine.truncation import pick
 
 shapes = st.tuples(
     st.integers(0, 2**32 - 1),
@@ -47,25 +45,3 @@ def test_cover_equals_a_sorted_prefix(shape, share):
     order = np.argsort(-keys, kind="stable")
     needed = int(np.searchsorted(np.cumsum(weights[order]), target)) + 1
     np.testing.assert_array_equal(smallest_cover(keys, weights, target), np.sort(order[:needed]))
-
-
-@pytest.mark.parametrize("size", [3, 5000])
-def test_pick_never_takes_a_weight_of_zero(size):
-    weights = np.zeros(size)
-    weights[1] = 0.3
-    for number in (0.0, 0.5, 1 - 2.0**-53):
-        assert pick(weights, number) == 1
-
-
-def test_pick_walks_through_the_running_sum():
-    weights = np.array([1.0, 0.0, 2.0, 1.0])
-    assert [pick(weights, number) for number in (0.0, 0.24, 0.25, 0.74, 0.75, 0.999)] == [
-        0, 0, 2, 2, 3, 3,
-    ]  # fmt: skip
-
-
-def test_pick_in_blocks_equals_pick_in_one_pass():
-    weights = np.random.default_rng(1).integers(0, 4, 10_000).astype(np.float64)
-    sums = np.cumsum(weights)
-    for number in np.linspace(0, 0.9999, 200):
-        assert pick(weights, number) == np.searchsorted(sums, number * sums[-1], side="right")

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drafting import assert_namespaces_share_nothing, drafting_engine
+from drafting import assert_namespaces_share_nothing, assert_only_verified, drafting_engine
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine import background, scheduler
 from hearth.backends.engine.choices import ChoiceGroup
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
 from speakers import Listener, drain, generation
@@ -107,15 +108,13 @@ class EngineMachine(RuleBasedStateMachine):
         part_tokens=st.sampled_from([3, 8]),
         part_s=st.sampled_from([0.0, 0.015]),
         state_bytes=st.sampled_from([0, 50]),
-        drafts=st.sampled_from([0, 0, 2]),
+        drafts=st.sampled_from([0, 2, 5]),
         grows_after=st.sampled_from([None, 0, 2]),
     )
     @precondition(lambda self: self.engine is None)
     def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
         self.drafts = hints.pop("drafts")
-        if kind != "full":
-            self.drafts = 0  # Not every such memory can go back.
         if kind != "recurrent":
             self.made["state_bytes"] = 0
         self.part_s = part_s
@@ -131,7 +130,7 @@ class EngineMachine(RuleBasedStateMachine):
             available_bytes=lambda: self.free_bytes,
             **self.made,
         )
-        self.engine = drafting_engine(self.runner, self.drafts, lambda: self.now)
+        self.engine = drafting_engine(self.runner, lambda: self.now)
 
     def copied(self, tokens):
         self.now += self.part_s
@@ -158,6 +157,7 @@ class EngineMachine(RuleBasedStateMachine):
                 session=session,
                 pins=pins,
                 reuse_prefix=reuse_prefix,
+                speculating=Speculating("draft", self.drafts) if self.drafts else None,
             )[0]
             for index in range(count)
         ]
@@ -292,6 +292,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         self.engine.kv.check_integrity()
         assert_namespaces_share_nothing(self.engine.kv)
+        assert_only_verified(self.engine)
         for ident, asked in list(self.asked.items()):
             asked.check()
             if asked.over:

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drafting import assert_namespaces_share_nothing, drafting_engine
+from drafting import assert_namespaces_share_nothing, assert_only_verified, drafting_engine
 from fake_pages import FakePagedRunner
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine.choices import ChoiceGroup
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.kv.group import most_blocks
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
@@ -106,7 +107,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
         chunk=st.sampled_from([1, 3, 8, 64]),
         kept_tokens=st.sampled_from([None, 0, 16]),
         start=st.sampled_from([None, 1]),
-        drafts=st.sampled_from([0, 0, 3]),
+        drafts=st.sampled_from([0, 2, 5]),
         kept_while_running=st.sampled_from([None, 0, 16]),
         part_tokens=st.sampled_from([3, 8]),
         most_offloaded=st.sampled_from([0, CONTEXT, 4 * CONTEXT]),
@@ -116,19 +117,17 @@ class PagedEngineMachine(RuleBasedStateMachine):
         self.made["worth_moving"] = 2
         if window_blocks == "planned":
             token_bytes = (1,) * len(windows)
-            planned = KvSizes(windows, token_bytes, page, sizes["slots"], chunk + drafts)
+            planned = KvSizes(windows, token_bytes, page, sizes["slots"], chunk)
             self.made["window_blocks"] = planned.blocks(sizes["pool"])
         elif window_blocks == "of one":
-            alone = most_blocks(max(window or 0 for window in windows), chunk + drafts, page)
+            alone = most_blocks(max(window or 0 for window in windows), chunk, page)
             self.made["window_blocks"] = (alone,) * len(windows)
         self.start()
 
     def start(self):
         made = {name: value for name, value in self.made.items() if name != "drafts"}
-        drafts = self.made["drafts"]
-        step_tokens = made["chunk"] + drafts
-        self.runner = FakePagedRunner(vocab=VOCAB, context=CONTEXT, step_tokens=step_tokens, **made)
-        self.engine = drafting_engine(self.runner, drafts, lambda: self.now)
+        self.runner = FakePagedRunner(vocab=VOCAB, context=CONTEXT, **made)
+        self.engine = drafting_engine(self.runner, lambda: self.now)
 
     def ask(
         self,
@@ -142,6 +141,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
         namespace=b"",
     ):
         self.idents += 1
+        drafts = self.made["drafts"]
         pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
         tokens = min(tokens, CONTEXT - len(prompt))
         asked = self.asked[self.idents] = Asked(self.runner, prompt, tokens, count)
@@ -158,6 +158,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
                 session=session,
                 pins=pins,
                 reuse_prefix=reuse_prefix,
+                speculating=Speculating("draft", drafts) if drafts else None,
             )[0]
             for index in range(count)
         ]
@@ -304,6 +305,7 @@ class PagedEngineMachine(RuleBasedStateMachine):
             return
         self.engine.kv.check_integrity()
         assert_namespaces_share_nothing(self.engine.kv)
+        assert_only_verified(self.engine)
         if self.is_short:
             self.anybody_may_end_early()
         else:

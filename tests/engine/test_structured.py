@@ -85,6 +85,19 @@ def test_the_second_number_does_not_depend_on_the_first():
     assert abs(share - law[second] / law.sum()) < 4 * np.sqrt(0.25 / len(again))
 
 
+def test_with_truncation_what_the_model_would_draw_keeps_its_probability():
+    """p(t) + (1 - A) r(t): top-k of all tokens first, then of those that the grammar allows."""
+    order = np.argsort(LOGITS)[::-1]
+    tokens = [order[0], order[2], order[3], order[5]]
+    p, r = np.zeros(8), np.zeros(8)
+    p[order[:3]] = np.exp(LOGITS[order[:3]])
+    r[tokens[:3]] = np.exp(LOGITS[tokens[:3]])
+    p, r = p / p.sum(), r / r.sum()
+    allowed = np.isin(np.arange(8), tokens)
+    law = np.where(allowed, p, 0) + p[~allowed].sum() * r
+    assert_follows(frequencies(Allowed(*tokens), temperature=1.0, top_k=3), law)
+
+
 def test_what_the_grammar_allows_is_drawn_as_without_it():
     plain = Sampler(SamplingParams(seed=3))
     free = Allowed(*range(8))

@@ -7,6 +7,7 @@ import pytest
 from chat_templates import CHATML, HERMES, PlainRenderer
 from hearth.backends.contract.events import ChoiceFinished, Embeddings, Finished, Prompt, Started
 from hearth.backends.contract.messages import Message
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import Constraint, Request, Tool
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.contract.wire import Embed, Frame, Rank, Score, encode
@@ -107,6 +108,27 @@ def test_a_request_becomes_one_generation_that_knows_whose_it_is(preparer):
     assert made.clock.arrived == 1.5
     made.finish("cancelled")
     assert [type(event) for event in said] == [Finished]
+
+
+def test_drafts_are_made_as_the_request_says_or_else_the_settings():
+    settings = ModelSettings(speculate="auto", draft_tokens=7)
+    made = Preparer("tiny", INFO, Letters(), {}, None, Grammars(), settings)
+    cases = {None: "auto", "ngram": "ngram", "auto": "auto", "off": None}
+    for asked, mode in cases.items():
+        request = Request(text="abc", n=2, speculate=asked)
+        for one in made.generations(5, request, print, Clock()):
+            drafts = one.speculating
+            assert (drafts and (drafts.mode, drafts.most)) == (mode and (mode, 7))
+
+
+@pytest.mark.parametrize(("mode", "can_roll_back"), [("draft", True), ("ngram", False)])
+def test_drafts_that_cannot_be_are_refused_by_name(mode, can_roll_back):
+    made = with_info(can_roll_back=can_roll_back)
+    with pytest.raises(UnsupportedParameter) as refused:
+        made.generations(5, Request(text="abc", speculate=mode), print, Clock())
+    assert refused.value.data["param"] == "speculate"
+    [free] = made.generations(5, Request(text="abc", speculate="off"), print, Clock())
+    assert free.speculating is None
 
 
 def test_choices_share_a_prompt_that_is_tokenized_once(preparer, tokenizer):

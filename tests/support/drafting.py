@@ -1,48 +1,76 @@
-"""Engines whose steps compute more than is accepted of them, as with speculation."""
+"""Engines whose sequences have drafts, right ones and wrong ones, and what must hold of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
-from unittest.mock import patch
 
 from fake_runner import FakeRunner
-from hearth.backends.engine import cached_runner
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv.manager import KvManager
+from hearth.backends.engine.runner import StepPlan, StepResult
+from hearth.backends.engine.sequence import Sequence
 from hearth.backends.errors import Busy
 
 
-def drafting_engine(runner: FakeRunner, drafts: int, clock: Callable[[], float]) -> Engine:
-    """An engine over `runner` that computes `drafts` tokens more in each row, and takes them back,
-    where there is room for them.
+class ScriptedDrafter:
+    """Implements `Drafter`: what the greedy `runner` says, but every `wrong_at`-th token of a
+    sequence.
     """
 
-    class DraftingKv(KvManager):
-        refused = 0
+    token_s = 0.0
+    nbytes = 0
 
-        def prepare(self, counts: Mapping[int, int]) -> None:
-            runner.drafts = {}
-            more = dict(counts)
-            for slot, count in counts.items():
-                end = self.length(slot) + count + drafts
-                if drafts and self.reserve(slot, end):
-                    runner.drafts[slot] = drafts
-                    more[slot] = count + drafts
-            try:
-                super().prepare(more)
-            except Busy:
-                DraftingKv.refused += 1
-                raise
+    def __init__(self, runner: FakeRunner, wrong_at: int = 5) -> None:
+        self._runner = runner
+        self._wrong_at = wrong_at
 
-        def commit(self, slot: int, tokens: Seq[int], computed: int | None = None) -> bool:
-            more = runner.drafts.pop(slot, 0)
-            is_kept = super().commit(slot, tokens, computed=len(tokens) + more)
-            assert is_kept and self.reserve(slot, self.length(slot))
-            return True
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        drafts = {}
+        for sequence, length in lengths.items():
+            tokens = self._runner.greedy(sequence.tokens, length)
+            drafts[sequence] = [
+                token if at % self._wrong_at else (token + 1) % self._runner.info.vocab_size
+                for at, token in enumerate(tokens, sequence.total)
+            ]
+        return drafts
 
-    with patch.object(cached_runner, "KvManager", DraftingKv):
-        return Engine(runner, kv_clock=clock)
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is held."""
+
+
+def drafting_engine(runner: FakeRunner, clock: Callable[[], float], wrong_at: int = 5) -> Engine:
+    """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`; what
+    it holds is checked within each step, and `kv.refused` counts steps that found no memory.
+    """
+    engine = Engine(runner, kv_clock=clock, drafter=ScriptedDrafter(runner, wrong_at))
+    compute = runner.step
+
+    def step(plan: StepPlan) -> StepResult:
+        assert_only_verified(engine)
+        result = compute(plan)
+        assert_only_verified(engine)
+        return result
+
+    def prepare(counts: Mapping[int, int]) -> None:
+        try:
+            reserve(counts)
+        except Busy:
+            engine.kv.refused += 1
+            raise
+
+    runner.step = step
+    reserve, engine.kv.prepare, engine.kv.refused = engine.kv.prepare, prepare, 0
+    return engine
+
+
+def assert_only_verified(engine: Engine) -> None:
+    """What the cache holds for a running sequence are tokens of it."""
+    for sequence in engine._scheduler:
+        if sequence.slot is not None:
+            prefix = engine.kv._slots[sequence.slot]
+            nodes = [] if prefix is None else [*prefix.node.upwards()][::-1]
+            held = [token for node in nodes for token in node.tokens]
+            assert held == sequence.tokens[: len(held)]
 
 
 def assert_namespaces_share_nothing(kv: KvManager) -> None:

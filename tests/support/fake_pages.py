@@ -194,7 +194,6 @@ class FakePagedRunner(FakeRunner):
             others.
         memory: tokens of each group that there can be memory for; None: enough.
         start: blocks of each group at first; None: all.
-        step_tokens: most tokens of a row, with drafts; None: `chunk`.
         most_offloaded: see `FakePages`.
         others: see `FakeRunner`.
     """
@@ -207,7 +206,6 @@ class FakePagedRunner(FakeRunner):
         window_blocks: Seq[int] | None = None,
         memory: int | None = None,
         start: int | None = None,
-        step_tokens: int | None = None,
         vocab: int = 97,
         context: int = 256,
         pool: int = 256,
@@ -231,7 +229,7 @@ class FakePagedRunner(FakeRunner):
         specs = specs_of(windows, window_blocks)
         blocks = -(-(pool if memory is None else memory) // page)
         self.store = FakePages(specs, page, [blocks] * len(specs), start, most_offloaded)
-        self.limits = replace(self.limits, step_tokens=step_tokens or chunk)
+        self.limits = replace(self.limits, step_tokens=chunk)
         self.info = RunnerInfo(
             vocab_size=vocab,
             context=context,
@@ -268,8 +266,6 @@ class FakePagedRunner(FakeRunner):
                 past = self.store.write(row.handle, row.start + at, [token], past)
                 if at >= len(row.tokens) - row.outputs:
                     made.append(self._after(past))
-            end = row.start + len(row.tokens)
-            self.store.write(row.handle, end, [7] * self.drafts.get(row.slot, 0), past)
             self.computed_tokens += len(row.tokens)
             if made:
                 logits[row.slot] = np.stack(made)

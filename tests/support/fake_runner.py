@@ -120,14 +120,13 @@ class FakeRunner:
             state_bytes=state_bytes,
             end_ids=frozenset(end_ids),
             keeps_past=self.store.keeps_past,
+            can_roll_back=self.store.keeps_past,
             embedding_width=16,
             can_rank=True,
             slices_texts=slices_texts,
             tile=tile,
             mixed_tokens=mixed_tokens,
         )
-        self.drafts: dict[int, int] = {}
-        """Tokens that the next step computes for a slot beyond its row: see `Drafting`."""
         self.tape: list[StepPlan] = []
         self.computed_tokens = 0
         self.side: FakeBackgroundPrompt | None = None
@@ -159,7 +158,6 @@ class FakeRunner:
             self.computed_tokens += len(row.tokens)
             if row.outputs:
                 logits[row.slot] = self._outputs(self.store.tokens(row.handle), row.outputs)
-            self.store.compute(row.handle, [7] * self.drafts.get(row.slot, 0))
         return StepResult(logits)
 
     @property

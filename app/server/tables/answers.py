@@ -68,7 +68,12 @@ ANTHROPIC_ERROR: Final = exactly(
 )
 OLLAMA_ERROR: Final = exactly({"error": TEXT, **_NAMED})
 
-TIMINGS: Final = exactly(dict.fromkeys((field.name for field in fields(Timings)), AMOUNT))
+TIMINGS: Final = exactly(
+    {
+        field.name: many(COUNT) if field.name.endswith("_tokens") else AMOUNT
+        for field in fields(Timings)
+    }
+)
 USAGE: Final = exactly(
     {
         "prompt_tokens": COUNT,

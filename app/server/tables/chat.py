@@ -347,6 +347,7 @@ CHAT: Final = Table(
         CONTINUE,
         ADD_GENERATION_PROMPT,
         common.CACHE_PROMPT,
+        common.SPECULATE,
         common.RETURN_PROGRESS,
         common.KEEP_ALIVE,
         common.USER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 from hearth.app.server.parameters import Parameter, Table, honoured, without_effect
 from hearth.app.server.schema import (
@@ -17,7 +17,7 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
-from hearth.backends.contract.sampling import SAMPLING_FIELDS
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, Speculate
 from hearth.backends.engine import validate
 
 MODEL: Final = honoured(
@@ -157,6 +157,12 @@ IGNORE_EOS: Final = honoured(
 )
 CACHE_PROMPT: Final = honoured(
     "cache_prompt", Flag(), "reuse the cached part of the prompt instead of computing it", "true"
+)
+SPECULATE: Final = honoured(
+    "speculate",
+    OneOf(get_args(Speculate)),
+    "how tokens are guessed before each step, which changes how fast they come and not which",
+    "the settings'",
 )
 RETURN_PROGRESS: Final = honoured(
     "return_progress",

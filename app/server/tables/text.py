@@ -62,6 +62,7 @@ COMPLETIONS: Final = Table(
         common.RETURN_TOKEN_IDS,
         *CONSTRAINTS,
         common.CACHE_PROMPT,
+        common.SPECULATE,
         common.RETURN_PROGRESS,
         common.KEEP_ALIVE,
         common.USER,

@@ -1,0 +1,88 @@
+"""Eight requests over a real runner, with drafts or without, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from driven import Driven
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.sequence import Sequence
+from speakers import at_rest, drain, generation
+
+KINDS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "seeded": SamplingParams(seed=7, temperature=0.9, logprobs=2),
+    "penalties": SamplingParams(seed=7, repetition_penalty=1.3, dry_multiplier=0.8),
+}
+TOKENS = 40
+
+
+class Oracle:
+    """Implements `Drafter`: what will be said, but every third token."""
+
+    token_s = 0.0
+    nbytes = 0
+
+    def __init__(self, said: list[list[int]]) -> None:
+        self._said = said
+
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        drafts = {}
+        for sequence, length in lengths.items():
+            at = sequence.total - sequence.prompt_tokens
+            coming = self._said[sequence.id][at : at + length]
+            drafts[sequence] = [
+                token if place % 3 else max(token - 1, 0) for place, token in enumerate(coming, at)
+            ]
+        return drafts
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is held."""
+
+
+def assert_drafts_change_nothing(runner: Driven, kind: str) -> None:
+    """Neither right ones, nor wrong ones, nor those of n-grams; and some of each were there."""
+    plain, _ = _said(runner, kind, None, None)
+    for mode in ("draft", "ngram"):
+        said, stats = _said(runner, kind, mode, Oracle([ids for ids, _ in plain]))
+        assert [ids for ids, _ in said] == [ids for ids, _ in plain]
+        for (_, logprobs), (_, expected) in zip(said, plain, strict=True):
+            assert [one.id for one in logprobs] == [one.id for one in expected]
+            assert [one.logprob for one in logprobs] == pytest.approx(
+                [one.logprob for one in expected], abs=1e-4
+            )
+        if mode == "draft":
+            assert 0 < sum(stats.accepted_tokens) < sum(stats.drafted_tokens)
+
+
+def _said(runner: Driven, kind: str, mode: Any, drafter: Oracle | None) -> tuple[list[Any], Any]:
+    engine = runner.engine(drafter=drafter)
+    heard = []
+    for ident in range(8):
+        # The end repeats the beginning, so that n-grams are found.
+        prompt = [*range(5 + ident, 25 + ident), *range(5 + ident, 15 + ident)]
+        params = KINDS[kind]
+        made, listener = generation(
+            ident,
+            prompt,
+            runner.runner,
+            tokens=TOKENS,
+            end_ids=frozenset(),
+            params=replace(params, seed=ident if params.seed else None),
+            speculating=None if mode is None else Speculating(mode, 3),
+        )
+        engine.submit(made)
+        heard.append(listener)
+    drain(engine)
+    assert at_rest(engine, runner.runner)
+    said = [
+        (one.ids, [logprob for e in one.events for logprob in getattr(e, "logprobs", None) or ()])
+        for one in heard
+    ]
+    assert all(len(ids) == TOKENS for ids, _ in said)
+    return said, engine.stats()
