@@ -224,7 +224,7 @@ def test_the_first_is_not_starved_by_shorter_ones_that_keep_coming():
 
 def test_mixed_steps_are_whole_tiles_and_not_too_large():
     runner = FakeRunner(context=600, pool=1800, slots=3, chunk=256, tile=16, mixed_tokens=48)
-    engine = engine_of(runner)
+    engine = Engine(runner, clock=lambda: 0.0)
     for ident in range(2):
         engine.submit(generation(ident, [ident] * 20, runner, tokens=40)[0])
         engine.turn()
