@@ -38,7 +38,8 @@ _GROWTH: Final = 1.01
 
 
 def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
-    """
+    """Each weight rounded to the nearest of levels that are fitted to its group.
+
     Args:
         weight: [outputs, inputs] of any float dtype, on any device.
         grid: of scope "row" or "group".
