@@ -215,12 +215,12 @@ def search_clip(
     groups = in_groups(x, grid).transpose(0, 1)
     # Σ (Δ · x)² = Δ (Σ x xᵀ) Δᵀ, of each group: [groups, inputs of it, inputs of it].
     moments = groups.transpose(1, 2) @ groups
-    clips = []
+    clips = grid.numbers_of(weight)
     for some in row_slices(weight, grid):
         rows = _scaled(weight[some], scales)
         own = None if levels is None else levels.rows(some)
-        clips.append(_best_clip(rows, moments, grid, own))
-    return torch.cat(clips)
+        clips[some] = _best_clip(rows, moments, grid, own)
+    return clips
 
 
 def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | None) -> Tensor:

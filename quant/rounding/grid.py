@@ -168,6 +168,11 @@ class Grid:
                 else "Choose one scale a row.",
             )
 
+    def numbers_of(self, weight: Tensor) -> Tensor:
+        """[outputs, groups] float32: an empty tensor for a number of each group of a matrix."""
+        groups = 1 if self.group is None else -(-weight.shape[1] // self.group)
+        return torch.empty((len(weight), groups), dtype=torch.float32, device=weight.device)
+
     def nearest(self, ratio: Tensor, zeros: Tensor | None) -> tuple[Tensor, Tensor]:
         """The codes nearest to some numbers.
 
@@ -316,8 +321,10 @@ def fit(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Levels:
     check(weight, grid)
     if importance is not None:
         importance = _checked_importance(importance, weight)
-    ranges = [_range(weight[some].to(torch.float32), grid) for some in row_slices(weight, grid)]
-    low, high = (torch.cat(ends) for ends in zip(*ranges, strict=True))
+    # Not put together of parts, which would fragment the heap between the chunks of weights.
+    low, high = (grid.numbers_of(weight) for _ in range(2))
+    for some in row_slices(weight, grid):
+        low[some], high[some] = _range(weight[some].to(torch.float32), grid)
     if grid.scope == "tensor":
         low, high = low.amin().expand_as(low), high.amax().expand_as(high)
     if importance is not None:
@@ -451,7 +458,7 @@ def _best_share(
     """
     shares = torch.tensor(_SHRINKS, dtype=torch.float32, device=low.device)
     total = torch.zeros((len(_SHRINKS), 1, 1), dtype=torch.float32, device=low.device)
-    found = []
+    found = grid.numbers_of(weight)
     for some in row_slices(weight, grid):
         rows, errors = weight[some].to(torch.float32), []
         for share in _SHRINKS:
@@ -464,5 +471,5 @@ def _best_share(
             case "block":
                 for block in blocks_of(every.shape[1]):
                     every[:, block] = every[:, block].sum(1, keepdim=True)
-        found.append(shares[every.argmin(0)])
-    return shares[total.argmin(0)] if grid.scope == "tensor" else torch.cat(found)
+        found[some] = shares[every.argmin(0)]
+    return shares[total.argmin(0)] if grid.scope == "tensor" else found

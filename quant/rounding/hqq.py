@@ -38,7 +38,8 @@ _GROWTH: Final = 1.01
 
 
 def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
-    """
+    """Each weight rounded to the nearest of levels that are fitted to its group.
+
     Args:
         weight: [outputs, inputs] of any float dtype, on any device.
         grid: of scope "row" or "group".
@@ -53,12 +54,15 @@ def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
             field="scope",
         )
     check(weight, grid)
-    found = [_fitted(weight[some].to(torch.float32), grid) for some in row_slices(weight, grid)]
-    scales = torch.cat([one.scales for one in found])
-    zeros = [one.zeros for one in found if one.zeros is not None]
-    if grid.double:
-        scales = nested(scales)
-    return Levels(grid, scales, torch.cat(zeros) if zeros else None).encode(weight)
+    scales = grid.numbers_of(weight)
+    zeros = None if grid.symmetric else torch.empty_like(scales, dtype=torch.uint8)
+    for some in row_slices(weight, grid):
+        own = _fitted(weight[some].to(torch.float32), grid)
+        scales[some] = own.scales.to(torch.float32)
+        if zeros is not None and own.zeros is not None:
+            zeros[some] = own.zeros
+    held = nested(scales) if grid.double else scales.to(grid.scale_dtype)
+    return Levels(grid, held, zeros).encode(weight)
 
 
 def _fitted(weight: Tensor, grid: Grid) -> Levels:

@@ -64,7 +64,9 @@ GGUF_ERRORS = {
     "MXFP4": 0.1144,
     "NVFP4": 0.0953,
     "IQ3_S": 0.1660,
+    "IQ2_S": 0.2645,
 }
+"""The same of ggml's types."""
 
 
 @pytest.fixture(scope="module", autouse=True)
