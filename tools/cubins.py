@@ -29,7 +29,8 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hearth.kernels.cuda import products
+from hearth.kernels.cuda import decode_attention, fused, products
+from hearth.kernels.cuda.attention import decode_constants
 from hearth.kernels.cuda.matrix import TritonMatrix, constants, plane_arguments, tiles_for
 from random_weights import random_weight
 
@@ -141,12 +142,104 @@ def product_variants() -> Iterator[Variant]:
         )
 
 
+def attention_variants() -> Iterator[Variant]:
+    """Attention of single tokens, and putting its parts together."""
+    for (kind, (heads, kv_heads, size, page)), dtype in itertools.product(MODELS.items(), DTYPES):
+        pointers = dict.fromkeys(("query", "keys", "values"), f"*{NAMES[dtype]}")
+        floats = dict.fromkeys(("sums", "peaks"), "*fp32")
+        places = dict.fromkeys(("tables", "begins", "ends"), "*i32")
+        strides = ("query_stride", "page_stride", "token_stride", "head_stride", "table_stride")
+        numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
+        fixed = decode_constants(heads, kv_heads, size, page, dtype)
+        is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
+        yield Variant(
+            f"attention of {kind}, {NAMES[dtype]}",
+            decode_attention.chunk_kernel,
+            {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
+            {**fixed, "HAS_CAP": kind == "Gemma 2 9B"},
+            warps=4,
+            stages=2,
+            is_sample=is_sample,
+        )
+        yield Variant(
+            f"joined attention of {kind}, {NAMES[dtype]}",
+            decode_attention.join_kernel,
+            {**floats, **places, **numbers, "sinks": "*fp32", "out": f"*{NAMES[dtype]}"},
+            {
+                "HEADS": heads,
+                "SIZE": size,
+                "WIDTH": fixed["WIDTH"],
+                "HAS_SINKS": kind == "gpt-oss 20B",
+            },
+            warps=1,
+            is_sample=is_sample and size == 64,
+        )
+
+
+def fused_variants() -> Iterator[Variant]:
+    """Norms and positions of heads, keeping keys and values, gates."""
+    for dtype in DTYPES:
+        name = NAMES[dtype]
+        is_sample = dtype == torch.bfloat16
+        for normed, turned in itertools.product((True, False), (128, 64, 0)):
+            yield Variant(
+                f"heads, {name}, {turned} turned{', normed' if normed else ''}",
+                fused.heads_kernel,
+                {
+                    "heads": f"*{name}",
+                    **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
+                    "eps": "fp32",
+                    "stride": "i32",
+                },
+                {
+                    "QUERIES": 32,
+                    "SIZE": 128,
+                    "TURNED": turned,
+                    "LANES": max(turned // 2, 1),
+                    "REST_LANES": max(128 - turned, 1),
+                    "HAS_NORMS": normed,
+                },
+                warps=1,
+                is_sample=is_sample and turned == 128,
+            )
+        strides = ("stride", "half_stride", "slot_stride", "head_stride")
+        yield Variant(
+            f"keys kept as {name}",
+            fused.store_kernel,
+            {
+                **dict.fromkeys(("key_value", "pool"), f"*{name}"),
+                "slots": "*i64",
+                **dict.fromkeys(strides, "i32"),
+                "most": "fp32",
+            },
+            {"HEADS": 8, "SIZE": 128, "LANES": 128},
+            warps=1,
+            is_sample=is_sample,
+        )
+        yield Variant(
+            f"gates, {name}",
+            fused.gate_kernel,
+            {**dict.fromkeys(("both", "out"), f"*{name}"), "width": "i32", "stride": "i32"},
+            {"LANES": 1024},
+            is_sample=is_sample,
+        )
+
+
+MODELS: Final = {
+    "Llama 3 8B": (32, 8, 128, 256),
+    "gpt-oss 20B": (64, 8, 64, 16),
+    "Gemma 2 9B": (16, 8, 256, 16),
+    "Phi-3 mini": (32, 32, 96, 256),
+    "Qwen 2 7B": (28, 4, 128, 256),
+}
+"""Heads, heads of keys, numbers of a head, tokens of a page."""
 PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
 
 
 def variants(*, every: bool) -> list[Variant]:
     """All of them, or a sample."""
-    return [one for one in product_variants() if every or one.is_sample]
+    made = itertools.chain(product_variants(), attention_variants(), fused_variants())
+    return [one for one in made if every or one.is_sample]
 
 
 def compile_variant(variant: Variant, arch: int) -> Compiled:
@@ -159,7 +252,7 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
             continue
         signature[name] = str(variant.arguments[name])
         # What triton finds of such arguments by itself: numbers of rows may be anything.
-        if name not in ("M", "groups", "count"):
+        if name not in ("M", "groups", "count", "chunks", "scale", "softcap", "eps", "most"):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(variant.kernel, signature, fixed, attributes)
     options = {"num_warps": variant.warps, "num_stages": variant.stages}

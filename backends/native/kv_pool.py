@@ -13,6 +13,8 @@ from torch import Tensor
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.kernels.cuda.elementwise import store_tokens
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 Layout = Literal["heads", "pages"]
@@ -114,6 +116,11 @@ class KvPool:
             key_value: [tokens, 2, kv_heads, head_dim].
         """
         kept = self._layers[layer]
+        if isinstance(slots, Tensor) and has_triton(kept.device.type):
+            is_by_head = self.layout == "heads"
+            pool = kept.flatten(2, 3).transpose(1, 2) if is_by_head else kept.flatten(1, 2)
+            store_tokens(pool, slots, key_value, _LARGEST)
+            return
         finite = torch.nan_to_num(key_value.to(self._dtype), 0.0, _LARGEST, -_LARGEST)
         if self.layout == "heads":
             tokens = kept.view(-1, kept.shape[2] * self.page, self._width)

@@ -283,6 +283,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         weight_bytes=numbers.held_bytes,
         available_bytes=free,
         varlen=has_varlen(device, numbers.compute_dtype),
+        triton=has_triton(device.type),
     )
     plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)

@@ -39,19 +39,23 @@ def _bits_of(plane, rows, seen, k, K, BITS: tl.constexpr, BN: tl.constexpr, BK: 
 def _of_groups(plane, rows, seen, k, N, groups, GROUP: tl.constexpr, BK: tl.constexpr):
     """[BN, groups of the tile] of a plane [groups, N]; one column where a group is longer."""
     if GROUP >= BK:
-        return tl.load(plane + (k // GROUP) * N + rows, mask=seen, other=0)[:, None]
-    group = k // GROUP + tl.arange(0, BK // GROUP)
-    mask = seen[:, None] & (group < groups)[None, :]
-    return tl.load(plane + group[None, :] * N + rows[:, None], mask=mask, other=0)
+        found = tl.load(plane + (k // GROUP) * N + rows, mask=seen, other=0)[:, None]
+    else:
+        group = k // GROUP + tl.arange(0, BK // GROUP)
+        mask = seen[:, None] & (group < groups)[None, :]
+        found = tl.load(plane + group[None, :] * N + rows[:, None], mask=mask, other=0)
+    return found
 
 
 @triton.jit
 def _spread(of_groups, GROUP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     """[BN, BK] of what `_of_groups` gives."""
     if GROUP >= BK:
-        return tl.broadcast_to(of_groups, (BN, BK))
-    wide = tl.broadcast_to(of_groups[:, :, None], (BN, BK // GROUP, GROUP))
-    return tl.reshape(wide, (BN, BK))
+        found = tl.broadcast_to(of_groups, (BN, BK))
+    else:
+        wide = tl.broadcast_to(of_groups[:, :, None], (BN, BK // GROUP, GROUP))
+        found = tl.reshape(wide, (BN, BK))
+    return found
 
 
 @triton.jit

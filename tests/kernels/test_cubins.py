@@ -30,13 +30,13 @@ def compiled(*options: str) -> list[dict[str, int | str]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_sample_is_compiled_without_spilled_registers() -> None:
     found = compiled()
     assert {one["arch"] for one in found} == ARCHITECTURES
     names = [str(one["name"]) for one in found]
     assert len(set(names)) == len(names) > 50
-    assert all(0 < int(one["registers"]) <= 255 and int(one["shared"]) > 0 for one in found)
+    assert all(0 < int(one["registers"]) <= 255 for one in found)
 
 
 @pytest.mark.slow

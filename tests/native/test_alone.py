@@ -28,7 +28,7 @@ ABSENT = (
 """What a machine with a card and a PyTorch of its own may lack."""
 ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers", "triton")
 """What the tests need, and the runner does not, but on a card."""
-FOR_CARDS = {"hearth.kernels.cuda.products"}
+FOR_CARDS = {f"hearth.kernels.cuda.{name}" for name in ("decode_attention", "fused", "products")}
 """What imports triton."""
 WITHOUT = """
 import sys
