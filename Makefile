@@ -8,8 +8,10 @@ ROOMS := app backends quant kernels assets
 LINKS := $(ROOMS:%=.types/hearth/%)
 # Only these are imported there: others need packages that such a machine may lack (tests/native/test_alone.py).
 GPU_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.cuda' tests)
-GPU_BENCHMARKS := $(wildcard benchmarks/*_cuda.py)
-BENCHMARKS := $(filter-out $(GPU_BENCHMARKS),$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out %_cuda.py,$(wildcard benchmarks/*.py))
+# What `make gpu` does, in this order; each is cut off after eight minutes.
+PART ?= tests gemv attention end
+GPU_RESULTS := build/gpu
 
 .DEFAULT_GOAL := help
 .PHONY: help chat test slow check serve bench clients gpu forms vocabularies setup pins clean again
@@ -44,10 +46,15 @@ clients: $(READY) ## real clients against hearth serve; CLIENTS="codex aider" fo
 	@$(BIN)/python tools/clients/run.py $(CLIENTS) $(if $(CLIENTS),,--results docs/results/$(shell date +%F)-clients.md)
 
 # On a machine with an NVIDIA card and a torch of its own: nothing is installed, and the rooms are found by their links.
-gpu: export PYTHONPATH := .types
-gpu: $(LINKS) ## CUDA tests and benchmarks, with PYTHON's own torch
-	@$(PYTHON) -m pytest -m cuda $(GPU_TESTS)
-	@set -e; for script in $(GPU_BENCHMARKS); do $(PYTHON) $$script; done
+gpu: export PYTHONPATH := .types:tools
+gpu: $(LINKS) ## on an NVIDIA card, with PYTHON's own torch; PART=tests, gemv, attention or end for one
+	@mkdir -p $(GPU_RESULTS)
+	@set -e; for part in $(PART); do case $$part in \
+	tests) timeout 480 $(PYTHON) -m pytest -v -m cuda --junitxml=$(GPU_RESULTS)/tests.xml $(GPU_TESTS);; \
+	gemv|attention) timeout 480 $(PYTHON) benchmarks/kernels_cuda.py $$part --results $(GPU_RESULTS)/$$part.jsonl;; \
+	end) timeout 480 $(PYTHON) benchmarks/native_cuda.py --results $(GPU_RESULTS)/end.txt;; \
+	*) echo "PART=$$part is none of tests, gemv, attention and end." >&2; exit 2;; \
+	esac; done
 
 forms: $(READY) ## the bundled models as f32 and quantised files, in build/guide
 	@$(BIN)/python tools/guide_forms.py

@@ -2,6 +2,7 @@
 then beside transformers. Run by `make gpu`.
 
     python benchmarks/native_cuda.py [--rounds 3] [--tokens 64] [--shape qwen3-0.6b] [--dtype bf16]
+        [--results FILE]
 
 Weights are random, of a real model's shape. Ratios are medians over rounds in which both sides take
 turns; over 1 the first one is faster.
@@ -14,10 +15,12 @@ turns; over 1 the first one is faster.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 from unittest.mock import patch
 
 import torch
@@ -75,9 +78,35 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="decoded by each session")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-0.6b")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
+    parser.add_argument("--results", type=Path, help="what is printed, line by line")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("PyTorch finds no NVIDIA card here: there is nothing to measure.")
+    if options.results is None:
+        measure(options)
+        return
+    with (
+        options.results.open("w", encoding="utf-8") as file,
+        contextlib.redirect_stdout(Both(sys.stdout, file)),
+    ):
+        measure(options)
+
+
+class Both(io.TextIOBase):
+    """Writes to two files, and keeps nothing back."""
+
+    def __init__(self, *files: TextIO) -> None:
+        self._files = files
+
+    def write(self, text: str) -> int:
+        for file in self._files:
+            file.write(text)
+            file.flush()
+        return len(text)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Print both tables."""
     transformers.logging.set_verbosity_error()
     device, dtype = torch.device("cuda", torch.cuda.current_device()), DTYPES[options.dtype]
     prompts, most = Prompts(options.shape), max(SESSIONS)

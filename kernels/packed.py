@@ -1,7 +1,8 @@
 """Packed matrices: what a file stores, and what is made of it once so that it can be multiplied.
 
 `prepare` chooses how: by the kernels of `kernels/cpu` where a processor has them and they know the
-type, else by the reference, which unpacks a slice of rows for each product.
+type, by those of `kernels/cuda` likewise, else by the reference, which unpacks a slice of rows for
+each product.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, Part, can_pack, cpu_library, parts_of
+from hearth.kernels.cuda.matrix import TritonGroup, TritonMatrix, can_group, has_triton, reads
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.linear import DTYPE_NAMES, Route, in_groups, linear_route
@@ -164,6 +166,12 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
             for _, some in groupby(_numbered_orders(parts), key=lambda one: one[0])
         ]
         return ordered[0] if len(ordered) == 1 else JoinedMatrix(ordered)
+    if has_triton(parts[0].weight.device.type):
+        made = [
+            TritonMatrix(list(some)) if is_read else BlockMatrix(list(some))
+            for is_read, some in groupby(parts, key=reads)
+        ]
+        return made[0] if len(made) == 1 else JoinedMatrix(made)
     library = cpu_library() if parts[0].weight.device.type == "cpu" else None
     if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
@@ -403,7 +411,7 @@ class TiledMatrix:
 
 class GroupedLinear:
     """Matrices of one shape that each multiply rows of their own, such as those of experts: in one
-    call where all are for the kernels of `kernels/cpu`.
+    call where all are for the kernels of `kernels/cpu` or of `kernels/cuda`.
     """
 
     def __init__(self, matrices: Sequence[Prepared]) -> None:
@@ -417,6 +425,10 @@ class GroupedLinear:
         shapes = {(one.outputs, one.inputs) for one in matrices}
         if len(shapes) != 1:
             raise ValueError(f"matrices of one shape, not of {len(shapes)}")
+        on_card = [one for one in matrices if isinstance(one, TritonMatrix)]
+        is_one = len(on_card) == len(matrices) and can_group(on_card)
+        self.on_card = TritonGroup(on_card) if is_one else None
+        """All, if a card multiplies them in one call; offsets may stay on it then."""
         self.matrices = tuple(matrices)
         ((self.outputs, self.inputs),) = shapes
         self.is_row_invariant = all(one.is_row_invariant for one in matrices)
@@ -454,6 +466,8 @@ class GroupedLinear:
                 f"{len(self.matrices)} matrices of {self.inputs:,} inputs, not {len(offsets) - 1} "
                 f"of {x.shape[-1]:,}"
             )
+        if self.on_card is not None:
+            return self.on_card.matmul(x, offsets.to(x.device))
         is_few = self.most_rows is None or int(offsets.diff().max()) <= self.most_rows
         if self.tiled is None or not is_few:
             return in_groups(lambda group, rows: self.matrices[group].matmul(rows), x, offsets)

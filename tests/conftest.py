@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hearth.backends.machine.gpus import has_cuda
+
+if not has_cuda():
+    # Kernels in Triton are interpreted: read when triton is imported, by whatever test is first.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 DEVICE_MARKERS = ("cuda", "mps")
 
 

@@ -28,6 +28,8 @@ class Tiled(nn.Module):
 class TiledExperts(Tiled):
     """The same of experts: rows of one at a time."""
 
+    stays_on_device = False
+
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:  # type: ignore[override]
         """As `ExpertMatrix`."""
 

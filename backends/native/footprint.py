@@ -23,6 +23,7 @@ from hearth.backends.native.model_folder import (
 )
 from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
+from hearth.kernels.cuda.packings import PACKINGS, is_installed
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED, StoredTensor
@@ -71,6 +72,8 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         dtype,
         free_bytes=_free_bytes(on_gpu=on_gpu),
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
+        # Cards before Ampere, which have no kernels, are not told apart here.
+        on_gpu=PACKINGS if on_gpu and has_cuda() and is_installed() else frozenset(),
     )
     weights = weight_bytes(stored, dtype, packed=packed)
     sizes = kv_sizes(config, settings, page=PAGE)
@@ -101,17 +104,20 @@ def packed_types(
     *,
     free_bytes: int,
     gpu_least_bytes: int | None = None,
+    on_gpu: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Types of `stored` whose matrices stay packed: those that the processor's kernels multiply,
+    """Types of `stored` whose matrices stay packed: those that kernels of the device multiply,
     unless half precision is asked for; and all that can, where memory is short.
 
     Args:
         stored: what the files hold.
         dtype: of plain weights.
         free_bytes, gpu_least_bytes: as of `stays_packed`.
+        on_gpu: types that the GPU's kernels multiply.
     """
-    is_for_kernels = gpu_least_bytes is None and settings.dtype in (None, "f32")
-    kept = multiplied() if is_for_kernels else frozenset()
+    kept: frozenset[str] = frozenset()
+    if settings.dtype in (None, "f32"):
+        kept = multiplied() if gpu_least_bytes is None else on_gpu
     unpacked = weight_bytes(stored, dtype, packed=kept)
     if stays_packed(unpacked, settings, free_bytes=free_bytes, gpu_least_bytes=gpu_least_bytes):
         kept |= STAYS_PACKED

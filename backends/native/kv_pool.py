@@ -14,8 +14,10 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.kv_rows import row_elements, to_rows
+from hearth.backends.native.kv_rows import LARGEST, Q8_0, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.kernels.cuda.elementwise import store_tokens
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 Layout = Literal["heads", "pages"]
@@ -124,12 +126,20 @@ class KvPool:
                 place in the block).
             key_value: [tokens, 2, kv_heads, head_dim].
         """
+        keys, values = self.layer(layer)
+        if isinstance(slots, Tensor) and Q8_0 not in self.dtypes and has_triton(keys.device.type):
+            by_token = [
+                one.flatten(1, 2).transpose(0, 1) if self.layout == "heads" else one.flatten(0, 1)
+                for one in (keys, values)
+            ]
+            store_tokens(by_token[0], by_token[1], slots, key_value, LARGEST)
+            return
         sides = key_value.unbind(1)
         if self.dtypes[0] == self.dtypes[1]:
             rows = to_rows(key_value, self.dtypes[0]).unbind(1)
         else:
             rows = tuple(map(to_rows, sides, self.dtypes))
-        for tensor, new in zip(self.layer(layer), rows, strict=True):
+        for tensor, new in zip((keys, values), rows, strict=True):
             if self.layout == "heads":
                 tokens = tensor.flatten(1, 2).transpose(0, 1)
             else:

@@ -16,7 +16,7 @@ Q8_0: Final = torch.int8
 """The dtype of tensors with rows of Q8_0."""
 RUN: Final = 32
 """Numbers of a scale."""
-_LARGEST: Final = 65504.0
+LARGEST: Final = 65504.0
 """What infinities are stored as: the largest of half precision, whose products stay finite."""
 
 
@@ -28,9 +28,9 @@ def row_elements(head_dim: int, dtype: torch.dtype) -> int:
 def to_rows(numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """[..., head_dim] as rows [..., row_elements]; NaN becomes 0, so that all are finite."""
     if dtype != Q8_0:
-        return torch.nan_to_num(numbers.to(dtype), 0.0, _LARGEST, -_LARGEST)
+        return torch.nan_to_num(numbers.to(dtype), 0.0, LARGEST, -LARGEST)
     runs = numbers.float().reshape(*numbers.shape[:-1], -1, RUN)
-    runs = torch.nan_to_num(runs, 0.0, _LARGEST, -_LARGEST).clamp(-_LARGEST, _LARGEST)
+    runs = torch.nan_to_num(runs, 0.0, LARGEST, -LARGEST).clamp(-LARGEST, LARGEST)
     scales = runs.abs().amax(-1, keepdim=True) / 127
     codes = (runs * torch.where(scales > 0, 1 / scales, 0)).round().to(Q8_0)
     return torch.cat((codes.flatten(-2), scales.flatten(-2).half().view(Q8_0)), dim=-1)

@@ -50,6 +50,8 @@ from hearth.backends.text.vocab import load as vocabularies
 from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import instructions, multiplied
+from hearth.kernels.cuda.matrix import has_triton
+from hearth.kernels.cuda.packings import PACKINGS
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
@@ -228,7 +230,12 @@ def choose_numbers(
     packed: frozenset[str] = frozenset()
     if packs:
         packed = packed_types(
-            stored, settings, name, free_bytes=free_bytes, gpu_least_bytes=gpu_least_bytes
+            stored,
+            settings,
+            name,
+            free_bytes=free_bytes,
+            gpu_least_bytes=gpu_least_bytes,
+            on_gpu=PACKINGS if has_triton(device.type) else frozenset(),
         )
     held_bytes = weight_bytes(stored, name, packed=packed)
     mapped = is_mapped(held_bytes)
@@ -277,6 +284,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         weight_bytes=numbers.held_bytes,
         available_bytes=free,
         varlen=has_varlen(device, numbers.compute_dtype),
+        triton=has_triton(device.type),
     )
     plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
@@ -329,7 +337,8 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
                 weight_bytes(stored, _NAMES[dtype], packed=STAYS_PACKED | packed),
                 *(unpacked, free),
                 packed=bool(packed),
-                on_gpu=on_gpu,
+                # Where there are kernels, packed weights are not unpacked in each step.
+                on_gpu=on_gpu and not has_triton(device.type),
             ),
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),

@@ -40,6 +40,8 @@ class NativePlan:
     kv_dtypes: tuple[torch.dtype, torch.dtype]
     """Of keys and of values."""
     attention: Attention
+    splits_decode: bool
+    """Single tokens are for the kernels in Triton (`SplitAttention`), whatever reads the rest."""
     page: int
     context: int
     """Tokens one sequence may hold; never more than `pool_tokens`."""
@@ -89,6 +91,7 @@ def plan_memory(
     weight_bytes: int,
     available_bytes: int,
     varlen: bool = False,
+    triton: bool = False,
 ) -> NativePlan:
     """Choose context length and pool size for a model on this machine.
 
@@ -103,6 +106,7 @@ def plan_memory(
         available_bytes: memory of the device that can be taken, before the weights are loaded.
         varlen: there is a kernel for block tables, for numbers of `compute_dtype` on this device
             (`has_varlen`).
+        triton: the kernels in Triton work on this device (`has_triton`).
 
     Raises:
         InvalidParameter: a KV type that the runner does not have.
@@ -151,6 +155,7 @@ def plan_memory(
         compute_dtype=compute_dtype,
         kv_dtypes=(keys, values),
         attention=attention,
+        splits_decode=triton and keys == values == compute_dtype and _is_free(settings),
         page=page,
         context=context,
         pool_tokens=pool_tokens,
@@ -171,9 +176,12 @@ def plan_memory(
 
 
 def _attention(settings: ModelSettings, config: ModelConfig, *, varlen: bool) -> Attention:
-    # That it gives a row the same bits however its text is cut into steps is nowhere promised.
-    is_free = settings.flash_attention is not False and not settings.deterministic
-    return "varlen" if varlen and is_free and can_read(config) else "gather"
+    return "varlen" if varlen and _is_free(settings) and can_read(config) else "gather"
+
+
+def _is_free(settings: ModelSettings) -> bool:
+    """Kernels may be used that round otherwise for a prompt than for its tokens one by one."""
+    return settings.flash_attention is not False and not settings.deterministic
 
 
 def _start_blocks(

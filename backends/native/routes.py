@@ -23,6 +23,8 @@ from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import is_current
 from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, SETS
 from hearth.kernels.cpu.library import cpu_library
+from hearth.kernels.cuda.matrix import TritonMatrix
+from hearth.kernels.cuda.packings import NOT_RUN
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
 from hearth.kernels.linear import DTYPE_NAMES, Route
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
@@ -63,7 +65,8 @@ def _devices() -> tuple[list[torch.device], dict[str, str]]:
         here.append(best)
     if best.type != "cuda":
         without = torch.version.cuda is None
-        absent["cuda"] = "this PyTorch is built without CUDA" if without else "no card is found"
+        reason = "this PyTorch is built without CUDA" if without else "no card is found"
+        absent["cuda"] = f"{reason}; its kernels are {NOT_RUN}"
     if not torch.backends.mps.is_available():
         absent["mps"] = "no GPU of Apple is found"
     return here, absent
@@ -122,7 +125,7 @@ def _routes(kind: str, numbers: Numbers, device: torch.device) -> list[Route]:
     counts = range(1, MOST_ROWS + 1)
     if isinstance(matrix, TiledMatrix):
         return [matrix.route(rows) for rows in counts]
-    assert isinstance(matrix, BlockMatrix)
+    assert isinstance(matrix, BlockMatrix | TritonMatrix)
     return [matrix.route(rows, numbers.compute_dtype) for rows in counts]
 
 

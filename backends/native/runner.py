@@ -24,6 +24,7 @@ from hearth.backends.native.outputs import step_result
 from hearth.backends.native.page_kernels import attends_runs, attention_kernels, layers_in_c
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
+from hearth.backends.native.split_attention import SplitAttention
 from hearth.backends.native.varlen_attention import VarlenAttention
 from hearth.quant.families.config import ModelConfig
 
@@ -219,9 +220,14 @@ class NativeRunner:
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
         paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]
+        if self._plan.splits_decode:
+            return SplitAttention(self._pool, self._config, paged, self._attention_of)
+        return self._attention_of(paged)
+
+    def _attention_of(self, rows: Sequence[PagedRow]) -> Attend:
         if self._plan.attention == "varlen":
-            return VarlenAttention(self._pool, self._config, paged)
-        return self._attend(self._pool, rows=paged)
+            return VarlenAttention(self._pool, self._config, rows)
+        return self._attend(self._pool, rows=rows)
 
     def _use_threads(self, count: int) -> None:
         """PyTorch's number of threads belongs to the thread that calls it, which is the engine's

@@ -169,16 +169,14 @@ class _Step:
 def _moved(
     rows: Sequence[PagedRow], windows: Sequence[int | None], page: int, device: torch.device
 ) -> _Step:
-    """All numbers of a step, brought to the device in one asynchronous copy."""
+    """All numbers of a step, on the device."""
     counts = np.array([row.count for row in rows], dtype=np.int32)
-    reaches = [_Reaches(rows, group, window, page) for group, window in enumerate(windows)]
+    reaches = [Reaches(rows, group, window, page) for group, window in enumerate(windows)]
     parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
     parts.append(_ends(counts))
     for reach in reaches:
         parts += [reach.keys, _ends(reach.keys), reach.table.ravel()]
-    host = torch.empty(sum(map(len, parts)), dtype=torch.int32, pin_memory=device.type == "cuda")
-    np.concatenate(parts, out=host.numpy())
-    sent = iter(torch.split(host.to(device, non_blocking=True), [len(part) for part in parts]))
+    sent = iter(to_device(parts, device))
     slots = [next(sent).view(torch.int64) for _ in reaches]
     return _Step(
         next(sent),
@@ -197,7 +195,7 @@ def _moved(
     )
 
 
-class _Reaches:
+class Reaches:
     """What the rows of a step see of a group: each from the block on where its first token's
     window begins. Blocks before, which the window has left behind, are left out.
     """
@@ -206,6 +204,7 @@ class _Reaches:
         slots = []
         tables = []
         keys = []
+        begins = []
         for row in rows:
             end = row.start + row.count
             first = 0 if window is None else max(row.start + 1 - window, 0) // page
@@ -214,12 +213,22 @@ class _Reaches:
             slots.append(table[at // page - first].astype(np.int64) * page + at % page)
             tables.append(table)
             keys.append(end - first * page)
+            begins.append(0 if window is None else max(row.start + 1 - window, 0) - first * page)
         self.slots: NDArray[np.int64] = np.concatenate(slots)
         self.keys: NDArray[np.int32] = np.array(keys, dtype=np.int32)
+        self.begins: NDArray[np.int32] = np.array(begins, dtype=np.int32)
+        """Of keys: the first that the row's first token sees."""
         self.table: NDArray[np.int32] = np.zeros((len(rows), max(map(len, tables))), np.int32)
         """Filled up with block 0, of which nothing is seen."""
         for line, table in zip(self.table, tables, strict=True):
             line[: len(table)] = table
+
+
+def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> Sequence[Tensor]:
+    """`parts`, brought to the device in one asynchronous copy."""
+    host = torch.empty(sum(map(len, parts)), dtype=torch.int32, pin_memory=device.type == "cuda")
+    np.concatenate(parts, out=host.numpy())
+    return torch.split(host.to(device, non_blocking=True), [len(part) for part in parts])
 
 
 def _ends(counts: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -10,11 +10,15 @@ import torch
 
 from drawn_codes import drawn
 from hearth.kernels.blocks import block_of, packings
+from hearth.kernels.cuda.attention import Seen, attend_decode
+from hearth.kernels.cuda.matrix import TritonMatrix, has_triton
+from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.dequantize import dequantize
 from hearth.kernels.packed import prepare
 from hearth.kernels.packed_linear import packed_linear
 from hearth.kernels.table import LINEAR, RMS_NORM, kernels, pick
 from hearth.quant.stored import CODES, STAYS_PACKED
+from random_weights import random_weight
 
 pytestmark = pytest.mark.cuda
 
@@ -65,6 +69,57 @@ def test_codes_stand_for_the_same_numbers(packing: str) -> None:
     wanted = prepare(parts, exact=True).matmul(x)
     found = prepare([part.to(CUDA) for part in parts], exact=True).matmul(x.to(CUDA)).cpu()
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().amax()))
+
+
+TRITON = pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+
+
+@TRITON
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("packing", sorted(PACKINGS))
+def test_products_in_triton_are_near_and_the_same_every_time(
+    packing: str, dtype: torch.dtype
+) -> None:
+    part = random_weight(packing, 333, 1024, group=128)
+    matrix = TritonMatrix([part.to(CUDA)])
+    plain, x = part.unpacked(torch.float64), torch.randn(300, 1024).to(dtype)
+    ids = torch.tensor([332, 0, 7], device=CUDA)
+    assert torch.equal(matrix.rows(ids, dtype).cpu(), part.unpacked(dtype)[[332, 0, 7]])
+    few = matrix.matmul(x[:16].to(CUDA))
+    for rows in (1, 5, 16):
+        assert torch.equal(matrix.matmul(x[:rows].to(CUDA)), few[:rows])
+    for rows in (1, 16, 17, 64, 65, 300):
+        wanted = x[:rows].double() @ plain.T
+        off = (matrix.matmul(x[:rows].to(CUDA)).cpu() - wanted).square().sum()
+        assert float(off / wanted.square().sum()) < 2e-5
+
+
+@TRITON
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_attention_in_triton_is_near_and_the_same_every_time(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    pool = torch.randn(2, 40, 16, 2, 128, generator=generator).to(dtype)
+    query = torch.randn(3, 8, 128, generator=generator).to(dtype)
+    tables = torch.randperm(40, generator=generator)[:39].view(3, 13).to(torch.int32)
+    begins, ends = (torch.tensor(some, dtype=torch.int32) for some in ([0, 0, 9], [1, 200, 207]))
+    wanted = []
+    for row in range(3):
+        some = slice(int(begins[row]), int(ends[row]))
+        keys, values = (
+            one[tables[row].long()].flatten(0, 1)[some].repeat_interleave(4, 1).double()
+            for one in pool
+        )
+        scores = torch.einsum("hd,khd->hk", query[row].double(), keys) * 0.1
+        wanted.append(torch.einsum("hk,khd->hd", scores.softmax(1), values))
+    on_card = pool.to(CUDA)
+    seen = Seen(tables.to(CUDA), begins.to(CUDA), ends.to(CUDA), 200)
+    for chunk in (32, 64, 256):
+        found, again = (
+            attend_decode(query.to(CUDA), *on_card, seen, scale=0.1, chunk=chunk) for _ in range(2)
+        )
+        assert torch.equal(found, again)
+        limit = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(found.cpu().double(), torch.stack(wanted), rtol=0, atol=limit)
 
 
 def test_what_is_picked_for_a_card_is_near_the_reference() -> None:

@@ -192,6 +192,7 @@ def test_a_gpu_unpacks_a_quantized_checkpoint_that_fits(
     settings = ModelSettings(context=64, memory_fraction=0.5)
     beside = footprint.least_bytes(read.config, settings)
     monkeypatch.setattr(footprint, "has_cuda", lambda: True)
+    monkeypatch.setattr(footprint, "is_installed", lambda: False)
 
     def needed(free_bytes: int) -> int:
         monkeypatch.setattr(footprint, "card_free_bytes", lambda: free_bytes)
@@ -199,6 +200,9 @@ def test_a_gpu_unpacks_a_quantized_checkpoint_that_fits(
 
     enough = 2 * (unpacked + beside)
     assert unpacked > packed and needed(enough) - needed(enough - 2) == unpacked - packed
+    few = needed(enough - 2)
+    monkeypatch.setattr(footprint, "is_installed", lambda: True)
+    assert needed(enough) == few, "there are kernels for them"
 
 
 def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path) -> None:
@@ -271,6 +275,7 @@ def test_a_gpu_unpacks_what_fits_with_a_context(
     _, config = read_gguf_config(preflight.check(path))
     beside = footprint.least_bytes(config, settings)
     monkeypatch.setattr(footprint, "has_cuda", lambda: True)
+    monkeypatch.setattr(footprint, "is_installed", lambda: False)
 
     def needed(free_bytes: int) -> int:
         monkeypatch.setattr(footprint, "card_free_bytes", lambda: free_bytes)

@@ -30,12 +30,14 @@ def runner_of(
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
     varlen: bool = False,
+    triton: bool = False,
     tiled: bool = False,
 ) -> Driven:
     """The runner of a folder of weights, with everything in `dtype`, or as `settings` say.
 
     Args:
         varlen: the device has a kernel for block tables.
+        triton: kernels in Triton work on the device.
         tiled: matrices are for the kernels of processors, with activations in float32.
     """
     fields = read_fields(folder / "config.json")
@@ -52,6 +54,7 @@ def runner_of(
         weight_bytes=0,
         available_bytes=1 << 30,
         varlen=varlen,
+        triton=triton,
     )
     decoder = Decoder(config, device, dtype, activations=compute, context=plan.context)
     file = SafetensorsFolder(folder)

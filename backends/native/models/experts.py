@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hearth.backends.native.models.parts import Matrix, gated, multiply, parameter
 from hearth.kernels.linear import in_groups
@@ -24,13 +23,15 @@ class Router(Matrix):
 
 
 class ExpertMatrix(nn.Module):
-    """The same matrix of every expert, stacked.
+    """The same matrix of every expert, stacked. `stays_on_device`: offsets may.
 
     weight: [experts, outputs, inputs]; bias: [experts, outputs] or None.
 
     Args:
         is_wide: as of a `Matrix`.
     """
+
+    stays_on_device = False
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class Experts(nn.Module):
 
     def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
         """Tokens are sorted by expert, so that each expert's matrices are read once. How many go to
-        which is asked of the device, once a layer: that waits for it.
+        which is asked of the device, once a layer, unless one call multiplies all groups there.
 
         Args:
             hidden: [tokens, width].
@@ -92,9 +93,11 @@ class Experts(nn.Module):
             [tokens, width], of the same dtype.
         """
         weights, chosen = self.route(scores)
-        order = chosen.flatten().argsort(stable=True)
-        counts = chosen.flatten().bincount(minlength=self.config.count).cpu()
-        offsets = F.pad(counts.cumsum(0), (1, 0))
+        numbers, order = chosen.flatten().sort(stable=True)
+        ends = torch.arange(self.config.count + 1, device=numbers.device)
+        offsets = torch.searchsorted(numbers, ends)
+        if not (self.gate_up.stays_on_device and self.down.stays_on_device):
+            offsets = offsets.cpu()
         both = self.gate_up(hidden[order // self.config.active], offsets)
         # Back in the order of the choices: added up by token in the same order every time.
         by_choice = hidden.new_empty((len(order), hidden.shape[-1]))

@@ -11,6 +11,8 @@ from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.experts import Experts, Router
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
+from hearth.kernels.cuda.elementwise import finish_heads
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.table import RMS_NORM, pick
 from hearth.quant.families.config import ModelConfig
 
@@ -89,19 +91,29 @@ class Layer(nn.Module):
     def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         qkv: Tensor = self.qkv(hidden)
         heads = qkv.view(len(qkv), -1, self.head_dim)
-        rotated = heads[:, : self.heads + self.kv_heads]
-        wide = rotated.float()
-        if self.query_norm is not None and self.key_norm is not None:
-            wide = self._normalised_heads(wide, self.query_norm, self.key_norm)
-        if rotary is not None:
-            apply_rope(wide, *rotary, out=rotated)
-        elif wide is not rotated:
-            rotated.copy_(wide)
+        self._finish_heads(heads[:, : self.heads + self.kv_heads], rotary)
         query = heads[:, : self.heads]
         key_value = heads[:, self.heads :].view(len(qkv), 2, self.kv_heads, self.head_dim)
         attended = attend(self.index, query, key_value, self.sinks)
         result: Tensor = self.out(attended.flatten(1))
         return result
+
+    def _finish_heads(self, heads: Tensor, rotary: Rotary | None) -> None:
+        """Norms and positions of queries and keys [tokens, heads, head_dim], in place."""
+        query_norm, key_norm = self.query_norm, self.key_norm
+        if has_triton(heads.device.type):
+            norms = None
+            if query_norm is not None and key_norm is not None:
+                norms = (query_norm.weight, key_norm.weight, query_norm.eps)
+            finish_heads(heads, self.heads, norms, rotary)
+            return
+        wide = heads.float()
+        if query_norm is not None and key_norm is not None:
+            wide = self._normalised_heads(wide, query_norm, key_norm)
+        if rotary is not None:
+            apply_rope(wide, *rotary, out=heads)
+        elif wide is not heads:
+            heads.copy_(wide)
 
     def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
         """[tokens, heads + kv_heads, head_dim] float32: queries and keys at once."""

@@ -61,6 +61,7 @@ class PackedExperts(_Packed):
     def __init__(self, matrix: GroupedLinear, bias: Tensor | None = None) -> None:
         super().__init__(matrix)
         self.register_buffer("bias", bias)
+        self.stays_on_device = matrix.on_card is not None
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """As `ExpertMatrix`."""

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hearth.kernels.cuda.elementwise import silu_up
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, pick
 from hearth.quant.families.config import Activation
 
@@ -68,6 +70,8 @@ def gated(both: Tensor, activation: Activation) -> Tensor:
     Returns:
         [..., width].
     """
+    if activation == "silu" and both.ndim == 2 and has_triton(both.device.type):
+        return silu_up(both)
     gate, up = both.chunk(2, dim=-1)
     match activation:
         case "silu":

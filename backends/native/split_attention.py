@@ -1,0 +1,94 @@
+"""Attention of single tokens by the kernels for NVIDIA cards, next to another for prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.varlen_attention import Reaches, to_device
+from hearth.kernels.cuda.attention import Seen, attend_decode
+from hearth.quant.families.config import ModelConfig
+
+
+class SplitAttention:
+    """Implements `hearth.backends.native.attention.Attend` for one step: rows of one token by
+    `attend_decode`, one call a layer for all of them, and the others by another `Attend`.
+
+    Args:
+        pool: keys and values, of any layout, and of the dtype of queries.
+        rows: in the order of their tokens in the forward pass.
+        others: makes the `Attend` of the rows of more tokens.
+    """
+
+    def __init__(
+        self,
+        pool: KvPool,
+        config: ModelConfig,
+        rows: Sequence[PagedRow],
+        others: Callable[[Sequence[PagedRow]], Attend],
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        single = [row for row in rows if row.count == 1]
+        longer = [row for row in rows if row.count > 1]
+        self._others = others(longer) if longer else None
+        is_single = np.repeat([row.count == 1 for row in rows], [row.count for row in rows])
+        reaches = [
+            Reaches(single, group, window, pool.page)
+            for group, window in enumerate(config.groups if single else ())
+        ]
+        parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
+        if longer:
+            parts += [np.flatnonzero(some).view(np.int32) for some in (is_single, ~is_single)]
+        for reach in reaches:
+            parts += [reach.begins, reach.keys, reach.table.ravel()]
+        sent = iter(to_device(parts, pool.layer(0)[0].device))
+        self._slots = [next(sent).view(torch.int64) for _ in reaches]
+        self._places = [next(sent).view(torch.int64) for _ in range(2)] if longer else []
+        """[tokens] int64: single tokens among all, and the others; empty: all are single."""
+        self._seen = [
+            Seen(
+                begins=next(sent),
+                ends=next(sent),
+                tables=next(sent).view(reach.table.shape),
+                most=int((reach.keys - reach.begins).max()),
+            )
+            for reach in reaches
+        ]
+
+    def __call__(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        if self._others is None:
+            return self._singles(layer, query, key_value, sinks)
+        single, longer = self._places
+        out = query.new_empty(query.shape)
+        out[longer] = self._others(layer, query[longer], key_value[longer], sinks)
+        if self._seen:
+            out[single] = self._singles(layer, query[single], key_value[single], sinks)
+        return out
+
+    def _singles(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        group = self._pool.group_of[layer]
+        self._pool.write(layer, self._slots[group], key_value)
+        keys, values = self._pool.layer(layer)
+        if self._pool.layout == "heads":
+            keys, values = (one.permute(1, 2, 0, 3) for one in (keys, values))
+        found = attend_decode(
+            query.to(keys.dtype),
+            keys,
+            values,
+            self._seen[group],
+            scale=self._config.scale,
+            softcap=self._config.attention_softcap,
+            sinks=sinks,
+        )
+        return found.to(query.dtype)

@@ -1,0 +1,132 @@
+"""Attention of single tokens over the paged memory. Keys are split among programs in chunks of a
+fixed number, so that a long text keeps the whole card busy; the parts are put together in order.
+What a token gets depends on its own keys alone, and has the same bits every time.
+
+The heads that share keys are the rows of one product, so that keys are read once for all of them
+(arXiv 2305.13245; the split: Flash-Decoding, the sums: arXiv 2112.05682).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def chunk_kernel(
+    query,
+    keys,
+    values,
+    tables,
+    begins,
+    ends,
+    sums,
+    peaks,
+    scale,
+    softcap,
+    query_stride,
+    page_stride,
+    token_stride,
+    head_stride,
+    table_stride,
+    chunk,
+    chunks,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+):
+    """The weighted values of a chunk of one token's keys. Programs are (tokens, heads of keys,
+    chunks).
+
+    query: [tokens, HEADS · SHARED, SIZE]; keys, values: pages by their strides; tables: [tokens,
+    pages of a text] int32; begins, ends: [tokens] int32, the places of the first key that is seen
+    and behind the last, counted from the first page. sums: [tokens, HEADS · SHARED, chunks, SIZE]
+    and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials),
+    both float32, of which chunks without keys are not written.
+    """
+    token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    begin, end = tl.load(begins + token), tl.load(ends + token)
+    first = begin + part * chunk
+    if first >= end:
+        return
+    last = tl.minimum(first + chunk, end)
+    lane, at = tl.arange(0, LANES), tl.arange(0, WIDTH)
+    line = token.to(tl.int64) * HEADS * SHARED + head * SHARED + lane
+    is_lane = (lane < SHARED)[:, None] & (at < SIZE)[None, :]
+    places = query + token.to(tl.int64) * query_stride + (head * SHARED + lane)[:, None] * SIZE
+    q = tl.load(places + at[None, :], mask=is_lane, other=0)
+    peak = tl.full((LANES,), -1e30, dtype=tl.float32)
+    total = tl.zeros((LANES,), dtype=tl.float32)
+    found = tl.zeros((LANES, WIDTH), dtype=tl.float32)
+    for start in range(first, last, TILE):
+        place = start + tl.arange(0, TILE)
+        seen = place < last
+        page = tl.load(tables + token.to(tl.int64) * table_stride + place // PAGE, seen, other=0)
+        offset = page.to(tl.int64) * page_stride + (place % PAGE) * token_stride
+        offset += head.to(tl.int64) * head_stride
+        # Places that are not seen are not read: what is there may be anything.
+        mask = seen[:, None] & (at < SIZE)[None, :]
+        key = tl.load(keys + offset[:, None] + at[None, :], mask=mask, other=0)
+        value = tl.load(values + offset[:, None] + at[None, :], mask=mask, other=0)
+        score = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
+        if HAS_CAP:
+            score = softcap * (1.0 - 2.0 / (tl.exp(2.0 * score / softcap) + 1.0))
+        score = tl.where(seen[None, :], score, -1e30)
+        higher = tl.maximum(peak, tl.max(score, 1))
+        weight = tl.where(seen[None, :], tl.exp(score - higher[:, None]), 0.0)
+        before = tl.exp(peak - higher)
+        total = total * before + tl.sum(weight, 1)
+        found = tl.dot(
+            weight.to(value.dtype), value, found * before[:, None], input_precision="tf32x3"
+        )
+        peak = higher
+    place = line * chunks + part
+    tl.store(sums + place[:, None] * SIZE + at[None, :], found, mask=is_lane)
+    tl.store(peaks + place * 2, peak, mask=lane < SHARED)
+    tl.store(peaks + place * 2 + 1, total, mask=lane < SHARED)
+
+
+@triton.jit
+def join_kernel(
+    sums,
+    peaks,
+    begins,
+    ends,
+    sinks,
+    out,
+    chunk,
+    chunks,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):
+    """out[tokens, HEADS, SIZE] of what `chunk_kernel` found. Programs are (tokens, heads of
+    queries). sinks: [HEADS] float32, scores without a value.
+    """
+    token, head = tl.program_id(0), tl.program_id(1)
+    keys = tl.load(ends + token) - tl.load(begins + token)
+    at = tl.arange(0, WIDTH)
+    line = token.to(tl.int64) * HEADS + head
+    found = tl.zeros((WIDTH,), dtype=tl.float32)
+    if HAS_SINKS:
+        peak = tl.load(sinks + head).to(tl.float32)
+        total = peak * 0.0 + 1.0
+    else:
+        peak = tl.load(peaks + line * chunks * 2)
+        total = peak * 0.0
+    for part in range((keys + chunk - 1) // chunk):
+        place = line * chunks + part
+        own = tl.load(peaks + place * 2)
+        higher = tl.maximum(peak, own)
+        before, now = tl.exp(peak - higher), tl.exp(own - higher)
+        some = tl.load(sums + place * SIZE + at, mask=at < SIZE, other=0)
+        found = found * before + some * now
+        total = total * before + tl.load(peaks + place * 2 + 1) * now
+        peak = higher
+    tl.store(out + line * SIZE + at, (found / total).to(out.dtype.element_ty), mask=at < SIZE)

@@ -1,0 +1,304 @@
+"""Packed matrices on NVIDIA cards, multiplied by the kernels of `products.py`.
+
+Which tiles a product takes follows from its rows, its matrix and the dtype of the activations, by
+`tiles_for`: chosen by counting bytes and registers, and not tuned on hardware.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from hearth.kernels.cuda.packings import NOT_RUN, is_installed
+from hearth.kernels.cuda.planes import Planes, can_read, joined, one_of, planes_of, stacked
+from hearth.kernels.linear import DTYPE_NAMES, Route
+
+FEW: Final = 16
+"""Rows up to which a product takes the time of reading its weights."""
+_MIDDLE: Final = 64
+_PROGRAMS: Final = 512
+"""That a product of few rows has, where its inputs can be split so often: two or more for each
+multiprocessor of the largest cards."""
+_MOST_SPLIT: Final = 16
+_LEAST_STEPS: Final = 2
+"""Tiles of inputs that a program multiplies at least."""
+
+
+class Stored(Protocol):
+    """Rows as a file has them: `packed.PackedWeight`."""
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def packing(self) -> str: ...
+
+    @property
+    def scales(self) -> Tensor | None: ...
+
+    @property
+    def zeros(self) -> Tensor | None: ...
+
+    @property
+    def inputs(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a product is computed."""
+
+    rows: int
+    outputs: int
+    inputs: int
+    warps: int
+    stages: int
+    split: int
+    """Parts of the inputs."""
+
+
+def tiles_for(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiles:
+    """For a product of `rows` rows of `dtype`."""
+    if rows <= FEW:
+        tile = Tiles(16, 64, 64, 4, 4, 1)
+        steps = -(-inputs // tile.inputs)
+        split = min(_PROGRAMS // -(-outputs // tile.outputs), steps // _LEAST_STEPS, _MOST_SPLIT)
+        return replace(tile, split=max(split, 1))
+    if dtype == torch.float32:
+        return Tiles(32, 64, 32, 4, 2, 1)
+    if rows <= _MIDDLE:
+        return Tiles(64, 128, 64, 8, 3, 1)
+    return Tiles(128, 128, 64, 8, 3, 1)
+
+
+@functools.cache
+def has_triton(device_type: str) -> bool:
+    """Whether the kernels work on devices of that type: triton is installed, the card is one of
+    Ampere's or a later one, and gives a small product as it is.
+    """
+    if device_type != "cuda" or not is_installed() or not torch.cuda.is_available():
+        return False
+    if torch.cuda.get_device_capability() < (8, 0):
+        return False
+    return multiplies_on(torch.device("cuda", torch.cuda.current_device()))
+
+
+def multiplies_on(device: torch.device) -> bool:
+    """Whether `device` gives a product of known numbers: a release of triton may not know the card,
+    and there may be no C compiler, which triton starts its kernels by.
+    """
+    from triton.errors import TritonError
+
+    # Q4_0: a half of 1.0, then codes of 9, which stand for 1.
+    weight = torch.full((FEW, 18), 0x99, dtype=torch.uint8)
+    weight[:, 0], weight[:, 1] = 0x00, 0x3C
+    part = _Rows(weight.to(device), "Q4_0", 32)
+    try:
+        found = TritonMatrix([part]).matmul(torch.ones(2, 32, device=device, dtype=torch.float16))
+    except (TritonError, RuntimeError, OSError, subprocess.SubprocessError):
+        return False
+    return bool((found == 32).all())
+
+
+def reads(part: Stored) -> bool:
+    """Whether `part`, on whatever device, can be one of a `TritonMatrix`."""
+    groups = 1 if part.scales is None else part.scales.shape[-1]
+    return part.weight.ndim == 2 and can_read(part.packing, part.inputs, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A `Stored` of blocks."""
+
+    weight: Tensor
+    packing: str
+    inputs: int
+    scales: None = None
+    zeros: None = None
+
+
+class TritonMatrix:
+    """Implements `packed.Prepared` on an NVIDIA card, for parts of which `reads` says yes.
+
+    Activations are multiplied in their own dtype, by weights rounded to it; sums are float32.
+    """
+
+    def __init__(self, parts: Sequence[Stored]) -> None:
+        every = [planes_of(one.packing, one.weight, one.scales, one.zeros) for one in parts]
+        alike = groupby(every, key=lambda one: one.shape_class)
+        self.parts = tuple(joined(list(some)) for _, some in alike)
+        """Neighbours of one kind are one."""
+        self.inputs = parts[0].inputs
+        self.outputs = sum(one.outputs for one in self.parts)
+        device = self.parts[0].codes.device
+        most = max(
+            -(-one.outputs // tiles_for(1, 1, 1, torch.float32).outputs) for one in self.parts
+        )
+        self._counters = torch.zeros(most, dtype=torch.int32, device=device)
+
+    is_row_invariant = False
+    """Up to 16 rows the others do not matter; more have other tiles."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*(tensor for one in self.parts for tensor in one.tensors), self._counters)
+
+    @property
+    def kind(self) -> str:
+        return f"{'+'.join(one.packing for one in self.parts)}, Triton"
+
+    def matmul(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.inputs:
+            raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, self.inputs)
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+        out = rows.new_empty((len(rows), self.outputs))
+        if len(rows):
+            column = 0
+            for part in self.parts:
+                self._multiply(part, rows, out[:, column:])
+                column += part.outputs
+        return out.view(*x.shape[:-1], self.outputs)
+
+    def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Of a matrix of one part."""
+        from hearth.kernels.cuda.products import rows_kernel
+
+        (part,) = self.parts
+        out = torch.empty((len(ids), part.inputs), dtype=dtype, device=ids.device)
+        if len(ids):
+            grid = (-(-len(ids) // 16), -(-part.inputs // 128))
+            sizes = (len(ids), part.outputs, part.inputs, part.groups)
+            rows_kernel[grid](
+                ids, *plane_arguments(part), out, *sizes, **constants(part), BN=16, BK=128
+            )
+        return out
+
+    def route(self, rows: int, dtype: torch.dtype) -> Route:
+        """Of activations of `dtype`."""
+        why = "time is that of reading the weights" if rows <= FEW else "tiles are unpacked for it"
+        return Route(
+            "Triton, tensor cores",
+            DTYPE_NAMES[dtype],
+            f"{why}; {NOT_RUN}",
+        )
+
+    def _multiply(self, part: Planes, x: Tensor, out: Tensor) -> None:
+        from hearth.kernels.cuda.products import product_kernel
+
+        tiles = tiles_for(len(x), part.outputs, part.inputs, x.dtype)
+        partial = self._counters
+        if tiles.split > 1:
+            shape = (tiles.split, len(x), part.outputs)
+            partial = torch.empty(shape, dtype=torch.float32, device=x.device)
+        launch_product(
+            product_kernel, part, x, out, partial, self._counters, None, tiles, rows=len(x)
+        )
+
+
+class TritonGroup:
+    """Matrices of one shape and kind that each multiply rows of their own. Which rows those are is
+    read on the device, so nothing waits for it.
+    """
+
+    def __init__(self, matrices: Sequence[TritonMatrix]) -> None:
+        """
+        Args:
+            matrices: those that `can_group` says yes to. Their planes become views of this one's.
+        """
+        self._count = len(matrices)
+        self.outputs, self.inputs = matrices[0].outputs, matrices[0].inputs
+        self.parts = tuple(
+            stacked([matrix.parts[at] for matrix in matrices])
+            for at in range(len(matrices[0].parts))
+        )
+        for number, matrix in enumerate(matrices):
+            matrix.parts = tuple(one_of(part, number) for part in self.parts)
+
+    def matmul(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """As `packed.GroupedLinear.matmul`, with `offsets` on the device."""
+        from hearth.kernels.cuda.products import product_kernel
+
+        out = x.new_empty((len(x), self.outputs))
+        column = 0
+        for part in self.parts:
+            tiles = tiles_for(-(-len(x) // self._count), part.outputs, 1, x.dtype)
+            launch_product(
+                product_kernel, part, x, out[:, column:], x, x, offsets, tiles, rows=len(x)
+            )
+            column += part.outputs
+        return out
+
+
+def can_group(matrices: Sequence[TritonMatrix]) -> bool:
+    """Whether they can be one `TritonGroup`."""
+    kinds = {tuple((part.shape_class, part.outputs) for part in one.parts) for one in matrices}
+    return len(kinds) == 1
+
+
+def launch_product(
+    kernel: Any,
+    part: Planes,
+    x: Tensor,
+    out: Tensor,
+    partial: Tensor,
+    counters: Tensor,
+    offsets: Tensor | None,
+    tiles: Tiles,
+    *,
+    rows: int,
+) -> None:
+    """Start `products.product_kernel`, whose arguments these are.
+
+    Args:
+        offsets: None: all rows are for the one matrix.
+    """
+    experts = 0 if offsets is None else len(offsets) - 1
+    grid = (-(-part.outputs // tiles.outputs), -(-rows // tiles.rows) + experts, tiles.split)
+    kernel[grid](
+        x,
+        *plane_arguments(part),
+        out,
+        partial,
+        counters,
+        counters if offsets is None else offsets,
+        rows,
+        part.outputs,
+        part.inputs,
+        x.stride(0),
+        out.stride(0),
+        part.groups,
+        **constants(part),
+        SPLIT=tiles.split,
+        EXPERTS=experts,
+        EXPERT_LANES=1 << max(experts - 1, 0).bit_length(),
+        BM=tiles.rows,
+        BN=tiles.outputs,
+        BK=tiles.inputs,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
+
+
+def plane_arguments(part: Planes) -> tuple[Tensor, ...]:
+    """In the order of the kernels' arguments; those that are not read are others."""
+    some = (part.codes, part.high, part.scales, part.zeros, part.supers, part.book)
+    return tuple(part.codes if one is None else one for one in some)
+
+
+def constants(part: Planes) -> dict[str, Any]:
+    """What a kernel is compiled for, of a matrix."""
+    return {
+        "VALUE": part.value,
+        "SCALE": part.scale,
+        "BITS": part.bits,
+        "ZERO": part.zero,
+        "HAS_ZEROS": part.zeros is not None,
+        "GROUP": part.group,
+    }

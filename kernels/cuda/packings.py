@@ -1,0 +1,20 @@
+"""What NVIDIA cards multiply as it is stored, for those who must not import torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Final
+
+PACKINGS: Final = frozenset(
+    {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "INT4", "INT8", "FP8", "NF4"}
+)
+FORCE: Final = "HEARTH_CUDA_KERNELS"
+"""The environment variable that leaves the kernels in Triton out: "off"."""
+NOT_RUN: Final = "compiled and interpreted, not run on hardware"
+"""What is known of these kernels."""
+
+
+def is_installed() -> bool:
+    """Triton is there and not left out. Whether the card can use it is for `matrix.has_triton`."""
+    return os.environ.get(FORCE) != "off" and importlib.util.find_spec("triton") is not None

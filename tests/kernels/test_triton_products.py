@@ -1,0 +1,219 @@
+"""Products with packed matrices by the kernels for NVIDIA cards, which triton interprets here
+without one. bfloat16 is left to a card: the interpreter multiplies it wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", minversion="3.9")  # Older interpreters fail with numpy 2.4.
+
+from hearth.backends.native.models.experts import Experts
+from hearth.backends.native.models.packed import PackedExperts
+from hearth.kernels import packed
+from hearth.kernels.cuda import matrix as on_cards
+from hearth.kernels.cuda.matrix import TritonMatrix, multiplies_on, reads, tiles_for
+from hearth.kernels.cuda.packings import PACKINGS
+from hearth.kernels.cuda.planes import planes_of
+from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, PackedWeight, prepare
+from hearth.quant.families.config import ExpertsConfig
+from random_weights import random_weight
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
+)
+DTYPES = (torch.float32, torch.float16)
+CASES: dict[str, dict[str, Any]] = {
+    **{packing: {} for packing in sorted(PACKINGS - {"INT4", "INT8", "FP8", "NF4"})},
+    **{
+        f"{packing} {group} {zeros}": {"group": group, "has_zeros": zeros, "scales": scales}
+        for packing in ("INT4", "INT8")
+        for group, zeros, scales in (
+            *((32, True, torch.bfloat16), (64, False, torch.float32), (128, True, torch.float16)),
+            *((256, False, torch.float16), (0, True, torch.float32)),
+        )
+    },
+    "FP8 128": {"scales": torch.float32},
+    "FP8 of a row": {"group": 0},
+    "FP8 and a shorter group": {"inputs": 544, "scales": torch.bfloat16},
+    "NF4 64": {"group": 64, "scales": torch.float32},
+    "NF4 of a row": {"group": 0, "scales": torch.float32},
+}
+"""Every layout, and of codes every kind of scales and zeros."""
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor is taken for a card, by all that chooses."""
+    monkeypatch.setattr(packed, "has_triton", lambda device_type: True)
+
+
+def weight_of(case: str, seed: int = 0) -> PackedWeight:
+    """37 rows of one of `CASES`: neither they nor the inputs fill the tiles."""
+    options = {"inputs": 768, **CASES[case]}
+    return random_weight(case.split()[0], 37, seed=seed, **options)
+
+
+def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
+    """Squares of what `found` is off, as a share of those of the product in float64."""
+    wanted = x.double() @ weight.double().T
+    return float((found - wanted).square().sum() / wanted.square().sum())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_planes_hold_what_the_file_holds(case: str) -> None:
+    weight = weight_of(case)
+    matrix, ids = TritonMatrix([weight]), torch.tensor([36, 0, 17, 17])
+    for dtype in DTYPES:
+        assert torch.equal(matrix.rows(ids, dtype), weight.unpacked(dtype)[ids])
+    assert matrix.rows(ids[:0], torch.float32).shape == (0, weight.inputs)
+    few = 1.03 if case in ("Q4_K", "Q5_K") else 1.0
+    kept = sum(one.nbytes for one in matrix.parts[0].tensors if one is not matrix.parts[0].book)
+    assert kept <= few * sum(one.nbytes for one in weight.tensors)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", CASES)
+def test_products_are_near(case: str, dtype: torch.dtype) -> None:
+    weight = weight_of(case)
+    matrix, plain = TritonMatrix([weight]), weight.unpacked(torch.float32)
+    # Rows apart, as those of a slice are.
+    x = torch.randn(70, 2 * weight.inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x = x[:, : weight.inputs]
+    limit = 1e-6 if dtype == torch.float16 else 1e-12
+    for rows in (1, 16, 17, 70):
+        assert error(matrix.matmul(x[:rows]), x[:rows], plain) < limit
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ["Q4_K", "INT4 32 True", "FP8 of a row"])
+def test_a_row_does_not_depend_on_others(case: str, dtype: torch.dtype) -> None:
+    weight = random_weight(case.split()[0], 37, 2304, **CASES[case])
+    tiles = tiles_for(1, 37, 2304, dtype)
+    assert tiles.split > 4 and tiles == tiles_for(16, 37, 2304, dtype)
+    matrix = TritonMatrix([weight])
+    x = torch.randn(16, 2304, generator=torch.Generator().manual_seed(1)).to(dtype)
+    whole = matrix.matmul(x)
+    assert error(whole, x, weight.unpacked(torch.float32)) < 1e-5
+    for rows in (slice(1), slice(3, 8), slice(9, 16)):
+        assert torch.equal(matrix.matmul(x[rows]), whole[rows])
+    assert torch.equal(matrix.matmul(x), whole) and not matrix.tensors[-1].any()
+
+
+@pytest.mark.parametrize("split", range(1, 13))
+def test_inputs_may_be_split_in_any_number(split: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More parts than tiles of inputs, too: some have none."""
+    tiles = replace(tiles_for(1, 37, 1, torch.float32), split=split)
+    monkeypatch.setattr(on_cards, "tiles_for", lambda *about: tiles)
+    weight = random_weight("Q6_K", 37, 512)
+    matrix, x = TritonMatrix([weight]), torch.randn(5, 512)
+    assert error(matrix.matmul(x), x, weight.unpacked(torch.float32)) < 1e-10
+
+
+def test_what_prepare_chooses(card: None) -> None:
+    x = torch.randn(256, 3).t()
+    codes = random_weight("INT4", 5, 256, 2, group=64)
+    ordered = replace(codes, order=torch.randperm(256, generator=torch.Generator().manual_seed(0)))
+    parts = {
+        "one call": [random_weight("Q4_K", 8, 256), random_weight("Q4_K", 6, 256, 1)],
+        "two calls": [random_weight("Q4_K", 8, 256), random_weight("Q6_K", 4, 256, 1)],
+        "in order": [ordered],
+        "joined": [random_weight("Q4_K", 8, 256), PackedWeight(torch.randn(5, 256)), codes],
+        "reference": [random_weight("INT4", 5, 96, group=48)],
+    }
+    made = {name: prepare(some, exact=False) for name, some in parts.items()}
+    for name, matrix in made.items():
+        plain = torch.cat([one.unpacked(torch.float32) for one in parts[name]])
+        some = x[:, : matrix.inputs]
+        assert error(matrix.matmul(some), some, plain) < 1e-10, name
+        assert matrix.matmul(some[None, :0]).shape == (1, 0, matrix.outputs)
+    assert len(made["one call"].parts) == 1 and len(made["two calls"].parts) == 2
+    assert made["two calls"].kind == "Q4_K+Q6_K, Triton"
+    assert isinstance(made["joined"], JoinedMatrix) and isinstance(made["reference"], BlockMatrix)
+    assert made["in order"].kind == "INT4, Triton, in activation order"
+    with pytest.raises(ValueError, match="256 inputs, not 255"):
+        made["one call"].matmul(torch.zeros(1, 255))
+    assert "not run on hardware" in made["one call"].route(1, torch.bfloat16).reason
+
+
+def test_what_has_no_planes_is_refused() -> None:
+    assert not reads(random_weight("Q4_1", 4, 64)) and not reads(
+        random_weight("INT4", 4, 36, group=0)
+    )
+    assert reads(random_weight("INT8", 4, 33, group=0))
+    with pytest.raises(ValueError, match="no scales"):
+        planes_of("INT4", torch.zeros(4, 16, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="Q4_1 has no planes"):
+        planes_of("Q4_1", torch.zeros(4, 20, dtype=torch.uint8))
+
+
+def test_a_device_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert multiplies_on(cpu)
+    monkeypatch.setattr(TritonMatrix, "matmul", lambda self, x: torch.full((2, FEW), 31.0))
+    assert not multiplies_on(cpu)
+
+    def fails(self: TritonMatrix, x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr(TritonMatrix, "matmul", fails)
+    assert not multiplies_on(cpu)
+
+
+FEW = on_cards.FEW
+COUNTS = (1, 0, 5, 40, 0, 17, 2)
+"""Rows of groups."""
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("packing", ["Q4_K", "Q5_K", "Q6_K", "MXFP4", "INT8", "NF4"])
+def test_groups_of_rows_have_matrices_of_their_own(
+    packing: str, dtype: torch.dtype, card: None
+) -> None:
+    weights = [random_weight(packing, 37, 256, seed) for seed in range(len(COUNTS))]
+    grouped = GroupedLinear([prepare([one], exact=False) for one in weights])
+    assert grouped.on_card is not None
+    # One memory for all, and for each alone.
+    stack = grouped.on_card.parts[0].codes
+    assert grouped.matrices[3].tensors[0].data_ptr() == stack[3].data_ptr()
+    offsets = torch.tensor([0, *COUNTS]).cumsum(0)
+    x = torch.randn(sum(COUNTS), 256, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = grouped.matmul(x, offsets)
+    for group, count in enumerate(COUNTS):
+        rows = slice(int(offsets[group]), int(offsets[group + 1]))
+        if count:
+            plain = weights[group].unpacked(torch.float32)
+            assert error(found[rows], x[rows], plain) < 1e-5
+            assert error(grouped.matrices[group].matmul(x[rows]), x[rows], plain) < 1e-5
+
+
+def test_experts_are_chosen_and_multiplied_on_the_device(
+    card: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of a layer's experts comes to the host; in the interpreter that is `Tensor.cpu`."""
+    config = ExpertsConfig(
+        count=4, active=2, width=32, routing="softmax_then_topk", renormalise=True, biases=False
+    )
+    experts = Experts(config, 64, "silu", torch.float32, is_wide=False)
+    plain = {}
+    for name, rows, inputs in (("gate_up", 64, 64), ("down", 64, 32)):
+        weights = [random_weight("Q8_0", rows, inputs, seed) for seed in range(4)]
+        plain[name] = torch.stack([one.unpacked(torch.float32) for one in weights])
+        made = GroupedLinear([prepare([one], exact=False) for one in weights])
+        setattr(experts, name, PackedExperts(made))
+    hidden, scores = torch.randn(9, 64), torch.randn(9, 4)
+    by_host = Experts(config, 64, "silu", torch.float32, is_wide=False)
+    for name, weight in plain.items():
+        getattr(by_host, name).weight = torch.nn.Parameter(weight, requires_grad=False)
+    wanted = by_host(hidden, scores)
+    asked: list[object] = []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: (asked.append(self.shape), cpu(self))[1])
+    found = experts(hidden, scores)
+    assert (5,) not in asked
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

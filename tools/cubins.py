@@ -1,0 +1,311 @@
+"""Compile the kernels in Triton for NVIDIA cards, without one, and list what they take: registers,
+bytes of stack (of spilled registers, too) and of shared memory.
+
+    python tools/cubins.py [--arch 80 86 89 90 100 120] [--every] [--json]
+
+A sample, of which each variant is compiled for one architecture in turn, or --every one for all of
+them, which takes half an hour. The exit code is 1 if one takes more stack than MOST_STACK, or more
+shared memory than any such card has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hearth.kernels.cuda import decode_attention, fused, products
+from hearth.kernels.cuda.attention import decode_constants
+from hearth.kernels.cuda.matrix import TritonMatrix, constants, plane_arguments, tiles_for
+from random_weights import random_weight
+
+ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
+MOST_STACK: Final = 64
+"""Bytes of a thread: sixteen registers."""
+MOST_SHARED: Final = 99 << 10
+"""Bytes of a program on cards of the generations 8.6, 8.9 and 12.0; the others have more."""
+NAMES: Final = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+}
+DTYPES: Final = (torch.bfloat16, torch.float16, torch.float32)
+KINDS: Final[dict[str, dict[str, Any]]] = {
+    **{packing: {} for packing in ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4")},
+    **{
+        f"{packing} {group}{' zeros' * zeros}": {"group": group, "has_zeros": zeros}
+        for packing in ("INT4", "INT8")
+        for group, zeros in ((32, True), (128, False), (128, True), (0, True))
+    },
+    **{f"FP8 {group}": {"group": group, "scales": torch.float32} for group in (128, 0)},
+    **{f"NF4 {group}": {"group": group, "scales": torch.float32} for group in (64, 0)},
+}
+"""Kinds of weights, and what `random_weight` makes them of."""
+SAMPLES: Final = ("Q4_K", "Q6_K", "FP8 128")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel, and what it is compiled for."""
+
+    name: str
+    kernel: Any
+    arguments: dict[str, str | int]
+    """By name: the type of a pointer ("*fp16"), "i32" or "f32" of numbers."""
+    constants: dict[str, Any]
+    warps: int = 4
+    stages: int = 3
+    is_sample: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a variant takes on cards of an architecture."""
+
+    name: str
+    arch: int
+    registers: int
+    """Of a thread."""
+    stack: int
+    """Bytes of a thread."""
+    shared: int
+    """Bytes of a program."""
+
+
+def product_variants() -> Iterator[Variant]:
+    """Products of few, some and many rows, and of experts; and rows of an embedding."""
+    for (kind, options), dtype in itertools.product(KINDS.items(), DTYPES):
+        part = TritonMatrix([random_weight(kind.split()[0], 16, 512, **options)]).parts[0]
+        planes = dict(zip(PLANES, map(_pointer, plane_arguments(part)), strict=True))
+        for rows, experts in ((1, 0), (64, 0), (512, 0), (1, 8), (64, 128)):
+            tiles = tiles_for(rows, 4096, 1 if experts else 4096, dtype)
+            yield Variant(
+                f"{kind}, {NAMES[dtype]}, {rows} rows{f', {experts} experts' if experts else ''}",
+                products.product_kernel,
+                {
+                    **dict.fromkeys(("x", "out"), f"*{NAMES[dtype]}"),
+                    **planes,
+                    "partial": "*fp32",
+                    "counters": "*i32",
+                    "offsets": "*i64" if experts else "*i32",
+                    **dict.fromkeys(("M", "N", "K", "x_stride", "out_stride", "groups"), "i32"),
+                },
+                {
+                    **constants(part),
+                    "SPLIT": tiles.split,
+                    "EXPERTS": experts,
+                    "EXPERT_LANES": max(experts, 1),
+                    "BM": tiles.rows,
+                    "BN": tiles.outputs,
+                    "BK": tiles.inputs,
+                },
+                tiles.warps,
+                tiles.stages,
+                is_sample=(dtype, rows, experts)
+                in (
+                    (torch.bfloat16, 1, 0),
+                    (torch.bfloat16, 512, 0),
+                    (torch.float16, 1, 8),
+                    *(((torch.float32, 64, 0),) if kind in SAMPLES else ()),
+                ),
+            )
+        yield Variant(
+            f"{kind}, {NAMES[dtype]}, rows of an embedding",
+            products.rows_kernel,
+            {
+                "ids": "*i64",
+                **planes,
+                "out": f"*{NAMES[dtype]}",
+                **dict.fromkeys(("count", "N", "K", "groups"), "i32"),
+            },
+            {**constants(part), "BN": 16, "BK": 128},
+            is_sample=dtype == torch.bfloat16 and kind in SAMPLES,
+        )
+
+
+def attention_variants() -> Iterator[Variant]:
+    """Attention of single tokens, and putting its parts together."""
+    for (kind, (heads, kv_heads, size, page)), dtype in itertools.product(MODELS.items(), DTYPES):
+        pointers = dict.fromkeys(("query", "keys", "values"), f"*{NAMES[dtype]}")
+        floats = dict.fromkeys(("sums", "peaks"), "*fp32")
+        places = dict.fromkeys(("tables", "begins", "ends"), "*i32")
+        strides = ("query_stride", "page_stride", "token_stride", "head_stride", "table_stride")
+        numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
+        fixed = decode_constants(heads, kv_heads, size, page, dtype)
+        is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
+        yield Variant(
+            f"attention of {kind}, {NAMES[dtype]}",
+            decode_attention.chunk_kernel,
+            {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
+            {**fixed, "HAS_CAP": kind == "Gemma 2 9B"},
+            warps=4,
+            stages=2,
+            is_sample=is_sample,
+        )
+        yield Variant(
+            f"joined attention of {kind}, {NAMES[dtype]}",
+            decode_attention.join_kernel,
+            {**floats, **places, **numbers, "sinks": "*fp32", "out": f"*{NAMES[dtype]}"},
+            {
+                "HEADS": heads,
+                "SIZE": size,
+                "WIDTH": fixed["WIDTH"],
+                "HAS_SINKS": kind == "gpt-oss 20B",
+            },
+            warps=1,
+            is_sample=is_sample and size == 64,
+        )
+
+
+def fused_variants() -> Iterator[Variant]:
+    """Norms and positions of heads, keeping keys and values, gates."""
+    for dtype in DTYPES:
+        name = NAMES[dtype]
+        is_sample = dtype == torch.bfloat16
+        for normed, turned in itertools.product((True, False), (128, 64, 0)):
+            yield Variant(
+                f"heads, {name}, {turned} turned{', normed' if normed else ''}",
+                fused.heads_kernel,
+                {
+                    "heads": f"*{name}",
+                    **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
+                    "eps": "fp32",
+                    "stride": "i32",
+                },
+                {
+                    "QUERIES": 32,
+                    "SIZE": 128,
+                    "TURNED": turned,
+                    "LANES": max(turned // 2, 1),
+                    "REST_LANES": max(128 - turned, 1),
+                    "HAS_NORMS": normed,
+                },
+                warps=1,
+                is_sample=is_sample and turned == 128,
+            )
+        strides = ("stride", "slot_stride", "head_stride")
+        yield Variant(
+            f"keys kept as {name}",
+            fused.store_kernel,
+            {
+                **dict.fromkeys(("key_value", "keys", "values"), f"*{name}"),
+                "slots": "*i64",
+                **dict.fromkeys(strides, "i32"),
+                "most": "fp32",
+            },
+            {"HEADS": 8, "SIZE": 128, "LANES": 128},
+            warps=1,
+            is_sample=is_sample,
+        )
+        yield Variant(
+            f"gates, {name}",
+            fused.gate_kernel,
+            {**dict.fromkeys(("both", "out"), f"*{name}"), "width": "i32", "stride": "i32"},
+            {"LANES": 1024},
+            is_sample=is_sample,
+        )
+
+
+MODELS: Final = {
+    "Llama 3 8B": (32, 8, 128, 256),
+    "gpt-oss 20B": (64, 8, 64, 16),
+    "Gemma 2 9B": (16, 8, 256, 16),
+    "Phi-3 mini": (32, 32, 96, 256),
+    "Qwen 2 7B": (28, 4, 128, 256),
+}
+"""Heads, heads of keys, numbers of a head, tokens of a page."""
+PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
+
+
+def variants(*, every: bool) -> list[Variant]:
+    """All of them, or a sample."""
+    made = itertools.chain(product_variants(), attention_variants(), fused_variants())
+    return [one for one in made if every or one.is_sample]
+
+
+def compile_variant(variant: Variant, arch: int) -> Compiled:
+    """Compile one for cards of compute capability `arch` / 10."""
+    signature, fixed, attributes = {}, {}, {}
+    for place, name in enumerate(variant.kernel.arg_names):
+        if name in variant.constants:
+            signature[name] = "constexpr"
+            fixed[(place,)] = variant.constants[name]
+            continue
+        signature[name] = str(variant.arguments[name])
+        # What triton finds of such arguments by itself: numbers of rows may be anything.
+        if name not in ("M", "groups", "count", "chunks", "scale", "softcap", "eps", "most"):
+            attributes[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(variant.kernel, signature, fixed, attributes)
+    options = {"num_warps": variant.warps, "num_stages": variant.stages}
+    made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    registers, stack = resources(made.asm["cubin"])
+    return Compiled(variant.name, arch, registers, stack, int(made.metadata.shared))
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of stack of a thread, as the `cuobjdump` of triton's wheel says."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    numbers = [re.search(rf"{name}:(\d+)", said) for name in ("REG", "STACK")]
+    registers, stack = (int(one[1]) for one in numbers if one is not None)
+    return registers, stack
+
+
+def _pointer(tensor: Tensor) -> str:
+    return f"*{NAMES[tensor.dtype]}"
+
+
+def main() -> None:
+    """Compile and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--arch", type=int, nargs="+", help="all variants for these")
+    parser.add_argument("--every", action="store_true", help="every variant")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
+    options = parser.parse_args()
+    # On stderr once in each process, of a default that 3.10 changes.
+    warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION")
+    is_heavy = False
+    some = variants(every=options.every)
+    if options.arch or options.every:
+        pairs = list(itertools.product(some, options.arch or ARCHITECTURES))
+    else:
+        pairs = list(zip(some, itertools.cycle(ARCHITECTURES), strict=False))
+    for variant, arch in pairs:
+        found = compile_variant(variant, arch)
+        is_heavy |= found.stack > MOST_STACK or found.shared > MOST_SHARED
+        if options.json:
+            print(json.dumps(asdict(found)), flush=True)
+        else:
+            print(
+                f"{found.name:44} sm_{arch:<4} {found.registers:3} registers"
+                f" {found.stack:3} B stack {found.shared / 1024:5.1f} KiB shared",
+                flush=True,
+            )
+    sys.exit(int(is_heavy))
+
+
+if __name__ == "__main__":
+    main()
