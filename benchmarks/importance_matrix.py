@@ -7,8 +7,9 @@ Each type is made of MODEL by the job of `hearth quantize`, with `--imatrix off`
 temporary folder, and scored as afterwards there (`hearth.app.library.compare_quality`), on the
 first tokens of a text that is not the calibration text. With --guide the model is the bundled one,
 and both texts are conversations of its corpus, of two seeds. Changes and their standard errors are
-paired, token by token: against MODEL, and of the matrix against none. The types that need one have
-no row without.
+paired, token by token: against MODEL, and of the matrix against none. The root mean square of the
+changes of log probabilities says how far a model is from its source, where perplexity may fall by
+accident. The types that need a matrix have no row without.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import random
 import tempfile
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean, stdev
 
 from hearth.app.host_link import HostLink
 from hearth.app.jobs.job import run_job
@@ -66,16 +68,24 @@ def made(source: Path, kind: str, matrix: str, calibration: Path, folder: Path) 
     return folder / f"{kind}-{matrix}.gguf"
 
 
-def row(title: str, path: Path, found: Quality, *others: Quality | None) -> str:
-    """A line of the table: `others` are what it is compared with."""
+def distortion(before: Quality, after: Quality) -> str:
+    """Root mean square of the change of the log probability of a token, and its standard error."""
+    squares = [(b - a) ** 2 for a, b in zip(before.losses, after.losses, strict=True)]
+    rms = fmean(squares) ** 0.5
+    error = stdev(squares) / len(squares) ** 0.5 / (2 * rms)
+    return f"{rms:.3f} ± {error:.3f}"
+
+
+def row(
+    title: str, path: Path, found: Quality, before: Quality | None, without: Quality | None
+) -> str:
+    """A line of the table: `before` is the source, `without` the same type without a matrix."""
     cells = [title, f"{path.stat().st_size / 1e6:,.1f}"]
     cells.append(f"{found.perplexity:.3f} ± {found.perplexity_error:.3f}")
-    for other in others:
-        if other is None:
-            cells.append("")
-            continue
-        change, error = perplexity_change(other, found)
-        cells.append(f"{change:+.2%} ± {error:.2%}")
+    for other in (before, without):
+        change, error = perplexity_change(other, found) if other else (0.0, 0.0)
+        cells.append(f"{change:+.2%} ± {error:.2%}" if other else "")
+    cells.append(distortion(before, found) if before else "")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -112,8 +122,9 @@ def main() -> None:
             f"{calibration.stat().st_size:,} bytes ({digests[0]}), measured on {sample.name} "
             f"({digests[1]})\n"
         )
-        print("| type | MB | perplexity | against the source | matrix against none |")
-        print("|---|---:|---:|---:|---:|")
+        titles = ("type", "MB", "perplexity", "against the source", "matrix against none")
+        print("| " + " | ".join((*titles, "RMS of Δ log p against the source")) + " |")
+        print("|---|" + "---:|" * 5)
         for private in ("run", "log", "cache"):
             (folder / private).mkdir(mode=0o700)
         place = HostPlace(folder / "run", folder / "log", folder / "cache")

@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from hearth.quant.gguf.imatrix import PART_TOKENS, WINDOW_TOKENS
 from hearth.quant.gguf.quantize import CHUNK_WEIGHTS, CHUNKS_AHEAD
 from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
-from hearth.quant.memory_graph import Graph, activation_bytes, mask_bytes, work_bytes
+from hearth.quant.memory import RUNTIME_BASE_BYTES, vocabulary_bytes
+from hearth.quant.memory_graph import (
+    Graph,
+    activation_bytes,
+    compute_bytes,
+    mask_bytes,
+    work_bytes,
+)
 from hearth.quant.memory_shape import ModelShape
 
 STEP_TOKENS: Final = 512
@@ -120,8 +128,20 @@ class Sizing:
 
     @property
     def calibrating(self) -> int:
-        """Peak of a pass for an importance matrix: the model and one window of `STEP_TOKENS`."""
-        return replace(self, tokens=STEP_TOKENS, sessions=1, kv_type="f16").total
+        """Peak of the process that makes an importance matrix with llama.cpp: the model, one window
+        without flash attention, and the logits of a part of it.
+        """
+        graph = Graph(PART_TOKENS, WINDOW_TOKENS, 1, PART_TOKENS, flash=False)
+        window = replace(self, tokens=WINDOW_TOKENS, sessions=1, kv_type="f32")
+        return (
+            RUNTIME_BASE_BYTES
+            + vocabulary_bytes(self.shape)
+            + self.weight_bytes
+            + window.kv_bytes
+            + compute_bytes(self.shape, graph)
+            + work_bytes(self.shape, PART_TOKENS)
+            + 4 * self.shape.vocabulary * PART_TOKENS
+        )
 
     @property
     def left_bytes(self) -> int:

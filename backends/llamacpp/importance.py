@@ -24,11 +24,9 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.quant.ggml import library_path
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.imatrix_sums import WINDOW_TOKENS, Sums, windows_of
+from hearth.quant.gguf.imatrix import PART_TOKENS, WINDOW_TOKENS
+from hearth.quant.gguf.imatrix_sums import Sums, windows_of
 
-_PART_TOKENS: Final = 128
-"""Of one graph. All of its rows of logits are computed, since the last layer computes nothing for
-others."""
 _FLOAT: Final = 0
 """`GGML_TYPE_F32`."""
 _SCOPE: Final = b"#"
@@ -102,10 +100,10 @@ def collect(
             WINDOW_TOKENS,
             None,
             "Close other programs.",
-            n_batch=_PART_TOKENS,
-            n_ubatch=_PART_TOKENS,
+            n_batch=PART_TOKENS,
+            n_ubatch=PART_TOKENS,
             n_seq_max=1,
-            n_outputs_max=_PART_TOKENS,
+            n_outputs_max=PART_TOKENS,
             n_threads=threads,
             n_threads_batch=threads,
             op_offload=False,
@@ -125,11 +123,13 @@ def collect(
 
 class _WatchedContext(Context):
     def run(self, window: Sequence[int], watch: _Watch) -> None:
-        """Compute `window` from an empty context."""
-        batch = Batch(self._api, _PART_TOKENS)
+        """Compute `window` from an empty context. All rows of logits are asked for, since the last
+        layer computes nothing for others.
+        """
+        batch = Batch(self._api, PART_TOKENS)
         self._api.llama_memory_clear(self._memory, True)
-        for start in range(0, len(window), _PART_TOKENS):
-            part = tuple(window[start : start + _PART_TOKENS])
+        for start in range(0, len(window), PART_TOKENS):
+            part = tuple(window[start : start + PART_TOKENS])
             batch.fill([Row(0, start, part, len(part), handle=0)])
             status = int(self._api.llama_decode(self._handle, batch.struct))
             if watch.error is not None:

@@ -24,7 +24,8 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.runner import NativeRunner
 from hearth.quant.families.family import Family
 from hearth.quant.gguf import preflight
-from hearth.quant.gguf.imatrix_sums import WINDOW_TOKENS, Sums, windows_of
+from hearth.quant.gguf.imatrix import WINDOW_TOKENS
+from hearth.quant.gguf.imatrix_sums import Sums, windows_of
 
 
 def collect(

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
+WINDOW_TOKENS = 512
+"""Tokens that a model sees at once while a matrix is made; each window begins anew."""
+PART_TOKENS = 128
+"""Of a window that llama.cpp computes at once, with the logits of each."""
 _MAGIC = b"GGUF"
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _FLOAT_BYTES = 4

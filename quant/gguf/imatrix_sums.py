@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.imatrix import WINDOW_TOKENS
 from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.writer import lay_out, padded, pair_bytes, strings_bytes
 
-WINDOW_TOKENS = 512
-"""Tokens that the model sees at once; each is run from an empty context."""
 MOST_WINDOWS = 128
 """Of a longer text the rest is not used."""
 _FEWEST_TOKENS = 32

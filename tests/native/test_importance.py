@@ -14,8 +14,8 @@ from hearth.backends.native import importance as native
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.quant.gguf import imatrix, preflight
 from hearth.quant.gguf.errors import CannotQuantize
-from hearth.quant.gguf.imatrix import weighed
-from hearth.quant.gguf.imatrix_sums import WINDOW_TOKENS, Sums, windows_of
+from hearth.quant.gguf.imatrix import WINDOW_TOKENS, weighed
+from hearth.quant.gguf.imatrix_sums import Sums, windows_of
 from tiny_folders import tiny_folder
 
 TEXT = "The cat sat on the mat, and the dog looked at 12 birds.\n" * 60
