@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _RETRIES: Final = (1, 10, 100)
 """Multiples of the damping that are tried."""
+_STRIP: Final = 512
+"""Inputs whose products with those after them are summed up at a time: half of all products."""
 _CHUNK: Final = 1 << 24
 """Weights at a time: 64 MiB of float32."""
 
@@ -49,8 +51,9 @@ class Hessian:
     """
 
     def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
-        self.total = torch.zeros((inputs, inputs), dtype=torch.float32, device=device)
-        """Σ x xᵀ."""
+        self._sums = torch.zeros((inputs, inputs), dtype=torch.float32, device=device)
+        """Σ x xᵀ, of late batches above the diagonal alone."""
+        self._is_whole = True
         self.rows = 0
         """Of all batches."""
         self._feedback: tuple[bool, float, Feedback | None] | None = None
@@ -63,12 +66,24 @@ class Hessian:
         Raises:
             ValueError: rows have another length.
         """
-        if x.shape[-1] != len(self.total):
-            raise ValueError(f"rows of {len(self.total):,} inputs, not {x.shape[-1]:,}")
-        rows = x.reshape(-1, x.shape[-1]).to(self.total.device, torch.float32)
-        self.total.addmm_(rows.t(), rows)
+        if x.shape[-1] != len(self._sums):
+            raise ValueError(f"rows of {len(self._sums):,} inputs, not {x.shape[-1]:,}")
+        rows = x.reshape(-1, x.shape[-1]).to(self._sums.device, torch.float32)
+        for start in range(0, len(self._sums), _STRIP):
+            some = slice(start, start + _STRIP)
+            self._sums[some, start:].addmm_(rows[:, some].t(), rows[:, start:])
         self.rows += len(rows)
-        self._feedback = None
+        self._is_whole, self._feedback = False, None
+
+    @property
+    def total(self) -> Tensor:
+        """[inputs, inputs] float32: Σ x xᵀ, not a copy."""
+        if not self._is_whole:
+            for start in range(0, len(self._sums), _STRIP):
+                end = start + _STRIP
+                self._sums[end:, start:end] = self._sums[start:end, end:].t()
+            self._is_whole = True
+        return self._sums
 
     @property
     def matrix(self) -> Tensor:
@@ -80,7 +95,7 @@ class Hessian:
     @property
     def mean_square(self) -> Tensor:
         """[inputs] float32: the mean of x², which is what an importance matrix holds."""
-        return self.total.diagonal() / max(self.rows, 1)
+        return self._sums.diagonal() / max(self.rows, 1)
 
     def loss(self, difference: Tensor) -> float:
         """Σ ‖difference · x‖² over all rows x, of a difference of matrices [outputs, inputs]."""
@@ -182,7 +197,8 @@ def round_gptq(
     parts = []
     for start in range(0, outputs, step):
         some = slice(start, start + step)
-        columns = weight[some].t()[order].to(torch.float32)
+        turned = weight[some].t().to(torch.float32, memory_format=torch.contiguous_format)
+        columns = turned.index_select(0, order)
         if levels is None:
             parts.append(_following(columns, feedback, grid))
         else:

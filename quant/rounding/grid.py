@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
+from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, FP8_GROUP, NF4
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.errors import BadGrid
 from hearth.quant.gguf.errors import CannotQuantize
@@ -154,7 +154,7 @@ class Grid:
         """Raises `CannotQuantize` for a matrix whose shape `PackedWeight` cannot hold."""
         if min(outputs, inputs) < 1:
             raise CannotQuantize(f"A matrix of {outputs:,} × {inputs:,} has no weights.")
-        if self.packing in ("INT4", "NF4") and inputs % 2:
+        if inputs % CODES_OF_A_BYTE[self.packing]:
             raise CannotQuantize(
                 f"Rows of {inputs:,} weights cannot be stored as two codes a byte.",
                 "Choose 8 bits for this tensor.",
@@ -253,17 +253,28 @@ class Levels:
         scales, zeros = self.spread(weight.shape[1])
         return self.grid.values(weight / scales, zeros).mul_(scales)
 
-    def packed(self, codes: Tensor) -> PackedWeight:
-        """
-        Args:
-            codes: [rows, inputs] uint8, as `nearest` gives them.
-        """
+    def bytes_of(self, codes: Tensor) -> Tensor:
+        """[rows, inputs] uint8 codes, as `nearest` gives them, as `PackedWeight` stores them."""
         grid = self.grid
         if grid.kind == "int" and grid.bits == 3 and self.zeros is None:
             codes = codes + 4  # The middle code of 4 bits.
-        if grid.packing in ("INT4", "NF4"):
+        if CODES_OF_A_BYTE[grid.packing] == 2:
             codes = codes[:, 0::2] | codes[:, 1::2] << 4
-        return PackedWeight(codes, grid.packing, self.scales, self.zeros)
+        return codes
+
+    def packed(self, codes: Tensor) -> PackedWeight:
+        """Of codes as `bytes_of` takes them."""
+        return PackedWeight(self.bytes_of(codes), self.grid.packing, self.scales, self.zeros)
+
+    def encode(self, weight: Tensor) -> PackedWeight:
+        """Each weight of [rows, inputs], of any float dtype, as the nearest level."""
+        rows, inputs = weight.shape
+        size = inputs // CODES_OF_A_BYTE[self.grid.packing]
+        stored = torch.empty((rows, size), dtype=torch.uint8, device=weight.device)
+        for some in row_slices(weight, self.grid):
+            own = self.rows(some)
+            stored[some] = own.bytes_of(own.nearest(weight[some].to(torch.float32))[0])
+        return PackedWeight(stored, self.grid.packing, self.scales, self.zeros)
 
 
 def round_plain(weight: Tensor, grid: Grid, *, importance: Tensor | None = None) -> PackedWeight:
@@ -278,11 +289,7 @@ def round_plain(weight: Tensor, grid: Grid, *, importance: Tensor | None = None)
     Raises:
         CannotQuantize: of that shape, or not finite, or too large for the grid's scales.
     """
-    levels = fit(weight, grid, importance)
-    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
-    for some in row_slices(weight, grid):
-        codes[some] = levels.rows(some).nearest(weight[some].to(torch.float32))[0]
-    return levels.packed(codes)
+    return fit(weight, grid, importance).encode(weight)
 
 
 def rounded(weight: Tensor, grid: Grid) -> Tensor:
@@ -442,18 +449,20 @@ def _best_share(
     """[rows, groups], or [1, 1] of tensors: one of `_SHRINKS` each, by which ranges give the least
     sum of weighted squared errors.
     """
-    errors = torch.empty((len(_SHRINKS), *low.shape), dtype=torch.float32, device=low.device)
-    for some in row_slices(weight, grid):
-        rows = weight[some].to(torch.float32)
-        for place, share in enumerate(_SHRINKS):
-            values = levels_of(low[some] * share, high[some] * share, grid).values(rows)
-            weighted = values.sub_(rows).square_().mul_(importance)
-            errors[place, some] = in_groups(weighted, grid).sum(-1)
-    match grid.scope:
-        case "tensor":
-            errors = errors.sum((1, 2), keepdim=True)
-        case "block":
-            for some in blocks_of(errors.shape[1]):
-                errors[:, some] = errors[:, some].sum(1, keepdim=True)
     shares = torch.tensor(_SHRINKS, dtype=torch.float32, device=low.device)
-    return shares[errors.argmin(0)]
+    total = torch.zeros((len(_SHRINKS), 1, 1), dtype=torch.float32, device=low.device)
+    found = []
+    for some in row_slices(weight, grid):
+        rows, errors = weight[some].to(torch.float32), []
+        for share in _SHRINKS:
+            values = levels_of(low[some] * share, high[some] * share, grid).values(rows)
+            errors.append(in_groups(values.sub_(rows).square_().mul_(importance), grid).sum(-1))
+        every = torch.stack(errors)
+        match grid.scope:
+            case "tensor":
+                total += every.sum((1, 2), keepdim=True)
+            case "block":
+                for block in blocks_of(every.shape[1]):
+                    every[:, block] = every[:, block].sum(1, keepdim=True)
+        found.append(shares[every.argmin(0)])
+    return shares[total.argmin(0)] if grid.scope == "tensor" else torch.cat(found)

@@ -56,13 +56,9 @@ def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
     found = [_fitted(weight[some].to(torch.float32), grid) for some in row_slices(weight, grid)]
     scales = torch.cat([one.scales for one in found])
     zeros = [one.zeros for one in found if one.zeros is not None]
-    levels = Levels(
-        grid, nested(scales) if grid.double else scales, torch.cat(zeros) if zeros else None
-    )
-    codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
-    for some in row_slices(weight, grid):
-        codes[some] = levels.rows(some).nearest(weight[some].to(torch.float32))[0]
-    return levels.packed(codes)
+    if grid.double:
+        scales = nested(scales)
+    return Levels(grid, scales, torch.cat(zeros) if zeros else None).encode(weight)
 
 
 def _fitted(weight: Tensor, grid: Grid) -> Levels:

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.cpu.layouts import multiplied
+from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
 from hearth.quant.errors import BadGrid
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf.errors import CannotQuantize
@@ -353,6 +354,22 @@ def test_rows_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> No
         for one, other in zip(whole, parts, strict=True):
             assert all(map(torch.equal, one.tensors, other.tensors))
             assert torch.equal(rounded(weight, grid), whole[0].unpacked(torch.float32))
+
+
+@pytest.mark.parametrize("name", EVERY_GRID)
+def test_results_are_multiplied(name: str) -> None:
+    """By a kernel, where there is one: there is none of E5M2, which says so."""
+    grid = EVERY_GRID[name]
+    weight, x = (torch.randn(37, 256, generator=torch.Generator().manual_seed(n)) for n in (0, 1))
+    packed = round_plain(weight, grid)
+    found = prepare([packed], exact=True)
+    wanted = x.double() @ packed.unpacked(torch.float32).double().T
+    assert torch.allclose(found.matmul(x).double(), wanted, rtol=1e-4, atol=1e-4)
+    if grid.e5m2:
+        assert isinstance(found, BlockMatrix)
+        assert found.route(1, torch.float32).reason == "there is no kernel for it"
+    elif multiplied():
+        assert isinstance(found, TiledMatrix)
 
 
 def test_three_bits_are_stored_in_four() -> None:

@@ -71,6 +71,13 @@ def seen(x: Tensor) -> Hessian:
     return found
 
 
+def of_moments(total: Tensor) -> Hessian:
+    """Of any symmetric matrix, also one that no activations have."""
+    found = Hessian(len(total))
+    found.total.copy_(total)
+    return found
+
+
 # GPTQ.
 
 
@@ -158,8 +165,7 @@ def test_the_order_of_inputs_does_not_matter() -> None:
         (Grid("int", 4, None, "row"), random(256).argsort()),
         (Grid(group=64), groups),
     ):
-        moved = Hessian(256)
-        moved.total = hessian.total[order][:, order]
+        moved = of_moments(hessian.total[order][:, order])
         found = round_gptq(weight[:, order], moved, grid).unpacked(torch.float32)
         assert torch.equal(
             found, round_gptq(weight, hessian, grid).unpacked(torch.float32)[:, order]
@@ -201,18 +207,16 @@ def test_fewer_rows_than_inputs_and_inputs_that_are_equal() -> None:
 def test_where_no_damping_helps_it_is_reported() -> None:
     weight, grid = random(16, 128), Grid()
     plain = round_plain(weight, grid)
-    indefinite, none = Hessian(128), Hessian(128)
-    indefinite.total = torch.full((128, 128), -50.0).fill_diagonal_(1)
-    indefinite.rows = 1
+    none = Hessian(128)
+    indefinite = of_moments(torch.full((128, 128), -50.0).fill_diagonal_(1))
     for hessian, said in ((indefinite, "no Cholesky factor"), (none, "has not reached")):
         notes: list[str] = []
         found = round_gptq(weight, hessian, grid, report=notes.append)
         assert all(map(torch.equal, found.tensors, plain.tensors))
         assert len(notes) == 1 and said in notes[0]
-    slightly = Hessian(128)
-    slightly.total = torch.full((128, 128), -0.05).fill_diagonal_(1)
+    slightly = of_moments(torch.full((128, 128), -0.009).fill_diagonal_(1))
     notes = []
-    assert round_gptq(weight, slightly, grid, report=notes.append).inputs == 128
+    assert round_gptq(weight, slightly, grid, report=notes.append).inputs == 128 and not notes
     with pytest.raises(CannotQuantize, match="no finite number"):
         round_gptq(weight, seen(torch.full((1, 128), torch.inf)), grid)
     with pytest.raises(CannotQuantize, match="64 inputs were seen for rows of 128"):
@@ -221,7 +225,9 @@ def test_where_no_damping_helps_it_is_reported() -> None:
         none.add(torch.ones(3, 64))
 
 
-def test_moments_do_not_depend_on_batches() -> None:
+@pytest.mark.parametrize("strip", [1024, 100])
+def test_moments_do_not_depend_on_batches(strip: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gptq, "_STRIP", strip)
     x = activations("outliers", 1).view(8, 128, INPUTS)
     whole, parts, exact = seen(x), Hessian(INPUTS), x.double().flatten(0, 1)
     for some in torch.split(x.flatten(0, 1), [1, 500, 3, 520]):
