@@ -26,6 +26,7 @@ from hearth.quant.families.source import choose, rows_of
 from hearth.quant.gguf.file import GgufFile
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.tensor_file import GgufTensorFile
+from hearth.quant.gguf.values import NumberArray, StringArray
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 _CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}
@@ -138,7 +139,10 @@ def settings_of(header: GgufFile) -> dict[str, Any]:
 
 
 def _list(header: GgufFile, key: str) -> list[Any]:
-    return list(header.metadata[f"tokenizer.ggml.{key}"])
+    found = header.metadata[f"tokenizer.ggml.{key}"]
+    if not isinstance(found, StringArray | NumberArray):
+        raise ValueError(f"tokenizer.ggml.{key} is no list")
+    return list(found)
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ def matrices_of(
             parameter = f"layers.{layer}.{module}.weight"
             if parameter in wanted:
                 stages.append(Stage(module, _groups(wanted[parameter], config, stored)))
-        vectors = []
+        vectors: list[Vector] = []
         for parameter in _VECTORS:
             if (one := wanted.get(f"layers.{layer}.{parameter}")) is not None:
                 vectors += _vectors(one, parameter, config)
