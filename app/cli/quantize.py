@@ -73,7 +73,7 @@ class _Wish:
     help="Give tensors whose name matches the regular expression another type; repeatable.",
 )
 @click.option("--requantize", is_flag=True, help="Pack weights again that are quantized already.")
-@click.option("--bits", type=int, help="Of int4, hqq, gptq and best: 4 (default) or 8.")
+@click.option("--bits", type=int, help="Of int4, hqq, gptq, awq and best: 4 (default) or 8.")
 @click.option(
     "--group",
     type=int,
@@ -132,7 +132,7 @@ def quantize(
     F16, BF16 or F32, or to a folder of safetensors. Ctrl+C pauses; the same command resumes.
 
     TYPE is what to make: a file of a GGUF type such as Q4_K_M, Q6_K, Q8_0 or IQ4_XS, or, of a
-    folder of safetensors, a folder by int8, fp8, nf4, int4, hqq, gptq or best.
+    folder of safetensors, a folder by int8, fp8, nf4, int4, hqq, gptq, awq or best.
     docs/quantize.md has them all.
     """
     from hearth.app.library.compare_quality import perplexity_change

@@ -38,13 +38,13 @@ def _cased(endings: str, numbers: str) -> str:
 
 _O200K = _cased(f"{_ENDINGS}?", r"\p{N}{1,3}")
 _TEKKEN = _cased("", r"\p{N}")
-_DIGITS = "digits"
+DIGITS = "digits"
 _DEEPSEEK_CODER = (
     *("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"),
-    _DIGITS,
+    DIGITS,
 )
 
-_NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
+NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
     {
         ((_LLAMA3,), True): "llama-bpe",
         ((_LLAMA3,), False): "dbrx",
@@ -55,7 +55,7 @@ _NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
         ((_O200K,), True): "gpt-4o",
         ((_TEKKEN,), True): "tekken",
         ((_GPT2,), False): "gpt-2",
-        ((_DIGITS, _GPT2), False): "smollm",
+        ((DIGITS, _GPT2), False): "smollm",
         (_DEEPSEEK_CODER, False): "deepseek-coder",
     }
 )
@@ -75,7 +75,7 @@ def pre_type(file: TokenizerFile) -> str:
         if step.text("type") != "NFC":
             raise step.unsupported("type", "NFC")
     cuts = tuple(cut for step in file.pre_tokenizers for cut in _cuts(step))
-    name = _NAMES.get((cuts, file.ignores_merges))
+    name = NAMES.get((cuts, file.ignores_merges))
     if name is None:
         shown = " then ".join(repr(cut) for cut in cuts)
         if len(shown) > 300:
@@ -83,7 +83,7 @@ def pre_type(file: TokenizerFile) -> str:
         merges = " and ignore_merges" if file.ignores_merges else ""
         raise UnsupportedModel(
             f"{file.path}: words are cut with {shown}{merges}, which is none of the ways that are "
-            f"known: {', '.join(dict.fromkeys(_NAMES.values()))}.",
+            f"known: {', '.join(dict.fromkeys(NAMES.values()))}.",
             "Take a GGUF of this model, or update Hearth.",
             path=str(file.path),
             field="pre_tokenizer",
@@ -101,7 +101,7 @@ def _cuts(step: Fields) -> tuple[str, ...]:
         case "Digits":
             if not step.flag("individual_digits", False):
                 raise step.unsupported("individual_digits", "true")
-            return (_DIGITS,)
+            return (DIGITS,)
         case "Split":
             pattern = step.section("pattern")
             if pattern is None or not pattern.has("Regex"):

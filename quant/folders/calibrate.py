@@ -254,8 +254,9 @@ def best(matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen) -> tuple[Packed
     if grid.scope in ("row", "group"):
         candidates["hqq"] = round_hqq(weight, grid)
     if seen.hessian.rows:
-        for name, act_order in (("gptq", False), ("gptq, act-order", True)):
-            candidates[name] = round_gptq(weight, seen.hessian, grid, act_order=act_order)
+        candidates["gptq"] = round_gptq(weight, seen.hessian, grid, act_order=False)
+        for name, narrowed in (("gptq, act-order", False), ("gptq, act-order, narrowed", True)):
+            candidates[name] = round_gptq(weight, seen.hessian, grid, narrowed=narrowed)
     if not seen.held_out:
         return candidates[PLAIN], {"method": PLAIN, "why": "no held-out token came here"}
     x = torch.cat(seen.held_out)

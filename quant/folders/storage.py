@@ -67,6 +67,8 @@ class Storage:
     @property
     def grid(self) -> Grid:
         """For `hearth.quant.rounding`. Raises `BadGrid`."""
+        import torch
+
         from hearth.quant.rounding.grid import Grid
 
         return Grid(
@@ -75,7 +77,14 @@ class Storage:
             group=self.group,
             scope=self.scope,
             symmetric=self.symmetric,
+            scales=torch.float16 if self._scale_kind == "F16" else torch.float32,
         )
+
+    @property
+    def _scale_kind(self) -> str:
+        """Of 8 bits and a scale for each row, float32 costs next to nothing."""
+        is_half = self.bits == 4 and self.kind == "int"
+        return "F16" if is_half or self.layout in ("gptq", "awq") else "F32"
 
     @property
     def scheme(self) -> Scheme:
@@ -134,7 +143,7 @@ class Storage:
                     (".weight_shape", "I64", (2,)),
                     (".weight_packed", "I32", (outputs, words)),
                     *([] if self.symmetric else [zeros]),
-                    (".weight_scale", "F16", (outputs, groups)),
+                    (".weight_scale", self._scale_kind, (outputs, groups)),
                 ]
             case "scaled":
                 return self._scaled(outputs, inputs, groups)
@@ -156,7 +165,7 @@ class Storage:
         is_int = self.kind == "int"
         zeros = [] if self.symmetric else [(".weight_zero_point", "I8", shape)]
         return [
-            (".weight_scale", "F16" if is_int else "F32", shape),
+            (".weight_scale", self._scale_kind, shape),
             (".weight", "I8" if is_int else "F8_E4M3", (outputs, inputs)),
             *zeros,
         ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def is_same(one: PackedWeight, other: PackedWeight) -> bool:
 @pytest.mark.parametrize("name", CASES)
 def test_a_folder_is_read_back_as_it_was_rounded(name: str, tmp_path: Path) -> None:
     method, options, grid = CASES[name]
+    if options.get("format") == "gptq":
+        grid = replace(grid, scales=torch.float16)
     wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
     source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False, **wide)
     plan = methods().named(method).plan(source, method, options)
