@@ -9,11 +9,14 @@ from unittest.mock import patch
 from fake_runner import FakeRunner
 from hearth.backends.engine import cached_runner
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.errors import Busy
 
 
-def drafting_engine(runner: FakeRunner, drafts: int, clock: Callable[[], float]) -> Engine:
+def drafting_engine(
+    runner: FakeRunner, drafts: int, clock: Callable[[], float], disk: DiskTier | None = None
+) -> Engine:
     """An engine over `runner` that computes `drafts` tokens more in each row, and takes them back,
     where there is room for them.
     """
@@ -42,7 +45,7 @@ def drafting_engine(runner: FakeRunner, drafts: int, clock: Callable[[], float])
             return True
 
     with patch.object(cached_runner, "KvManager", DraftingKv):
-        return Engine(runner, kv_clock=clock)
+        return Engine(runner, kv_clock=clock, disk=disk)
 
 
 def assert_namespaces_share_nothing(kv: KvManager) -> None:
