@@ -137,13 +137,21 @@ def main() -> None:
     parser.add_argument("--backend", choices=("llamacpp", "native"), default="llamacpp")
     parser.add_argument("--tokens", type=int, default=6000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--threads", type=int, help="by default measured")
+    parser.add_argument("--max-batch-tokens", type=int, default=512)
     parser.add_argument("--kv-pool", choices=("grow", "static"), default="grow")
     parser.add_argument(
         "--folder", type=Path, help="where the files are; by default a temporary one"
     )
     args = parser.parse_args()
     settings = ModelSettings(
-        context=args.tokens + 1000, max_sessions=2, kv_pool=args.kv_pool, keep_alive_s=-1
+        context=args.tokens + 1000,
+        max_sessions=2,
+        max_batch_tokens=args.max_batch_tokens,
+        threads=args.threads,
+        batch_threads=args.threads,
+        kv_pool=args.kv_pool,
+        keep_alive_s=-1,
     )
     spec = ModelSpec(str(args.model), args.model.stem, args.backend, settings)
     print(f"{platform.machine()}, {os.cpu_count()} cores, {datetime.date.today()}; {args.backend}")

@@ -315,7 +315,7 @@ ENDPOINTS: Final = (
         "DELETE",
         "/v1/cache",
         clear_cache,
-        "Drop the kept prefixes of the KV cache",
+        "Drop the kept prefixes of the KV cache, also on disk",
         query=(OF_MODEL,),
         answer=answers.CLEARED,
     ),

@@ -34,6 +34,8 @@ COPY_AHEAD_TOKENS: Final = 64
 """While fewer tokens are free for each running sequence, the one that would be put aside next is
 copied, some parts in each step, so that little is left to copy when that happens."""
 
+_GROWING_LOOK_S: Final = 0.001
+
 
 class Scheduler:
     """Admits sequences, plans steps over those that run, and puts some aside when memory runs out.
@@ -149,6 +151,8 @@ class Scheduler:
                 is_arriving = any(map(self._is_arriving, self._running.values()))
                 if not is_arriving or self._kv.is_waiting:
                     break  # Else nobody waits for a step: copy all of it.
+                if self._kv.is_growing:  # Copies wait for that, and it needs the processor.
+                    time.sleep(_GROWING_LOOK_S)
             if not self._set_idle_aside():
                 return None
         return None

@@ -2,6 +2,9 @@
 once, the accounts agree after every event, and at the end nothing is held.
 """
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,8 +16,10 @@ from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Sc
 from hearth.backends.engine import background, scheduler
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.kv.disk_files import KvFolder
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.engine.scoring import Scoring
+from inline_disk import InlineDisk
 from speakers import Listener, drain, generation
 
 VOCAB = 31
@@ -89,6 +94,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine = None
         self.now = 0.0
         self.free_bytes = 10_000
+        self.folder = TemporaryDirectory()
 
     @rule(
         kind=st.sampled_from(["full", "recurrent", "sliding"]),
@@ -110,9 +116,11 @@ class EngineMachine(RuleBasedStateMachine):
         state_bytes=st.sampled_from([0, 50]),
         drafts=st.sampled_from([0, 2, 5]),
         grows_after=st.sampled_from([None, 0, 2]),
+        disk_bytes=st.sampled_from([None, 2_000, 100_000]),
     )
     @precondition(lambda self: self.engine is None)
     def load(self, kind, pool, slots, chunk, can_save, kept, beside, beside_fails, part_s, **hints):
+        self.disk_bytes = hints.pop("disk_bytes")
         self.made = {"kind": kind, "pool": pool, "slots": slots, "chunk": chunk}
         self.drafts = hints.pop("drafts")
         if kind != "recurrent":
@@ -130,7 +138,13 @@ class EngineMachine(RuleBasedStateMachine):
             available_bytes=lambda: self.free_bytes,
             **self.made,
         )
-        self.engine = drafting_engine(self.runner, lambda: self.now)
+        disk = None
+        if self.disk_bytes is not None:
+            # What the process before has written is there.
+            folder = KvFolder(Path(self.folder.name) / "kv", self.disk_bytes)
+            key = repr(self.made["kind"]).encode()
+            disk = InlineDisk(folder, key, "fake", self.disk_bytes, lambda: self.now)
+        self.engine = drafting_engine(self.runner, lambda: self.now, disk=disk)
 
     def copied(self, tokens):
         self.now += self.part_s
@@ -240,9 +254,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine._scheduler.make_way()
 
     @loaded
-    @rule()
-    def evict(self):
-        self.engine.clear_cache(lambda stats: None)
+    @rule(also_disk=st.booleans())
+    def evict(self, also_disk):
+        if also_disk:
+            self.engine.clear_cache(lambda stats: None)
+        else:
+            self.engine.kv.clear()
         self.engine.turn()
 
     @loaded
@@ -300,7 +317,19 @@ class EngineMachine(RuleBasedStateMachine):
                 if isinstance(asked, Asked) and not asked.cancelled:
                     self.answered = [*self.answered[-5:], asked]
 
+    @loaded
+    @rule(pick=st.integers(0, 1000), at=st.integers(0, 300))
+    def damage(self, pick, at):
+        """A byte of what is on disk flips."""
+        files = sorted(Path(self.folder.name).glob("kv/*/*/*.kv"))
+        if files:
+            file = files[pick % len(files)]
+            data = bytearray(file.read_bytes())
+            data[at % len(data)] ^= 4
+            file.write_bytes(data)
+
     def teardown(self):
+        self.folder.cleanup()
         if self.engine is None:
             return
         drain(self.engine)

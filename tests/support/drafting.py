@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fake_runner import FakeRunner
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
@@ -38,11 +39,16 @@ class ScriptedDrafter:
         """Nothing is held."""
 
 
-def drafting_engine(runner: FakeRunner, clock: Callable[[], float], wrong_at: int = 5) -> Engine:
+def drafting_engine(
+    runner: FakeRunner,
+    clock: Callable[[], float],
+    wrong_at: int = 5,
+    disk: DiskTier | None = None,
+) -> Engine:
     """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`; what
     it holds is checked within each step, and `kv.refused` counts steps that found no memory.
     """
-    engine = Engine(runner, kv_clock=clock, drafter=ScriptedDrafter(runner, wrong_at))
+    engine = Engine(runner, kv_clock=clock, disk=disk, drafter=ScriptedDrafter(runner, wrong_at))
     compute = runner.step
 
     def step(plan: StepPlan) -> StepResult:

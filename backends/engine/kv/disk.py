@@ -148,6 +148,9 @@ class DiskTier:
         self._is_scanned = threading.Event()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
+        self._begin_threads()
+
+    def _begin_threads(self) -> None:
         self._jobs.put(self._scan)
         for run, of in ((self._run_jobs, "KV writer"), (self._run_loads, "KV reader")):
             threading.Thread(target=run, name=of, daemon=True).start()

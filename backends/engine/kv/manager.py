@@ -354,7 +354,7 @@ class KvManager:
         if self.is_growing:
             self.has_memory(0)
         arrived = {slot: self._copy_in(slot) for slot in list(self._fetches)}
-        if self._behind is not None and not self._fetches:
+        if self._behind is not None and (not self._fetches or self.is_waiting):
             self._behind.work(self._slots, self._kept)
         if self._may_offload and not self._fetches and not self.is_writing:
             if any(self._slots):
