@@ -7,9 +7,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, cast
 
+from hearth.app.overflow import Overflow, newest_turns
 from hearth.backends.contract.events import (
     ChoiceFinished,
     Event,
@@ -25,7 +26,7 @@ from hearth.backends.contract.events import (
 )
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.contract.requests import Request
-from hearth.backends.errors import ErrorInfo, InternalError, from_info
+from hearth.backends.errors import ErrorInfo, InternalError, PromptTooLong, from_info
 
 PartKind = Literal["content", "reasoning", "call"]
 
@@ -142,6 +143,8 @@ class Answer:
 
     Attributes:
         choices: complete when their `reason` is set.
+        dropped: messages at the beginning of the conversation, without system messages, that were
+            left out of the prompt.
         last: the choice that ended last.
         tokens: completion tokens that came.
         reason: of the end; empty until then.
@@ -159,6 +162,7 @@ class Answer:
         self.choices = [Choice(index) for index in range(choices)]
         self.last = self.choices[0]
         self.position = position
+        self.dropped = 0
         self.started = Started(0)
         self.finished: Finished | None = None
         self.error: ErrorInfo | None = None
@@ -168,6 +172,7 @@ class Answer:
         self.began_s = clock()
         self.first_s: float | None = None
         self.last_s = self.began_s
+        self._overflow = ""
         self._notices = dict.fromkeys(notices)
 
     def add(self, event: Event) -> None:
@@ -195,13 +200,51 @@ class Answer:
         self.last = self.choices[index]
         self.last.reason, self.last.stop = reason, stop
 
-    async def follow(self, backend: Generates, request: Request) -> AsyncGenerator[Event, None]:
+    async def follow(
+        self, backend: Generates, request: Request, overflow: Overflow = "refuse"
+    ) -> AsyncGenerator[Event, None]:
         """The events of `request`, each after it was added; closing the iterator cancels it.
+
+        Args:
+            overflow: of a conversation that exceeds the context. drop-turns: its oldest turns are
+                left out, which is a notice.
 
         Raises:
             HearthError: the error of a `Failed` event.
+            PromptTooLong: it exceeds the context, and nothing may be left out, or the last turn
+                alone exceeds it.
             InternalError: the stream ends without a final event.
         """
+        while True:
+            try:
+                async with aclosing(self._follow(backend, request)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except PromptTooLong as error:
+                messages = request.messages or ()
+                kept = newest_turns(messages, error) if overflow == "drop-turns" else None
+                if kept is None:
+                    raise
+                self._drop(len(messages) - len(kept), error)
+                request = replace(request, messages=kept)
+
+    def _drop(self, messages: int, error: PromptTooLong) -> None:
+        if not self.dropped:
+            self._overflow = error.message
+        self._notices.pop(self.overflow_notice, None)
+        self.dropped += messages
+        self._notices[self.overflow_notice] = None
+
+    @property
+    def overflow_notice(self) -> str:
+        """That messages were left out of the prompt; it is one of `notices`. Empty: none were."""
+        if not self.dropped:
+            return ""
+        what = "oldest message is" if self.dropped == 1 else f"{self.dropped} oldest messages are"
+        return f"{self._overflow} The {what} left out of it."
+
+    async def _follow(self, backend: Generates, request: Request) -> AsyncGenerator[Event, None]:
         self.began_s = self.clock()
         self.error, self.reason = None, ""
         generated = cast(AsyncGenerator[Event, None], backend.generate(request))

@@ -23,6 +23,7 @@ from hearth.app.chosen import Chosen, library_of, with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.host_link import LoopThread
 from hearth.app.nearest import did_you_mean
+from hearth.app.overflow import Overflow
 from hearth.app.paths import find_paths
 from hearth.app.settings import layer_of, load_settings
 from hearth.backends.contract.backend import Backend
@@ -189,7 +190,8 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
         chats: Any = [messages] if is_one else messages
         backend = await self._backend()
         requests = [self._request(params, options, messages=_messages(chat)) for chat in chats]
-        done = await self._each(lambda request: _complete(backend, request), requests)
+        overflow = self._overflow
+        done = await self._each(lambda request: _complete(backend, request, overflow), requests)
         return done[0] if is_one else done
 
     def stream(
@@ -202,11 +204,13 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
     ) -> AsyncStream:
         """See `LLM.stream`; for `async for`."""
 
-        async def begin() -> tuple[Backend, Request]:
+        async def begin() -> tuple[Backend, Request, Overflow]:
             backend = await self._backend()
             if raw:
-                return backend, self._request(params, options, text=_text(messages, "messages"))
-            return backend, self._request(params, options, messages=_messages(messages))
+                request = self._request(params, options, text=_text(messages, "messages"))
+            else:
+                request = self._request(params, options, messages=_messages(messages))
+            return backend, request, self._overflow
 
         return AsyncStream(begin)
 
@@ -271,6 +275,10 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
             )
         return await self._host.backend(chosen.spec)
 
+    @property
+    def _overflow(self) -> Overflow:
+        return self.choose().use.context_overflow or "refuse"
+
     def _request(self, params: SamplingParams | None, options: Options, **prompt: Any) -> Request:
         for name in options.keys() - Options.__annotations__.keys():
             raise InvalidParameter(
@@ -322,7 +330,9 @@ class AsyncStream(AsyncIterator[str]):
     request.
     """
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request]]]) -> None:
+    def __init__(
+        self, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request, Overflow]]]
+    ) -> None:
         self._answer = Answer()
         self._pieces = _pieces(self._answer, begin)
 
@@ -518,7 +528,7 @@ class Stream(Iterator[str], AbstractContextManager["Stream"]):
 
 
 async def _pieces(
-    answer: Answer, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request]]]
+    answer: Answer, begin: Callable[[], Coroutine[Any, Any, tuple[Backend, Request, Overflow]]]
 ) -> AsyncGenerator[str, None]:
     async with aclosing(answer.follow(*await begin())) as events:
         async for event in events:
@@ -526,9 +536,11 @@ async def _pieces(
                 yield event.text
 
 
-async def _complete(backend: Backend, request: Request) -> Completion:
+async def _complete(
+    backend: Backend, request: Request, overflow: Overflow = "refuse"
+) -> Completion:
     answer = Answer()
-    async for _ in answer.follow(backend, request):
+    async for _ in answer.follow(backend, request, overflow):
         pass
     return _completion(answer)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from hearth.app import settings_keys as keys
 from hearth.app.library.local import BUNDLED, MODEL_SUFFIXES
 from hearth.app.nearest import did_you_mean, nearest
+from hearth.app.overflow import Overflow
 from hearth.app.settings_keys import Key, Value
 from hearth.backends.contract.models import BackendName, HostLimits, ModelSettings
 from hearth.backends.contract.sampling import SamplingParams
@@ -59,6 +60,7 @@ class ModelUse:
     sampling: SamplingParams
     max_tokens: int | None
     stop: tuple[str, ...]
+    context_overflow: Overflow | None
     origins: Mapping[str, str]
 
 
@@ -145,6 +147,7 @@ class Settings:
             sampling=SamplingParams(**cast(Any, {n: found[n].value for n in sampled})),
             max_tokens=cast("int | None", found["max_tokens"].value),
             stop=cast("tuple[str, ...]", found["stop"].value),
+            context_overflow=cast("Overflow | None", found["context_overflow"].value),
             origins={name: setting.origin for name, setting in found.items()},
         )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from hearth.app.format import format_size, parse_size
+from hearth.app.overflow import Overflow
 from hearth.app.paths import find_paths
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.models import BackendName, Dtype, KvPool, KvType, ModelSettings
@@ -462,6 +463,14 @@ _ASKED = tuple(field for field in REQUEST_FIELDS if field.name == "max_tokens")
 SAMPLING = (
     *(_key_of(field) for field in (*SAMPLING_FIELDS, *_ASKED)),
     Key("stop", "texts", "end before this text", default=()),
+    Key(
+        "context_overflow",
+        "text",
+        "a conversation that exceeds the context: drop-turns leaves its oldest turns out, refuse "
+        "is an error; auto: drop-turns in chats, refuse where a program sends the conversation",
+        choices=get_args(Overflow),
+        auto=True,
+    ),
     Key("dry_sequence_breakers", "texts", "DRY: texts that end a run"),
     Key("logit_bias", "biases", "added to the logits of tokens, by id; -100 bans a token"),
 )

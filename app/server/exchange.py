@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Generates
 from hearth.app.chosen import Chosen
+from hearth.app.overflow import Overflow
 from hearth.app.server import sse
 from hearth.app.server.answers import all_notices, notices
 from hearth.app.server.body import read_object
@@ -121,6 +122,16 @@ class Exchange:
         return await self.services.hosts.backend(self.chosen.spec, self.session)
 
     @property
+    def overflow(self) -> Overflow:
+        """What is done with a conversation that exceeds the context: as the request says, else the
+        settings.
+        """
+        asked = self.given.get("truncation", self.given.get("truncate"))  # OpenAI's, Ollama's.
+        if asked is None:
+            return self.chosen.use.context_overflow or "refuse"
+        return "drop-turns" if asked in ("auto", True) else "refuse"
+
+    @property
     def at_once(self) -> int:
         """How many sequences the model runs at the same time."""
         return self.chosen.use.load.max_sessions
@@ -145,8 +156,8 @@ class Exchange:
         ]
         measuring = self._measuring(len(made))
         if len(made) == 1:
-            return _generate(source, *made[0], measuring)
-        return _several(source, made, at_once, measuring)
+            return _generate(source, *made[0], self.overflow, measuring)
+        return _several(source, made, at_once, self.overflow, measuring)
 
     def answer(self, body: dict[str, Any]) -> Response:
         """The response `body` with the notices."""
@@ -200,6 +211,7 @@ async def _generate(
     backend: Generates,
     request: Request,
     answer: Answer,
+    overflow: Overflow,
     measuring: AbstractContextManager[Recorder],
 ) -> GenerationEvents:
     """The events of `request`.
@@ -209,7 +221,7 @@ async def _generate(
         Interrupted: the generation was cancelled by another program.
     """
     with measuring as recorder:
-        async with aclosing(answer.follow(backend, request)) as events:
+        async with aclosing(answer.follow(backend, request, overflow)) as events:
             async for event in events:
                 recorder.event(answer, event)
                 if isinstance(event, (ChoiceFinished, Finished)):
@@ -226,6 +238,7 @@ async def _several(
     backend: Generates,
     requests: Sequence[tuple[Request, Answer]],
     at_once: int,
+    overflow: Overflow,
     measuring: AbstractContextManager[Recorder],
 ) -> GenerationEvents:
     arrived: asyncio.Queue[tuple[Answer, Event] | Exception | None]
@@ -233,7 +246,7 @@ async def _several(
     slots = asyncio.Semaphore(at_once)
 
     async def pump(request: Request, answer: Answer, recorder: Recorder) -> None:
-        generated = _generate(backend, request, answer, nullcontext(recorder))
+        generated = _generate(backend, request, answer, overflow, nullcontext(recorder))
         try:
             async with slots, aclosing(generated) as events:
                 async for arrival in events:

@@ -257,7 +257,7 @@ def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
         ],
         "top_logprobs": request.sampling.logprobs or 0,
         "top_p": request.sampling.top_p,
-        "truncation": "disabled",
+        "truncation": "auto" if exchange.overflow == "drop-turns" else "disabled",
         "user": given.get("user"),
     }
 

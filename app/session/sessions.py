@@ -31,6 +31,7 @@ from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 if TYPE_CHECKING:
     from hearth.app.host_connection import HostConnection
+    from hearth.app.overflow import Overflow
     from hearth.app.session.turn import StreamingAnswer, Turn
     from hearth.backends.contract.backend import Backend
     from hearth.backends.contract.loaded import ModelInfo
@@ -145,7 +146,8 @@ class ChatSession:
     @property
     def left_out(self) -> int:
         """Number of first messages that are not sent any more: the context is full."""
-        return self._turn.left_out if self._turn is not None else 0
+        first = self._turn.first if self._turn is not None else ""
+        return next((at for at, one in enumerate(self.messages) if one.id == first), 0)
 
     @property
     def context_tokens(self) -> int:
@@ -263,9 +265,10 @@ class ChatSession:
 
     async def request_for(
         self, messages: Sequence[ChatMessage]
-    ) -> tuple[Request, ModelInfo, Backend]:
-        """The request for an answer to `messages`, and its model, which is loaded. The notices of
-        the model are emitted, each once, and only to subscribers.
+    ) -> tuple[Request, ModelInfo, Backend, Overflow]:
+        """The request for an answer to `messages`, its model, which is loaded, and what is done if
+        they exceed the context. The notices of the model are emitted, each once, and only to
+        subscribers.
         """
         from hearth.app.session.turn import build
 
@@ -276,7 +279,9 @@ class ChatSession:
             if (info.path, notice) not in shown:
                 shown.add((info.path, notice))
                 self.emit(Noticed(notice))
-        return build(self.thread, messages, loaded.chosen.use, info), info, loaded.backend
+        use = loaded.chosen.use
+        overflow = use.context_overflow or "drop-turns"
+        return build(self.thread, messages, use, info), info, loaded.backend, overflow
 
     def _check_idle(self) -> None:
         if self.is_busy:
@@ -304,7 +309,7 @@ class ChatSession:
             self._services.chats,
             self.live,
             list(messages),
-            self.left_out,
+            self._turn.first if self._turn is not None else "",
             self.request_for,
             self.emit,
         )

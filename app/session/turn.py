@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer, Part
 from hearth.app.chats.tree import ChatMessage, EndState, Numbers, Thread
-from hearth.app.session.events import Moved, Noticed, Piece, SessionEvent
+from hearth.app.overflow import Overflow
+from hearth.app.session.events import Changed, Moved, Noticed, Piece, SessionEvent
 from hearth.app.settings import ModelUse
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import Event, Finished, Progress, Started, Token
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Constraint, Request
-from hearth.backends.errors import HearthError, InternalError, NoChatTemplate, PromptTooLong
+from hearth.backends.errors import HearthError, InternalError, NoChatTemplate
 
 if TYPE_CHECKING:
     from hearth.app.chats.store import ChatStore
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 _SEED_BITS: Final = 53  # so that every JSON reader keeps it exactly
 _SAVE_EVERY_S: Final = 0.5
 """At most this much of an answer is lost if the machine fails."""
-_QUOTE_LENGTH: Final = 40
 
 
 # ---- the request
@@ -167,12 +167,12 @@ class Turn:
     Args:
         chats: stores the answer while it is generated, not its end.
         answer: to be filled.
-        messages: those before the answer.
-        left_out: number of first messages that are not sent.
+        messages: those before the answer, of which the first may be left out.
         ask: makes the request for an answer to some messages, and loads the model.
         emit: gets the events.
 
     Attributes:
+        first: id of the first message that is sent; empty: all are.
         ended: the message that the answer has become, once `run` has ended.
         failure: why it failed.
     """
@@ -182,12 +182,14 @@ class Turn:
         chats: ChatStore,
         answer: StreamingAnswer,
         messages: Sequence[ChatMessage],
-        left_out: int,
-        ask: Callable[[Sequence[ChatMessage]], Awaitable[tuple[Request, ModelInfo, Backend]]],
+        first: str,
+        ask: Callable[
+            [Sequence[ChatMessage]], Awaitable[tuple[Request, ModelInfo, Backend, Overflow]]
+        ],
         emit: Callable[[SessionEvent], None],
     ) -> None:
         self.answer = answer
-        self.left_out = left_out
+        self.first = first
         self.ended = answer.message("failed", "The app was closed.")
         self.failure: HearthError | None = None
         self._chats = chats
@@ -239,23 +241,32 @@ class Turn:
     async def _answer(self) -> None:
         self._emit(Moved("loading"))
         answer = self.answer
-        while True:
-            request, answer.info, backend = await self._ask(self._messages[self.left_out :])
-            answer.request = self._continuing(request)
-            try:
-                generated = answer.follow(backend, answer.request)
-                async with contextlib.aclosing(generated) as events:
-                    async for event in events:
-                        self._report(event)
-                return
-            except PromptTooLong as error:
-                left_out = self._leave_out()
-                if not left_out:
-                    raise
-                words = " ".join(left_out.content.split())
-                quote = words if len(words) <= _QUOTE_LENGTH else f"{words[: _QUOTE_LENGTH - 1]}…"
-                notice = f'{error.message} The oldest turn is left out from now on: "{quote}".'
-                self._emit(Noticed(notice, "warning"))
+        sent = self._sent()
+        request, answer.info, backend, overflow = await self._ask(sent)
+        if overflow == "refuse" and self.first:  # What was left out before is sent again.
+            self.first = ""
+            sent = self._sent()
+            request, *_ = await self._ask(sent)
+        answer.request = self._continuing(request)
+        generated = answer.follow(backend, answer.request, overflow)
+        async with contextlib.aclosing(generated) as events:
+            async for event in events:
+                if isinstance(event, Started) and answer.dropped:
+                    others = [one for one in _answered(sent) if one.role != "system"]
+                    self.first = others[answer.dropped].id
+                    self._emit(Noticed(answer.overflow_notice, "warning"))
+                    self._emit(Changed())
+                self._report(event)
+
+    def _sent(self) -> Sequence[ChatMessage]:
+        """The messages from `first` on, and system messages; all where it is none of them."""
+        ids = [message.id for message in self._messages]
+        start = ids.index(self.first) if self.first in ids else 0
+        return [
+            message
+            for at, message in enumerate(self._messages)
+            if at >= start or message.role == "system"
+        ]
 
     def _continuing(self, request: Request) -> Request:
         answer = self.answer
@@ -263,15 +274,6 @@ class Turn:
             return request
         begun = Message("assistant", answer.content, answer.reasoning)
         return replace(request, messages=(*(request.messages or ()), begun), continue_last=True)
-
-    def _leave_out(self) -> ChatMessage | None:
-        """Leave the oldest question and its answers out, and return it; None if it is the last."""
-        oldest = self.left_out
-        for index in range(oldest + 1, len(self._messages)):
-            if self._messages[index].role == "user":
-                self.left_out = index
-                return self._messages[oldest]
-        return None
 
     def _report(self, event: Event) -> None:
         answer, emit = self.answer, self._emit

@@ -16,6 +16,7 @@ from hearth.app.tui.widgets.message import Shown
 _JSON = ("json", "json_schema")
 _BEGINS = ("{", "[")
 _REASONS = {"length": "The answer was cut: it reached the limit of tokens."}
+_LEFT_OUT = "The context is full: the messages up to here are left out of the prompt."
 _split = lru_cache(maxsize=64)(split)  # It reads all of a text, at every change of a chat.
 
 
@@ -38,6 +39,9 @@ def shown_of(session: ChatSession) -> list[Shown]:
         )
         for one in session.messages
     ]
+    if session.left_out:
+        last = found[session.left_out - 1]
+        found[session.left_out - 1] = replace(last, note=f"{last.note}\n{_LEFT_OUT}".strip())
     return list(_with_pages(found)) if guide_pages.is_loaded() else found
 
 

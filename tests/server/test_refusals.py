@@ -362,11 +362,47 @@ def test_how_to_try_again_is_said() -> None:
     assert "x-should-retry" not in headers(errors.InvalidParameter("n", "zero"))
 
 
+TOO_LONG = {"code": "prompt_too_long", "message": "9 tokens do not fit into 5."}
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    *(USER, {"role": "assistant", "content": "hi"}),
+    {"role": "user", "content": "and now?"},
+]
+SHORTER = [{"text": "Now"}, {"finish": "stop"}]
+
+
 def test_a_prompt_that_is_too_long_has_the_name_that_programs_look_for(endpoint) -> None:
-    failed = {"code": "prompt_too_long", "message": "9 tokens do not fit into 5."}
-    reply = endpoint([{"error": failed}]).chat()
-    assert_error(reply, 400, None, "context_length_exceeded")
-    assert "9" in reply.error["message"] and "5" in reply.error["message"]
+    for more in ({}, {"truncation": "disabled"}):
+        made = endpoint([{"error": TOO_LONG}])
+        reply = made.chat(messages=TURNS, **more)
+        assert_error(reply, 400, None, "context_length_exceeded")
+        assert len(made.host.requests) == 1
+        assert "9" in reply.error["message"] and "5" in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "body"),
+    [
+        ("/v1/chat/completions", {"truncation": "auto"}, {"messages": TURNS}),
+        ("/v1/responses", {"truncation": "auto"}, {"input": TURNS}),
+        ("/api/chat", {"truncate": True}, {"messages": TURNS, "stream": False}),
+    ],
+)
+def test_whole_turns_are_left_out_where_a_request_says_so(endpoint, path, field, body) -> None:
+    made = endpoint([{"error": TOO_LONG}], SHORTER)
+    reply = made.post(path, {"model": "tiny", **body, **field})
+    assert reply.status == 200 and "Now" in str(reply.json)
+    assert reply.json["notices"] == [
+        "9 tokens do not fit into 5. The 2 oldest messages are left out of it."
+    ]
+    sent = [[one["role"] for one in request["messages"]] for request in made.host.requests]
+    assert sent == [["system", "user", "assistant", "user"], ["system", "user"]]
+    if path == "/v1/responses":
+        assert reply.json["truncation"] == "auto"
+    # The last turn alone does not fit: that is an error.
+    made = endpoint([{"error": TOO_LONG}], [{"error": TOO_LONG}])
+    assert made.post(path, {"model": "tiny", **body, **field}).status == 400
+    assert len(made.host.requests) == 2
 
 
 def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:

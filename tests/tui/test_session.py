@@ -12,6 +12,7 @@ from hearth.app.chats.errors import ChatsDiskFull
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
+from hearth.app.tui.shown import shown_of
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import Busy, PromptTooLong, SettingsError, WorkerDied
 from scripted import Script, ScriptedHost
@@ -196,7 +197,42 @@ def test_a_full_context_leaves_the_oldest_turn_out_and_says_so(
         await asked(session, "three")
         assert session.left_out == 2 and texts(session)[-1] == ("assistant", "Fits.")
         assert len(session.messages) == 6, "they are left out of the prompt, not of the chat"
-        assert any(isinstance(h, Noticed) and h.severity == "warning" for h in heard)
+        [notice] = [h for h in heard if isinstance(h, Noticed)]
+        assert notice.severity == "warning"
+        assert notice.text == (
+            "The prompt has 9 tokens; 8 fit. The 2 oldest messages are left out of it."
+        )
+        marks = [one.note for one in shown_of(session)]
+        assert [bool(mark) for mark in marks] == [False, True, False, False, False, False]
+        assert "left out of the prompt" in marks[1]
+        # Another version of the first question has nothing before it.
+        await session.edit(session.messages[0].id, "one, again")
+        await session.wait()
+        assert session.left_out == 0 and texts(session)[-1] == ("assistant", "Fits.")
+
+    run(go())
+
+
+def test_a_chat_may_refuse_to_leave_anything_out(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        def reply(request: Request) -> str:
+            if len(request.messages or ()) > 3:
+                raise PromptTooLong("messages", "The prompt has 9 tokens; 8 fit.", "Be brief.")
+            return "Fits."
+
+        host.scripts["guide"] = Script(reply)
+        session = await Sessions(services).create()
+        for text in ("one", "two", "three"):
+            await asked(session, text)
+        assert session.left_out == 2
+        await session.change(settings={"set": {"context_overflow": "refuse"}})
+        await asked(session, "four")
+        assert session.messages[-1].state == "failed" and session.left_out == 0
+        assert session.messages[-1].error == "The prompt has 9 tokens; 8 fit. Be brief."
+        sent = host.models["guide"].requests[-1].messages
+        assert sent is not None and [one.content for one in sent][::2] == [
+            *("one", "two", "three", "four")
+        ]
 
     run(go())
 

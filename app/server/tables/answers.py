@@ -275,7 +275,7 @@ RESPONSE: Final = answer(
         ),
         "top_logprobs": COUNT,
         "top_p": SHARE,
-        "truncation": one("disabled"),
+        "truncation": one("auto", "disabled"),
         "user": or_null(TEXT),
     }
 )

@@ -321,6 +321,7 @@ CHAT: Final = Table(
         *common.STOP_TOKENS,
         common.IGNORE_EOS,
         common.TRUNCATE,
+        common.TRUNCATION,
         honoured(
             "logprobs", Flag(), "return the log probability of each token of the answer", "false"
         ),

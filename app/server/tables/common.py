@@ -81,6 +81,13 @@ TRUNCATE: Final = honoured(
     "keep only the last tokens of the prompt, this many; -1: as many as fit",
     "a prompt that is too long is an error",
 )
+TRUNCATION: Final = honoured(
+    "truncation",
+    OneOf(("auto", "disabled")),
+    "of a conversation that exceeds the context: auto leaves its oldest turns out, which is a "
+    "notice; disabled is an error",
+    "the setting context_overflow, or disabled",
+)
 RETURN_TOKEN_IDS: Final = honoured(
     "return_token_ids",
     Flag(),

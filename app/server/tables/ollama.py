@@ -23,7 +23,7 @@ from hearth.backends.engine import validate
 
 _NO_MEDIA: Final = "only text is supported"
 _OF_LOADING: Final = "the settings decide how a model is loaded"
-_NEVER_CUT: Final = "prompts are never truncated; one that is too long is an error"
+_NEVER_CUT: Final = "prompts are not cut; one that is too long is an error"
 _COUNT: Final = Number(-2, 2**31 - 1, whole=True)
 _STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "true")
 _IMAGES: Final = refused("images", _NO_MEDIA, ListOf(Text(), 0))
@@ -87,10 +87,15 @@ _LOGPROBS: Final = (
         "0",
     ),
 )
-_CUT: Final = (
-    without_effect("truncate", _NEVER_CUT, OneOf((False,))),
-    without_effect("shift", _NEVER_CUT, OneOf((False,))),
+_TRUNCATE: Final = honoured(
+    "truncate",
+    Flag(),
+    "of a conversation that exceeds the context: true leaves its oldest turns out, which is a "
+    "notice; false is an error",
+    "the setting context_overflow, or false",
 )
+_NO_TURNS: Final = without_effect("truncate", _NEVER_CUT, OneOf((False,)))
+_SHIFT: Final = without_effect("shift", _NEVER_CUT, OneOf((False,)))
 
 _CALL: Final = Table(
     "OllamaCall",
@@ -172,7 +177,8 @@ CHAT: Final = Table(
         _OPTIONS,
         *_LOGPROBS,
         common.KEEP_ALIVE,
-        *_CUT,
+        _TRUNCATE,
+        _SHIFT,
         _TEMPLATE,
     ),
 )
@@ -197,7 +203,8 @@ GENERATE: Final = Table(
         _IMAGES,
         _TEMPLATE,
         refused("context", "send the conversation to /api/chat", ListOf(_COUNT, 0)),
-        *_CUT,
+        _NO_TURNS,
+        _SHIFT,
     ),
 )
 _NO_OPTIONS: Final = honoured(

@@ -279,11 +279,7 @@ CREATE_RESPONSE: Final = Table(
             "options of the answer",
         ),
         honoured("metadata", MapOf(Text(longest=512), 16), "repeated in the response"),
-        without_effect(
-            "truncation",
-            "conversations are never truncated; one that is too long is an error",
-            OneOf(("disabled",)),
-        ),
+        common.TRUNCATION,
         common.KEEP_ALIVE,
         common.USER,
         *(one for one in common.OPENAI_METADATA if one.name != "metadata"),

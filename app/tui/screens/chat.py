@@ -757,7 +757,7 @@ class ChatScreen(HearthScreen):
         from hearth.app.tui.screens.prompt_view import PromptView
 
         session = self.current
-        request, info, backend = await session.request_for(session.messages[session.left_out :])
+        request, info, backend, _ = await session.request_for(session.messages[session.left_out :])
         await self.app.push_screen_wait(PromptView(backend, request, info.context))
 
     async def _import(self, path: str) -> None:
