@@ -41,6 +41,8 @@ class PagedRow:
     """For each group the blocks of the sequence, those of the new tokens included; -1 where a
     window has left a block behind.
     """
+    has_drafts: bool = False
+    """Its tokens are attended for as if each came alone, with the same bits."""
 
 
 _Sides = tuple[Tensor, Tensor]
@@ -266,7 +268,8 @@ class PagedAttention:
     def _is_for_kernels(self, row: PagedRow) -> bool:
         """Long runs are faster by matrices."""
         most = _MOST_BEFORE_RUNS if self._kernels_take_runs else _MOST_TOKENS
-        return bool(self._kernels) and (row.count <= most or self._deterministic)
+        is_few = row.count <= most or row.has_drafts or self._deterministic
+        return bool(self._kernels) and is_few
 
     def _plan_of(self, layer: int) -> _GroupPlan:
         group = self.pool.group_of[layer]

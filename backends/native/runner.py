@@ -219,7 +219,9 @@ class NativeRunner:
         return step_result(rows, self.decoder.logits(hidden))
 
     def _attention(self, rows: Sequence[Row]) -> Attend:
-        paged = [PagedRow(row.start, len(row.tokens), tuple(row.handle)) for row in rows]
+        paged = [
+            PagedRow(row.start, len(row.tokens), tuple(row.handle), row.drafts > 0) for row in rows
+        ]
         if self._plan.splits_decode:
             return SplitAttention(self._pool, self._config, paged, self._attention_of)
         return self._attention_of(paged)

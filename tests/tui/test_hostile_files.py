@@ -111,7 +111,7 @@ async def test_the_library_shows_them(services: Services) -> None:
     put(services)
     async with opened(services, SIZE) as (app, pilot):
         app.switch_mode("library")
-        await until_shown(pilot, "19 ␛^ private")
+        await until_shown(pilot, "18 ␛X string")
         rows = app.screen.query_one("#here-list", ColumnList)
         await pages(pilot, rows.list)
         for at in range(rows.list.option_count):

@@ -328,7 +328,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
     patch.setattr(library, "fit_of_file", lambda *_: filled.fit_of(2_497_281_120))
     patch.setattr(Hub, "search", lambda *_, **__: filled.FOUND)
     patch.setattr(Downloads, "items", lambda _: filled.DOWNLOADS)
-    patch.setattr(quantize, "methods", lambda: [filled.ScriptedMethod()])
+    patch.setattr(quantize, "all_methods", lambda: [filled.ScriptedMethod()])
     patch.setattr(quantizing, "Job", filled.ScriptedJob)
 
 
