@@ -249,9 +249,11 @@ class Turn:
             request, *_ = await self._ask(sent)
         answer.request = self._continuing(request)
         generated = answer.follow(backend, answer.request, overflow)
+        is_told = False
         async with contextlib.aclosing(generated) as events:
             async for event in events:
-                if isinstance(event, Started) and answer.dropped:
+                if answer.dropped and not is_told:
+                    is_told = True
                     others = [one for one in _answered(sent) if one.role != "system"]
                     self.first = others[answer.dropped].id
                     self._emit(Noticed(answer.overflow_notice, "warning"))

@@ -105,7 +105,6 @@ class _Writer:
             self.body["stop"] = list(request.stop)
         if request.n > 1:
             self.body["n"] = request.n
-        self.need(request.beams is None, "use_beam_search", "it is not asked for beam search")
         if request.priority:
             self.need(self.dialect.priority, "priority")
             self.body["priority"] = request.priority * self.dialect.priority
@@ -138,6 +137,7 @@ class _Writer:
     def chat(self, messages: tuple[Message, ...]) -> None:
         request = self.request
         self.need(request.suffix is None, "suffix", "a chat has no suffix")
+        self.need(request.beams is None, "beams", "beam search is for completions")
         self.body["messages"] = [_message(item, self.dialect) for item in messages]
         self._continuing(messages)
         if request.max_tokens is not None:
@@ -191,6 +191,16 @@ class _Writer:
         self.body["prompt"] = (
             request.text if request.text is not None else list(request.token_ids or ())
         )
+        if (beams := request.beams) is not None:
+            self.need(
+                self.dialect.kind == "hearth", "beams", "its completions are not searched for"
+            )
+            self.body |= {
+                "use_beam_search": True,
+                "beam_width": beams.width,
+                "length_penalty": beams.length_penalty,
+                "early_stopping": beams.early_stopping,
+            }
         if request.suffix is not None:
             self.need(self.dialect.infill, "suffix", "its completions have no suffix")
             self.body["suffix"] = request.suffix

@@ -169,7 +169,7 @@ class Preparer:
                 "beam_width",
                 f"beam_width is {beams.width}; {self._info.max_sequences} sequences run at the "
                 "same time.",
-                "Lower beam_width, or load the model with more --max-sessions.",
+                "Lower beam_width, or load the model with more max_sessions (--max-sessions).",
             )
 
     def scoring(

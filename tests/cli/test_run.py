@@ -184,6 +184,8 @@ def test_json_is_one_object_with_stable_keys(hearth) -> None:
             "decode_s": 0.0,
             "prefill_tok_per_s": 0.0,
             "decode_tok_per_s": 50.0,
+            "drafted_tokens": [],
+            "accepted_tokens": [],
         },
         "notices": ["n"],
         "logprobs": None,

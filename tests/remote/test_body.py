@@ -10,7 +10,7 @@ import pytest
 from fake_remote import CHAT, COMPLETIONS, HELLO, VLLM, error_of, events_of, remote, serving
 from hearth.backends.contract.events import Finished
 from hearth.backends.contract.messages import Message, ToolCall
-from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.requests import BeamSearch, Constraint, Request, Tool
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.remote.body import notices, write_body
@@ -120,6 +120,7 @@ def test_no_field_of_a_request_is_ignored_by_any_kind() -> None:
         "add_generation_prompt": False,
         "truncate_prompt_tokens": 8,
         "speculate": "ngram",
+        "beams": BeamSearch(4),
     }
     with_tool = {
         "tool_choice": "required",
