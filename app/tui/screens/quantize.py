@@ -221,6 +221,8 @@ class QuantizeScreen(HearthScreen):
 
     def _show_types(self) -> None:
         empty = "No model in F16, BF16 or F32 is installed; F3 downloads one."
+        if self._sources:
+            empty = "No model is chosen; m chooses one."
         self._list.show([_row(one) for one in self._types.values()], empty=empty)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
