@@ -77,7 +77,7 @@ class Speculating:
         return length
 
     def verified(self, drafts: int, right: int) -> None:
-        """Of a draft of so many tokens the first `right` were right."""
+        """The first `right` tokens of a draft were right."""
         while len(self.drafted) < drafts:
             self.drafted.append(0)
             self.accepted.append(0)

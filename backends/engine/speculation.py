@@ -18,7 +18,7 @@ from hearth.backends.engine.runner import Row
 from hearth.backends.engine.sequence import Sequence
 
 LEAST_GAIN: Final = 1.02
-"""Steps with drafts must bring so many times the tokens per second."""
+"""Steps with drafts must bring this many times the tokens per second."""
 PLAIN_EVERY: Final = 64
 """Of so many steps with drafts one has none, which is measured again."""
 
@@ -44,7 +44,7 @@ class Drafter(Protocol):
         ...
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
-        """What may follow each sequence: so many tokens, or fewer."""
+        """What may follow each sequence: as many tokens as given for it, or fewer."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -112,7 +112,7 @@ class Speculation:
         """Drafts for those who decode, of at most `spare` tokens in all.
 
         Args:
-            has_room: whether a sequence can have so many tokens more than are known.
+            has_room: whether a sequence can have this many tokens more than are known.
         """
         if not self._possible or spare < 1:
             return {}

@@ -76,6 +76,6 @@ class CalibratedModel(Protocol):
 
 
 OpenModel = Callable[[Path, int], CalibratedModel]
-"""Opens the model in a folder, for texts of so many tokens. Raises a `HearthError` that says why it
-cannot be.
+"""Opens the model in a folder, for texts of the given number of tokens. Raises a `HearthError` that
+says why it cannot be.
 """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 WINDOW_TOKENS = 512
-"""Tokens that a model sees at once while a matrix is made; each window begins anew."""
+"""Tokens that a model sees at once while a matrix is made; nothing is before a window."""
 PART_TOKENS = 128
 """Of a window that llama.cpp computes at once, with the logits of each."""
 _MAGIC = b"GGUF"

@@ -38,7 +38,7 @@ _HASH_BYTES: Final = 8
 _READ_FIRST: Final = 16 << 10
 """Of a file whose header is read: the headers of most parts are shorter."""
 _TEMPORARY: Final = "writing"
-"""A part that is being written. Whoever has the lock and finds one finds what a process left that
+"""A part that is being written. Who has the lock and finds one finds what a process left that
 was killed."""
 _SPARE: Final = 1 / 32
 """Of the budget is freed beyond what is needed, so that not every part looks for what to evict."""
