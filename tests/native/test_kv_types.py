@@ -1,5 +1,5 @@
 """Keys and values in Q8_0: what a real model says with them is close to what it says with those of
-half precision, and a row has the same bits whoever else runs.
+half precision, and a row has the same bits whatever else runs.
 """
 
 from __future__ import annotations

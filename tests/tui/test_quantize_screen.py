@@ -65,8 +65,8 @@ def about(pilot: Pilot[Any]) -> str:
     return str(screen_of(pilot).query_one("#about", Static).content)
 
 
-def planned_bytes(target: str) -> int:
-    return GgufMethod().plan(GUIDE, target, {}).size_bytes
+def planned_bytes(target: str, **options: str) -> int:
+    return GgufMethod().plan(GUIDE, target, options).size_bytes
 
 
 def test_every_type_has_its_exact_size(services: Services) -> None:
@@ -235,8 +235,7 @@ def test_a_type_that_needs_an_importance_matrix_gets_one(
             await start(pilot, "IQ2_XS")
             await until(pilot, lambda: "is in the library" in about(pilot))
             made = services.paths.models / "guide-IQ2_XS.gguf"
-            # The header has the name of the text.
-            assert abs(made.stat().st_size - planned_bytes("IQ2_XS")) <= 64
+            assert made.stat().st_size == planned_bytes("IQ2_XS", calibration=str(text))
             assert preflight.check(made).value("quantize.imatrix.chunks_count") > 1
             (matrix,) = (services.paths.cache / "imatrix").glob("*/*.gguf")
             assert matrix.name.endswith(".imatrix.gguf")
