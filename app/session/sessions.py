@@ -112,6 +112,7 @@ class ChatSession:
         self.info: ModelInfo | None = None
         self.unread = False
         """An answer ended without a subscriber."""
+        self._is_prepared = False
         self._services = services
         self._listeners: list[Listener] = []
         self._turn: Turn | None = None
@@ -282,6 +283,18 @@ class ChatSession:
         use = loaded.chosen.use
         overflow = use.context_overflow or "drop-turns"
         return build(self.thread, messages, use, info), info, loaded.backend, overflow
+
+    async def prepare(self) -> None:
+        """The user writes: load the model that answered before, and bring back what the disk has of
+        the chat. What goes wrong is told when something is sent.
+        """
+        if self._is_prepared or self.is_busy or not self.messages:
+            return
+        self._is_prepared = True
+        if self.messages[-1].role == "assistant":
+            with suppress(HearthError):
+                request, _, backend, _ = await self.request_for(self.messages)
+                await backend.restore(request)
 
     def _check_idle(self) -> None:
         if self.is_busy:

@@ -37,6 +37,12 @@ class Backend(Protocol):
         """What the model would get for `request`; nothing is generated."""
         ...
 
+    async def restore(self, request: Request) -> None:
+        """`request`, or one that goes on from it, is sent soon: bring what the disk has of its
+        prompt back into the KV cache.
+        """
+        ...
+
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
         """Log probability of each of `ids` (two or more) after those before it, and the `top`
         likeliest in its place. `session` as in `Request`.

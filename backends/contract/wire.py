@@ -243,6 +243,16 @@ class Render(ModelCall[Prompt]):
 
 
 @dataclass(frozen=True, slots=True)
+class Restore(ModelCall["Finished"]):
+    """Bring back what the disk has of the prompt of `request`, which will be sent soon."""
+
+    request: Request
+
+    def cost(self) -> Cost:
+        return Cost(1, _prompt_size(self.request), computes=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Score(ModelCall[Scores]):
     ids: tuple[int, ...]
     top: int = 0

@@ -39,6 +39,7 @@ from hearth.backends.contract.wire import (
     Load,
     Rank,
     Render,
+    Restore,
     Score,
     Sealed,
     Tokenize,
@@ -264,6 +265,10 @@ class HostBackend:
     async def render(self, request: Request) -> Prompt:
         """What the model would get for `request`; nothing is generated."""
         return await self._ask(Render(request), request.session)
+
+    async def restore(self, request: Request) -> None:
+        """Bring back what the disk has of the prompt of `request`."""
+        await self._ask(Restore(request), request.session)
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
         """Log probability of each of `ids` (two or more) after those before it, and the `top`

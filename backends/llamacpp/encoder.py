@@ -158,6 +158,9 @@ class _NoBlocks:
     def grow(self, group: int, blocks: int) -> bool:
         return False
 
+    def expect(self, group: int, blocks: int) -> None:
+        """Nothing is read from disk either."""
+
     def shrink(self, group: int, blocks: int) -> None:
         """Nothing is allocated."""
 

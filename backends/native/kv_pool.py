@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -183,6 +184,27 @@ class KvPool:
             return False  # Layers that grew already are only larger than they need be.
         self._blocks[group] = more
         return True
+
+    def expect(self, group: int, blocks: int) -> None:
+        """See the protocol. The system's pages are had in a thread of its own: the first write to
+        each takes longer than what is written there, when a prefix is read from disk.
+        """
+        have = self._blocks[group]
+        blocks = min(blocks, self._most[group])
+        needed = (blocks - have) * self.block_bytes(group)
+        if not self._lazy or needed <= 0 or needed > self.available_bytes() // 2:
+            return
+        self._blocks[group] = blocks
+
+        def populate() -> None:
+            axis = 1 if self.layout == "heads" else 0
+            for index in self._tensors_of(group):
+                if not self._lazy[index].populate(
+                    axis, have, blocks, lambda: self._blocks[group] >= blocks
+                ):
+                    return
+
+        threading.Thread(target=populate, name="KV memory", daemon=True).start()
 
     @torch.inference_mode()
     def shrink(self, group: int, blocks: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import prod
 from typing import Final
@@ -20,6 +21,10 @@ _GIVE_BACK: Final[int | None] = getattr(
     mmap, "MADV_DONTNEED" if sys.platform == "linux" else "MADV_FREE", None
 )
 """The first of these gives nothing back elsewhere than on Linux; Windows has neither."""
+_POPULATE: Final[int | None] = 23 if sys.platform == "linux" else None
+"""MADV_POPULATE_WRITE, of Linux 5.14; Python has no name for it."""
+_AT_ONCE: Final = 1 << 20
+"""Bytes that are populated in one call, during which Python's other threads wait."""
 
 
 class LazyZeros:
@@ -38,6 +43,25 @@ class LazyZeros:
                 self._map.madvise(_SMALL_PAGES)
         self.tensor = torch.frombuffer(self._map, dtype=dtype, count=prod(shape)).view(shape)
 
+    def populate(self, axis: int, start: int, end: int, is_wanted: Callable[[], bool]) -> bool:
+        """Have memory for what is at `start` to `end` of `axis`, while `is_wanted`, so that the
+        first write to it need not wait for that. Changes nothing that is written there: any thread
+        may call it.
+
+        Returns False where the system cannot do that, or it is not wanted any more.
+        """
+        if _POPULATE is None:
+            return False
+        for first, end_byte in self._ranges(axis, start, end):
+            for at in range(first, end_byte, _AT_ONCE):
+                if not is_wanted():
+                    return False
+                try:
+                    self._map.madvise(_POPULATE, at, min(_AT_ONCE, end_byte - at))
+                except OSError:
+                    return False
+        return True
+
     def give_back(self, axis: int, start: int) -> bool:
         """Give the system memory back: what is at `start` or later of `axis`, as far as the
         system's pages hold nothing else. It reads as zeros afterwards, or as what it was.
@@ -46,17 +70,23 @@ class LazyZeros:
         """
         if _GIVE_BACK is None:
             return False
-        shape, itemsize = self.tensor.shape, self.tensor.itemsize
-        row_bytes = prod(shape[axis:]) * itemsize
-        kept_bytes = start * prod(shape[axis + 1 :]) * itemsize
-        page = mmap.PAGESIZE
-        for row in range(prod(shape[:axis])):
-            first = -(-(row * row_bytes + kept_bytes) // page) * page
-            size = (row + 1) * row_bytes // page * page - first
-            if size <= 0:
-                continue
+        for first, end in self._ranges(axis, start, self.tensor.shape[axis]):
             try:
-                self._map.madvise(_GIVE_BACK, first, size)
+                self._map.madvise(_GIVE_BACK, first, end - first)
             except OSError:  # Memory that is locked stays.
                 return False
         return True
+
+    def _ranges(self, axis: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The bytes of what is at `start` to `end` of `axis`, as far as the system's pages hold
+        nothing else.
+        """
+        shape, itemsize = self.tensor.shape, self.tensor.itemsize
+        step = prod(shape[axis + 1 :]) * itemsize
+        page = mmap.PAGESIZE
+        for row in range(prod(shape[:axis])):
+            begin = row * shape[axis] * step
+            first = -(-(begin + start * step) // page) * page
+            last = (begin + end * step) // page * page
+            if first < last:
+                yield first, last

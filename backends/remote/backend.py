@@ -124,6 +124,9 @@ class RemoteBackend:
         text = await self._text("apply-template", asked, "messages")
         return Prompt(text, tuple(await self.tokenize(text, special=True)))
 
+    async def restore(self, request: Request) -> None:
+        """Nothing: no API has this."""
+
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
         """Log probability of each of `ids` after those before it, and the `top` likeliest: a
         completion's echo, of which the one token that it adds is left out.

@@ -24,6 +24,7 @@ from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.random_stream import choice_seed, fresh_seed
+from hearth.backends.engine.restoring import Restoring
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.scoring import Answer as ScoringAnswer
@@ -193,6 +194,25 @@ class Preparer:
             top=call.top,
             piece=self._tokenizer.piece,
             session=session,
+            clock=clock,
+        )
+
+    def restoring(self, ident: int, request: Request, emit: EmitAnswer, clock: Clock) -> Restoring:
+        """The work that brings back the prompt of `request`.
+
+        Raises:
+            InvalidParameter, UnsupportedParameter, NoChatTemplate, TemplateError, PromptTooLong: as
+                `generations`.
+        """
+        self._check_generates()
+        validate(request, self._info.vocab_size)
+        prompt = self._prompt(request, is_bounded=request.truncate_prompt_tokens is None)
+        return Restoring(
+            ident,
+            prompt.ids,
+            emit,
+            priority=request.priority,
+            session=request.session,
             clock=clock,
         )
 

@@ -200,6 +200,9 @@ class Desk:
             case wire.Generate():
                 request = replace(body.request, session=session)
                 return self._preparer.generations(ident, request, emit, clock)
+            case wire.Restore():
+                request = replace(body.request, session=session)
+                return (self._preparer.restoring(ident, request, emit, clock),)
             case wire.Score():
                 return (self._preparer.scoring(ident, body, emit, clock, session),)
             case wire.Embed():
@@ -284,6 +287,8 @@ def serve(
     info = loaded.runner.info
     disk = _disk(loaded, spec, cache_dir)
     engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, disk=disk, drafter=draft)
+    if disk is not None and (tokens := disk.latest_tokens):
+        engine.kv.expect(tokens)
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
         loaded.info.name,

@@ -16,10 +16,14 @@ from pathlib import Path
 import pytest
 
 from fake_pages import PagedMemory
+from fake_runner import FakeRunner
+from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv import disk_files
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.disk_files import KvFolder
+from hearth.backends.engine.restoring import Restoring
 from sequence_memory import Memory
+from speakers import Listener, at_rest, generation
 
 MIB = 1 << 20
 CHAT = [*range(100, 170)]
@@ -120,6 +124,52 @@ def found_after_restart(disk: Disk, tokens=(*CHAT, 1), kind=Memory, key=b"model"
 
 
 # ---- what is found
+
+
+def test_there_is_memory_for_the_chat_that_was_used_last(disk, kind):
+    chats = disk.chats(kind)
+    chats.ask(CHAT)
+    chats.ask([*range(120)], session="longer")
+    time.sleep(0.01)
+    chats.ask([*CHAT, *range(20)])
+    disk.restart()
+    assert disk.tier.latest_tokens == 90
+    small = {"allocated": 10, "grows_after": 3} if kind is Memory else {"start": 2}
+    cache = disk.chats(kind, **small).cache
+    had = cache.stats().allocated_tokens
+    cache.expect(90)
+    assert had < 90 <= cache.stats().allocated_tokens
+    assert Disk(disk.path / "other").tier.latest_tokens == 0
+
+
+def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
+    runner = FakeRunner(pool=512, context=512)
+    tokens = [(k * 11) % 97 for k in range(150)]
+
+    def engine():
+        tier = DiskTier(KvFolder(tmp_path / "kv", MIB), b"model", "guide", MIB)
+        return Engine(runner, disk=tier), tier
+
+    def run(engine, *work):
+        engine.submit(*work)
+        until = time.monotonic() + 20
+        while not (work[0].done and not engine.turn()) and time.monotonic() < until:
+            engine.turn()
+
+    first, tier = engine()
+    run(first, generation(1, tokens, runner, tokens=3, session="chat")[0])
+    tier.flush()
+    runner = FakeRunner(pool=512, context=512)
+    second, _ = engine()
+    heard = Listener()
+    run(second, Restoring(2, [*tokens, 5, 6, 7], heard))
+    assert [event.reason for event in heard.events] == ["stop"] and at_rest(second, runner)
+    computed, read = second.stats().computed_tokens, second.stats().disk_read_tokens
+    assert read >= 128 and computed == 1, "nothing is prefilled but for one token"
+    asked, answered = generation(3, [*tokens, 5, 6, 7], runner, tokens=3)
+    run(second, asked)
+    assert asked.cached >= read and second.stats().disk_read_tokens == read
+    assert answered.ids == runner.greedy([*tokens, 5, 6, 7], 3)
 
 
 def test_a_chat_is_found_after_a_restart(disk, kind):

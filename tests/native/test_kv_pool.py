@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,32 @@ def test_rows_of_q8_0_are_ggmls() -> None:
     assert (off <= largest * (0.5 / 127 + 2**-10)).all()
     ruined = torch.tensor([[float("nan"), float("inf")] * 16])
     assert from_rows(to_rows(ruined, Q8_0), torch.float32).isfinite().all()
+
+
+@linux
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_expected_blocks_have_memory_before_anything_is_written(layout: Layout) -> None:
+    pool = pool_of(2000, layout=layout)
+    fill(pool, 1)
+    before = resident_bytes()
+    pool.expect(0, 1500)
+    assert pool.capacity(0) == 1500
+    until = time.monotonic() + 20
+    while resident_bytes() - before < 1450 * 2 * BLOCK_BYTES and time.monotonic() < until:
+        time.sleep(0.01)
+    assert 1450 * 2 * BLOCK_BYTES <= resident_bytes() - before < 1600 * 2 * BLOCK_BYTES
+    assert block(pool, 0, 0)[0, 0, :2, 0].tolist() == [1.0, 2.0]
+    pool.shrink(0, 2)
+    assert pool.capacity(0) == 2 and resident_bytes() - before < 100 * 2 * BLOCK_BYTES
+
+
+def test_more_than_half_of_the_free_memory_is_not_taken_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = pool_of(2000)
+    monkeypatch.setattr(KvPool, "available_bytes", lambda _: 100 * 2 * BLOCK_BYTES)
+    pool.expect(0, 51)
+    assert pool.capacity(0) < 51
 
 
 @linux

@@ -219,6 +219,9 @@ class FakeBackend:
         text = "\n".join(lines) if request.text is None else request.text
         return Prompt(text, tuple(_ids(text)))
 
+    async def restore(self, request):
+        self._host.note("restore", request)
+
     async def tokenize(self, text, *, special=False, add_special=False):
         self._host.note("tokenize", text, special)
         return _ids(text, special=special)

@@ -135,6 +135,9 @@ class FakePages:
         """A byte a token."""
         return self.capacity(group) * self.page
 
+    def expect(self, group: int, blocks: int) -> None:
+        self.grow(group, min(blocks, self.most[group]))
+
     def shrink(self, group: int, blocks: int) -> None:
         fewer = max(blocks, self._start[group])
         if fewer < self.capacity(group):

@@ -60,6 +60,7 @@ class ScriptedModel:
         self.spec = spec
         self.script = script
         self.requests: list[Request] = []
+        self.restored: list[Request] = []
         self.cancelled = 0
 
     async def info(self) -> ModelInfo:
@@ -111,6 +112,9 @@ class ScriptedModel:
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
+
+    async def restore(self, request: Request) -> None:
+        self.restored.append(request)
 
     async def render(self, request: Request) -> Prompt:
         text = "".join(f"<{m.role}>{m.content}" for m in request.messages or ())

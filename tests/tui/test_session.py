@@ -68,6 +68,27 @@ def test_the_user_is_kept_before_anything_is_generated(
     run(go())
 
 
+def test_a_chat_is_made_ready_once_while_the_user_writes(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        await session.prepare()
+        assert not host.models, "there is nothing of a new chat"
+        await asked(session, "does it work?")
+        again = await Sessions(services).open(session.thread.id)
+        await again.prepare()
+        await again.prepare()
+        [request] = host.models["guide"].restored
+        assert [one.content for one in request.messages or ()][-2:] == [
+            "does it work?",
+            "It works.",
+        ]
+        assert request.session == session.thread.id and not again.is_busy
+
+    run(go())
+
+
 def test_stop_keeps_the_text_and_cancels(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         gate = asyncio.Semaphore(0)

@@ -495,6 +495,14 @@ class ChatScreen(HearthScreen):
     def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
         self._draft = event.text
         self._count_draft()
+        if event.text.strip() and not is_command(event.text):
+            self._prepare()
+
+    @work(group="prepare")
+    async def _prepare(self) -> None:
+        """Get model and memory of the chat ready while the user writes."""
+        if self.session is not None:
+            await self.session.prepare()
 
     @work(group="draft", exclusive=True)
     async def _count_draft(self) -> None:

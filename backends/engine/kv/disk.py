@@ -144,6 +144,7 @@ class DiskTier:
         """Since the start."""
         self.read_tokens = 0
         """Copied into the KV cache since the start."""
+        self._latest_tokens = 0
         self._wake: Callable[[], None] = lambda: None
         self._is_scanned = threading.Event()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -160,6 +161,11 @@ class DiskTier:
         self._wake = wake
 
     # ---- what is found
+
+    @property
+    def latest_tokens(self) -> int:
+        """Tokens of the longest prefix of the session that was used last before the start."""
+        return self._latest_tokens if self._is_scanned.wait(_SCAN_S) else 0
 
     def find(
         self, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
@@ -358,11 +364,13 @@ class DiskTier:
             part.path.unlink()
 
     def _scan(self) -> None:
+        parts: list[DiskPart] = []
         try:
             parts = self._folder.scan(self.model)
+            latest = self._folder.latest(parts)
+            self._latest_tokens = max((one.start + len(one.tokens) for one in latest), default=0)
         except OSError as error:
             log.warning("keys and values on disk cannot be listed: %s", error)
-            parts = []
         with self._lock:
             for part in parts:
                 self._below.setdefault(part.parent, []).append(part)

@@ -208,6 +208,19 @@ class KvFolder:
         return found
 
     @staticmethod
+    def latest(parts: Iterable[DiskPart]) -> list[DiskPart]:
+        """Those of the owner whose part was used last.
+
+        Raises:
+            OSError: one is gone.
+        """
+        parts = list(parts)
+        if not parts:
+            return []
+        owner = max(parts, key=lambda part: part.path.stat().st_mtime_ns).owner
+        return [part for part in parts if part.owner == owner]
+
+    @staticmethod
     def touch(parts: Iterable[DiskPart]) -> None:
         """These are used now."""
         now = time.time_ns()

@@ -26,6 +26,9 @@ from hearth.backends.errors import Busy, InternalError
 PART_TOKENS: Final = 256
 """Tokens of a part of an offloaded prefix."""
 
+_GROWS_S: Final = 0.005
+"""Between two looks whether more memory was made, while nothing runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class KvLimits:
@@ -153,6 +156,19 @@ class KvManager:
         """What runs or what is kept has changed, so that there may be something to offload, or
         memory to give back.
         """
+
+    def expect(self, tokens: int) -> None:
+        """Nothing runs yet, and a prefix of `tokens` tokens may be read from disk: have memory for
+        it, and for a step after it, as far as there is enough.
+        """
+        tokens = min(tokens + (self._limits.step_tokens or PART_TOKENS), self._limits.pool_tokens)
+        if self._blocks is not None:
+            for group in self._blocks.groups:
+                if group.window is None:
+                    self._blocks.store.expect(group.number, self._tree.pages(tokens))
+        elif self._sequences is not None:
+            while not self._sequences.store.grow(tokens) and self.is_growing:
+                time.sleep(_GROWS_S)
 
     # ---- admission
 

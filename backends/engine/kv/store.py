@@ -185,6 +185,12 @@ class BlockStore(Store, Protocol):
         """
         ...
 
+    def expect(self, group: int, blocks: int) -> None:
+        """No step was made yet, and `blocks` blocks in all may be needed soon: have memory for them
+        where that is worth it and there is enough.
+        """
+        ...
+
     def shrink(self, group: int, blocks: int) -> None:
         """The blocks from `blocks` on are free: have no memory for them, or for fewer of them, as
         the device allows. Only between steps.

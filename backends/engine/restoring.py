@@ -1,0 +1,63 @@
+"""A sequence that only brings back what is held of a prompt outside the KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hearth.backends.contract.events import Failed, Finished, FinishReason
+from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.sequence import Clock, Sequence
+from hearth.backends.errors import to_info
+
+
+class Restoring(Sequence):
+    """The first part of a prompt comes into the KV cache, as far as the disk or memory has it, so
+    that a request that follows finds it there. One token more is computed, after which it ends.
+
+    Args:
+        tokens: of the prompt, one or more.
+        emit: gets exactly one of `Finished` and `Failed`.
+    """
+
+    def __init__(
+        self,
+        ident: int,
+        tokens: list[int],
+        emit: Callable[[Finished | Failed], None],
+        *,
+        priority: int = 0,
+        session: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(ident, tokens, priority=priority, session=session, clock=clock)
+        self._emit = emit
+
+    @property
+    def total(self) -> int:
+        return self.prompt_tokens if self.slot is None else min(self.prompt_tokens, self.cached + 1)
+
+    def findable(self) -> list[int]:
+        return self.tokens
+
+    def outputs(self, count: int) -> int:
+        return 0
+
+    def on_admitted(self) -> None:
+        """Nothing to say before the end."""
+
+    def tell(self, computed: int) -> None:
+        """Nothing to say before the end."""
+
+    def take(self, row: Row, result: StepResult) -> FinishReason | None:
+        return None if self.pending > 0 else "stop"
+
+    def finish(self, reason: FinishReason) -> None:
+        self._end(Finished(reason))
+
+    def fail(self, error: Exception) -> None:
+        self._end(Failed(to_info(error)))
+
+    def _end(self, answer: Finished | Failed) -> None:
+        if not self.done:
+            self.done = True
+            self._emit(answer)
