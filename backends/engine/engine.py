@@ -85,6 +85,8 @@ class Engine:
         """Of the sessions that have texts under way."""
         self._turns = 0
         self._closing = False
+        self.ended = threading.Event()
+        """`run` has returned."""
         self._lock = threading.Lock()
         """Guards `_cancelling`, `_computing` and `Runner.interrupt`."""
         self._cancelling: Counter[int] = Counter()
@@ -132,10 +134,16 @@ class Engine:
         return replace(self._stats, running=self._scheduler.running, waiting=self._waiting)
 
     def run(self) -> None:
-        """Turn until `close`; sleeps where there is nothing to do."""
-        while not self._closing:
-            if not self.turn() and not self._closing:
-                self._rest()
+        """Turn until `close`; sleeps where there is nothing to do. What sequences with a session
+        computed is on disk afterwards.
+        """
+        try:
+            while not self._closing:
+                if not self.turn() and not self._closing:
+                    self._rest()
+            self.kv.write_out()
+        finally:
+            self.ended.set()
 
     def turn(self) -> bool:
         """Take in what was posted and make one step; False if there was nothing to compute.
@@ -416,7 +424,7 @@ class Engine:
     def _close(self) -> None:
         self._closing = True
         for sequence in self._scheduler:
-            self._scheduler.remove(sequence, keep=False)
+            self._scheduler.remove(sequence, keep=True)
             self._end_early(sequence)
         for job in self._text_jobs:
             self._end_early(job)

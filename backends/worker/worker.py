@@ -58,6 +58,8 @@ _SWITCH_S = 0.001
 """After so long the step loop takes the interpreter back from a thread that prepares; Python's
 default of 5 ms would be a third of a fast model's step.
 """
+_LEAVE_S = 2.5
+"""The host kills a worker that has not left after 3 s."""
 _MOST_WAITING_FRAMES = 4096
 """Frames that wait for a host that does not read, before those who send more are blocked."""
 
@@ -153,6 +155,11 @@ class Desk:
                 pool = self._large_pool
             pool.submit(frame.session, partial(self._answer, frame, Clock(), is_large))
 
+    def leave(self) -> None:
+        """End all that is under way, and wait until what was computed is on disk, if not long."""
+        self._engine.close()
+        self._engine.ended.wait(_LEAVE_S)
+
     def _stats(self) -> EngineStats:
         """What the engine does, and what is on its way to it."""
         stats = self._engine.stats()
@@ -231,7 +238,8 @@ class Desk:
 
 def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
     """Feed the desk until the host closes the pipe; then this process is not needed any more, even
-    if it is still loading. A body that cannot be read fails alone.
+    if it is still loading, but for what it has not written to disk yet. A body that cannot be read
+    fails alone.
     """
     try:
         while (frame := _next_frame(stream)) is not None:
@@ -239,6 +247,8 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
                 outbox.put(frame.id, frame.body)
             else:
                 opened.result().take(frame)
+        if opened.done():
+            opened.result().leave()
     except Exception:
         log.exception("reading frames")
         os._exit(1)

@@ -143,31 +143,36 @@ def test_there_is_memory_for_the_chat_that_was_used_last(disk, kind):
 
 
 def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
+    """It was written when the engine was closed, right after the answer."""
     runner = FakeRunner(pool=512, context=512)
     tokens = [(k * 11) % 97 for k in range(150)]
 
     def engine():
         tier = DiskTier(KvFolder(tmp_path / "kv", MIB), b"model", "guide", MIB)
-        return Engine(runner, disk=tier), tier
+        return Engine(runner, disk=tier)
 
     def run(engine, *work):
         engine.submit(*work)
         until = time.monotonic() + 20
-        while not (work[0].done and not engine.turn()) and time.monotonic() < until:
+        while not work[0].done and time.monotonic() < until:
             engine.turn()
 
-    first, tier = engine()
+    first = engine()
     run(first, generation(1, tokens, runner, tokens=3, session="chat")[0])
-    tier.flush()
+    first.close()
+    first.run()
+    assert first.ended.is_set()
     runner = FakeRunner(pool=512, context=512)
-    second, _ = engine()
+    second = engine()
     heard = Listener()
     run(second, Restoring(2, [*tokens, 5, 6, 7], heard))
+    second.turn()
     assert [event.reason for event in heard.events] == ["stop"] and at_rest(second, runner)
     computed, read = second.stats().computed_tokens, second.stats().disk_read_tokens
     assert read >= 128 and computed == 1, "nothing is prefilled but for one token"
     asked, answered = generation(3, [*tokens, 5, 6, 7], runner, tokens=3)
     run(second, asked)
+    second.turn()
     assert asked.cached >= read and second.stats().disk_read_tokens == read
     assert answered.ids == runner.greedy([*tokens, 5, 6, 7], 3)
 

@@ -393,6 +393,15 @@ class KvManager:
         """Whether `tend` has something to write to disk of sequences that ended."""
         return self._behind is not None and self._behind.is_wanted
 
+    def write_out(self) -> None:
+        """No sequence runs any more: write to disk what is not there yet."""
+        if self._behind is None:
+            return
+        while self.is_writing:
+            self.tend()
+            self._behind.disk.flush()
+        self._behind.disk.flush()
+
     def copy_out(self, slot: int, *, grows: bool) -> None:
         """`slot` is released to make room, or may soon be: copy what it holds to plain memory, as
         far as there is time before the next `tend`, so that `open` finds it there. What was copied
