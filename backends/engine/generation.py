@@ -129,7 +129,10 @@ class Generation(Sequence):
 
     @property
     def most_drafts(self) -> int:
-        return self.limits.max_tokens - self.new_tokens - 1
+        most = self.limits.max_tokens - self.new_tokens - 1
+        if self.streaming is not None:
+            most = min(most, self.streaming.most - self.held - 1)
+        return most
 
     def outputs(self, count: int) -> int:
         return int(count == self.pending)
