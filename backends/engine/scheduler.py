@@ -325,10 +325,13 @@ class Scheduler:
             self._pin(sequence)
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)
-            streaming = sequence.streaming
-            if streaming is not None and sequence.dropped and sequence.slot is not None:
-                if sequence.held < streaming.most - streaming.step:
-                    self.forget_computed(sequence.slot)
+            if (
+                sequence.dropped
+                and (streaming := sequence.streaming) is not None
+                and (slot := sequence.slot) is not None
+                and sequence.held < streaming.most - streaming.step
+            ):
+                self.forget_computed(slot)
         if len(self._running) > 1 and not self._arriving:
             self._copy_ahead()
 

@@ -64,9 +64,18 @@ class Streaming:
         """What of `tokens` is in memory once `dropped` are forgotten."""
         return [*tokens[: self.sinks], *tokens[self.sinks + dropped :]]
 
+    def notice(self, dropped: int, total: int) -> str:
+        """What people should know of a text of `total` tokens, `dropped` of them forgotten."""
+        kept = f"the first {self.sinks} and " if self.sinks else ""
+        return (
+            f"Streaming with attention sinks: the model saw {kept}the last"
+            f" {total - self.sinks - dropped:,} tokens at the end; {dropped:,} earlier ones were"
+            " forgotten."
+        )
+
     def states(self, tokens: Seq[int], namespace: bytes) -> Iterator[tuple[int, bytes]]:
-        """Numbers of forgotten tokens with which `tokens`, of `namespace`, may be continued, the most
-        first, and the namespace of each: keys that stay depend on what was forgotten.
+        """Numbers of forgotten tokens with which `tokens`, of `namespace`, may be continued, the
+        most first, and the namespace of each: keys that stay depend on what was forgotten.
         """
         digest = blake2b(repr((self, namespace)).encode(), digest_size=16)
         digest.update(_bytes(tokens[: self.sinks]))

@@ -74,7 +74,8 @@ def rope_params(change: RopeChange, header: GgufFile) -> RopeParams:
 def no_streaming(header: GgufFile, change: RopeChange) -> str:
     """Why llama.cpp cannot move keys of a model to other positions; empty: it can. It rotates all
     keys of the pool by what they move, most of them by nothing: layers without rotary positions as
-    well, and with YaRN's factor, which keys have already (`build_rope_shift` in llama-kv-cache.cpp).
+    well, and times YaRN's factor, which keys have already (`build_rope_shift` in
+    llama-kv-cache.cpp).
     """
     try:
         config = family_of_gguf(header.architecture).from_gguf(GgufFields(header))

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from driven import Driven
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.rope import RopeChange
 from hearth.backends.engine.streaming import Streaming
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.rope import no_streaming
-from hearth.backends.native import load as native
 from hearth.quant.gguf.preflight import check
 from hearth.quant.json_fields import read_fields
 from native_decoders import decoder_of, family_and_config

@@ -326,9 +326,10 @@ class KvManager:
         return True
 
     def forget(self, slot: int, start: int, count: int, namespace: bytes) -> bool:
-        """`slot` forgets the `count` tokens, whole pages, after its first `start`; positions of those
-        after them are lower by `count` from now on. What is left is of `namespace`, and reserved is
-        only as much. False if memory is short, and then nothing has changed.
+        """`slot` forgets the `count` tokens, whole pages, after its first `start`; the positions of
+        those after them are lower by `count` from now on. What is left is of `namespace`, is not
+        written to disk, and no more than that is reserved. False if memory is short, and then
+        nothing has changed.
         """
         prefix = self._prefix(slot)
         if not self._leaves.forget(prefix, start, count, namespace):
