@@ -322,18 +322,19 @@ class BlockLeaves:
         moved: list[int] = []
         fresh: list[int] = []
         for page in pages:
-            block: int | None = table[page]
-            if page < own:
-                block = self._take(full)
-                if block is None:
-                    for other in fresh:
-                        self._give(full, other)
-                    full.spare -= len(fresh)
-                    return False
-                full.spare += 1
-                fresh.append(block)
-                self.store.copy(full.number, table[page], block, self._page)
+            if page >= own:
+                moved.append(table[page])
+                continue
+            block = self._take(full)
+            if block is None:
+                for other in fresh:
+                    self._give(full, other)
+                full.spare -= len(fresh)
+                return False
+            full.spare += 1
+            fresh.append(block)
             moved.append(block)
+            self.store.copy(full.number, table[page], block, self._page)
         if start % self._page:
             self.store.copy(full.number, table[first], moved[first], start % self._page)
         tokens = self.tree.tokens(prefix)
