@@ -88,6 +88,7 @@ class Options(TypedDict, total=False):
     parallel_tool_calls: bool
     template_values: dict[str, Any]
     truncate_prompt_tokens: int | None
+    attention_sinks: int | None
     priority: int
     beams: BeamSearch | None
     speculate: Speculate | None
@@ -290,6 +291,7 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
         stop = options.get("stop", use.stop)
         given = {
             "max_tokens": use.max_tokens,
+            "attention_sinks": use.attention_sinks,
             **options,
             "stop": (stop,) if isinstance(stop, str) else stop,
             "sampling": params or use.sampling,

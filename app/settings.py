@@ -59,6 +59,7 @@ class ModelUse:
     load: ModelSettings
     sampling: SamplingParams
     max_tokens: int | None
+    attention_sinks: int | None
     stop: tuple[str, ...]
     context_overflow: Overflow | None
     origins: Mapping[str, str]
@@ -146,6 +147,7 @@ class Settings:
             load=ModelSettings(**load),
             sampling=SamplingParams(**cast(Any, {n: found[n].value for n in sampled})),
             max_tokens=cast("int | None", found["max_tokens"].value),
+            attention_sinks=cast("int | None", found["attention_sinks"].value),
             stop=cast("tuple[str, ...]", found["stop"].value),
             context_overflow=cast("Overflow | None", found["context_overflow"].value),
             origins={name: setting.origin for name, setting in found.items()},

@@ -458,7 +458,7 @@ def _key_of(field: Field) -> Key:
     )
 
 
-_ASKED = tuple(field for field in REQUEST_FIELDS if field.name == "max_tokens")
+_ASKED = tuple(one for one in REQUEST_FIELDS if one.name in ("max_tokens", "attention_sinks"))
 
 SAMPLING = (
     *(_key_of(field) for field in (*SAMPLING_FIELDS, *_ASKED)),

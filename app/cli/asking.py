@@ -107,6 +107,8 @@ def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:
         return ""
     if max_tokens is not None and answer.usage.completion_tokens >= max_tokens:
         return f"(cut at --max-tokens {max_tokens:,})"
+    if 0 < info.context <= answer.usage.completion_tokens:  # It streams.
+        return f"(cut after {answer.usage.completion_tokens:,} tokens; --max-tokens allows more)"
     if not info.context:  # a remote model whose server does not say
         return "(cut: the other end's limit of tokens is reached)"
     return f"(cut: the context of {info.context:,} tokens is full)"

@@ -129,7 +129,12 @@ def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
     """The request for `text` under the settings of `chosen`, with a seed that can be reported."""
     use = chosen.use
     sampling = replace(use.sampling, seed=reportable_seed(use))
-    request = Request(sampling=sampling, max_tokens=use.max_tokens, stop=use.stop)
+    request = Request(
+        sampling=sampling,
+        max_tokens=use.max_tokens,
+        attention_sinks=use.attention_sinks,
+        stop=use.stop,
+    )
     if raw:
         return replace(request, text=text)
     system = (Message("system", use.system),) if use.system else ()

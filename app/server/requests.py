@@ -32,6 +32,7 @@ _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs
 _AS_GIVEN: Final = (
     *("max_tokens", "min_tokens", "ignore_eos", "n", "priority"),
     *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt", "speculate"),
+    "attention_sinks",
 )
 """Fields of `Request` that have the same names in bodies."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -55,6 +56,7 @@ def build(
         sampling["dry_sequence_breakers"] = tuple(sampling["dry_sequence_breakers"])
     wanted = {name: given[name] for name in _AS_GIVEN if name in given}
     wanted.setdefault("max_tokens", use.max_tokens)
+    wanted.setdefault("attention_sinks", use.attention_sinks)
     request = Request(
         sampling=replace(use.sampling, **cast(Any, {**sampling, "logprobs": logprobs})),
         stop=_strings(given["stop"]) if "stop" in given else use.stop,

@@ -53,6 +53,7 @@ def build(
         messages=(*head, *map(_message_of, _answered(messages))),
         sampling=replace(use.sampling, seed=reportable_seed(use)),
         max_tokens=use.max_tokens,
+        attention_sinks=use.attention_sinks,
         stop=use.stop,
         session=thread.id,
         constraint=constraint_of(thread.settings),
@@ -243,7 +244,8 @@ class Turn:
         answer = self.answer
         sent = self._sent()
         request, answer.info, backend, overflow = await self._ask(sent)
-        if overflow == "refuse" and self.first:  # What was left out before is sent again.
+        streams = request.attention_sinks is not None
+        if self.first and (streams or overflow == "refuse"):  # What was left out is sent again.
             self.first = ""
             sent = self._sent()
             request, *_ = await self._ask(sent)

@@ -81,6 +81,15 @@ REQUEST_FIELDS: Final = (
         "keep only the last tokens of the prompt, this many; -1: as many as fit",
         optional=True,
     ),
+    Field(
+        "attention_sinks",
+        "int",
+        0,
+        256,
+        "a text that exceeds the context goes on: its first tokens, this many (4 is usual), and the"
+        " newest ones stay, and the model forgets what is between",
+        optional=True,
+    ),
     Field("n", "int", 1, 16, "answers to the same prompt"),
     Field("priority", "int", -100, 100, "higher goes first among those that wait"),
 )

@@ -63,6 +63,8 @@ class RequestStats:
     generated_tokens: int = 0
     tok_per_s: float = 0.0
     """Since its first token; 0 before the second."""
+    forgotten_tokens: int = 0
+    """Computed, and not in the key-value memory any more, with attention sinks."""
 
 
 @dataclass(frozen=True, slots=True)

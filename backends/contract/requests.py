@@ -71,7 +71,7 @@ class Request:
     sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
     """At most this many new tokens, or as many as the context holds after the prompt. None: until
-    the model ends or the context is full.
+    the model ends or the context is full; with `attention_sinks` as many as the context holds.
     """
     min_tokens: int = 0
     ignore_eos: bool = False
@@ -116,6 +116,10 @@ class Request:
     """Keep only the last tokens of the prompt, this many. -1: as many as fit, with `max_tokens` for
     the answer, or half of the context where that is less. None: a prompt that does not fit is
     refused.
+    """
+    attention_sinks: int | None = None
+    """Where prompt and answer exceed the context, keep so many of the first tokens and the newest
+    ones, and forget those between them (`engine/streaming.py`). None: the context is the limit.
     """
     suffix: str | None = None
     """With `text`: what comes after the text to be found (infill)."""

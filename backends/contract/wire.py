@@ -206,7 +206,7 @@ class Generate(ModelCall["Answer"]):
 
     def cost(self) -> Cost:
         request, least = self.request, None
-        if request.truncate_prompt_tokens is None:
+        if request.truncate_prompt_tokens is None and request.attention_sinks is None:
             ids = len(request.token_ids or ())
             least = Least(request.prompt_field, ids, _certain_bytes(request))
         count = request.n if request.beams is None else max(request.n, request.beams.width)

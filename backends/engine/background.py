@@ -74,6 +74,8 @@ class BackgroundPrompts:
             least = max(WORTH_TOKENS, WORTH_STEPS * allowance(sequence.computed))
             if left < least or sequence in self._failed or sequence.outputs(left):
                 continue
+            if sequence.streaming is not None:
+                continue
             if self._may_copy(sequence.computed, left, headroom):
                 self._begin(sequence)
                 return

@@ -14,6 +14,7 @@ from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.engine.shortlist import ShortlistSpec
+from hearth.backends.engine.streaming import Streaming
 from hearth.backends.errors import to_info
 from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.stops import StopMatcher
@@ -67,6 +68,7 @@ class Generation(Sequence):
         reuse_prefix: False: nothing that others computed is used. Of several choices the first
             computes all of the prompt then, and the others share it.
         speculating: how its tokens are guessed; None: they are not.
+        streaming: how it goes on where the context is full; None: it does not.
     """
 
     def __init__(
@@ -90,11 +92,13 @@ class Generation(Sequence):
         reuse_prefix: bool = True,
         clock: Clock | None = None,
         speculating: Speculating | None = None,
+        streaming: Streaming | None = None,
     ) -> None:
         super().__init__(
             ident, list(prompt), priority=priority, session=session, clock=clock, pins=pins
         )
         self.speculating = speculating
+        self.streaming = streaming
         self.limits = limits
         self.sampler = sampler
         self.index = index
@@ -129,7 +133,10 @@ class Generation(Sequence):
 
     @property
     def most_drafts(self) -> int:
-        return self.limits.max_tokens - self.new_tokens - 1
+        most = self.limits.max_tokens - self.new_tokens - 1
+        if self.streaming is not None:
+            most = min(most, self.streaming.most - self.held - 1)
+        return most
 
     def outputs(self, count: int) -> int:
         return int(count == self.pending)
@@ -223,6 +230,8 @@ class Generation(Sequence):
             max(0, self._kept_tokens - self.cached),
         )
         notices: tuple[str, ...] = () if self._matcher is None else self._matcher.notices
+        if self.streaming is not None and (gone := self.streaming.dropped(self.total - 1)):
+            notices = (*notices, self.streaming.notice(gone, self.total))
         if self._parser is not None:
             notices = (*notices, *self._parser.notices)
             if reason == "stop" and self._parser.calls:

@@ -79,6 +79,10 @@ class RunnerInfo:
     """What layers that see a window only may take beside that, whatever the pool holds."""
     can_roll_back: bool = True
     """Whether the memory can forget the last tokens of a step, as drafts need it."""
+    page: int = 1
+    """Tokens of a block of the KV cache."""
+    no_streaming: str = ""
+    """Why no sequence can forget tokens out of its middle; empty: it can."""
     has_shortlists: bool = False
     """Logits are on a device, so rows ask for shortlists where these are enough."""
 

@@ -19,7 +19,9 @@ from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Speculation
+from hearth.backends.engine.streaming import Streaming
 from hearth.backends.engine.waiting import Waiting
+from hearth.backends.errors import InternalError
 
 HEADROOM_TOKENS: Final = 32
 """Room to grow that is left to each running sequence when another is admitted, so that the new one
@@ -199,7 +201,8 @@ class Scheduler:
         if self._unverified.pop(row.slot, None) is None:
             return
         known = len(row.tokens) - row.drafts
-        taken = sequence.tokens[row.start : row.start + len(row.tokens)]
+        start = row.start + sequence.dropped
+        taken = sequence.tokens[start : start + len(row.tokens)]
         count = known
         while count < len(taken) and taken[count] == row.tokens[count]:
             count += 1
@@ -207,7 +210,7 @@ class Scheduler:
         if not self._kv.commit(row.slot, taken[:count], computed=len(row.tokens)):
             self.forget_computed(row.slot)
             return
-        sequence.computed = row.start + count
+        sequence.computed = start + count
         self._pin(sequence)
 
     def members(self, plan: StepPlan) -> list[Sequence]:
@@ -254,12 +257,11 @@ class Scheduler:
             return False
         headroom = HEADROOM_TOKENS * len(self._running)
         slot = self._free_slots[-1]
-        computed = self._kv.open(
-            slot, sequence.reusable(), sequence.namespace, sequence.session_on_disk
-        )
-        fits = self._kv.reserve(slot, sequence.total)
+        computed = self._open(slot, sequence)
+        fits = self._kv.reserve(slot, sequence.room)
         if not fits or self._kv.free_tokens() < headroom:
             self._kv.release(slot, keep=True)
+            sequence.dropped = 0
             self._refused = (sequence, free)
             return False
         self._free_slots.pop()
@@ -276,6 +278,43 @@ class Scheduler:
         self._pin(sequence)
         return True
 
+    def _open(self, slot: int, sequence: Sequence) -> int:
+        """Begin `sequence` in `slot` with what is held of it; returns how many of its tokens are
+        computed.
+        """
+        tokens, namespace = sequence.reusable(), sequence.namespace
+        streaming = sequence.streaming
+        if streaming is None:
+            return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
+        # A first part of what was left when tokens were forgotten had seen more of them.
+        least = streaming.most - streaming.step
+        for dropped, name in streaming.states(tokens, namespace):
+            kept = streaming.kept(tokens, dropped)[: streaming.most]
+            if self._kv.match(kept, name) >= least:
+                held = self._kv.open(slot, kept, name)
+                if held + self._kv.arriving(slot) >= least:
+                    sequence.dropped = dropped
+                    return held + dropped
+                self._kv.release(slot, keep=True)
+        tokens = tokens[: streaming.most]
+        return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
+
+    def _forget(self, sequence: Sequence, streaming: Streaming) -> None:
+        """Let `sequence` forget tokens where its memory is full and it goes on. Others make way
+        where what it shares with them has to be copied.
+        """
+        if sequence.computable or not sequence.pending:
+            return
+        dropped = streaming.dropped(sequence.computed)
+        states = streaming.states(sequence.tokens[: sequence.computed + 1], sequence.namespace)
+        name = next(name for at, name in states if at == dropped)
+        while (slot := sequence.slot) is not None:
+            if self._kv.forget(slot, streaming.sinks, dropped - sequence.dropped, name):
+                sequence.dropped = dropped
+                return
+            if not self.make_way():
+                raise InternalError(f"Slot {slot} cannot forget tokens, though it is alone.")
+
     def _tend(self) -> None:
         """Let the cache go on with its copies, and note what arrived."""
         arrived = self._kv.tend()
@@ -286,6 +325,13 @@ class Scheduler:
             self._pin(sequence)
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)
+            if (
+                sequence.dropped
+                and (streaming := sequence.streaming) is not None
+                and (slot := sequence.slot) is not None
+                and sequence.held < streaming.most - streaming.step
+            ):
+                self.forget_computed(slot)
         if len(self._running) > 1 and not self._arriving:
             self._copy_ahead()
 
@@ -315,7 +361,8 @@ class Scheduler:
         """
         for tokens, seconds in sequence.due_pins():
             assert sequence.slot is not None
-            self._kv.pin(sequence.slot, tokens, seconds)
+            if not sequence.dropped:
+                self._kv.pin(sequence.slot, tokens, seconds)
 
     def _displace(self, sequence: Sequence) -> bool:
         """Put somebody of lower priority aside for `sequence`; False if there is nobody."""
@@ -362,7 +409,9 @@ class Scheduler:
         Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
         """
         for sequence in list(self._running.values()):
-            while sequence.slot is not None and not self._kv.reserve(sequence.slot, sequence.total):
+            if sequence.streaming is not None:
+                self._forget(sequence, sequence.streaming)
+            while sequence.slot is not None and not self._kv.reserve(sequence.slot, sequence.room):
                 self._preempt(self._least())
 
     def _rows(self) -> list[Row]:
@@ -403,7 +452,7 @@ class Scheduler:
 
     def _has_room(self, sequence: Sequence, more: int) -> bool:
         assert sequence.slot is not None
-        return self._kv.reserve(sequence.slot, sequence.total + more)
+        return self._kv.reserve(sequence.slot, sequence.room + more)
 
     def _behind(self, decoding: int) -> list[Sequence]:
         """Sequences with prefill for this step, the first in rank first."""
@@ -469,7 +518,7 @@ class Scheduler:
         def give(sequence: Sequence, room: float, least: int) -> None:
             nonlocal tokens
             held = shares.get(sequence, 0)
-            weight = self._budget.weight(decoding, sequence.computed) if is_cut else 1.0
+            weight = self._budget.weight(decoding, sequence.held) if is_cut else 1.0
             more = min(self._wanted(sequence) - held, max(int(room / weight), least))
             shares[sequence] = held + more
             tokens = max(tokens - more * weight, 0)
@@ -492,7 +541,7 @@ class Scheduler:
         last token of the prompt, so that a checkpoint can be made there, and where a pin ends.
         """
         if self._info.keeps_past:
-            return sequence.pending
+            return sequence.computable
         stops = [sequence.prompt_tokens - 1, *(tokens for tokens, _ in sequence.pins)]
         ahead = [stop - sequence.computed for stop in stops if stop > sequence.computed]
         return min(ahead, default=sequence.pending)
@@ -507,7 +556,7 @@ class Scheduler:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
-        row = Row(sequence.slot, start, tokens, sequence.outputs(count))
+        row = Row(sequence.slot, sequence.held, tokens, sequence.outputs(count))
         if drafts:
             row.tokens = [*tokens, *drafts]
             row.drafts = len(drafts)

@@ -15,6 +15,7 @@ from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.shortlist import ShortlistSpec
+from hearth.backends.engine.streaming import Streaming
 
 Emit = Callable[[Event], None]
 
@@ -43,6 +44,8 @@ class Sequence(ABC):
         cached: prompt tokens that were found when it was first admitted.
         slot: its place in the runner, while it runs.
         namespace: of what keys and values depend on besides the tokens and the model.
+        streaming: how it goes on when its memory is full; None: it does not.
+        dropped: tokens after the sinks that it has computed and forgotten.
         pins: how many first tokens are to be kept, and for how many seconds from their last use;
             those that are not computed yet, the fewest first.
     """
@@ -68,6 +71,8 @@ class Sequence(ABC):
         self.computed = 0
         self.cached = 0
         self.slot: int | None = None
+        self.streaming: Streaming | None = None
+        self.dropped = 0
         self._stopped_at = 0
         self.done = False
         self.speculating: Speculating | None = None
@@ -87,6 +92,22 @@ class Sequence(ABC):
     def pending(self) -> int:
         """Tokens that are known and not computed."""
         return self.total - self.computed
+
+    @property
+    def held(self) -> int:
+        """Tokens in the runner's memory: the position there of the next one."""
+        return self.computed - self.dropped
+
+    @property
+    def room(self) -> int:
+        """Tokens that its slot needs room for."""
+        total = self.total - self.dropped
+        return total if self.streaming is None else min(total, self.streaming.most)
+
+    @property
+    def computable(self) -> int:
+        """How many of the `pending` tokens can be computed before some are forgotten."""
+        return self.pending if self.streaming is None else self.room - self.held
 
     def start(self, slot: int, computed: int, arriving: int = 0) -> None:
         """The scheduler admitted it to `slot`, where its first `computed` tokens are already, and
@@ -129,12 +150,13 @@ class Sequence(ABC):
             self.cached,
             made,
             (made - 1) / lasted_s if made > 1 and lasted_s > 0 else 0.0,
+            self.dropped,
         )
 
     def stop(self) -> None:
         """The scheduler put it aside; nothing of it is in the runner's memory now."""
         self._stopped_at = self.computed
-        self.computed = 0
+        self.computed = self.dropped = 0
 
     def reusable(self) -> list[int]:
         """Tokens whose computation need not be repeated: those that are `findable`, or that it had

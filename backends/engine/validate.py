@@ -91,6 +91,7 @@ def _check_beams(request: Request, beams: BeamSearch) -> None:
     refused = {
         "constraint": request.constraint is not None,
         "tools": bool(request.tools),
+        "attention_sinks": request.attention_sinks is not None,
         **{name: getattr(request.sampling, name) != getattr(usual, name) for name in _PENALTIES},
     }
     for name, is_given in refused.items():

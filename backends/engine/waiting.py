@@ -118,7 +118,8 @@ class Waiting:
         for donor in running:
             if donor.pending < 2 or donor.priority < place.sequence.priority:
                 continue
-            if donor.namespace != place.sequence.namespace:
+            mine = place.sequence
+            if (donor.namespace, donor.streaming) != (mine.namespace, mine.streaming):
                 continue
             if wanted is None:
                 wanted = place.sequence.findable()[:-1]

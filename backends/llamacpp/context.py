@@ -231,6 +231,29 @@ class LlamaContext(Context):
         """Forget what `sequence` holds from position `start` on; False if this memory cannot."""
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
 
+    @property
+    def can_shift(self) -> bool:
+        """Whether positions of what it holds can be changed."""
+        return bool(self._api.llama_memory_can_shift(self._memory))
+
+    def forget(self, sequence: int, start: int, count: int) -> bool:
+        """Forget the `count` tokens of `sequence` after its first `start`, and have what follows
+        move up to them: False, and unchanged, if this memory cannot. No other sequence may have
+        these cells.
+
+        llama.cpp rotates keys before the next batch. That must not be interrupted in the middle,
+        nor may copies be made before it, so that a batch of one token follows, which is forgotten.
+        """
+        if not self._api.llama_memory_seq_rm(self._memory, sequence, start, start + count):
+            return False
+        self._api.llama_memory_seq_add(self._memory, sequence, start + count, -1, -count)
+        end = self.positions(sequence)[1] + 1
+        batch = Batch(self._api, 1)
+        batch.fill([Row(0, end, [0], 0, handle=sequence)])
+        self.decode(batch)  # Without a free cell it fails after that.
+        self.remove(sequence, end)
+        return True
+
     def share(self, source: int, target: int, end: int, start: int = 0) -> None:
         """Let `target` hold the cells of `source` from position `start` to before `end` too; -1: to
         its end.

@@ -18,7 +18,7 @@ from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
 from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
-from hearth.backends.llamacpp.rope import rope_params
+from hearth.backends.llamacpp.rope import no_streaming, rope_params
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
@@ -127,6 +127,7 @@ def _runner(
         has_rank_head=has_head,
         attention=costs,
         fingerprint=fingerprint(header.weight_files),
+        no_streaming=no_streaming(header, settings.rope),
     )
 
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.rope import SHARED_WITH_WINDOWS, RopeChange, unsupported_rope
+from hearth.backends.engine.streaming import obstacle
+from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import Rope, RopeScaling
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf.file import GgufFile
 
 _TYPES: Final = {"none": 0, "linear": 1, "yarn": 2}
@@ -65,6 +69,25 @@ def rope_params(change: RopeChange, header: GgufFile) -> RopeParams:
         return RopeParams(freq_base=rope.theta)
     original = scaling.original_context if scaling.kind == "yarn" else 0
     return RopeParams(_TYPES[scaling.kind], rope.theta, 1.0 / scaling.factor, original, context)
+
+
+def no_streaming(header: GgufFile, change: RopeChange) -> str:
+    """Why llama.cpp cannot move keys of a model to other positions; empty: it can. It rotates all
+    keys of the pool by what they move, most of them by nothing: layers without rotary positions as
+    well, and times YaRN's factor, which keys have already (`build_rope_shift` in
+    llama-kv-cache.cpp).
+    """
+    try:
+        config = family_of_gguf(header.architecture).from_gguf(GgufFields(header))
+    except UnsupportedModel:
+        return f"it is not known whether llama.cpp moves the keys of {header.architecture} right"
+    ropes = {layer.rope for layer in config.layers}
+    if None in ropes:
+        return "llama.cpp would rotate keys of layers that have no positions"
+    is_yarn = any(rope and rope.scaling and rope.scaling.kind == "yarn" for rope in ropes)
+    if change.scaling == "yarn" or (is_yarn and change.scaling is None):
+        return "llama.cpp would multiply keys by YaRN's factor each time"
+    return obstacle(config)
 
 
 def _own_scaling(header: GgufFile) -> RopeScaling | None:

@@ -64,6 +64,7 @@ class LlamaRunner:
         attention: what both kinds cost here, to have the better one at any time; `plan` is for the
             one without flash then, which needs more memory. None: as planned.
         fingerprint: of the model's files; states of others are refused.
+        no_streaming: see `RunnerInfo`, as far as the file tells.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -80,6 +81,7 @@ class LlamaRunner:
         has_rank_head: bool = False,
         attention: Attention | None = None,
         fingerprint: str = "",
+        no_streaming: str = "",
     ) -> None:
         self._model = model
         self._plan = plan
@@ -142,6 +144,7 @@ class LlamaRunner:
             tile=1 if model.on_gpu else TILE,
             state_bytes=plan.state_bytes,
             mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
+            no_streaming=no_streaming or self._store.no_streaming,
         )
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)

@@ -125,6 +125,12 @@ class LlamaStore:
         return not self._only_whole and self._window == 0
 
     @property
+    def no_streaming(self) -> str:
+        """See `RunnerInfo`."""
+        can = self.keeps_past and self.context.can_shift
+        return "" if can else "llama.cpp cannot move tokens within its memory"
+
+    @property
     def allocated_tokens(self) -> int:
         """See the protocol; what llama.cpp adds to fill a block of 256 is not used."""
         return min(self.context.cells, self._plan.pool_tokens)
@@ -215,6 +221,25 @@ class LlamaStore:
         if tokens == 0:
             self._torn.discard(sequence)
         return True
+
+    def forget(self, sequence: int, start: int, count: int, *, is_own: bool) -> bool:
+        """See the protocol; llama.cpp moves a cell for all sequences that have it."""
+        if is_own:
+            return self.context.forget(self._checked(sequence), start, count)
+        part = self._part_id
+        if part is None:
+            return False
+        context = self.context
+        context.share(sequence, part, start)
+        context.share(sequence, part, -1, start + count)
+        state = self.save(part)
+        context.remove(part, 0)
+        if state is None or not self._take_in(part, state):
+            return False
+        self.context.remove(sequence, 0)
+        self.context.share(part, sequence, -1)
+        self.context.remove(part, 0)
+        return self.context.forget(sequence, start, count)
 
     def undo(self, sequence: int, tokens: int) -> bool:
         """After a failed step: forget what llama.cpp may have stored of it beyond the `tokens` that

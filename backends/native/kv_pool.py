@@ -15,8 +15,9 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.kv_rows import LARGEST, Q8_0, row_elements, to_rows
+from hearth.backends.native.kv_rows import LARGEST, Q8_0, from_rows, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.backends.native.models.rope import apply_rope, moved
 from hearth.kernels.cuda.elementwise import store_tokens
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
@@ -67,6 +68,7 @@ class KvPool:
         fingerprint: of the model and of all that keys and values depend on; copies of others are
             refused.
         layout: who reads it.
+        frequencies: of the rotary positions of each layer, see `Decoder.frequencies`, for `move`.
     """
 
     state_bytes = 0
@@ -82,11 +84,13 @@ class KvPool:
         start: Sequence[int],
         fingerprint: bytes = b"",
         layout: Layout = "heads",
+        frequencies: Sequence[Tensor | None] = (),
     ) -> None:
         self.page = page
         self.fingerprint = fingerprint
         self.layout = layout
         self.dtypes = dtypes
+        self._frequencies = frequencies
         self._heads = config.kv_heads
         self._rows = [row_elements(config.head_dim, dtype) for dtype in dtypes]
         self._device = device
@@ -235,6 +239,24 @@ class KvPool:
         for index in self._tensors_of(group):
             blocks = self._by_token(index)
             blocks[target, :tokens] = blocks[source, :tokens]
+
+    @torch.inference_mode()
+    def move(self, table: Sequence[int], start: int, end: int, by: int) -> None:
+        """See the protocol. Keys are rotated by the difference, and rounded once more to how they
+        are stored; values are the same at all positions.
+        """
+        for at, slots in self._runs(table, start, end):
+            positions = torch.arange(start + at, start + at + len(slots), device=self._device)
+            rotations: dict[int, tuple[Tensor, Tensor]] = {}
+            for layer, frequencies in enumerate(self._frequencies):
+                if frequencies is None:
+                    continue
+                if id(frequencies) not in rotations:
+                    rotations[id(frequencies)] = moved(positions, by, frequencies)
+                keys = self._by_token(2 * layer).flatten(0, 1)[slots.start : slots.stop]
+                heads = from_rows(keys, torch.float32)
+                apply_rope(heads, *rotations[id(frequencies)], heads)
+                keys.copy_(to_rows(heads, self.dtypes[0]))
 
     @property
     def token_bytes(self) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
+from hearth.backends.engine.streaming import obstacle
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
@@ -72,6 +73,7 @@ class NativeRunner:
             start=plan.start_blocks,
             fingerprint=fingerprint,
             layout="pages" if plan.attention == "varlen" else "heads",
+            frequencies=decoder.frequencies(),
         )
         decoder.fused = layers_in_c(decoder, self._pool)
         kernels = attention_kernels(decoder, self._pool)
@@ -110,6 +112,8 @@ class NativeRunner:
             keeps_past=decoder.config.groups == (None,),
             embedding_width=decoder.config.width,
             has_shortlists=plan.has_shortlists,
+            page=plan.page,
+            no_streaming=obstacle(decoder.config),
             slices_texts=True,
         )
 

@@ -23,7 +23,7 @@ _OFF: Final[Mapping[str, Any]] = {
 """Sampling steps that not every server has, and the value that switches each off."""
 _LIMITS: Final = (
     *("min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "skip_special_tokens"),
-    *("add_generation_prompt", "truncate_prompt_tokens", "speculate"),
+    *("add_generation_prompt", "truncate_prompt_tokens", "attention_sinks", "speculate"),
 )
 """Other fields that not every server has."""
 _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {

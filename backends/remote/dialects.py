@@ -94,7 +94,7 @@ HEARTH: Final = Dialect(
     "hearth",
     _same(
         *("top_k", "min_p", "typical_p", "repetition_penalty", "repetition_window"),
-        *(*_DRY, "dry_window", *_XTC, *_LIMITS, *_LIKE_VLLM, "speculate"),
+        *(*_DRY, "dry_window", *_XTC, *_LIMITS, *_LIKE_VLLM, "speculate", "attention_sinks"),
     )
     | _INCLUDE_STOP,
     constraints={

@@ -30,6 +30,7 @@ from hearth.backends.engine.sampler import Sampler
 from hearth.backends.engine.scoring import Answer as ScoringAnswer
 from hearth.backends.engine.scoring import Scoring
 from hearth.backends.engine.sequence import Clock, Emit
+from hearth.backends.engine.streaming import Streaming
 from hearth.backends.engine.validate import (
     validate,
     validate_embed,
@@ -104,7 +105,9 @@ class Preparer:
         """
         self._check_generates()
         rule = validate(request, self._info.vocab_size)
-        prompt = self._prompt(request, is_bounded=request.truncate_prompt_tokens is None)
+        streaming = self._streaming(request)
+        is_bounded = request.truncate_prompt_tokens is None and streaming is None
+        prompt = self._prompt(request, is_bounded=is_bounded)
         limits = self._limits(request, prompt)
         notices = prompt.notices
         if request.max_tokens is not None and request.max_tokens > limits.max_tokens:
@@ -153,10 +156,24 @@ class Preparer:
                 speculating=None
                 if mode == "off"
                 else Speculating(mode, self._settings.draft_tokens),
+                streaming=streaming,
             )
             for index, emit_choice in enumerate(emits)
         ]
         return generations if request.beams is None else Search(request.beams, generations).beams
+
+    def _streaming(self, request: Request) -> Streaming | None:
+        """How the answer goes on where the context is full; None: it does not."""
+        if request.attention_sinks is None:
+            return None
+        if self._info.no_streaming:
+            raise UnsupportedParameter(
+                "attention_sinks",
+                f"{self._name} cannot forget tokens out of the middle of a text:"
+                f" {self._info.no_streaming}.",
+                "Leave attention_sinks out. Chats drop their oldest turns (context_overflow).",
+            )
+        return Streaming.of(request.attention_sinks, self._info.context, self._info.page)
 
     def _check_beams(self, beams: BeamSearch) -> None:
         if not self._info.keeps_past:
@@ -362,7 +379,10 @@ class Preparer:
         context = self._info.context
         if prompt_tokens == 0:
             raise InvalidParameter(param, "The prompt has no tokens.", "Send some text.")
-        free = context - prompt_tokens
+        if request.attention_sinks is not None:
+            free = request.max_tokens or max(context, request.min_tokens)
+        else:
+            free = context - prompt_tokens
         if free < 1:
             raise prompt_too_long(
                 param, prompt_tokens, context, answers=True, hint=self._too_long_hint

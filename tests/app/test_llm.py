@@ -84,6 +84,12 @@ def test_the_prompt_of_a_batch_that_fails_is_named(llm: LLM) -> None:
     assert caught.value.data["index"] == 1
 
 
+def test_a_text_longer_than_the_context_goes_on_with_attention_sinks(llm: LLM) -> None:
+    long = "word " * 5_000
+    told = llm.generate(long, GREEDY, max_tokens=8, ignore_eos=True, attention_sinks=4)
+    assert told.usage.completion_tokens == 8 and "forgotten" in told.notices[-1]
+
+
 def test_a_stream_gives_the_same_text(llm: LLM) -> None:
     whole = llm.generate("Once", GREEDY, max_tokens=24)
     with llm.stream("Once", GREEDY, raw=True, max_tokens=24) as stream:

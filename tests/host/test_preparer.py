@@ -8,13 +8,14 @@ from chat_templates import CHATML, HERMES, PlainRenderer
 from hearth.backends.contract.events import ChoiceFinished, Embeddings, Finished, Prompt, Started
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.contract.requests import Constraint, Request, Tool
+from hearth.backends.contract.requests import BeamSearch, Constraint, Request, Tool
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.contract.wire import Embed, Frame, Rank, Score, encode
 from hearth.backends.engine.random_stream import choice_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import (
+    ConflictingParameters,
     InvalidParameter,
     LimitExceeded,
     PromptTooLong,
@@ -229,6 +230,27 @@ def test_what_ends_an_answer_is_passed_on(preparer):
     [made] = preparer.generations(1, request, print, Clock())
     assert made.limits.stop_ids == {7, 8}
     assert made.limits.include_stop and made.limits.show_special
+
+
+def test_with_attention_sinks_neither_prompt_nor_answer_is_limited_by_the_context():
+    def made(preparer, **fields):
+        request = Request(token_ids=(0,) * 3000, attention_sinks=4, **fields)
+        (one,) = preparer.generations(1, request, print, Clock())
+        return one
+
+    preparer = with_info(context=256, pool_tokens=256, page=16)
+    one = made(preparer, max_tokens=5000)
+    assert (len(one.tokens), one.limits.max_tokens) == (3000, 5000)
+    assert (one.streaming.sinks, one.streaming.most, one.streaming.step) == (4, 256, 48)
+    assert made(preparer).limits.max_tokens == 256
+    assert made(preparer, min_tokens=400).limits.max_tokens == 400
+    with pytest.raises(InvalidParameter, match="attention_sinks"):
+        made(with_info(context=64, pool_tokens=64, page=16))
+    with pytest.raises(UnsupportedParameter, match="its layers slide") as refused:
+        made(with_info(no_streaming="its layers slide"))
+    assert refused.value.param == "attention_sinks"
+    with pytest.raises(ConflictingParameters):
+        made(preparer, beams=BeamSearch(2))
 
 
 def test_choices_need_not_fit_at_the_same_time(preparer):

@@ -145,11 +145,16 @@ class FakePages:
             self.shrunk += 1
 
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
-        assert source != target and 0 < tokens < self.page
+        assert source != target and 0 < tokens <= self.page
         pages = self._pages[group]
-        # What else was in the target is nothing that may be looked at.
-        pages[target] = [*pages[source][:tokens], *[None] * (self.page - tokens)]
+        pages[target][:tokens] = pages[source][:tokens]
         self.copies += 1
+
+    def move(self, table: Seq[int], start: int, end: int, by: int) -> None:
+        cells = [self._cell(0, table, at) for at in range(end)]
+        assert [cell.position for cell in cells[:start]] == list(range(start))
+        assert [cell.position - by for cell in cells[start:]] == list(range(start, end))
+        self.write([table], 0, [cell.token for cell in cells], NOTHING)
 
     def write(self, tables: Seq[Seq[int]], start: int, tokens: Seq[int], before: bytes) -> bytes:
         """What a step writes; `before` stands for all tokens before `start`."""

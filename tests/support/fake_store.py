@@ -201,6 +201,18 @@ class FakeStore:
         del held.cells[tokens:]
         return True
 
+    def forget(self, sequence: int, start: int, count: int, *, is_own: bool) -> bool:
+        held = self._held[sequence]
+        assert self.kind == "full" and 0 < count < len(held.cells) - start
+        others = {id(c) for other in self._held if other is not held for c in other.cells}
+        assert is_own == all(id(cell) not in others for cell in held.cells)
+        kept = self.tokens(sequence)[:start] + self.tokens(sequence)[start + count :]
+        if not is_own and self.cells + len(kept) > self.allocated_tokens:
+            return False
+        self._held[sequence] = _Held()
+        self.compute(sequence, kept)
+        return True
+
     def saved_bytes(self, sequence: int) -> int:
         return self._state_bytes or 8 * len(self._held[sequence].cells)
 

@@ -314,7 +314,8 @@ CHAT: Final = Table(
         common.STREAM,
         common.STREAM_OPTIONS,
         *common.limits(
-            "max_tokens", "min_tokens", "n", "priority", max_tokens=("max_completion_tokens",)
+            *("max_tokens", "min_tokens", "n", "priority", "attention_sinks"),
+            max_tokens=("max_completion_tokens",),
         ),
         *common.sampling(),
         common.STOP,

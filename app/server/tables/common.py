@@ -145,7 +145,8 @@ def sampling() -> tuple[Parameter, ...]:
 
 def limits(*names: str, **aliases: tuple[str, ...]) -> tuple[Parameter, ...]:
     """The numeric fields `names` of `Request`, with additional `aliases` by name."""
-    defaults = {"n": "1", "min_tokens": "0", "priority": "0", "max_tokens": "the settings'"}
+    defaults = {"n": "1", "min_tokens": "0", "priority": "0"}
+    defaults |= dict.fromkeys(("max_tokens", "attention_sinks"), "the settings'")
     return tuple(
         honoured(
             field.name,

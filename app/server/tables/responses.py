@@ -246,7 +246,7 @@ CREATE_RESPONSE: Final = Table(
             "the maximum of new tokens",
             "the settings'",
         ),
-        *common.limits("min_tokens", "priority"),
+        *common.limits("min_tokens", "priority", "attention_sinks"),
         *common.sampling(),
         common.STOP,
         honoured(

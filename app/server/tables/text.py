@@ -40,7 +40,7 @@ COMPLETIONS: Final = Table(
             "16, or the settings'",
             aliases=("n_predict",),
         ),
-        *common.limits("min_tokens", "n", "priority"),
+        *common.limits("min_tokens", "n", "priority", "attention_sinks"),
         honoured(
             "best_of",
             Number(1, 16, whole=True),

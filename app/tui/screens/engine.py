@@ -269,10 +269,13 @@ def _host_line(stats: HostStats, now_s: float) -> str:
 
 
 def _doing(request: RequestStats) -> Cell:
-    if request.state != "prefill":
-        return _colored(request.state)
-    total = request.prompt_tokens + request.generated_tokens
-    return _colored("prefill", f" {request.computed_tokens:,}/{total:,}")
+    rest = ""
+    if request.state == "prefill":
+        total = request.prompt_tokens + request.generated_tokens
+        rest = f" {request.computed_tokens:,}/{total:,}"
+    if request.forgotten_tokens:
+        rest += f" · streaming: {request.forgotten_tokens:,} forgotten"
+    return _colored(request.state, rest)
 
 
 def _colored(word: str, rest: str = "") -> Cell:

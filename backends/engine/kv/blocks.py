@@ -74,6 +74,8 @@ class BlockLeaves:
         """Blocks from here on were never taken."""
         self._holders: list[dict[int, Holders]] = [{} for _ in self.groups]
         """Of each block of a group with a window."""
+        self._moving: set[int] = set()
+        """Blocks that their sequence goes on with in another place of the tree."""
 
     @property
     def keeps_past(self) -> bool:
@@ -304,6 +306,48 @@ class BlockLeaves:
             self._merge(prefix, node)
         self._slide(prefix)
 
+    def forget(self, prefix: Prefix, start: int, count: int, namespace: bytes) -> bool:
+        """See `SequenceLeaves`. Blocks that others have, too, are copied; the first tokens of the
+        page where `start` is are copied into the page that follows it now. `count` is whole pages.
+        """
+        full = self._full
+        assert full is not None and not self._windows and count % self._page == 0
+        self.drop_spare(prefix)
+        table = prefix.tables[full.number]
+        first, gone = start // self._page, count // self._page
+        own = len(table) - self.tree.own_pages(prefix)
+        pages = [*range(first), *range(first + gone, len(table))]
+        if sum(page < own for page in pages) > full.free(pins_stay=True):
+            return False
+        moved: list[int] = []
+        fresh: list[int] = []
+        for page in pages:
+            if page >= own:
+                moved.append(table[page])
+                continue
+            block = self._take(full)
+            if block is None:
+                for other in fresh:
+                    self._give(full, other)
+                full.spare -= len(fresh)
+                return False
+            full.spare += 1
+            fresh.append(block)
+            moved.append(block)
+            self.store.copy(full.number, table[page], block, self._page)
+        if start % self._page:
+            self.store.copy(full.number, table[first], moved[first], start % self._page)
+        tokens = self.tree.tokens(prefix)
+        self.store.move(moved, start, prefix.length - count, count)
+        self._moving = {block for block in moved if block not in fresh}
+        self.tree.cut(prefix, 0)
+        full.spare += len(self._moving)
+        self._moving = set()
+        prefix.namespace = namespace
+        prefix.tables[full.number] = moved
+        self.append(prefix, tokens[:start] + tokens[start + count :])
+        return True
+
     def drop_spare(self, prefix: Prefix) -> None:
         """Give back the blocks that `prefix` has not filled."""
         for group in self.groups:
@@ -533,4 +577,5 @@ class BlockLeaves:
     def _free_full(self, blocks: list[int]) -> None:
         assert self._full is not None
         for block in blocks:
-            self._give(self._full, block)
+            if block not in self._moving:
+                self._give(self._full, block)

@@ -341,6 +341,24 @@ class KvManager:
             self._settle(prefix)
         return True
 
+    def forget(self, slot: int, start: int, count: int, namespace: bytes) -> bool:
+        """`slot` forgets the `count` tokens, whole pages, after its first `start`; the positions of
+        those after them are lower by `count` from now on. What is left is of `namespace`, is not
+        written to disk, and no more than that is reserved. False if memory is short, and then
+        nothing has changed.
+        """
+        prefix = self._prefix(slot)
+        if not self._leaves.forget(prefix, start, count, namespace):
+            self._note_shrunk()
+            return False
+        if self._behind is not None:
+            self._behind.begin(slot, None)
+        self._promise(prefix, prefix.length)
+        self._evict_excess()
+        self._note_shrunk()
+        self._may_offload = True
+        return True
+
     def has_memory(self, tokens: int) -> bool:
         """Whether there is memory for `tokens` tokens more than are in use. If not, some is made
         where steps need not wait for it: ask again.

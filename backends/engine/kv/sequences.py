@@ -140,6 +140,23 @@ class SequenceLeaves:
         """A step computed `tokens` for `prefix`."""
         self.tree.append(prefix, tokens)
 
+    def forget(self, prefix: Prefix, start: int, count: int, namespace: bytes) -> bool:
+        """`prefix`, of a running sequence, has lost the `count` tokens after its first `start`, and
+        is of `namespace`; False, and unchanged, where cells of its own for those that others have,
+        too, cannot be had.
+        """
+        length = prefix.length - count
+        is_own = self.tree.own_pages(prefix) == prefix.length
+        if not is_own and self.first.free(pins_stay=True) < length:
+            return False
+        if not self.store.forget(prefix.sequence, start, count, is_own=is_own):
+            return False
+        tokens = self.tree.tokens(prefix)
+        self.tree.cut(prefix, 0)
+        prefix.namespace = namespace
+        self.append(prefix, tokens[:start] + tokens[start + count :])
+        return True
+
     def rest(self) -> None:
         """No sequence runs: give back memory that nothing is in."""
         self.store.shrink(self.first.used)

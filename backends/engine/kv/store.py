@@ -94,6 +94,16 @@ class SequenceStore(Store, Protocol):
         """
         ...
 
+    def forget(self, sequence: int, start: int, count: int, *, is_own: bool) -> bool:
+        """Forget the `count` tokens of `sequence` after its first `start`, and let the positions of
+        those after them be lower by `count`. Only where the memory keeps its past.
+
+        Args:
+            is_own: no other id has any of its cells. Else it gets cells of its own for all that it
+                keeps: False, and unchanged, where they cannot be had.
+        """
+        ...
+
     def make_room(self, cells: int) -> None:
         """Have memory for `cells` cells in all, and keep what is in them.
 
@@ -198,7 +208,19 @@ class BlockStore(Store, Protocol):
         ...
 
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
-        """Give block `target` the first `tokens` tokens of block `source`."""
+        """Give block `target` the first `tokens` tokens of block `source`; what comes after them in
+        `target` stays.
+        """
+        ...
+
+    def move(self, table: Seq[int], start: int, end: int, by: int) -> None:
+        """The positions of the tokens `start` to `end` of a sequence, which are in their blocks
+        already, are lower by `by` than when they were computed. Only with one group, which sees
+        everything.
+
+        Args:
+            table: its blocks.
+        """
         ...
 
     def save_part(self, table: Seq[int], start: int, end: int) -> SavedState | None:

@@ -114,6 +114,14 @@ class Decoder(nn.Module):
         normalised: Tensor = self.norm(hidden)
         return normalised
 
+    def frequencies(self) -> list[Tensor | None]:
+        """Of the rotary positions of each layer: [dimensions / 2] float32 radians a position; None
+        where it has none.
+        """
+        return [
+            self._frequencies[layer.rope] if layer.rope else None for layer in self.config.layers
+        ]
+
     def rotaries(self, positions: Tensor) -> dict[Rope, Rotary]:
         """What each kind of layer rotates queries and keys by, at `positions` [tokens] int64."""
         return {

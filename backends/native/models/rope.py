@@ -61,6 +61,17 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
     return (cosine, sine) if factor == 1.0 else (cosine * factor, sine * factor)
 
 
+def moved(positions: Tensor, by: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
+    """As `cosine_and_sine`: what brings heads that were rotated for `positions` + `by` to
+    `positions`. Angles are differences of those that were rounded to float32, so that nothing adds
+    up when heads are moved often.
+    """
+    angles = (positions[:, None, None].float() * frequencies).double()
+    angles -= ((positions + by)[:, None, None].float() * frequencies).double()
+    cosine, sine = angles.cos().float(), angles.sin().float()
+    return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
+
+
 def apply_rope(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None:
     """Rotates the first d dimensions of each head.
 
