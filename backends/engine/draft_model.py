@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.cached_runner import CachedRunner
 from hearth.backends.engine.generation import Generation
 from hearth.backends.engine.runner import Row, Runner, StepPlan
@@ -54,6 +55,10 @@ class DraftModel:
         self._samplers: dict[Sequence, Sampler] = {}
         self._free = list(range(runner.info.max_sequences))
         self._seconds: deque[float] = deque(maxlen=_LAST_CALLS)
+
+    @property
+    def mode(self) -> Speculate:
+        return "draft"
 
     @property
     def token_s(self) -> float:

@@ -7,13 +7,21 @@ What is drawn does not depend on it: a draft only decides how many tokens one st
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import Final, Protocol
 
-from hearth.backends.engine.drafts import Offer, Speculating
+from hearth.backends.contract.sampling import Speculate
+from hearth.backends.engine.drafts import (
+    WORKER_WINDOW,
+    Chances,
+    Offer,
+    Speculating,
+    kind_of,
+)
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.sequence import Sequence
 
@@ -21,6 +29,13 @@ LEAST_GAIN: Final = 1.02
 """Steps with drafts must bring this many times the tokens per second."""
 PLAIN_EVERY: Final = 64
 """Of so many steps with drafts one has none, which is measured again."""
+EXPLORING: Final = 0.005
+"""Part of the time of steps that may be lost to find out whether a drafter pays."""
+MOST_EXPLORING: Final = 4
+"""Steps without drafts that may be saved up for that."""
+PROBE_TOKENS: Final = 2
+BEST_CHANCE: Final = 0.9
+"""A drafter that does not pay where so many tokens are right is not tried."""
 
 LAST_STEPS: Final = 8
 """The fastest of so many steps tells what one costs: other programs only make them longer,"""
@@ -32,6 +47,11 @@ Offers = list[tuple[Sequence, Speculating, Offer]]
 
 class Drafter(Protocol):
     """A model that guesses how sequences go on."""
+
+    @property
+    def mode(self) -> Speculate:
+        """What asks for it by name, besides "auto"."""
+        ...
 
     @property
     def token_s(self) -> float:
@@ -62,8 +82,7 @@ class StepCosts:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
-        step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
-        last = self._seconds.setdefault(-(-tokens // step) * step, deque(maxlen=LAST_STEPS))
+        last = self._seconds.setdefault(_group(tokens), deque(maxlen=LAST_STEPS))
         last.append(seconds)
         self._known = []
         least = math.inf  # More tokens do not take less time.
@@ -85,6 +104,10 @@ class StepCosts:
                 return low_s + (high_s - low_s) * (tokens - fewer) / (more - fewer)
         return known[-1][1]
 
+    def is_measured(self, tokens: int) -> bool:
+        """Whether enough steps of about `tokens` tokens were seen."""
+        return len(self._seconds.get(_group(tokens), ())) >= LEAST_STEPS
+
 
 class Speculation:
     """Chooses who gets drafts in a step, and of how many tokens.
@@ -93,18 +116,37 @@ class Speculation:
     it are right, and costs what a step of one more token takes, as it was measured. The
     likeliest tokens of all sequences are taken, as many as bring the most tokens per second.
 
+    Chances of n-grams are learnt without drafts, by comparing. What is not known of a drafter costs
+    time to find out: that comes out of a small part of the time of all steps, to which steps with
+    drafts add what they gain.
+
     Args:
-        drafter: a draft model, if one is loaded.
+        drafters: models that guess; of those that a sequence may have it gets the best.
         possible: False: the memory cannot forget tokens that turn out wrong.
+        clock: seconds, for what drafters take.
     """
 
-    def __init__(self, drafter: Drafter | None, *, possible: bool) -> None:
+    def __init__(
+        self,
+        drafters: Seq[Drafter],
+        *,
+        possible: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.costs = StepCosts()
-        self._drafter = drafter
-        self._possible = possible
+        self.chances = Chances(WORKER_WINDOW)
         self.drafted: list[int] = []
         self.accepted: list[int] = []
+        self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
+        self._possible = possible
+        self._clock = clock
         self._since_plain = 0
+        self._allowance_s = 0.0
+        """What exploring may still take."""
+        self._drafting = 0
+        """Tokens drafted for the step that is computed,"""
+        self._right = 0
+        """and how many of them were right."""
 
     def draft(
         self, decoding: Seq[Sequence], spare: int, has_room: Callable[[Sequence, int], bool]
@@ -114,34 +156,42 @@ class Speculation:
         Args:
             has_room: whether a sequence can have this many tokens more than are known.
         """
+        self._drafting = self._right = 0
         if not self._possible or spare < 1:
             return {}
-        has_model = self._drafter is not None
         offers: Offers = []
+        drafters = self._costs_of_drafters(len(decoding)) if self._drafters else {}
         for sequence in decoding:
             state = sequence.speculating
-            most = 0 if state is None else min(state.most, sequence.most_drafts, spare)
-            if state is not None and most > 0:
-                offer = state.offer(sequence.tokens, most, has_model=has_model)
-                if offer is not None:
-                    offers.append((sequence, state, offer))
+            if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
+                continue
+            own = drafters and {
+                kind: cost
+                for kind, cost in drafters.items()
+                if state.mode in ("auto", self._drafters[kind].mode)
+            }
+            offer = state.offer(sequence.tokens, most, own, self.chances)
+            if offer is not None:
+                offers.append((sequence, state, offer))
         if not offers:
             return {}
         lengths = self._lengths(offers, len(decoding), spare)
         made: dict[Sequence, list[int]] = {}
-        by_model: dict[Sequence, int] = {}
+        asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
-            length = min(state.use(offer, length), spare)
+            length = min(length, spare)
             if not length or not has_room(sequence, length):
                 continue
             spare -= length
+            state.use(offer)
             if offer.tokens:
                 made[sequence] = offer.tokens[:length]
             else:
-                by_model[sequence] = length
-        if self._drafter is not None and by_model:
-            drafts = self._drafter.draft(by_model)
-            made |= {sequence: tokens for sequence, tokens in drafts.items() if tokens}
+                state.entered.add(offer.kind)
+                asked.setdefault(offer.kind, {})[sequence] = length
+        for kind, by_model in asked.items():
+            made |= self._ask(self._drafters[kind], by_model)
+        self._drafting = sum(map(len, made.values()))
         return made
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
@@ -149,6 +199,7 @@ class Speculation:
         state = sequence.speculating
         assert state is not None
         state.verified(row.drafts, right)
+        self._right += right
         more = row.drafts - len(self.drafted)
         self.drafted += [0] * more
         self.accepted += [0] * more
@@ -156,32 +207,106 @@ class Speculation:
             self.drafted[place] += 1
             self.accepted[place] += place < right
 
+    def observe(self, tokens: int, seconds: float) -> None:
+        """The last step had `tokens` tokens, drafts included, and no prefill, and took `seconds`."""
+        self.costs.observe(tokens, seconds)
+        before = tokens - self._drafting
+        plain_s = self.costs.seconds(before)
+        if not self._drafters or plain_s is None:
+            return
+        self._allowance_s += EXPLORING * plain_s
+        if self._drafting:
+            wider_s = (self.costs.seconds(tokens) or plain_s) - plain_s
+            self._allowance_s += self._right * plain_s / before - wider_s
+        self._allowance_s = min(self._allowance_s, MOST_EXPLORING * plain_s)
+
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
-        if self._drafter is not None:
-            self._drafter.forget(sequence)
+        for drafter in self._drafters.values():
+            drafter.forget(sequence)
+        if sequence.speculating is not None:
+            sequence.speculating.entered.clear()
 
     @property
     def drafter_bytes(self) -> int:
-        """What keys and values of the draft model take of memory."""
-        return 0 if self._drafter is None else self._drafter.nbytes
+        """What keys and values of drafters take of memory."""
+        return sum(drafter.nbytes for drafter in self._drafters.values())
+
+    def _ask(self, drafter: Drafter, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        """What `drafter` guesses, which is charged."""
+        began = self._clock()
+        made = {one: tokens for one, tokens in drafter.draft(lengths).items() if tokens}
+        took_s = self._clock() - began
+        # Where it had nothing to catch up with, its fastest calls tell what this one takes.
+        expected_s = drafter.token_s * max(map(len, made.values()), default=0)
+        self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
+        return made
+
+    def _costs_of_drafters(self, decoding: int) -> dict[int, float]:
+        """What a token of each drafter costs, as a part of one of a step without drafts."""
+        plain_s = self.costs.seconds(decoding)
+        return {
+            kind: drafter.token_s / plain_s if plain_s else 0.0
+            for kind, drafter in self._drafters.items()
+        }
 
     def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
-        forced = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
+        lengths = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
+        if all(lengths):
+            return lengths
         places = [
             (offer.chance**ahead, -ahead, index)
             for index, (_, _, offer) in enumerate(offers)
-            if not forced[index]
+            if not lengths[index]
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        del places[max(0, spare - sum(forced)) :]
-        before = decoding + sum(forced)
-        lengths = list(forced)
-        for _, _, index in places[: self._worth(places, offers, before)]:
-            lengths[index] += 1
+        forced = sum(lengths)
+        before = decoding + forced
+        is_known = self.costs.is_measured(before)
+        if is_known:
+            del places[max(0, spare - forced) :]
+            for _, _, index in places[: self._worth(places, offers, before)]:
+                lengths[index] += 1
+        if self._drafters:
+            self._explore(lengths, offers, before, is_known=is_known)
         return lengths
+
+    def _explore(
+        self, lengths: list[int], offers: Offers, before: int, *, is_known: bool
+    ) -> None:
+        """What a drafter has to catch up with, and drafts that do not seem to pay, must be within
+        what exploring may take.
+        """
+        by_model = [
+            (length, not offer.kind in state.entered, at)
+            for at, ((_, state, offer), length) in enumerate(zip(offers, lengths, strict=True))
+            if not offer.tokens and state.mode == "auto"
+        ]
+        may_explore = is_known and self._allowance_s > 0
+        for length, is_new, at in by_model:
+            if length and is_new and not may_explore:
+                lengths[at] = 0
+        if not by_model or not may_explore or any(lengths[at] for *_, at in by_model):
+            return
+        _, _, at = min(by_model, key=lambda one: one[1])
+        offer = offers[at][2]
+        if self._could_pay(self._drafters[offer.kind], offer.most, before):
+            lengths[at] = min(PROBE_TOKENS, offer.most)
+
+    def _could_pay(self, drafter: Drafter, most: int, before: int) -> bool:
+        """Whether drafts of some length for all would pay where nearly all of them are right."""
+        plain_s = self.costs.seconds(before)
+        if plain_s is None:
+            return False
+        gain = 1.0
+        for ahead in range(1, most + 1):
+            gain += BEST_CHANCE**ahead
+            seconds = self.costs.seconds(before * (1 + ahead)) or plain_s
+            if gain * plain_s > LEAST_GAIN * (seconds + ahead * drafter.token_s):
+                return True
+        return False
 
     def _worth(self, places: list[tuple[float, int, int]], offers: Offers, before: int) -> int:
         """How many of `places` (chance, minus the place in the draft, offer), the likeliest first,
@@ -192,15 +317,24 @@ class Speculation:
             self._since_plain = 0
             return 0
         best, best_rate = 0, LEAST_GAIN * before / plain_s
-        gain, depth = float(before), 0
+        gain = float(before)
+        depths: dict[int, int] = {}
         for count, (chance, ahead, index) in enumerate(places, 1):
             gain += chance
-            if self._drafter is not None and not offers[index][2].tokens:
-                depth = max(depth, -ahead)
             seconds = self.costs.seconds(before + count) or plain_s
-            if self._drafter is not None:
-                seconds += depth * self._drafter.token_s
+            if self._drafters:
+                offer = offers[index][2]
+                if not offer.tokens:
+                    depths[offer.kind] = max(depths.get(offer.kind, 0), -ahead)
+                for kind, depth in depths.items():
+                    seconds += depth * self._drafters[kind].token_s
             if gain / seconds > best_rate:
                 best, best_rate = count, gain / seconds
         self._since_plain += best > 0
         return best
+
+
+def _group(tokens: int) -> int:
+    """The largest number of tokens that counts together with this one."""
+    step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
+    return -(-tokens // step) * step
