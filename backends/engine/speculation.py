@@ -273,14 +273,12 @@ class Speculation:
             self._explore(lengths, offers, before, is_known=is_known)
         return lengths
 
-    def _explore(
-        self, lengths: list[int], offers: Offers, before: int, *, is_known: bool
-    ) -> None:
+    def _explore(self, lengths: list[int], offers: Offers, before: int, *, is_known: bool) -> None:
         """What a drafter has to catch up with, and drafts that do not seem to pay, must be within
         what exploring may take.
         """
         by_model = [
-            (length, not offer.kind in state.entered, at)
+            (length, offer.kind not in state.entered, at)
             for at, ((_, state, offer), length) in enumerate(zip(offers, lengths, strict=True))
             if not offer.tokens and state.mode == "auto"
         ]

@@ -283,7 +283,12 @@ def serve(
         renderer.start()
     info = loaded.runner.info
     disk = _disk(loaded, spec, cache_dir)
-    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, disk=disk, drafters=[draft] if draft else [])
+    engine = Engine(
+        loaded.runner,
+        spec.settings.target_itl_ms / 1000,
+        disk=disk,
+        drafters=[draft] if draft else [],
+    )
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
         loaded.info.name,

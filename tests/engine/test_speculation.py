@@ -347,7 +347,10 @@ NO_MATCH = text_of(0.0, 4000, vocab=10**6)
 def test_auto_tries_a_drafter_within_a_part_of_the_time(right, token_s, first_s, calls):
     drafter = Costly(NO_MATCH, right, token_s, first_s)
     lengths(
-        lambda rows: 0.010 + 0.0005 * rows, NO_MATCH, drafters=[drafter], clock=lambda: drafter.now_s
+        lambda rows: 0.010 + 0.0005 * rows,
+        NO_MATCH,
+        drafters=[drafter],
+        clock=lambda: drafter.now_s,
     )
     assert calls[0] <= drafter.calls <= calls[1]
 
