@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -123,9 +124,9 @@ class Speculating:
         if chances is None:
             chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
         self._compare(known)
-        least = LEAST_CHANCE if self.mode == "auto" else 0.0
-        kind, best, tokens = 0, -1.0, []
-        for one, cost in drafters.items():
+        kind, tokens = 0, []
+        best, least = (0.0, LEAST_CHANCE) if self.mode == "auto" else (-math.inf, 0.0)
+        for one, cost in drafters.items():  # A token costs what it brings at most.
             if (worth := chances.of(one) - cost) > best:
                 kind, best = one, worth
         if self.mode in ("auto", "ngram"):
@@ -133,7 +134,7 @@ class Speculating:
             if made:
                 length = matched.bit_length()
                 self._guess = length, len(known), made[0]
-                if (chance := chances.of(length)) >= least and (not kind or chance >= best):
+                if chances.of(length) >= max(least, best):
                     kind, tokens = length, made
         return Offer(kind, chances.of(kind), most, tokens) if kind else None
 

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from itertools import pairwise
 from typing import Final, Protocol
 
 from hearth.backends.contract.sampling import Speculate
@@ -34,6 +33,8 @@ EXPLORING: Final = 0.005
 MOST_EXPLORING: Final = 4
 """Steps without drafts that may be saved up for that."""
 PROBE_TOKENS: Final = 2
+RETHINK_STEPS: Final = 256
+"""Steps without drafts after which it is asked again whether a drafter could pay."""
 BEST_CHANCE: Final = 0.9
 """A drafter that does not pay where so many tokens are right is not tried."""
 
@@ -77,36 +78,43 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
+        self._fastest: dict[int, float] = {}
         self._known: list[tuple[int, float]] = []
         """(tokens, seconds), ascending in both."""
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
-        last = self._seconds.setdefault(_group(tokens), deque(maxlen=LAST_STEPS))
+        group = _group(tokens)
+        last = self._seconds.get(group)
+        if last is None:
+            last = self._seconds[group] = deque(maxlen=LAST_STEPS)
         last.append(seconds)
+        if len(last) < LEAST_STEPS or self._fastest.get(group) == (fastest := min(last)):
+            return
+        self._fastest[group] = fastest
         self._known = []
         least = math.inf  # More tokens do not take less time.
-        for count in sorted(self._seconds, reverse=True):
-            if len(self._seconds[count]) >= LEAST_STEPS:
-                least = min(least, min(self._seconds[count]))
-                self._known.append((count, least))
+        for count in sorted(self._fastest, reverse=True):
+            least = min(least, self._fastest[count])
+            self._known.append((count, least))
         self._known.reverse()
 
     def seconds(self, tokens: int) -> float | None:
         """Between numbers that were seen, on the straight line; beyond the largest, as there. None
         where no step of as many or fewer was seen.
         """
-        known = self._known
-        if not known or tokens < known[0][0]:
-            return None
-        for (fewer, low_s), (more, high_s) in pairwise(known):
-            if fewer <= tokens < more:
+        fewer, low_s = 0, None
+        for more, high_s in self._known:
+            if tokens < more:
+                if low_s is None:
+                    return None
                 return low_s + (high_s - low_s) * (tokens - fewer) / (more - fewer)
-        return known[-1][1]
+            fewer, low_s = more, high_s
+        return low_s
 
     def is_measured(self, tokens: int) -> bool:
         """Whether enough steps of about `tokens` tokens were seen."""
-        return len(self._seconds.get(_group(tokens), ())) >= LEAST_STEPS
+        return _group(tokens) in self._fastest
 
 
 class Speculation:
@@ -160,22 +168,22 @@ class Speculation:
         if not self._possible or spare < 1:
             return {}
         offers: Offers = []
-        drafters = self._costs_of_drafters(len(decoding)) if self._drafters else {}
+        costs: dict[Speculate, dict[int, float]] = {}
         for sequence in decoding:
             state = sequence.speculating
             if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
                 continue
-            own = drafters and {
-                kind: cost
-                for kind, cost in drafters.items()
-                if state.mode in ("auto", self._drafters[kind].mode)
-            }
+            if (own := costs.get(state.mode)) is None:
+                own = costs[state.mode] = self._costs_of_drafters(state.mode, len(decoding))
             offer = state.offer(sequence.tokens, most, own, self.chances)
             if offer is not None:
                 offers.append((sequence, state, offer))
-        if not offers:
+        if offers:
+            lengths = self._lengths(offers, len(decoding), spare)
+        elif self._drafters and (probe := self._probe(decoding, spare)) is not None:
+            offers, lengths = [probe], [probe[2].most]
+        else:
             return {}
-        lengths = self._lengths(offers, len(decoding), spare)
         made: dict[Sequence, list[int]] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
@@ -208,7 +216,7 @@ class Speculation:
             self.accepted[place] += place < right
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """The last step had `tokens` tokens, drafts included, and no prefill, and took `seconds`."""
+        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
         self.costs.observe(tokens, seconds)
         before = tokens - self._drafting
         plain_s = self.costs.seconds(before)
@@ -242,56 +250,60 @@ class Speculation:
         self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
         return made
 
-    def _costs_of_drafters(self, decoding: int) -> dict[int, float]:
-        """What a token of each drafter costs, as a part of one of a step without drafts."""
+    def _costs_of_drafters(self, mode: Speculate, decoding: int) -> dict[int, float]:
+        """What a token costs of each drafter that `mode` may have, as a part of one of a step
+        without drafts.
+        """
+        if not self._drafters:
+            return {}
         plain_s = self.costs.seconds(decoding)
         return {
             kind: drafter.token_s / plain_s if plain_s else 0.0
             for kind, drafter in self._drafters.items()
+            if mode in ("auto", drafter.mode)
         }
 
     def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
         lengths = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
-        if all(lengths):
+        forced = sum(lengths)
+        before = decoding + forced
+        if all(lengths) or not self.costs.is_measured(before):
             return lengths
+        # What a drafter has to catch up with must be within what exploring may take.
         places = [
             (offer.chance**ahead, -ahead, index)
-            for index, (_, _, offer) in enumerate(offers)
+            for index, (_, state, offer) in enumerate(offers)
             if not lengths[index]
+            and (offer.tokens or offer.kind in state.entered or self._allowance_s > 0)
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        forced = sum(lengths)
-        before = decoding + forced
-        is_known = self.costs.is_measured(before)
-        if is_known:
-            del places[max(0, spare - forced) :]
-            for _, _, index in places[: self._worth(places, offers, before)]:
-                lengths[index] += 1
-        if self._drafters:
-            self._explore(lengths, offers, before, is_known=is_known)
+        del places[max(0, spare - forced) :]
+        for _, _, index in places[: self._worth(places, offers, before)]:
+            lengths[index] += 1
         return lengths
 
-    def _explore(self, lengths: list[int], offers: Offers, before: int, *, is_known: bool) -> None:
-        """What a drafter has to catch up with, and drafts that do not seem to pay, must be within
-        what exploring may take.
+    def _probe(
+        self, decoding: Seq[Sequence], spare: int
+    ) -> tuple[Sequence, Speculating, Offer] | None:
+        """A short draft of a drafter that does not seem to pay, for one sequence, if exploring may
+        take that now.
         """
-        by_model = [
-            (length, offer.kind not in state.entered, at)
-            for at, ((_, state, offer), length) in enumerate(zip(offers, lengths, strict=True))
-            if not offer.tokens and state.mode == "auto"
-        ]
-        may_explore = is_known and self._allowance_s > 0
-        for length, is_new, at in by_model:
-            if length and is_new and not may_explore:
-                lengths[at] = 0
-        if not by_model or not may_explore or any(lengths[at] for *_, at in by_model):
-            return
-        _, _, at = min(by_model, key=lambda one: one[1])
-        offer = offers[at][2]
-        if self._could_pay(self._drafters[offer.kind], offer.most, before):
-            lengths[at] = min(PROBE_TOKENS, offer.most)
+        before = len(decoding)
+        if self._allowance_s <= 0 or not self.costs.is_measured(before):
+            return None
+        for sequence in decoding:
+            state = sequence.speculating
+            if state is None or state.mode != "auto":
+                continue
+            most = min(state.most, sequence.most_drafts, spare)
+            for kind, drafter in self._drafters.items():
+                if most > 0 and self._could_pay(drafter, most, before):
+                    return sequence, state, Offer(kind, 0.0, min(most, PROBE_TOKENS))
+        # None of them could: that is asked again when this much may be explored again.
+        self._allowance_s = -RETHINK_STEPS * EXPLORING * (self.costs.seconds(before) or 0.0)
+        return None
 
     def _could_pay(self, drafter: Drafter, most: int, before: int) -> bool:
         """Whether drafts of some length for all would pay where nearly all of them are right."""

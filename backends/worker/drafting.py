@@ -59,7 +59,9 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
             f"{name} has another vocabulary than {loaded.info.name}.",
             "Choose a smaller model of the same family.",
         )
-    return DraftModel(draft.runner, loaded.runner.info.vocab_size)
+    model = DraftModel(draft.runner, loaded.runner.info.vocab_size)
+    model.warm_up()
+    return model
 
 
 def _has_same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
