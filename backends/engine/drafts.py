@@ -92,6 +92,7 @@ class Speculating:
         mode: "auto" drafts where that pays, the others always.
         most: tokens of a draft at most.
         entered: kinds of drafters that hold something of it.
+        kind: of its last draft.
     """
 
     mode: Speculate
@@ -101,9 +102,9 @@ class Speculating:
     accepted: list[int] = field(default_factory=list)
     """how many of them were right."""
     entered: set[int] = field(default_factory=set)
+    kind: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
     _chances: Chances | None = None
-    _kind: int = 0
     _guess: tuple[int, int, int] | None = None
     """(kind, place, token) of the first token after the last match, to be compared with what is
     drawn there; that costs nothing, unlike a wider row.
@@ -140,7 +141,7 @@ class Speculating:
 
     def use(self, offer: Offer) -> None:
         """`offer` is drafted."""
-        self._kind = offer.kind
+        self.kind = offer.kind
         self._guess = None
 
     def verified(self, drafts: int, right: int) -> None:
@@ -152,7 +153,7 @@ class Speculating:
             self.drafted[place] += 1
             self.accepted[place] += place < right
         assert self._chances is not None
-        self._chances.learn(self._kind, right, int(right < drafts))
+        self._chances.learn(self.kind, right, int(right < drafts))
 
     def _compare(self, known: Seq[int]) -> None:
         """What was drawn where a token had been guessed."""

@@ -145,6 +145,8 @@ class Speculation:
         self.chances = Chances(WORKER_WINDOW)
         self.drafted: list[int] = []
         self.accepted: list[int] = []
+        self.drafts_by: dict[str, tuple[int, int]] = {}
+        """(drafted, accepted) by what made them."""
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._possible = possible
         self._clock = clock
@@ -207,6 +209,9 @@ class Speculation:
         state = sequence.speculating
         assert state is not None
         state.verified(row.drafts, right)
+        by = "ngram" if state.kind > 0 else self._drafters[state.kind].mode
+        drafted, accepted = self.drafts_by.get(by, (0, 0))
+        self.drafts_by[by] = drafted + row.drafts, accepted + right
         self._right += right
         more = row.drafts - len(self.drafted)
         self.drafted += [0] * more

@@ -300,7 +300,7 @@ def serve(
         spec.settings,
     )
     described = loaded.info
-    if spec.settings.speculate != "off" and info.generates and not info.can_roll_back:
+    if spec.settings.speculate not in ("off", "auto") and info.generates and not info.can_roll_back:
         notices = (*described.notices, no_rollback(described.name))
         described = replace(described, notices=notices)
     gc.freeze()  # What is loaded stays, so that no collection need look through it.
