@@ -89,6 +89,8 @@ def kv_legend(engine: EngineStats) -> Content:
         parts.append(f"offloaded {engine.offloaded_tokens:,}  ")
     if engine.disk_tokens:
         read = f", read {engine.disk_read_tokens:,}" if engine.disk_read_tokens else ""
+        if engine.disk_written_bytes:
+            read += f", written {size(engine.disk_written_bytes)}"
         parts.append(f"on disk {engine.disk_tokens:,} ({size(engine.disk_bytes)}{read})  ")
     held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
     parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
