@@ -37,10 +37,13 @@ def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """In the child: the messages of `question["job"]`, each told at once."""
     from hearth.backends.bench.ablate import ablate
     from hearth.backends.bench.session import run_tests
+    from hearth.backends.bench.speculation import speculate
     from hearth.backends.bench.tune import tune
 
     job = msgspec.convert(question["job"], Job)
-    make = tune if job.tune else ablate if job.ablate else run_tests
+    make = run_tests
+    if job.tune or job.ablate or job.speculate:
+        make = tune if job.tune else ablate if job.ablate else speculate
     for message in make(job):
         reporter.tell(kind=type(message).__name__, message=asdict(message))
         reporter.check()

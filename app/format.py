@@ -10,6 +10,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hearth.backends.contract.loaded import WorkerStats
 
 _STALLED_S: Final = 15.0
@@ -81,6 +83,14 @@ def count(number: int) -> str:
         if number >= divisor:
             return f"{number / divisor:.1f} {unit}"
     return str(number)
+
+
+def right_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str:
+    """The part of drafted tokens that was right, by their position in a draft; empty: none were
+    drafted.
+    """
+    pairs = zip(accepted, drafted, strict=True)
+    return " ".join(f"{right / made:.2f}" for right, made in pairs if made)
 
 
 def state_of(worker: WorkerStats) -> str:

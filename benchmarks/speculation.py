@@ -1,177 +1,254 @@
-"""What drafts bring: `python benchmarks/speculation.py MODEL [--draft MODEL] [--backend NAME]`.
+"""What drafts cost and bring where it is known how many of them are right: what is drawn is given
+here, whatever the model says, and so is how often a draft is right. `hearth bench MODEL --draft
+DRAFT` (or --speculate ngram) measures real drafts.
 
-The model is asked to repeat a piece of code with a name changed, by 1, 4 and 8 sessions at once,
-without drafts and with them. Predicted is E[tokens a step] / (cost of a step with drafts / cost of
-one without + drafted tokens x cost of drafting one / cost of a step without).
+    python benchmarks/speculation.py forced MODEL [--backend NAME]
+
+Drafts that are right with a chance of 0.5 to 0.9 a token, made by a model of 4 layers x 256 with
+random weights, whose steps are computed and whose tokens are replaced. The formula predicts
+E[tokens a step] / (cost of k+1 tokens / cost of 1 + k x cost of drafting a token / cost of 1).
+
+    python benchmarks/speculation.py hopeless MODEL [--draft DRAFT] [--backend NAME]
+
+Many short answers of random tokens, "auto" next to "off": with few different tokens, so that
+n-grams match and are wrong, and with many, so that hardly any matches.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import os
 import platform
+import statistics
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from hearth.app.cli.bench_report import speculation_table
+from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.bench.measure import alternate
+from hearth.backends.bench.speculation import Timed, compared, measure_costs, texts
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.contract.sampling import SamplingParams, Speculate
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draft_model import DraftModel
-from hearth.backends.engine.drafts import Speculating
-from hearth.backends.engine.engine import Engine
-from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sampler import Drawn, Sampler
+from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Drafter
 from hearth.backends.worker.drafting import open_draft
 from hearth.backends.worker.runners import open_model
 
-CODE = """\
-def area(width, height):
-    return width * height
+sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
-def perimeter(width, height):
-    return 2 * (width + height)
-
-def diagonal(width, height):
-    return (width ** 2 + height ** 2) ** 0.5
-
-def describe(width, height):
-    print("area", area(width, height))
-    print("perimeter", perimeter(width, height))
-    print("diagonal", diagonal(width, height))
-"""
-PROMPT = f"# Rename describe to show, and repeat all of the code.\n{CODE}\n# The same, renamed:\n"
+Script = Callable[[int], int]
+"""The token that is drawn at a position."""
 
 
-@dataclass
-class Measured:
-    """One run of some sessions."""
+class Played(Sampler):
+    """Draws as ever, for what that costs, and returns what `script` says."""
 
-    tokens: list[list[int]]
-    new_tokens: int
-    wall_s: float
-    cpu_s: float
-    steps: int
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    step_s: float | None
-    """Of the number of tokens that a step had on average."""
+    def __init__(self, script: Script) -> None:
+        super().__init__(SamplingParams(temperature=0.0))
+        self.script = script
+
+    def draw(self, logits: Any, position: int, **how: Any) -> Drawn:
+        drawn = super().draw(logits, position, **how)
+        return dataclasses.replace(drawn, id=self.script(position))
 
 
-def run(
-    loaded: Loaded,
-    draft: DraftModel | None,
-    prompt: list[int],
-    *,
-    sessions: int,
-    mode: Speculate,
-    most: int,
-    count: int,
-) -> Measured:
-    """`count` tokens for each of `sessions`."""
-    engine = Engine(loaded.runner, drafter=draft)
-    greedy = SamplingParams(temperature=0.0)
-    limits = Limits(count, 0, True, loaded.runner.info.end_ids)
-    made = []
-    for ident in range(sessions):
-        speculating = None if mode == "off" else Speculating(mode, most)
-        sampler = Sampler(greedy, prompt_ids=prompt)
-        piece, own = loaded.tokenizer.piece, [*prompt]
-        made.append(
-            Generation(
-                ident, own, sampler, limits, (), piece, lambda _: None, speculating=speculating
+class PlayedSide(EngineSide):
+    """Sessions that say what `script` says: another text for each round and session, the same in
+    all modes.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        drafters: list[Drafter],
+        script: Callable[[int, int], int],
+        sessions: int,
+    ) -> None:
+        super().__init__(loaded, drafters)
+        self._script, self._many, self._made = script, sessions, 0
+
+    def _new(self, *args: Any, **how: Any) -> Any:
+        made = super()._new(*args, **how)
+        made[0].sampler = Played(partial(self._script, self._made % self._many))
+        self._made += 1
+        return made
+
+
+class Forced:
+    """Implements `Drafter`: computes what `model` would draft, and returns what will be drawn, each
+    token with the chance `right`, else another one.
+    """
+
+    mode = "draft"
+
+    def __init__(self, model: DraftModel, right: float) -> None:
+        self._model, self._right = model, right
+        self._random = np.random.default_rng(3)
+
+    @property
+    def token_s(self) -> float:
+        return self._model.token_s
+
+    @property
+    def nbytes(self) -> int:
+        return self._model.nbytes
+
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        made = {}
+        for sequence, tokens in self._model.draft(lengths).items():
+            script = sequence.sampler.script  # type: ignore[attr-defined]
+            hits = self._random.random(len(tokens)) < self._right
+            made[sequence] = [
+                script(sequence.total + ahead) ^ int(not hit) for ahead, hit in enumerate(hits)
+            ]
+        return made
+
+    def forget(self, sequence: Sequence) -> None:
+        self._model.forget(sequence)
+
+
+def random_script(usable: Any, different: int) -> Callable[[int, int], int]:
+    """Random tokens of `different` ones: (session, position) -> token."""
+    tokens = np.random.default_rng(7).choice(usable, different, replace=False)
+    drawn = np.random.default_rng(8).choice(tokens, (64, 8192)).tolist()
+    return lambda session, position: int(drawn[session][position])
+
+
+def forced(args: argparse.Namespace, loaded: Loaded, draft: DraftModel) -> None:
+    """The table of speed-ups by chance and sessions."""
+    rows = []
+    prompts = texts(loaded, edits=True)
+    for sessions in args.sessions:
+        chosen = prompts[:sessions]
+        costs = measure_costs(loaded, chosen, args.draft_tokens)
+        for right in args.right:
+            timed = Timed(Forced(draft, right))
+            script = random_script(EngineSide(loaded).usable_tokens, 4000)
+            side = PlayedSide(loaded, [timed], script, sessions)
+            race = partial(side.race, chosen, args.tokens)
+            modes = ("off", "draft", "auto") if args.auto else ("off", "draft")
+            sides = [partial(race, mode, args.draft_tokens) for mode in modes]
+            for one in sides:
+                one()
+            timed.calls_s, timed.depth = (0.0, 0.0), 0
+            plain, *others = alternate(sides, args.rounds)
+            draft_s = timed.calls_s[0] / timed.depth, timed.calls_s[1] / timed.depth
+            for mode, raced in zip(modes[1:], others, strict=True):
+                found = compared(mode, plain, raced, costs, draft_s, args.draft_tokens, sessions)
+                rows.append((f"{right:.1f}", found))
+    table = speculation_table([found for _, found in rows])
+    print_table(
+        [("CHANCE", *table[0], "SPEED-UP / PREDICTED", "(CPU)")]
+        + [
+            (
+                right,
+                *cells,
+                f"{statistics.median(found.speed_up) / found.predicted:.2f}",
+                f"{statistics.median(found.speed_up_cpu) / found.predicted_cpu:.2f}",
             )
-        )
-    engine.submit(*made)
-    while not all(one.new_tokens for one in made):
-        engine.turn()
-    begun = sum(one.new_tokens for one in made)
-    wall_s, cpu_s, steps = time.perf_counter(), time.process_time(), engine._steps
-    while not all(one.done for one in made):
-        engine.turn()
-    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    stats = engine._count()
-    steps = stats.steps - steps
-    width = round(sessions + sum(stats.drafted_tokens) / steps)
-    engine.kv.clear()
-    return Measured(
-        [one.tokens for one in made],
-        sum(one.new_tokens for one in made) - begun,
-        wall_s,
-        cpu_s,
-        steps,
-        stats.drafted_tokens,
-        stats.accepted_tokens,
-        engine._speculation.costs.seconds(width),
+            for (right, found), cells in zip(rows, table[1:], strict=True)
+        ]
     )
 
 
+def hopeless(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> None:
+    """The table of "auto" by "off"."""
+    prompts = texts(loaded, edits=False)
+    drafters: list[Drafter] = [] if draft is None else [draft]
+    rows = [
+        ("TOKENS", "SESSIONS", "AUTO / OFF (CPU)", "WALL", "ROUNDS", "STEPS", "DRAFTED", "RIGHT")
+    ]
+    for different in (8, 30, 4000):
+        for sessions in args.sessions:
+            chosen = prompts[:sessions]
+            script = random_script(EngineSide(loaded).usable_tokens, different)
+            side = PlayedSide(loaded, drafters, script, sessions)
+            sides = [
+                partial(side.race, chosen, args.tokens, mode, args.draft_tokens)
+                for mode in ("off", "auto")
+            ]
+            plain, auto = alternate(sides, args.rounds)
+            cpu, wall = (
+                statistics.median(
+                    one.rate(clock) / off.rate(clock) for off, one in zip(plain, auto, strict=True)
+                )
+                for clock in (1, 0)
+            )
+            rows.append(
+                (
+                    str(different),
+                    str(sessions),
+                    f"{cpu:.3f}",
+                    f"{wall:.3f}",
+                    str(args.rounds),
+                    f"{sum(one.steps for one in auto)} / {sum(one.steps for one in plain)}",
+                    str(sum(sum(one.drafted) for one in auto)),
+                    str(sum(sum(one.accepted) for one in auto)),
+                )
+            )
+    print_table(rows)
+
+
+def print_table(rows: list[tuple[str, ...]]) -> None:
+    """As Markdown."""
+    head, *others = rows
+    for row in (head, ("---",) * len(head), *others):
+        print(f"| {' | '.join(row)} |")
+
+
+def numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Of a list with commas."""
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["forced", "hopeless"])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--draft", default="", help="file of a draft model")
+    parser.add_argument("--draft", default="", help="of hopeless: file of a draft model")
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
     parser.add_argument("--draft-tokens", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=150)
+    parser.add_argument("--tokens", type=int, default=48, help="of an answer")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sessions", type=numbers(int), default=[1, 4, 8])
+    parser.add_argument("--right", type=numbers(float), default=[0.5, 0.6, 0.7, 0.8, 0.9])
+    parser.add_argument("--auto", action="store_true", help="of forced: auto as well")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    threads = args.threads
-    settings = ModelSettings(context=2048, threads=threads, batch_threads=threads, draft=args.draft)
-    spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
     print(f"command: python {' '.join(sys.argv)}")
     print(f"machine: {platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}")
     print(f"date: {datetime.date.today().isoformat()}, load: {os.getloadavg()[0]:.1f}\n")
-    modes: tuple[Speculate, ...] = ("off", "ngram", "auto")
-    if args.draft:
-        modes = ("off", "draft", "auto")
-    with tempfile.TemporaryDirectory() as cache:
-        loaded = open_model(spec, Path(cache))
-        draft = open_draft(spec, loaded, Path(cache))
-        prompt = loaded.tokenizer.encode(PROMPT, special=False, add_bos=True)
-        print(
-            "| sessions | drafts | same | right, by position | tokens a step | tok/s | tok/CPU s |"
-        )
-        print("|---:|---|---|---|---:|---:|---:|")
-        for sessions in (1, 4, 8):
-            made = {
-                mode: run(
-                    loaded,
-                    draft,
-                    prompt,
-                    sessions=sessions,
-                    mode=mode,
-                    most=args.draft_tokens,
-                    count=args.tokens,
-                )
-                for mode in modes
-            }
-            plain = made["off"]
-            for mode, one in made.items():
-                pairs = zip(one.accepted, one.drafted, strict=True)
-                right = ", ".join(f"{accepted / drafted:.2f}" for accepted, drafted in pairs)
-                same = "yes" if one.tokens == plain.tokens else "no"
-                print(
-                    f"| {sessions} | {mode} | {same} | {right} "
-                    f"| {one.new_tokens / one.steps / sessions:.2f} "
-                    f"| {one.new_tokens / one.wall_s:.1f} | {one.new_tokens / one.cpu_s:.1f} |"
-                )
-            drafted = made[modes[1]]
-            if plain.step_s and drafted.step_s:
-                a_step = drafted.new_tokens / drafted.steps / (plain.new_tokens / plain.steps)
-                ratio = drafted.step_s / plain.step_s
-                drafting = 0.0 if draft is None else args.draft_tokens * draft.token_s
-                predicted = a_step / (ratio + drafting / plain.step_s)
-                speed_up = plain.wall_s / plain.new_tokens * drafted.new_tokens / drafted.wall_s
-                of_cpu = plain.cpu_s / plain.new_tokens * drafted.new_tokens / drafted.cpu_s
-                print(
-                    f"\n{sessions} sessions, {modes[1]}: a step costs {ratio:.2f} times as much,"
-                    f" drafting {drafting * 1e3:.2f} ms; predicted {predicted:.2f} times the speed,"
-                    f" measured {speed_up:.2f} (CPU time: {of_cpu:.2f})\n"
-                )
-    loaded.runner.close()
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.draft
+        if args.what == "forced":
+            from model_shapes import Shape
+            from random_models import write_model
+
+            shape = Shape("llama", 4, 256, 4, 4, 64, 768, 8192, 10_000.0, tied=True)
+            path = str(write_model(shape, "q8_0", Path(folder, "draft.gguf"), vocab=args.model))
+        threads = args.threads
+        settings = ModelSettings(context=2048, threads=threads, batch_threads=threads, draft=path)
+        spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
+        loaded = open_model(spec, Path(folder))
+        draft = open_draft(spec, loaded, Path(folder))
+        if args.what == "hopeless":
+            hopeless(args, loaded, draft)
+        elif draft is not None:
+            forced(args, loaded, draft)
+        loaded.runner.close()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hearth.app.answer import Answer
 from hearth.app.cli.output import error_json
 from hearth.app.cli.state import State
 from hearth.app.cli.typed import on_interrupt
-from hearth.app.format import argument
+from hearth.app.format import argument, right_by_position
 from hearth.app.host_link import HostLink
 from hearth.backends.contract.events import Timings, Token
 from hearth.backends.contract.loaded import ModelInfo
@@ -96,7 +96,8 @@ def statistics(answer: Answer, seed: int | None) -> str:
 def _drafts(timings: Timings) -> str:
     """How many guessed tokens were right."""
     drafted, accepted = sum(timings.drafted_tokens), sum(timings.accepted_tokens)
-    return f"drafts {accepted:,} of {drafted:,} right" if drafted else ""
+    parts = right_by_position(timings.drafted_tokens, timings.accepted_tokens)
+    return f"drafts {accepted:,} of {drafted:,} right (by position {parts})" if drafted else ""
 
 
 def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:

@@ -16,6 +16,7 @@ from hearth.app.exit_codes import ExitCode
 from hearth.app.format import argument
 from hearth.app.settings import Layer
 from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job
+from hearth.backends.contract.sampling import Speculate
 
 if TYPE_CHECKING:
     from hearth.app.load_test import Served
@@ -33,8 +34,17 @@ _SIZES: dict[str, dict[str, Any]] = {
     },
     "tune": {"repeats": 3, "session_gen_tokens": 16},
     "ablate": {"repeats": 3, "sessions": (4,), "session_gen_tokens": 16},
+    "speculate": {"repeats": 5, "sessions": (1, 4, 8), "gen_tokens": 96},
 }
-"""Fields of `Job` that --quick, --tune and --ablate make smaller, where nothing was typed."""
+"""Fields of `Job` that --quick, --tune, --ablate and --speculate make smaller, where nothing was
+typed.
+"""
+_DRAFTS: dict[str, tuple[Speculate, ...]] = {
+    "ngram": ("ngram", "auto"),
+    "draft": ("draft", "auto"),
+    "auto": ("auto",),
+}
+"""What is measured next to no drafts, by what --speculate says; --draft alone says "draft"."""
 
 
 def _numbers(
@@ -128,6 +138,9 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
     turns; the table has the tokens per second of both, and their ratio. The native backend is
     measured alone, or in turns with --reference transformers. docs/bench.md describes the method.
 
+    With --draft or --speculate, sessions are measured with drafts and without, in turns: how many
+    were right, what they cost, and the speed-up next to that of the formula.
+
     With --url, MODEL is the name that the server knows it by; the first that it lists if none is
     given.
     """
@@ -139,12 +152,27 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
         return _run_load(state, model, url, options, as_json=as_json)
     _refuse(ctx, _URL_ONLY, "{flag} goes with --url.")
     _refuse_flags(flags, _BY_TESTS, "follows from the tests")
+    speculate = _speculate(ctx, flags)
     if options["ablate"]:
         _refuse(ctx, _NOT_OF_ABLATION, "--ablate makes its own tests, so it takes no {flag}.")
     if options["tune"]:
         _refuse(ctx, _TESTS_ONLY, "--tune makes its own tests, so it takes no {flag}.")
         _refuse_flags(flags, _BY_TUNING, "is what --tune searches")
-    return _run_local(state, model, flags, options, as_json=as_json)
+    return _run_local(state, model, flags, options, speculate, as_json=as_json)
+
+
+def _speculate(ctx: click.Context, flags: Layer) -> tuple[Speculate, ...]:
+    """What --speculate or --draft asks to be measured; nothing: the tests."""
+    typed = [name for name in ("speculate", "draft", "draft_tokens") if name in flags]
+    if not typed:
+        return ()
+    _refuse(ctx, _NOT_OF_DRAFTS, "drafts are measured by their own tests, which take no {flag}.")
+    mode = str(flags["speculate"].value) if "speculate" in flags else ""
+    if mode == "off" or typed == ["draft_tokens"]:
+        raise click.UsageError(
+            f"{flags[typed[0]].origin} drafts nothing: name --draft, or --speculate ngram.", ctx
+        )
+    return _DRAFTS[mode or "draft"]
 
 
 _LOCAL_ONLY = (
@@ -153,6 +181,10 @@ _LOCAL_ONLY = (
 )
 _TESTS_ONLY = ("tests", "reference")
 _NOT_OF_ABLATION = (*_TESTS_ONLY, "quick", "tune", "prompt_tokens", "gen_tokens", "depth_tokens")
+_NOT_OF_DRAFTS = (
+    *(*_TESTS_ONLY, "quick", "tune", "ablate", "prompt_tokens", "depth_tokens"),
+    *("session_prompt_tokens", "session_gen_tokens"),
+)
 _BY_TESTS = {
     "max_sessions",
     "max_waiting",
@@ -180,7 +212,13 @@ def _refuse_flags(flags: Layer, names: set[str], reason: str) -> None:
 
 
 def _run_local(
-    state: State, model: str, flags: Layer, options: dict[str, Any], *, as_json: bool
+    state: State,
+    model: str,
+    flags: Layer,
+    options: dict[str, Any],
+    speculate: tuple[Speculate, ...],
+    *,
+    as_json: bool,
 ) -> int:
     from hearth.app.bench_job import run_bench
     from hearth.app.cli.bench_report import Report
@@ -193,6 +231,7 @@ def _run_local(
             f"{chosen.found.name} runs elsewhere: hearth bench --url {argument(url)}"
         )
     size = next((name for name in ("tune", "ablate", "quick") if options[name]), "")
+    size = "speculate" if speculate else size
     names = [
         *("tests", "repeats", "sessions", "prompt_tokens", "gen_tokens", "depth_tokens"),
         *("session_prompt_tokens", "session_gen_tokens"),
@@ -206,6 +245,7 @@ def _run_local(
         **{**_SIZES[size], **typed},
         tune=options["tune"],
         ablate=options["ablate"],
+        speculate=speculate,
         reference=options["reference"],
     )
     report = Report(state, job, as_json=as_json)

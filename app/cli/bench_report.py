@@ -23,6 +23,7 @@ from hearth.backends.bench.job import (
     Progress,
     Setup,
     Skipped,
+    Speculated,
     Spread,
     Tuned,
 )
@@ -62,6 +63,7 @@ class Report:
         self._skipped: list[Skipped] = []
         self._tuned: Tuned | None = None
         self._ablated: list[Ablated] = []
+        self._speculated: list[Speculated] = []
         self._name_width = max((len(case.name) for case in cases(job)), default=0)
 
     def take(self, message: Message) -> None:
@@ -81,6 +83,8 @@ class Report:
                 self._output.data(self._row(message))
         elif isinstance(message, Ablated):
             self._ablated.append(message)
+        elif isinstance(message, Speculated):
+            self._speculated.append(message)
         elif isinstance(message, Tuned):
             self._keep(message)
 
@@ -90,6 +94,8 @@ class Report:
             self._output.json(self._document())
         elif self._ablated:
             self._output.table(ablation_table(self._ablated, self._job), right=range(1, 7))
+        elif self._speculated:
+            self._output.table(speculation_table(self._speculated), right=(0, *range(3, 10)))
         elif not self._tests and self._tuned is None:
             self._output.problem("Nothing could be measured.")
 
@@ -103,7 +109,7 @@ class Report:
             return
         for line in headlines(setup, self._machine, self._date):
             self._output.data(line)
-        if self._job.ablate:
+        if self._job.ablate or self._job.speculate:
             return
         self._columns = columns(setup, self._job)
         titles = "".join(one.title.rjust(one.width) for one in self._columns)
@@ -150,6 +156,9 @@ class Report:
             return document
         if self._job.ablate:
             document["ablations"] = [asdict(found) for found in self._ablated]
+            return document
+        if self._job.speculate:
+            document["speculation"] = [asdict(found) for found in self._speculated]
             return document
         document["tests"] = [self._test(found) for found in self._tests]
         return document
@@ -205,6 +214,29 @@ def ablation_table(found: list[Ablated], job: Job) -> list[tuple[str, ...]]:
         same = f"{one.same_tokens} of {one.tokens}"
         speed = cell("tok_per_s", one, 1, "")
         rows.append((one.off, *times, speed, f"{one.computed_tokens:,}", same, one.computed_by))
+    return rows
+
+
+def speculation_table(found: list[Speculated]) -> list[tuple[str, ...]]:
+    """Medians, and next to each speed-up what the formula predicts."""
+    head = ("SESSIONS", "DRAFTS", "RIGHT BY POSITION", "TOKENS A STEP", "COST K+1", "COST OF DRAFT")
+    rows = [(*head, "PREDICTED", "SPEED-UP", "PREDICTED (CPU)", "SPEED-UP (CPU)", "SAME TOKENS")]
+    for one in found:
+        rows.append(
+            (
+                str(one.sessions),
+                one.mode,
+                words.right_by_position(one.drafted_tokens, one.accepted_tokens),
+                f"{one.tokens_a_step:.2f}",
+                f"{one.cost_ratio:.2f}",
+                f"{one.draft_ratio:.2f}" if one.draft_ratio else "",
+                f"{one.predicted:.2f}",
+                f"{statistics.median(one.speed_up):.2f}",
+                f"{one.predicted_cpu:.2f}",
+                f"{statistics.median(one.speed_up_cpu):.2f}",
+                f"{one.same_tokens} of {one.tokens}",
+            )
+        )
     return rows
 
 

@@ -14,7 +14,9 @@ from hearth.app.cli.options import complete_model, json_option
 from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
+from hearth.app.format import argument
 from hearth.app.library import evaluation
+from hearth.app.library.drafts import fitting_drafts
 from hearth.app.library.local import FoundModel
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.errors import HearthError, InvalidParameter, NoChatTemplate
@@ -56,6 +58,7 @@ def show(
     facts = describe(found, tensors=tensors)
     facts["backend"] = _backend(state, found)
     facts["evaluation"] = evaluation.stored(found.path)
+    facts["drafts"] = fitting_drafts(found, state.library)
     chat_template = facts.pop("template")
     if template and not as_json:
         if chat_template is None:
@@ -297,6 +300,11 @@ def _backend_line(facts: dict[str, Any]) -> str:
     return f"{names.get(backend['runner'], backend['runner'])}: {backend['reason']}"
 
 
+def _drafts_line(facts: dict[str, Any]) -> str:
+    names = facts["drafts"]
+    return f"{', '.join(names)} can draft for it: --draft {argument(names[0])}" if names else ""
+
+
 def _verify(state: State, found: FoundModel) -> dict[str, Any]:
     """What the job found (`verify_job`), and under "sound" whether all is right.
 
@@ -369,6 +377,7 @@ _LINES = (
     ("sampling", _sampling_line),
     ("ends with", _ends_line),
     ("backend", _backend_line),
+    ("drafts", _drafts_line),
     (
         "evaluated",
         lambda facts: evaluation.words(facts["evaluation"]) if facts["evaluation"] else "",

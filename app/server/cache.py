@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -97,7 +98,33 @@ def _counted(engines: Sequence[EngineStats]) -> dict[str, Any]:
         "tiers": {tier: _tier(tier, engines) for tier in _TIERS},
         "disk_read_tokens": sum(engine.disk_read_tokens for engine in engines),
         "disk_written_mb": sum(engine.disk_written_bytes for engine in engines) / _MB,
+        "speculation": _speculation(engines),
     }
+
+
+def _speculation(engines: Sequence[EngineStats]) -> dict[str, Any]:
+    """What drafts brought: by position in a draft, and by what made them."""
+    drafted = summed([engine.drafted_tokens for engine in engines])
+    accepted = summed([engine.accepted_tokens for engine in engines])
+    generated = sum(engine.generated_tokens for engine in engines)
+    by: dict[str, dict[str, int]] = {}
+    for engine in engines:
+        for name, counts in engine.drafts_by.items():
+            sums = by.setdefault(name, {"drafted": 0, "accepted": 0})
+            sums["drafted"] += counts[0]
+            sums["accepted"] += counts[1]
+    return {
+        "drafted_tokens": drafted,
+        "accepted_tokens": accepted,
+        "acceptance": [right / made for right, made in zip(accepted, drafted, strict=True)],
+        "tokens_per_step": generated / (generated - sum(accepted)) if generated else None,
+        "drafters": by,
+    }
+
+
+def summed(counts: Sequence[Sequence[int]]) -> list[int]:
+    """Place by place; a shorter one has nothing at the last places."""
+    return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
 
 
 def _tier(tier: str, engines: Sequence[EngineStats]) -> dict[str, Any]:

@@ -215,6 +215,23 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
             _by_position([(labels, engine.accepted_tokens) for labels, engine in engines]),
         ),
         Family(
+            "hearth_drafts_total",
+            "counter",
+            "Guessed tokens by what guessed them, and whether they were right.",
+            [
+                ({**labels, "drafter": by, "right": right}, count)
+                for labels, engine in engines
+                for by, (drafted, accepted) in sorted(engine.drafts_by.items())
+                for right, count in (("yes", accepted), ("no", drafted - accepted))
+            ],
+        ),
+        Family(
+            "hearth_tokens_per_step",
+            "gauge",
+            "Tokens that a sequence generated in a step, on average; 1 without drafts.",
+            [(labels, engine.tokens_a_step or None) for labels, engine in engines],
+        ),
+        Family(
             "hearth_kv_tokens",
             "gauge",
             "Tokens in the KV cache, by state.",

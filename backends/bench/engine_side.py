@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.events import Event, Failed, Started
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, Speculate
+from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import InternalError, from_info
 
 _UNHURRIED_S = 1e6
@@ -33,6 +36,30 @@ class Answer:
     tokens: list[int]
     times: list[float]
     """When each was there, in seconds after all requests arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """What sessions said from the moment that all had a token until one had enough."""
+
+    tokens: list[list[int]]
+    """Of each session, prompts left out."""
+    new_tokens: int
+    """In the time that was measured, of all together."""
+    steps: int
+    rows: int
+    """Sessions in a step, over all steps."""
+    depth: int
+    """Tokens of the longest draft of a step, over all steps."""
+    wall_s: float
+    cpu_s: float
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    """Both by position in a draft."""
+
+    def rate(self, clock: int) -> float:
+        """Tokens per second; clock 1: of CPU time."""
+        return self.new_tokens / (self.cpu_s if clock else self.wall_s)
 
 
 class Listener:
@@ -54,12 +81,15 @@ class EngineSide:
     """Sessions that decode at the same time on one engine.
 
     No token ends a session: the raw loop does not look for ends either.
+
+    Args:
+        drafters: for sessions that speculate.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, drafters: Sequence[Drafter] = ()) -> None:
         self._runner = loaded.runner
         self._piece = loaded.tokenizer.piece
-        self._engine = Engine(loaded.runner, _UNHURRIED_S)
+        self._engine = Engine(loaded.runner, _UNHURRIED_S, drafters=drafters)
         self._idents = itertools.count(1)
         self._sessions: list[tuple[Generation, Listener]] = []
 
@@ -137,6 +167,47 @@ class EngineSide:
             for session, own in zip(added, times, strict=True)
         ]
 
+    def race(self, prompts: list[list[int]], count: int, mode: Speculate, most: int) -> Raced:
+        """Begin with `prompts`, and decode until a session has `count` new tokens.
+
+        Args:
+            mode: how tokens are guessed.
+            most: of them in a draft.
+        """
+        sessions = [
+            self._new(
+                prompt,
+                len(prompt) + count + 2 * (most + 1),
+                speculating=None if mode == "off" else Speculating(mode, most),
+            )[0]
+            for prompt in prompts
+        ]
+        states = [one.speculating for one in sessions if one.speculating is not None]
+        self._engine.submit(*sessions)
+        while not all(one.new_tokens for one in sessions):
+            self._turn()
+        begun = sum(one.new_tokens for one in sessions)
+        before = _by_position(states)
+        steps = depth = 0
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        while all(one.new_tokens < count for one in sessions):
+            sums = [sum(one.drafted) for one in states]
+            self._turn()
+            steps += 1
+            now = (sum(one.drafted) for one in states)
+            depth += max((new - old for new, old in zip(now, sums, strict=True)), default=0)
+        wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+        drafted, accepted = (
+            tuple(new - (old[at] if at < len(old) else 0) for at, new in enumerate(counts))
+            for counts, old in zip(_by_position(states), before, strict=True)
+        )
+        said = [one.tokens[one.prompt_tokens :] for one in sessions]
+        new_tokens = sum(map(len, said)) - begun
+        self.clear()
+        return Raced(
+            said, new_tokens, steps, steps * len(said), depth, wall_s, cpu_s, drafted, accepted
+        )
+
     def computed_tokens(self) -> int:
         """That went through the model so far."""
         self._engine.turn()  # With nothing to do it counts.
@@ -157,7 +228,12 @@ class EngineSide:
             self._turn()
 
     def _new(
-        self, prompt: list[int], most: int, *, reuses_prefix: bool = True
+        self,
+        prompt: list[int],
+        most: int,
+        *,
+        reuses_prefix: bool = True,
+        speculating: Speculating | None = None,
     ) -> tuple[Generation, Listener]:
         listener = Listener()
         session = Generation(
@@ -169,6 +245,7 @@ class EngineSide:
             self._piece,
             listener,
             reuse_prefix=reuses_prefix,
+            speculating=speculating,
         )
         self._sessions.append((session, listener))
         return session, listener
@@ -183,3 +260,14 @@ class EngineSide:
                 raise from_info(listener.failure.error)
         if not worked:
             raise InternalError("The engine had nothing to do before all tokens were there.")
+
+
+def _by_position(states: Sequence[Speculating]) -> tuple[list[int], list[int]]:
+    """How many tokens of all sessions were drafted at each position of a draft, and were right."""
+    size = max((len(one.drafted) for one in states), default=0)
+    drafted, accepted = [0] * size, [0] * size
+    for one in states:
+        for at, (made, right) in enumerate(zip(one.drafted, one.accepted, strict=True)):
+            drafted[at] += made
+            accepted[at] += right
+    return drafted, accepted

@@ -10,6 +10,7 @@ from typing import Literal
 
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import KvType, ModelSpec
+from hearth.backends.contract.sampling import Speculate
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
 Means = Literal["nothing", "KV cache", "prefix reuse", "fused calls", "quantization"]
@@ -47,6 +48,8 @@ class Job:
     """Search for settings in place of the tests."""
     ablate: bool = False
     """Switch off what makes the engine fast, one after the other, in place of the tests."""
+    speculate: tuple[Speculate, ...] = ()
+    """Measure these drafts next to none, in place of the tests."""
     reference: ReferenceName | None = None
     """What the native runner is measured beside, on the same weights."""
 
@@ -198,4 +201,37 @@ class Ablated:
     """Of them those before the first that differs from the same answer with all on."""
 
 
-Message = Progress | Setup | Measured | Skipped | Tuned | Ablated
+@dataclass(frozen=True, slots=True)
+class Speculated:
+    """Greedy sessions with drafts, next to the same without."""
+
+    mode: Speculate
+    sessions: int
+    drafted_tokens: tuple[int, ...]
+    accepted_tokens: tuple[int, ...]
+    """Both by position in a draft, of all rounds."""
+    tokens_a_step: float
+    """Of a session."""
+    drafts_a_step: float
+    """Of a session, steps without drafts included."""
+    cost_ratio: float
+    """A step with the most drafts by one without, wall time, of the runner alone."""
+    draft_ratio: float
+    """A token of the draft model for all sessions by a step without drafts; 0: n-grams."""
+    predicted: float
+    """Speed-up: tokens a step by what a step costs with as many drafts as there were."""
+    predicted_cpu: float
+    """The same where costs are CPU time."""
+    speed_up: tuple[float, ...]
+    """Tokens per second by those without drafts, round by round."""
+    speed_up_cpu: tuple[float, ...]
+    """The same by CPU time."""
+    plain_tok_per_s: float
+    """Without drafts, all sessions together."""
+    same_tokens: int
+    """Those before the first that differs from the same answer without drafts."""
+    tokens: int
+    """That could be compared."""
+
+
+Message = Progress | Setup | Measured | Skipped | Tuned | Ablated | Speculated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 RequestState = Literal["queued", "prefill", "decoding"]
@@ -124,6 +124,8 @@ class EngineStats(CacheStats):
     """Guessed before a step, by their position in the draft,"""
     accepted_tokens: tuple[int, ...] = ()
     """and how many of them were right."""
+    drafts_by: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The same sums by what made them: "ngram", or the mode of a drafter."""
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
     window_pool_bytes: int = 0
@@ -131,6 +133,12 @@ class EngineStats(CacheStats):
     beside_bytes: int = 0
     """What other contexts have for keys and values: of a prompt that is computed in the background,
     and of texts to embed or rank."""
+
+    @property
+    def tokens_a_step(self) -> float:
+        """That a sequence generated in a step, on average; 1 without drafts, 0 before the first."""
+        steps = self.generated_tokens - sum(self.accepted_tokens)
+        return self.generated_tokens / steps if steps > 0 else 0.0
 
     @property
     def allocated_bytes(self) -> int:

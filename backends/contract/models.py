@@ -16,6 +16,8 @@ BackendName = Literal["auto", "llamacpp", "native", "remote"]
 """What runs a model. "auto": what suits the file and the machine (`backends.worker.choice`)."""
 
 MAX_CONTEXT: Final = 1 << 24
+OUTPUT_BYTES: Final = 64 << 20
+"""Most memory that rows of logits take for drafts."""
 MAX_THREADS: Final = 512
 """GGML_MAX_N_THREADS of ggml.h."""
 
@@ -62,7 +64,7 @@ class ModelSettings:
     """Sequences that run at the same time."""
     max_waiting: int = number(64, 0, 1 << 20)
     """Requests that may wait beside those that run; more are refused as `Busy`."""
-    speculate: Speculate = "off"
+    speculate: Speculate = "auto"
     """For requests that do not say otherwise."""
     draft: str = ""
     """Path of a model of the same vocabulary that makes drafts; empty: none does."""
@@ -101,6 +103,12 @@ class ModelSettings:
         same = self.value_type == self.kv_type
         return self.kv_type if same else f"{self.kv_type}/{self.value_type}"
 
+    def outputs(self, vocab_size: int) -> int:
+        """Rows of logits that a step needs where each session has a draft of `draft_tokens`; fewer
+        where these took more than `OUTPUT_BYTES`.
+        """
+        return min(self.max_sessions * (1 + self.draft_tokens), OUTPUT_BYTES // (4 * vocab_size))
+
     @property
     def of_load(self) -> ModelSettings:
         """Those that matter to what is loaded: not how many may wait, nor how long it stays."""
@@ -116,6 +124,23 @@ class ModelSpec:
     """What people call it; the file's stem if empty."""
     backend: BackendName = "auto"
     settings: ModelSettings = ModelSettings()
+
+    @property
+    def draft(self) -> ModelSpec | None:
+        """The draft model, loaded in the same way, into half of the memory that is left; None:
+        there is none.
+        """
+        if not self.settings.draft:
+            return None
+        own = replace(
+            self.settings,
+            kv_budget_bytes=None,
+            memory_fraction=0.5,
+            speculate="off",
+            draft="",
+            chat_template=None,
+        )
+        return ModelSpec(self.settings.draft, "", self.backend, own)
 
 
 @dataclass(frozen=True, slots=True)

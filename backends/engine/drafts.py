@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,16 +11,66 @@ from typing import Final
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.ngram import NgramIndex
 
-FIRST_CHANCE: Final = 0.6
-"""Chance that a drafted token is right, before anything is known."""
-LEARNING: Final = 0.15
-PROBE_TOKENS: Final = 2
-PROBE_AFTER: Final = 16
-"""Steps for which nothing was drafted, because it did not pay, before it is tried again;"""
-PROBE_AT_MOST: Final = 256
-"""twice as many each time that the probe was wrong."""
-MODEL: Final = 0
-"""The kind of draft that a model makes; the others are of n-grams, by the length of the match."""
+LEAST_CHANCE: Final = 0.15
+"""On "auto", tokens that are less likely right are not drafted: they are only compared."""
+FIRST_NGRAM: Final = 0.1
+"""Chance that a token after a match is right, before any was compared: that costs nothing, so no
+token is drafted on trust."""
+FIRST_DRAFTER: Final = 0.5
+"""The same of a model, which somebody chose for that."""
+FIRST_WEIGHT: Final = 2.0
+"""Tokens that what is believed at first counts as."""
+SEQUENCE_WINDOW: Final = 12.0
+"""Tokens back to which a sequence remembers how often its drafts were right;"""
+WORKER_WINDOW: Final = 64.0
+"""and all sequences of a worker together."""
+
+
+def kind_of(drafter: int) -> int:
+    """The kind of drafts that the drafter of this index makes, which is negative; the others are of
+    n-grams, by the bits of the length of the match.
+    """
+    return ~drafter
+
+
+class Chances:
+    """How often a drafted token was right if those before it were, by the kind of draft: a moving
+    average.
+
+    Args:
+        window: tokens that count.
+        prior: what a kind begins with; None: `FIRST_NGRAM` and `FIRST_DRAFTER`.
+    """
+
+    def __init__(self, window: float, prior: Chances | None = None) -> None:
+        self._keep = 1 - 1 / window
+        self._prior = prior
+        self._known: dict[int, tuple[float, float]] = {}
+        """(right, all): sums of which each token back counts less."""
+
+    def of(self, kind: int) -> float:
+        """The chance of the next token of such a draft, in [0, 1]."""
+        right, seen = self._known.get(kind) or self._first(kind)
+        return right / seen
+
+    def learn(self, kind: int, right: int, wrong: int) -> None:
+        """So many tokens were right, then so many wrong."""
+        known, seen = self._known.get(kind) or self._first(kind)
+        for hit in [1.0] * right + [0.0] * wrong:
+            known, seen = known * self._keep + hit, seen * self._keep + 1
+        self._known[kind] = known, seen
+        if self._prior is not None:
+            self._prior.learn(kind, right, wrong)
+
+    def _first(self, kind: int) -> tuple[float, float]:
+        """What others of the worker saw; a longer match is as good as a shorter one, or better."""
+        if self._prior is None:
+            chance = FIRST_DRAFTER if kind < 0 else FIRST_NGRAM
+        else:
+            chance = self._prior.of(kind)
+            if kind > 0 and kind - 1 in self._known:
+                chance = max(chance, self.of(kind - 1))
+        return chance * FIRST_WEIGHT, FIRST_WEIGHT
 
 
 @dataclass(slots=True)
@@ -29,7 +81,7 @@ class Offer:
     chance: float
     most: int
     tokens: list[int] = field(default_factory=list)
-    """Of an n-gram; empty: a model makes them."""
+    """Of an n-gram; empty: a drafter makes them."""
 
 
 @dataclass(slots=True)
@@ -39,6 +91,8 @@ class Speculating:
     Attributes:
         mode: "auto" drafts where that pays, the others always.
         most: tokens of a draft at most.
+        entered: kinds of drafters that hold something of it.
+        kind: of its last draft.
     """
 
     mode: Speculate
@@ -47,34 +101,48 @@ class Speculating:
     """How many tokens were drafted at each position of a draft;"""
     accepted: list[int] = field(default_factory=list)
     """how many of them were right."""
+    entered: set[int] = field(default_factory=set)
+    kind: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
-    _chances: dict[int, float] = field(default_factory=dict)
-    _kind: int = MODEL
-    _skipped: int = 0
-    _patience: int = PROBE_AFTER
+    _chances: Chances | None = None
+    _guess: tuple[int, int, int] | None = None
+    """(kind, place, token) of the first token after the last match, to be compared with what is
+    drawn there; that costs nothing, unlike a wider row.
+    """
 
-    def offer(self, known: Seq[int], most: int, *, has_model: bool) -> Offer | None:
-        """The better draft of at most `most` tokens after those `known`; None: there is none."""
-        best = None
-        if self.mode in ("auto", "draft") and has_model:
-            best = Offer(MODEL, self._chance(MODEL), most)
+    def offer(
+        self, known: Seq[int], most: int, drafters: Mapping[int, float], worker: Chances
+    ) -> Offer | None:
+        """The better draft of at most `most` tokens after those `known`; None: there is none, or on
+        "auto" none that is likely.
+
+        Args:
+            drafters: the kinds of those that may draft for it, and what a token of each costs, as a
+                part of a token of a step without drafts.
+            worker: of all sequences, where this one begins.
+        """
+        chances = self._chances
+        if chances is None:
+            chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
+        self._compare(known)
+        kind, tokens = 0, []
+        best, least = (0.0, LEAST_CHANCE) if self.mode == "auto" else (-math.inf, 0.0)
+        for one, cost in drafters.items():  # A token costs what it brings at most.
+            if (worth := chances.of(one) - cost) > best:
+                kind, best = one, worth
         if self.mode in ("auto", "ngram"):
-            tokens, matched = self._index.draft(known, most)
-            kind = matched.bit_length()
-            if tokens and (best is None or self._chance(kind) >= best.chance):
-                best = Offer(kind, self._chance(kind), most, tokens)
-        return best
+            made, matched = self._index.draft(known, most)
+            if made:
+                length = matched.bit_length()
+                self._guess = length, len(known), made[0]
+                if chances.of(length) >= max(least, best):
+                    kind, tokens = length, made
+        return Offer(kind, chances.of(kind), most, tokens) if kind else None
 
-    def use(self, offer: Offer, length: int) -> int:
-        """`length` tokens of `offer` would pay; returns how many to draft."""
-        if self.mode == "auto" and not length:
-            self._skipped += 1
-            if self._skipped > self._patience:
-                length = min(PROBE_TOKENS, offer.most)
-        if length:
-            self._skipped = 0
-            self._kind = offer.kind
-        return length
+    def use(self, offer: Offer) -> None:
+        """`offer` is drafted."""
+        self.kind = offer.kind
+        self._guess = None
 
     def verified(self, drafts: int, right: int) -> None:
         """The first `right` tokens of a draft were right."""
@@ -84,12 +152,14 @@ class Speculating:
         for place in range(drafts):
             self.drafted[place] += 1
             self.accepted[place] += place < right
-        chance = self._chance(self._kind)
-        for hit in [1.0] * right + [0.0] * (right < drafts):
-            chance += LEARNING * (hit - chance)
-        self._chances[self._kind] = chance
-        self._patience = PROBE_AFTER if right else min(2 * self._patience, PROBE_AT_MOST)
+        assert self._chances is not None
+        self._chances.learn(self.kind, right, int(right < drafts))
 
-    def _chance(self, kind: int) -> float:
-        """That a token is right if those before it are."""
-        return self._chances.get(kind, FIRST_CHANCE)
+    def _compare(self, known: Seq[int]) -> None:
+        """What was drawn where a token had been guessed."""
+        if self._guess is None or len(known) <= self._guess[1]:
+            return
+        kind, place, token = self._guess
+        self._guess = None
+        assert self._chances is not None
+        self._chances.learn(kind, int(known[place] == token), int(known[place] != token))

@@ -55,7 +55,7 @@ class Engine:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
         kv_clock, disk: see `CachedRunner`.
-        drafter: a draft model for sequences that speculate.
+        drafters: models that guess tokens of sequences that speculate.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
         kv_clock: Callable[[], float] = time.monotonic,
         disk: DiskTier | None = None,
-        drafter: Drafter | None = None,
+        drafters: Seq[Drafter] = (),
     ) -> None:
         self._runner = runner
         self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
@@ -75,7 +75,7 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._speculation = Speculation(drafter, possible=runner.info.can_roll_back)
+        self._speculation = Speculation(drafters, possible=runner.info.can_roll_back)
         self._scheduler = Scheduler(
             runner.info, self.kv, self._budget, self._background, self._speculation
         )
@@ -256,7 +256,7 @@ class Engine:
         seconds = self._clock() - started
         self._budget.observe(decoding, prefill, seconds, cells)
         if not prefill:
-            self._speculation.costs.observe(decoding, seconds)
+            self._speculation.observe(decoding, seconds)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""
@@ -446,6 +446,7 @@ class Engine:
             preemptions=self._scheduler.preemptions,
             drafted_tokens=tuple(self._speculation.drafted),
             accepted_tokens=tuple(self._speculation.accepted),
+            drafts_by=dict(self._speculation.drafts_by),
             requests=self._requests(),
             window_pool_bytes=info.window_pool_bytes,
             beside_bytes=self._runner.beside_bytes + self._speculation.drafter_bytes,

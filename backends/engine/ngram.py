@@ -9,6 +9,8 @@ SHORTEST: Final = 3
 """Tokens that must match before anything is proposed."""
 LONGEST: Final = 32
 """A match of as many tokens is as good as a longer one."""
+MOST_PLACES: Final = 64
+"""So many places are looked at, the most recent ones."""
 _ID_BITS: Final = 21
 _KEY_MASK: Final = (1 << SHORTEST * _ID_BITS) - 1
 
@@ -17,7 +19,8 @@ class NgramIndex:
     """The longest match of the end of a token sequence with an earlier part of it, incrementally.
 
     Places are chained by their last `SHORTEST` tokens, the most recent first, so that a token takes
-    O(1) to add, and a look-up one comparison for each place that ends in the same tokens. Of
+    O(1) to add, and a look-up one comparison for each place that ends in the same tokens, of which
+    it takes `MOST_PLACES`. Of
     matches of the same length, up to `LONGEST`, the most recent one counts.
     """
 
@@ -47,8 +50,9 @@ class NgramIndex:
         if size <= SHORTEST:
             return [], 0
         place = last.get((key << _ID_BITS | tokens[-1]) & _KEY_MASK, 0)
-        best, matched = 0, 0
-        while place and matched < LONGEST:
+        best, matched, places = 0, 0, MOST_PLACES
+        while place and matched < LONGEST and places:
+            places -= 1
             # Only a longer match counts: it begins with one comparison.
             if matched < place and tokens[place - matched - 1] == tokens[size - matched - 1]:
                 length = 0

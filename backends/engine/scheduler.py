@@ -436,7 +436,8 @@ class Scheduler:
         return allowed
 
     def _decode_rows(self) -> list[Row]:
-        """A token for each sequence that needs just one, and drafts in up to half of a step; where
+        """A token for each sequence that needs just one, and drafts in up to half of a step's
+        tokens; where
         a step has no room for all, they take turns.
         """
         most = min(self._info.max_batch_tokens, self._info.max_outputs)
@@ -446,7 +447,7 @@ class Scheduler:
             for sequence in decoding:
                 self._to_the_end(sequence)
         drafts = self._speculation.draft(
-            decoding, min(most // 2, most - len(decoding)), self._has_room
+            decoding, min(self._info.max_batch_tokens // 2, most - len(decoding)), self._has_room
         )
         return [self._row(sequence, 1, drafts.get(sequence, [])) for sequence in decoding]
 

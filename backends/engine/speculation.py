@@ -7,13 +7,20 @@ What is drawn does not depend on it: a draft only decides how many tokens one st
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from itertools import pairwise
 from typing import Final, Protocol
 
-from hearth.backends.engine.drafts import Offer, Speculating
+from hearth.backends.contract.sampling import Speculate
+from hearth.backends.engine.drafts import (
+    WORKER_WINDOW,
+    Chances,
+    Offer,
+    Speculating,
+    kind_of,
+)
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.sequence import Sequence
 
@@ -21,6 +28,15 @@ LEAST_GAIN: Final = 1.02
 """Steps with drafts must bring this many times the tokens per second."""
 PLAIN_EVERY: Final = 64
 """Of so many steps with drafts one has none, which is measured again."""
+EXPLORING: Final = 0.005
+"""Part of the time of steps that may be lost to find out whether a drafter pays."""
+MOST_EXPLORING: Final = 4
+"""Steps without drafts that may be saved up for that."""
+PROBE_TOKENS: Final = 2
+RETHINK_STEPS: Final = 256
+"""Steps without drafts after which it is asked again whether a drafter could pay."""
+BEST_CHANCE: Final = 0.9
+"""A drafter that does not pay where so many tokens are right is not tried."""
 
 LAST_STEPS: Final = 8
 """The fastest of so many steps tells what one costs: other programs only make them longer,"""
@@ -32,6 +48,11 @@ Offers = list[tuple[Sequence, Speculating, Offer]]
 
 class Drafter(Protocol):
     """A model that guesses how sequences go on."""
+
+    @property
+    def mode(self) -> Speculate:
+        """What asks for it by name, besides "auto"."""
+        ...
 
     @property
     def token_s(self) -> float:
@@ -57,33 +78,43 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
+        self._fastest: dict[int, float] = {}
         self._known: list[tuple[int, float]] = []
         """(tokens, seconds), ascending in both."""
 
     def observe(self, tokens: int, seconds: float) -> None:
         """A step of `tokens` tokens took `seconds`."""
-        step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
-        last = self._seconds.setdefault(-(-tokens // step) * step, deque(maxlen=LAST_STEPS))
+        group = _group(tokens)
+        last = self._seconds.get(group)
+        if last is None:
+            last = self._seconds[group] = deque(maxlen=LAST_STEPS)
         last.append(seconds)
+        if len(last) < LEAST_STEPS or self._fastest.get(group) == (fastest := min(last)):
+            return
+        self._fastest[group] = fastest
         self._known = []
         least = math.inf  # More tokens do not take less time.
-        for count in sorted(self._seconds, reverse=True):
-            if len(self._seconds[count]) >= LEAST_STEPS:
-                least = min(least, min(self._seconds[count]))
-                self._known.append((count, least))
+        for count in sorted(self._fastest, reverse=True):
+            least = min(least, self._fastest[count])
+            self._known.append((count, least))
         self._known.reverse()
 
     def seconds(self, tokens: int) -> float | None:
         """Between numbers that were seen, on the straight line; beyond the largest, as there. None
         where no step of as many or fewer was seen.
         """
-        known = self._known
-        if not known or tokens < known[0][0]:
-            return None
-        for (fewer, low_s), (more, high_s) in pairwise(known):
-            if fewer <= tokens < more:
+        fewer, low_s = 0, None
+        for more, high_s in self._known:
+            if tokens < more:
+                if low_s is None:
+                    return None
                 return low_s + (high_s - low_s) * (tokens - fewer) / (more - fewer)
-        return known[-1][1]
+            fewer, low_s = more, high_s
+        return low_s
+
+    def is_measured(self, tokens: int) -> bool:
+        """Whether enough steps of about `tokens` tokens were seen."""
+        return _group(tokens) in self._fastest
 
 
 class Speculation:
@@ -93,18 +124,39 @@ class Speculation:
     it are right, and costs what a step of one more token takes, as it was measured. The
     likeliest tokens of all sequences are taken, as many as bring the most tokens per second.
 
+    Chances of n-grams are learnt without drafts, by comparing. What is not known of a drafter costs
+    time to find out: that comes out of a small part of the time of all steps, to which steps with
+    drafts add what they gain.
+
     Args:
-        drafter: a draft model, if one is loaded.
+        drafters: models that guess; of those that a sequence may have it gets the best.
         possible: False: the memory cannot forget tokens that turn out wrong.
+        clock: seconds, for what drafters take.
     """
 
-    def __init__(self, drafter: Drafter | None, *, possible: bool) -> None:
+    def __init__(
+        self,
+        drafters: Seq[Drafter],
+        *,
+        possible: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.costs = StepCosts()
-        self._drafter = drafter
-        self._possible = possible
+        self.chances = Chances(WORKER_WINDOW)
         self.drafted: list[int] = []
         self.accepted: list[int] = []
+        self.drafts_by: dict[str, tuple[int, int]] = {}
+        """(drafted, accepted) by what made them."""
+        self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
+        self._possible = possible
+        self._clock = clock
         self._since_plain = 0
+        self._allowance_s = 0.0
+        """What exploring may still take."""
+        self._drafting = 0
+        """Tokens drafted for the step that is computed,"""
+        self._right = 0
+        """and how many of them were right."""
 
     def draft(
         self, decoding: Seq[Sequence], spare: int, has_room: Callable[[Sequence, int], bool]
@@ -114,34 +166,42 @@ class Speculation:
         Args:
             has_room: whether a sequence can have this many tokens more than are known.
         """
+        self._drafting = self._right = 0
         if not self._possible or spare < 1:
             return {}
-        has_model = self._drafter is not None
         offers: Offers = []
+        costs: dict[Speculate, dict[int, float]] = {}
         for sequence in decoding:
             state = sequence.speculating
-            most = 0 if state is None else min(state.most, sequence.most_drafts, spare)
-            if state is not None and most > 0:
-                offer = state.offer(sequence.tokens, most, has_model=has_model)
-                if offer is not None:
-                    offers.append((sequence, state, offer))
-        if not offers:
+            if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
+                continue
+            if (own := costs.get(state.mode)) is None:
+                own = costs[state.mode] = self._costs_of_drafters(state.mode, len(decoding))
+            offer = state.offer(sequence.tokens, most, own, self.chances)
+            if offer is not None:
+                offers.append((sequence, state, offer))
+        if offers:
+            lengths = self._lengths(offers, len(decoding), spare)
+        elif self._drafters and (probe := self._probe(decoding, spare)) is not None:
+            offers, lengths = [probe], [probe[2].most]
+        else:
             return {}
-        lengths = self._lengths(offers, len(decoding), spare)
         made: dict[Sequence, list[int]] = {}
-        by_model: dict[Sequence, int] = {}
+        asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
-            length = min(state.use(offer, length), spare)
+            length = min(length, spare)
             if not length or not has_room(sequence, length):
                 continue
             spare -= length
+            state.use(offer)
             if offer.tokens:
                 made[sequence] = offer.tokens[:length]
             else:
-                by_model[sequence] = length
-        if self._drafter is not None and by_model:
-            drafts = self._drafter.draft(by_model)
-            made |= {sequence: tokens for sequence, tokens in drafts.items() if tokens}
+                state.entered.add(offer.kind)
+                asked.setdefault(offer.kind, {})[sequence] = length
+        for kind, by_model in asked.items():
+            made |= self._ask(self._drafters[kind], by_model)
+        self._drafting = sum(map(len, made.values()))
         return made
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
@@ -149,6 +209,10 @@ class Speculation:
         state = sequence.speculating
         assert state is not None
         state.verified(row.drafts, right)
+        by = "ngram" if state.kind > 0 else self._drafters[state.kind].mode
+        drafted, accepted = self.drafts_by.get(by, (0, 0))
+        self.drafts_by[by] = drafted + row.drafts, accepted + right
+        self._right += right
         more = row.drafts - len(self.drafted)
         self.drafted += [0] * more
         self.accepted += [0] * more
@@ -156,32 +220,108 @@ class Speculation:
             self.drafted[place] += 1
             self.accepted[place] += place < right
 
+    def observe(self, tokens: int, seconds: float) -> None:
+        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
+        self.costs.observe(tokens, seconds)
+        before = tokens - self._drafting
+        plain_s = self.costs.seconds(before)
+        if not self._drafters or plain_s is None:
+            return
+        self._allowance_s += EXPLORING * plain_s
+        if self._drafting:
+            wider_s = (self.costs.seconds(tokens) or plain_s) - plain_s
+            self._allowance_s += self._right * plain_s / before - wider_s
+        self._allowance_s = min(self._allowance_s, MOST_EXPLORING * plain_s)
+
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
-        if self._drafter is not None:
-            self._drafter.forget(sequence)
+        for drafter in self._drafters.values():
+            drafter.forget(sequence)
+        if sequence.speculating is not None:
+            sequence.speculating.entered.clear()
 
     @property
     def drafter_bytes(self) -> int:
-        """What keys and values of the draft model take of memory."""
-        return 0 if self._drafter is None else self._drafter.nbytes
+        """What keys and values of drafters take of memory."""
+        return sum(drafter.nbytes for drafter in self._drafters.values())
+
+    def _ask(self, drafter: Drafter, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+        """What `drafter` guesses, which is charged."""
+        began = self._clock()
+        made = {one: tokens for one, tokens in drafter.draft(lengths).items() if tokens}
+        took_s = self._clock() - began
+        # Where it had nothing to catch up with, its fastest calls tell what this one takes.
+        expected_s = drafter.token_s * max(map(len, made.values()), default=0)
+        self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
+        return made
+
+    def _costs_of_drafters(self, mode: Speculate, decoding: int) -> dict[int, float]:
+        """What a token costs of each drafter that `mode` may have, as a part of one of a step
+        without drafts.
+        """
+        if not self._drafters:
+            return {}
+        plain_s = self.costs.seconds(decoding)
+        return {
+            kind: drafter.token_s / plain_s if plain_s else 0.0
+            for kind, drafter in self._drafters.items()
+            if mode in ("auto", drafter.mode)
+        }
 
     def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
-        forced = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
+        lengths = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
+        forced = sum(lengths)
+        before = decoding + forced
+        if all(lengths) or not self.costs.is_measured(before):
+            return lengths
+        # What a drafter has to catch up with must be within what exploring may take.
         places = [
             (offer.chance**ahead, -ahead, index)
-            for index, (_, _, offer) in enumerate(offers)
-            if not forced[index]
+            for index, (_, state, offer) in enumerate(offers)
+            if not lengths[index]
+            and (offer.tokens or offer.kind in state.entered or self._allowance_s > 0)
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        del places[max(0, spare - sum(forced)) :]
-        before = decoding + sum(forced)
-        lengths = list(forced)
+        del places[max(0, spare - forced) :]
         for _, _, index in places[: self._worth(places, offers, before)]:
             lengths[index] += 1
         return lengths
+
+    def _probe(
+        self, decoding: Seq[Sequence], spare: int
+    ) -> tuple[Sequence, Speculating, Offer] | None:
+        """A short draft of a drafter that does not seem to pay, for one sequence, if exploring may
+        take that now.
+        """
+        before = len(decoding)
+        if self._allowance_s <= 0 or not self.costs.is_measured(before):
+            return None
+        for sequence in decoding:
+            state = sequence.speculating
+            if state is None or state.mode != "auto":
+                continue
+            most = min(state.most, sequence.most_drafts, spare)
+            for kind, drafter in self._drafters.items():
+                if most > 0 and self._could_pay(drafter, most, before):
+                    return sequence, state, Offer(kind, 0.0, min(most, PROBE_TOKENS))
+        # None of them could: that is asked again when this much may be explored again.
+        self._allowance_s = -RETHINK_STEPS * EXPLORING * (self.costs.seconds(before) or 0.0)
+        return None
+
+    def _could_pay(self, drafter: Drafter, most: int, before: int) -> bool:
+        """Whether drafts of some length for all would pay where nearly all of them are right."""
+        plain_s = self.costs.seconds(before)
+        if plain_s is None:
+            return False
+        gain = 1.0
+        for ahead in range(1, most + 1):
+            gain += BEST_CHANCE**ahead
+            seconds = self.costs.seconds(before * (1 + ahead)) or plain_s
+            if gain * plain_s > LEAST_GAIN * (seconds + ahead * drafter.token_s):
+                return True
+        return False
 
     def _worth(self, places: list[tuple[float, int, int]], offers: Offers, before: int) -> int:
         """How many of `places` (chance, minus the place in the draft, offer), the likeliest first,
@@ -192,15 +332,24 @@ class Speculation:
             self._since_plain = 0
             return 0
         best, best_rate = 0, LEAST_GAIN * before / plain_s
-        gain, depth = float(before), 0
+        gain = float(before)
+        depths: dict[int, int] = {}
         for count, (chance, ahead, index) in enumerate(places, 1):
             gain += chance
-            if self._drafter is not None and not offers[index][2].tokens:
-                depth = max(depth, -ahead)
             seconds = self.costs.seconds(before + count) or plain_s
-            if self._drafter is not None:
-                seconds += depth * self._drafter.token_s
+            if self._drafters:
+                offer = offers[index][2]
+                if not offer.tokens:
+                    depths[offer.kind] = max(depths.get(offer.kind, 0), -ahead)
+                for kind, depth in depths.items():
+                    seconds += depth * self._drafters[kind].token_s
             if gain / seconds > best_rate:
                 best, best_rate = count, gain / seconds
         self._since_plain += best > 0
         return best
+
+
+def _group(tokens: int) -> int:
+    """The largest number of tokens that counts together with this one."""
+    step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
+    return -(-tokens // step) * step

@@ -118,6 +118,7 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
         value_type=plan.value_type,
         sequences=plan.sequences,
         tokens=plan.ubatch,
+        outputs=plan.max_outputs,
         flash=plan.flash_attention != 0,
         state_bytes=a_state * plan.sequences,
         may_turn=plan.flash_attention < 0 and not a_state and not windows,

@@ -251,7 +251,7 @@ def plan_context(
         slots=slots,
         sequences=sequences,
         max_batch_tokens=settings.max_batch_tokens,
-        max_outputs=max(sequences, MIN_OUTPUTS),
+        max_outputs=max(sequences, MIN_OUTPUTS, settings.outputs(_vocabulary(facts))),
         batch=batch,
         ubatch=ubatch,
         kv_type=settings.kv_type,
@@ -317,6 +317,11 @@ def head_sizes(facts: GgufFacts) -> tuple[int, int]:
     key = facts.value(f"{arch}.attention.key_length", default)
     value = facts.value(f"{arch}.attention.value_length", default)
     return int(key), int(value)
+
+
+def _vocabulary(facts: GgufFacts) -> int:
+    """Tokens, which are the logits of a row; at least 1."""
+    return max(1, len(facts.value("tokenizer.ggml.tokens", ())))
 
 
 def _check_heads(settings: ModelSettings, facts: GgufFacts) -> None:

@@ -19,7 +19,7 @@ from hearth.backends.native.kv_rows import Q8_0
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
-from hearth.backends.native.workspace import MIN_OUTPUTS, Workspace
+from hearth.backends.native.workspace import Workspace
 from hearth.quant.families.config import ModelConfig
 
 Attention = Literal["gather", "varlen"]
@@ -162,7 +162,7 @@ def plan_memory(
         kept_tokens=pool_tokens // 2,
         slots=slots,
         max_batch_tokens=step_tokens(settings),
-        max_outputs=max(slots, MIN_OUTPUTS),
+        max_outputs=workspace.outputs,
         blocks=blocks,
         start_blocks=_start_blocks(settings, blocks, page, device),
         kv_bytes_per_token=sizes.bytes_per_token,

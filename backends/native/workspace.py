@@ -30,6 +30,9 @@ class Workspace:
     """What a step of a model takes with activations of float32. Those of half precision take less,
     and so does a kernel that reads block tables.
 
+    Attributes:
+        outputs: rows of logits that a step can have.
+
     Args:
         settings: what the model is loaded with.
 
@@ -41,7 +44,8 @@ class Workspace:
         self._context = settings.context or config.context
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
-        self._outputs = max(settings.max_sessions, MIN_OUTPUTS)
+        drafted = settings.outputs(config.vocab_size)
+        self.outputs = max(settings.max_sessions, MIN_OUTPUTS, drafted)
         self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
         self._is_packed = "q8_0" in (settings.kv_type, settings.value_type)
         writes_scores = config.attention_softcap or config.sinks
@@ -53,7 +57,7 @@ class Workspace:
         stream = 3 * config.width * _F32
         # A layer's feed-forward is computed after its attention has given its memory back.
         layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
-        logits = self._outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
+        logits = self.outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
         return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
 
     def _feed_forward(self) -> int:

@@ -12,9 +12,6 @@ from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.worker.runners import open_model
 
-_MEMORY_FRACTION = 0.5
-"""Of what the large model leaves."""
-
 
 def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel | None:
     """The draft model of `spec`, whose own model is `loaded`; None: it has none, or none is of use
@@ -26,7 +23,7 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
         HearthError: as `open_model`.
     """
     settings = spec.settings
-    if not settings.draft:
+    if (own := spec.draft) is None:
         if settings.speculate == "draft":
             raise InvalidParameter(
                 "speculate",
@@ -36,16 +33,8 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
         return None
     if not loaded.runner.info.can_roll_back:
         return None
-    own = replace(
-        settings,
-        context=loaded.runner.info.context,
-        kv_budget_bytes=None,
-        memory_fraction=_MEMORY_FRACTION,
-        speculate="off",
-        draft="",
-        chat_template=None,
-    )
-    draft = open_model(ModelSpec(settings.draft, "", spec.backend, own), cache_dir)
+    own = replace(own, settings=replace(own.settings, context=loaded.runner.info.context))
+    draft = open_model(own, cache_dir)
     name = Path(settings.draft).name
     if not draft.runner.info.can_roll_back:
         draft.runner.close()
@@ -59,7 +48,9 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
             f"{name} has another vocabulary than {loaded.info.name}.",
             "Choose a smaller model of the same family.",
         )
-    return DraftModel(draft.runner, loaded.runner.info.vocab_size)
+    model = DraftModel(draft.runner, loaded.runner.info.vocab_size)
+    model.warm_up()
+    return model
 
 
 def _has_same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

@@ -29,8 +29,9 @@ class Footprints:
         self._needed = lru_cache(MOST_KNOWN)(partial(_needed_bytes, cache_dir))
 
     def of(self, spec: ModelSpec) -> int | None:
-        """Bytes to set aside for `spec`; None if it takes no memory here, or cannot be read or
-        loaded: its worker says why. Reads the file's header, so call it beside the event loop.
+        """Bytes to set aside for `spec` and its draft model; None if it takes no memory here, or
+        cannot be read or loaded: its worker says why. Reads the files' headers, so call it beside
+        the event loop.
         """
         path = os.path.realpath(spec.path)
         try:
@@ -38,7 +39,10 @@ class Footprints:
         except OSError:
             return None
         load = replace(spec, path=path, name="", settings=spec.settings.of_load)
-        return self._needed(load, found.st_mtime_ns, found.st_size)
+        needed = self._needed(load, found.st_mtime_ns, found.st_size)
+        if needed is None or (draft := spec.draft) is None:
+            return needed
+        return needed + (self.of(draft) or 0)
 
 
 def _needed_bytes(cache_dir: Path | None, spec: ModelSpec, *_: int) -> int | None:

@@ -296,7 +296,12 @@ def serve(
         renderer.start()
     info = loaded.runner.info
     disk = _disk(loaded, spec, cache_dir)
-    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, disk=disk, drafter=draft)
+    engine = Engine(
+        loaded.runner,
+        spec.settings.target_itl_ms / 1000,
+        disk=disk,
+        drafters=[draft] if draft else [],
+    )
     if disk is not None and (tokens := disk.latest_tokens):
         engine.kv.expect(tokens)
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
@@ -310,7 +315,7 @@ def serve(
         spec.settings,
     )
     described = loaded.info
-    if spec.settings.speculate != "off" and info.generates and not info.can_roll_back:
+    if spec.settings.speculate not in ("off", "auto") and info.generates and not info.can_roll_back:
         notices = (*described.notices, no_rollback(described.name))
         described = replace(described, notices=notices)
     gc.freeze()  # What is loaded stays, so that no collection need look through it.

@@ -65,6 +65,24 @@ def test_what_is_switched_off_has_a_row_and_the_rest_a_reason(hearth: Hearth) ->
     )
 
 
+def test_drafts_have_a_row_with_the_speed_up_next_to_the_formula(hearth: Hearth) -> None:
+    typed = ("--speculate", "ngram", "--sessions", "1", "--gen", "8", "--threads", "1")
+    found = hearth("bench", *typed, "--repeats", "1")
+    assert found.code == 0, found.err
+    head, *rows = found.out.splitlines()[-3:]
+    assert head.startswith("SESSIONS  DRAFTS") and "COST K+1" in head and "PREDICTED" in head
+    assert [row.split()[1] for row in rows] == ["ngram", "auto"]
+    document = hearth("bench", *typed, "--repeats", "1", "--json").json
+    assert [one["mode"] for one in document["speculation"]] == ["ngram", "auto"]
+    for wrong, reason in (
+        (("--speculate", "off"), "--speculate drafts nothing"),
+        (("--draft-tokens", "3"), "--draft-tokens drafts nothing"),
+        (("--speculate", "ngram", "--tune"), "take no --tune"),
+    ):
+        refused = hearth("bench", *wrong)
+        assert refused.code == 2 and reason in refused.err
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random safetensors with a vocabulary."""

@@ -15,6 +15,7 @@ from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex
+from hearth.backends.engine.runner import Row
 from hearth.backends.engine.speculation import Speculation
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
@@ -231,53 +232,133 @@ def test_ngrams_find_the_longest_match_and_the_most_recent_of_equals(vocab):
 
 
 class Lone:
-    """A sequence that says `tokens` over and over."""
+    """A sequence that decodes alone."""
 
-    def __init__(self, mode, most=6):
-        self.tokens = list(range(10)) * 3
-        self.most_drafts = 100
+    most_drafts = 100
+
+    def __init__(self, tokens, mode, most=6):
+        self.tokens = list(tokens)
         self.speculating = Speculating(mode, most)
 
-    @property
-    def total(self):
-        return len(self.tokens)
+
+def text_of(chance, count, vocab=8):
+    """Tokens that repeat those ten before them with this chance, and are random else."""
+    random = np.random.default_rng(5)
+    tokens = list(range(10)) * 3
+    for _ in range(count):
+        repeats = random.random() < chance
+        tokens.append(tokens[-10] if repeats else int(random.integers(vocab)))
+    return tokens
 
 
-def lengths(step_s, right, steps=400, mode="auto"):
-    """How long the drafts of a sequence become where steps of n tokens take `step_s(n)` seconds,
-    and every draft is right up to `right` tokens.
+def lengths(step_s, text, steps=400, mode="auto", drafters=(), clock=lambda: 0.0):
+    """How long the drafts of a sequence become that says `text`, where steps of n tokens take
+    `step_s(n)` seconds, and how many tokens it said.
     """
-    speculation = Speculation(None, possible=True)
-    sequence, made = Lone(mode), []
+    speculation = Speculation(drafters, possible=True, clock=clock)
+    sequence, made = Lone(text[:30], mode), []
     for _ in range(steps):
         drafts = speculation.draft([sequence], 32, lambda one, more: True).get(sequence, [])
         made.append(len(drafts))
+        after = text[len(sequence.tokens) :]
+        right = next((at for at, one in enumerate(drafts) if one != after[at]), len(drafts))
         if drafts:
-            sequence.speculating.verified(len(drafts), min(right, len(drafts)))
-        speculation.costs.observe(1 + len(drafts), step_s(1 + len(drafts)))
-        sequence.tokens.append(sequence.tokens[-10])
-    return made
+            speculation.verified(sequence, Row(0, 0, drafts, 1, drafts=len(drafts)), right)
+        speculation.observe(1 + len(drafts), step_s(1 + len(drafts)))
+        sequence.tokens += after[: right + 1]
+    return made, len(sequence.tokens) - 30
 
 
 def test_auto_drafts_where_rows_are_cheap_and_right():
-    made = lengths(lambda rows: 0.010 + 0.0005 * rows, right=6)[20:]
-    assert made.count(6) > 0.95 * len(made)
+    made, _ = lengths(lambda rows: 0.010 + 0.0005 * rows, text_of(1.0, 3000))
+    assert made[20:].count(6) > 0.95 * len(made[20:])
 
 
-def test_auto_stops_where_nothing_is_right_and_hardly_probes():
-    made = lengths(lambda rows: 0.010 + 0.0005 * rows, right=0, steps=1000)
-    assert sum(made[:40]) > 0
-    assert sum(length > 0 for length in made[40:]) <= 8
-    assert set(made[40:]) <= {0, 2}
+def test_auto_compares_where_nothing_is_right_and_drafts_nothing():
+    text = text_of(0.0, 1000, vocab=40)
+    made, _ = lengths(lambda rows: 0.010 + 0.0005 * rows, text, steps=1000)
+    assert sum(made) <= 10
 
 
 def test_auto_stops_where_rows_cost_as_much_as_steps():
-    made = lengths(lambda rows: 0.010 * rows, right=6)
-    assert sum(length > 0 for length in made[40:]) <= 400 // 16
+    made, _ = lengths(lambda rows: 0.010 * rows, text_of(1.0, 3000))
+    assert sum(made[40:]) == 0
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.6, 0.8, 0.95])
+def test_auto_is_never_slower_than_no_drafts_and_mostly_the_best_length(chance):
+    def step_s(rows):
+        return 0.010 + 0.0012 * rows
+
+    def tok_per_s(mode, most):
+        made, said = lengths(step_s, text_of(chance, 3000), mode=mode)
+        return said / sum(step_s(1 + min(most, length)) for length in made)
+
+    assert tok_per_s("auto", 6) > 0.98 * max(1 / step_s(1), 0.95 * tok_per_s("ngram", 6))
 
 
 def test_other_modes_always_draft():
-    assert set(lengths(lambda rows: 0.010 * rows, right=0, mode="ngram")) == {6}
+    made, _ = lengths(lambda rows: 0.010 * rows, text_of(0.9, 3000), mode="ngram")
+    assert set(made) <= {0, 6}
+    assert made.count(6) > 100
+
+
+class Costly:
+    """A drafter that takes `first_s` to catch up with a sequence, then `token_s` for a token; the
+    first token of every third draft is wrong, or all tokens are.
+    """
+
+    mode = "draft"
+    nbytes = 0
+
+    def __init__(self, text, right, token_s, first_s=0.0):
+        self.now_s, self.calls, self.token_s = 0.0, 0, 0.0
+        self._text, self._right, self._costs = text, right, (token_s, first_s)
+
+    def draft(self, lengths):
+        ((sequence, count),) = lengths.items()
+        self.token_s, first_s = self._costs
+        self.now_s += self.token_s * count + (0 if self.calls else first_s)
+        self.calls += 1
+        size = len(sequence.tokens)
+        if not self._right or self.calls % 3 == 0:
+            return {sequence: [9999] * count}
+        return {sequence: self._text[size : size + count]}
+
+    def forget(self, sequence):
+        """Nothing is held."""
+
+
+NO_MATCH = text_of(0.0, 4000, vocab=10**6)
+"""No n-gram is ever found in it."""
+
+
+@pytest.mark.parametrize(
+    ("right", "token_s", "first_s", "calls"),
+    [
+        (True, 0.001, 0.1, (300, 400)),
+        (True, 0.001, 10.0, (300, 400)),
+        (False, 0.001, 0.01, (1, 12)),
+        (False, 0.001, 1.0, (1, 6)),
+        (True, 0.02, 0.01, (1, 1)),
+    ],
+    ids=["pays", "pays late", "is never right", "is slow to begin", "takes longer than a step"],
+)
+def test_auto_tries_a_drafter_within_a_part_of_the_time(right, token_s, first_s, calls):
+    drafter = Costly(NO_MATCH, right, token_s, first_s)
+    lengths(
+        lambda rows: 0.010 + 0.0005 * rows,
+        NO_MATCH,
+        drafters=[drafter],
+        clock=lambda: drafter.now_s,
+    )
+    assert calls[0] <= drafter.calls <= calls[1]
+
+
+def test_of_several_drafters_the_better_one_drafts():
+    drafters = [Costly(NO_MATCH, right, 0.0005) for right in (False, True, False)]
+    lengths(lambda rows: 0.010 + 0.0005 * rows, NO_MATCH, drafters=drafters)
+    assert [one.calls > 200 for one in drafters] == [False, True, False]
 
 
 # ---- a draft model
@@ -286,7 +367,7 @@ def test_other_modes_always_draft():
 def drafted_by(drafts, kind, case):
     """What eight requests say with a draft model over the runner `drafts`, and their engine."""
     runner = runner_of(kind)
-    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=DraftModel(drafts, 97))
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[DraftModel(drafts, 97)])
     made = [
         generation(
             ident,
@@ -340,7 +421,7 @@ def test_a_draft_model_holds_only_what_is_known():
     drafts.step = step
     runner = runner_of("windows")
     model = DraftModel(drafts, 97)
-    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[model])
     made, listener = generation(
         1, list(range(9)), runner, tokens=30, params=SEEDED, speculating=Speculating("draft", 3)
     )

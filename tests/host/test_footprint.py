@@ -84,6 +84,17 @@ def test_a_file_is_read_again_only_when_it_changed_or_is_loaded_otherwise(
     assert len(reads) == 3
 
 
+def test_a_draft_model_is_counted(path, tmp_path):
+    draft = tiny_llama(tmp_path / "draft.gguf", context=8192)
+    alone = ModelSpec(str(path), backend="llamacpp", settings=ModelSettings(context=512))
+    both = replace(alone, settings=replace(alone.settings, draft=str(draft)))
+    footprints = Footprints()
+    own = footprints.of(replace(alone, path=str(draft)))
+    assert footprints.of(both) == footprints.of(alone) + own
+    missing = replace(both.settings, draft=str(tmp_path / "nothing.gguf"))
+    assert footprints.of(replace(both, settings=missing)) == footprints.of(alone)
+
+
 def test_only_so_many_files_are_remembered_those_that_were_asked_for_last(
     path, tmp_path, monkeypatch
 ):

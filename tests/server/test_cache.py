@@ -19,6 +19,9 @@ KEPT = {
     "disk_bytes": 25_000,
     "disk_read_tokens": 15,
     "disk_written_bytes": 30_000,
+    "drafted_tokens": (8, 4),
+    "accepted_tokens": (4, 1),
+    "drafts_by": {"ngram": (10, 5), "draft": (2, 0)},
     "kv_bytes_per_token": 1000,
     "cached_tokens": 600,
     "computed_tokens": 500,
@@ -71,6 +74,16 @@ def test_what_is_kept_by_tier_and_model(two) -> None:
         "disk": {"tokens": 40, "size_mb": 0.05},
     }
     assert (found["disk_read_tokens"], found["disk_written_mb"]) == (30, 0.06)
+    assert found["speculation"] == {
+        "drafted_tokens": [16, 8],
+        "accepted_tokens": [8, 2],
+        "acceptance": [0.5, 0.25],
+        "tokens_per_step": 200 / 190,
+        "drafters": {
+            "ngram": {"drafted": 20, "accepted": 10},
+            "draft": {"drafted": 4, "accepted": 0},
+        },
+    }
     first, second = found["models"]
     assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 6, 0.6)
     assert (second["model"], second["hit_rate"], second["tiers"]["pinned"]["tokens"]) == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from fake_runner import FakeRunner
+from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
@@ -18,6 +19,7 @@ class ScriptedDrafter:
     sequence.
     """
 
+    mode: Speculate = "draft"
     token_s = 0.0
     nbytes = 0
 
@@ -48,7 +50,7 @@ def drafting_engine(
     """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`; what
     it holds is checked within each step, and `kv.refused` counts steps that found no memory.
     """
-    engine = Engine(runner, kv_clock=clock, disk=disk, drafter=ScriptedDrafter(runner, wrong_at))
+    engine = Engine(runner, kv_clock=clock, disk=disk, drafters=[ScriptedDrafter(runner, wrong_at)])
     compute = runner.step
 
     def step(plan: StepPlan) -> StepResult:

@@ -61,7 +61,7 @@ def assert_drafts_change_nothing(runner: Driven, kind: str) -> None:
 
 
 def _said(runner: Driven, kind: str, mode: Any, drafter: Oracle | None) -> tuple[list[Any], Any]:
-    engine = runner.engine(drafter=drafter)
+    engine = runner.engine(drafters=[drafter] if drafter else [])
     heard = []
     for ident in range(8):
         # The end repeats the beginning, so that n-grams are found.

@@ -10,7 +10,7 @@ from fake_host import INFO
 from hearth.app.log_file import tail
 from hearth.app.tui.screens.engine import EngineScreen
 from hearth.app.tui.token_rate import TokenRate
-from hearth.app.tui.widgets.engine_view import kv_bar, kv_legend
+from hearth.app.tui.widgets.engine_view import drafts_line, kv_bar, kv_legend
 from hearth.backends.contract.loaded import (
     EngineStats,
     HostStats,
@@ -223,8 +223,25 @@ def test_the_bar_has_a_block_for_whatever_is_there():
     assert "used 1 " in kv_legend(engine).plain and "2.0 MB" in kv_legend(engine).plain
     windows = replace(engine, window_bytes=3_000_000, window_pool_bytes=5_000_000)
     on_disk = replace(engine, disk_tokens=70, disk_bytes=3_000_000, disk_read_tokens=40)
-    assert "on disk 70 (3.0 MB, read 40)" in kv_legend(on_disk).plain
+    on_disk = replace(on_disk, disk_written_bytes=4_000_000)
+    assert "on disk 70 (3.0 MB, read 40, written 4.0 MB)" in kv_legend(on_disk).plain
     assert "3.0 MB of 7.0 MB" in kv_legend(windows).plain
+
+
+def test_drafts_are_shown_by_what_made_them_and_by_position():
+    assert drafts_line(ENGINE) == ""
+    by = {"ngram": (30, 12), "draft": (10, 8)}
+    engine = replace(
+        ENGINE,
+        drafted_tokens=(20, 20),
+        accepted_tokens=(15, 5),
+        drafts_by=by,
+        generated_tokens=120,
+    )
+    assert drafts_line(engine) == (
+        "drafts: draft model 8 of 10 right, n-grams 12 of 30 right"
+        " · by position 0.75 0.25 · 1.20 tokens a step"
+    )
 
 
 def test_the_rate_is_that_of_the_last_minute():

@@ -1,4 +1,4 @@
-"""What the engine screen shows of a worker: its KV cache, its speed, and its log."""
+"""What the engine screen shows of a worker: its KV cache, drafts, its speed, and its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import RichLog, Static
 
-from hearth.app.format import size
+from hearth.app.format import right_by_position, size
 from hearth.app.log_file import MOST_LINES
 from hearth.app.terminal import safe_text
 from hearth.backends.contract.loaded import EngineStats
@@ -28,7 +28,7 @@ class KvMap(Vertical):
     KvMap { height: auto; padding: 0 1; }
     KvMap > #kv-title { height: 1; text-style: bold; }
     KvMap > #kv-bar { height: 1; }
-    KvMap > #kv-legend { height: auto; color: $text-muted; }
+    KvMap > #kv-legend, KvMap > #drafts { height: auto; color: $text-muted; }
     """
 
     def __init__(self) -> None:
@@ -40,6 +40,7 @@ class KvMap(Vertical):
         yield Static("", id="kv-title", markup=False)
         yield Static(id="kv-bar", markup=False)
         yield Static(id="kv-legend", markup=False)
+        yield Static(id="drafts", markup=False)
 
     def show(self, name: str, engine: EngineStats | None) -> None:
         """Show the cache of the model called `name`; None: it is not known, or there is none."""
@@ -48,6 +49,9 @@ class KvMap(Vertical):
         if engine is not None:
             self.query_one("#kv-title", Static).update(Content(f"KV cache of {name}"))
             self.query_one("#kv-legend", Static).update(kv_legend(engine))
+            drafts = drafts_line(engine)
+            self.query_one("#drafts", Static).update(drafts)
+            self.query_one("#drafts").display = bool(drafts)
             self._draw()
 
     def on_resize(self) -> None:
@@ -85,10 +89,27 @@ def kv_legend(engine: EngineStats) -> Content:
         parts.append(f"offloaded {engine.offloaded_tokens:,}  ")
     if engine.disk_tokens:
         read = f", read {engine.disk_read_tokens:,}" if engine.disk_read_tokens else ""
+        if engine.disk_written_bytes:
+            read += f", written {size(engine.disk_written_bytes)}"
         parts.append(f"on disk {engine.disk_tokens:,} ({size(engine.disk_bytes)}{read})  ")
     held, budget = size(engine.allocated_bytes), size(engine.pool_bytes)
     parts.append(f"of {engine.pool_tokens:,} tokens · {held} of {budget}")
     return Content.assemble(*parts)
+
+
+def drafts_line(engine: EngineStats) -> str:
+    """What speculation brought; empty before the first draft."""
+    if not sum(engine.drafted_tokens):
+        return ""
+    names = {"ngram": "n-grams", "draft": "draft model"}
+    by = (
+        f"{names.get(name, name)} {accepted:,} of {drafted:,} right"
+        for name, (drafted, accepted) in sorted(engine.drafts_by.items())
+    )
+    places = right_by_position(engine.drafted_tokens, engine.accepted_tokens)
+    return (
+        f"drafts: {', '.join(by)} · by position {places} · {engine.tokens_a_step:.2f} tokens a step"
+    )
 
 
 def _counts(engine: EngineStats) -> tuple[int, int, int, int]:

@@ -1,0 +1,55 @@
+"""Which models on this machine could draft for another (docs/speculation.md)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from hearth.app.library.local import FoundModel, Library
+from hearth.backends.errors import HearthError
+from hearth.quant.gguf import StringArray, preflight
+from hearth.quant.gguf.file import GgufFile
+
+TIMES_SMALLER: Final = 3
+"""A draft model's file is at least this many times smaller: its tokens cost time, too."""
+_TOKENS: Final = "tokenizer.ggml.tokens"
+
+
+def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
+    """Names of the GGUF models of `library` with the tokens of `model`, a GGUF file itself, that
+    are much smaller; the largest first. Reads the headers of those that are.
+
+    Raises:
+        CorruptFile, UnsupportedModel, OSError: the header of `model` cannot be read.
+    """
+    if not model.path.is_file():
+        return []
+    header = preflight.check(model.path)
+    tokens, most_bytes = _tokens(header), _size(header) // TIMES_SMALLER
+    found = []
+    for one in dict.fromkeys((*library.found(), *library.fixed())):
+        if one.remote is not None or not _may_fit(one.path, most_bytes):
+            continue
+        with suppress(HearthError, OSError):  # What is damaged is no draft model.
+            other = preflight.check(one.path)
+            both = min(len(tokens), len(its := _tokens(other)))
+            if both and not other.is_encoder and tokens[:both] == its[:both]:
+                found.append((_size(other), one.name))
+    return [name for size, name in sorted(found, reverse=True) if size <= most_bytes]
+
+
+def _may_fit(path: Path, most_bytes: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= most_bytes
+    except OSError:
+        return False
+
+
+def _size(header: GgufFile) -> int:
+    return sum(part.size_bytes for part in (header, *header.shards))
+
+
+def _tokens(header: GgufFile) -> list[bytes]:
+    tokens = header.value(_TOKENS)
+    return tokens.raw_strings() if isinstance(tokens, StringArray) else []
