@@ -6,7 +6,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
 
-from hearth.backends.contract.sampling import Speculate
+from hearth.backends.contract.sampling import Speculate, SpeculateRule
+from hearth.backends.engine.laws import Law
 from hearth.backends.engine.ngram import NgramIndex
 
 FIRST_CHANCE: Final = 0.6
@@ -19,6 +20,16 @@ PROBE_AT_MOST: Final = 256
 """twice as many each time that the probe was wrong."""
 MODEL: Final = 0
 """The kind of draft that a model makes; the others are of n-grams, by the length of the match."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Tokens that may follow a sequence."""
+
+    tokens: list[int]
+    laws: list[Law] | None = None
+    """What each of them was drawn from. None: nothing else could have been guessed, as by n-grams,
+    greedily, or where the rule does not need it."""
 
 
 @dataclass(slots=True)
@@ -39,10 +50,14 @@ class Speculating:
     Attributes:
         mode: "auto" drafts where that pays, the others always.
         most: tokens of a draft at most.
+        rule: which drafts are kept.
+        laws: of the draft of this step, see `Draft`.
     """
 
     mode: Speculate
     most: int
+    rule: SpeculateRule = "match"
+    laws: list[Law] | None = None
     drafted: list[int] = field(default_factory=list)
     """How many tokens were drafted at each position of a draft;"""
     accepted: list[int] = field(default_factory=list)

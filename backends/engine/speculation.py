@@ -1,7 +1,8 @@
 """How many tokens are guessed for each sequence before a step, which then computes all of them and
-keeps those that the sampler draws as well.
+keeps those that the sampler draws as well, or accepts.
 
-What is drawn does not depend on it: a draft only decides how many tokens one step brings.
+The law of the text does not depend on it, nor the text itself with the rule "match": a draft only
+decides how many tokens one step brings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import Final, Protocol
 
-from hearth.backends.engine.drafts import Offer, Speculating
+from hearth.backends.engine.drafts import Draft, Offer, Speculating
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.sequence import Sequence
 
@@ -43,7 +44,7 @@ class Drafter(Protocol):
         """What its keys and values take of memory now."""
         ...
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """What may follow each sequence: as many tokens as given for it, or fewer."""
         ...
 
@@ -120,6 +121,8 @@ class Speculation:
         offers: Offers = []
         for sequence in decoding:
             state = sequence.speculating
+            if state is not None:
+                state.laws = None
             most = 0 if state is None else min(state.most, sequence.most_drafts, spare)
             if state is not None and most > 0:
                 offer = state.offer(sequence.tokens, most, has_model=has_model)
@@ -140,8 +143,9 @@ class Speculation:
             else:
                 by_model[sequence] = length
         if self._drafter is not None and by_model:
-            drafts = self._drafter.draft(by_model)
-            made |= {sequence: tokens for sequence, tokens in drafts.items() if tokens}
+            for sequence, draft in self._drafter.draft(by_model).items():
+                if draft.tokens and sequence.speculating is not None:
+                    made[sequence], sequence.speculating.laws = draft.tokens, draft.laws
         return made
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:

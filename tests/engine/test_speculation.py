@@ -33,9 +33,12 @@ class OddAfterEven:
 
     notices = ()
 
-    def __init__(self, vocab):
+    def __init__(self, vocab, taken=0):
         self._odd = np.arange(vocab) % 2 == 1
-        self._taken = 0
+        self._taken = taken
+
+    def copy(self):
+        return OddAfterEven(self._odd.size, self._taken)
 
     def allows(self, token):
         return bool(self.allowed()[token])
