@@ -15,6 +15,7 @@ from hearth.backends.engine.random_stream import choice_seed
 from hearth.backends.engine.runner import RunnerInfo
 from hearth.backends.engine.sequence import Clock
 from hearth.backends.errors import (
+    ConflictingParameters,
     InvalidParameter,
     LimitExceeded,
     PromptTooLong,
@@ -119,6 +120,31 @@ def test_drafts_are_made_as_the_request_says_or_else_the_settings():
         for one in made.generations(5, request, print, Clock()):
             drafts = one.speculating
             assert (drafts and (drafts.mode, drafts.most)) == (mode and (mode, 7))
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "seed", "rule"),
+    [
+        ("match", None, 3, "match"),
+        ("match", "rejection", None, "rejection"),
+        ("rejection", None, None, "rejection"),
+        ("rejection", "match", 3, "match"),
+        ("rejection", None, 3, None),
+        ("match", "rejection", 3, None),
+    ],
+)
+def test_rejection_is_refused_with_a_seed_alone(setting, asked, seed, rule):
+    settings = ModelSettings(speculate="ngram", speculate_rule=setting)
+    made = Preparer("tiny", INFO, Letters(), {}, None, Grammars(), settings)
+    request = Request(text="abc", speculate_rule=asked, sampling=SamplingParams(seed=seed))
+    if rule is None:
+        with pytest.raises(ConflictingParameters, match="seed is 3") as refused:
+            made.generations(5, request, print, Clock())
+        assert refused.value.data["param"] == "speculate_rule"
+        made.generations(5, replace(request, speculate_rule="match"), print, Clock())
+    else:
+        [one] = made.generations(5, request, print, Clock())
+        assert one.speculating.rule == rule
 
 
 @pytest.mark.parametrize(("mode", "can_roll_back"), [("draft", True), ("ngram", False)])
