@@ -106,6 +106,8 @@ class DraftModel:
         for sequence in sequences:
             if not isinstance(sequence, Generation):
                 continue
+            if sequence in self._slots and self._held(sequence) == sequence.total:
+                self.forget(sequence)  # A step of prompts alone came before that of its last draft.
             if sequence not in self._slots:
                 if not self._free:
                     continue
@@ -116,6 +118,9 @@ class DraftModel:
                 self._slots[sequence] = slot
             entered.append(sequence)
         return entered
+
+    def _held(self, sequence: Generation) -> int:
+        return self._cached.kv.length(self._slots[sequence])
 
     def _ahead(self, sequence: Generation) -> Lookahead:
         """What draws the draft of `sequence`."""
