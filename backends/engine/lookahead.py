@@ -17,6 +17,9 @@ class Lookahead:
     """Continues where a sequence is, with copies of what it draws with: its penalties see the
     tokens of the draft, and its grammar follows them.
 
+    What was drawn stays in the draft, also an end: left out by what it is, those that are not
+    would come more often than the model says.
+
     Args:
         sampler, matcher: copies.
         position: of the next token.

@@ -168,7 +168,7 @@ CACHE_PROMPT: Final = honoured(
 SPECULATE: Final = honoured(
     "speculate",
     OneOf(get_args(Speculate)),
-    "how tokens are guessed before each step, which changes how fast they come and not which",
+    "how tokens are guessed before each step; the law of the text is the same with and without",
     "the settings'",
 )
 SPECULATE_RULE: Final = honoured(
