@@ -1,9 +1,10 @@
 """Which drafts are kept by which rule: `python benchmarks/draft_rules.py MODEL [--draft MODEL]`.
 
-The model answers questions (a line of JSON each with "q", as `assets/guide/questions.jsonl`;
-without `--questions`: it repeats a piece of code with a name changed), with as many sessions as it
-runs at the same time, and always has drafts: of n-grams, or sampled by the draft model, or what the
-draft model finds likeliest. Tokens a step are those of steps with drafts: 1 + accepted tokens.
+The model answers questions (lines of JSON with "q", as `assets/guide/questions.jsonl`), or goes on
+with pieces of another text, or repeats a piece of code with a name changed, with as many sessions
+as it runs at the same time. It always has drafts: of n-grams, or sampled by the draft model, or
+what the draft model finds likeliest. Tokens a step are those of steps with drafts: 1 + accepted
+tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import platform
 import sys
 import tempfile
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import get_args
 
@@ -34,6 +34,8 @@ from hearth.backends.engine.sampler import Sampler
 from hearth.backends.worker.drafting import open_draft
 from hearth.backends.worker.runners import open_model
 
+PIECE = 240
+"""Characters."""
 PARAMS = {
     "0": SamplingParams(temperature=0.0),
     "0.7": SamplingParams(temperature=0.7),
@@ -99,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", default="", help="file of a draft model; without: n-grams")
-    parser.add_argument("--questions", type=Path)
+    parser.add_argument("--questions", type=Path, help="lines of JSON, or text")
     parser.add_argument("--texts", type=int, default=48)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--draft-tokens", type=int, default=4)
@@ -117,11 +119,13 @@ def main() -> None:
         draft = open_draft(spec, loaded, Path(cache))
         texts = [PROMPT] * args.texts
         if args.questions is not None:
-            lines = args.questions.read_text(encoding="utf-8").splitlines()
-            texts = [
-                f"<|user|>{json.loads(line)['q']}<|end|><|assistant|>"
-                for line in islice(lines, args.texts)
-            ]
+            text = args.questions.read_text(encoding="utf-8")
+            if args.questions.suffix == ".jsonl":
+                asked = [json.loads(line)["q"] for line in text.splitlines()]
+                texts = [f"<|user|>{question}<|end|><|assistant|>" for question in asked]
+            else:
+                texts = [text[at : at + PIECE] for at in range(0, len(text) - PIECE, PIECE)]
+            texts = texts[: args.texts]
         prompts = [loaded.tokenizer.encode(text, special=True, add_bos=True) for text in texts]
         drafts, names = None, ["n-grams"]
         if draft is not None:

@@ -7,13 +7,15 @@ from collections import Counter
 from copy import copy
 from dataclasses import replace
 from functools import cache
+from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from fake_runner import FakeRunner
 from fake_store import Cell
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, SpeculateRule
 from hearth.backends.engine import sampler as sampler_module
 from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Speculating
@@ -29,6 +31,7 @@ SMALL = 6
 LEAST_P = 1e-4
 DRAWS, MANY_DRAWS = 2_500, 100_000
 TEXT_TOKENS = 125
+MANY = (pytest.mark.slow, pytest.mark.timeout(3600))
 
 OFF = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 SAMPLERS = {
@@ -191,8 +194,10 @@ def p_value(counts, laws):
 # ---- text
 
 
-def texts(table, drafted, drafter, params, prompts, tokens, *, grammar=False, most=2):
-    """What follows each of `prompts`, and how many drafts were made and accepted."""
+def texts(
+    table, drafted, drafter, params, prompts, tokens, *, grammar=False, most=2, rule="rejection"
+):
+    """What follows each of `prompts`, and how many drafts were made and accepted, by position."""
     runner = Chain(table)
     model = DRAFTERS[drafter](Chain(drafted), len(table))
     engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
@@ -207,7 +212,7 @@ def texts(table, drafted, drafter, params, prompts, tokens, *, grammar=False, mo
             params=replace(params, seed=ident),
             matcher=Follows(prompt[-1]) if grammar else None,
             reuse_prefix=True,
-            speculating=Speculating(mode, most, "rejection"),
+            speculating=Speculating(mode, most, rule),
         )
         engine.submit(made)
         said.append(listener)
@@ -216,7 +221,7 @@ def texts(table, drafted, drafter, params, prompts, tokens, *, grammar=False, mo
             engine.kv.clear()
     drain(engine)
     stats = engine.stats()
-    return [one.ids for one in said], sum(stats.drafted_tokens), sum(stats.accepted_tokens)
+    return [one.ids for one in said], stats.drafted_tokens, stats.accepted_tokens
 
 
 def chain_p(drafter, params, *, grammar, draws):
@@ -234,11 +239,11 @@ def chain_p(drafter, params, *, grammar, draws):
     laws = [
         law_after([last], TABLE, params, MASK[last] if grammar else None) for last in range(VOCAB)
     ]
-    return p_value(counts, np.array(laws)), accepted / drafted
+    return p_value(counts, np.array(laws)), sum(accepted) / sum(drafted)
 
 
 @pytest.mark.parametrize(
-    "draws", [DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.slow)], ids=["few", "many"]
+    "draws", [DRAWS, pytest.param(MANY_DRAWS, marks=MANY)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("grammar", [False, True], ids=["free", "grammar"])
 @pytest.mark.parametrize("drafter", ["sampled", "greedy"])
@@ -284,7 +289,8 @@ def joint_p(drafter, draws):
     """The p-value of three successive tokens, all of one draft."""
     prompts = [PROMPT] * draws
     said, drafted, accepted = texts(SMALL_TABLE, SMALL_DRAFTED, drafter, JOINT, prompts, 5, most=3)
-    assert draws / 2 < drafted and 0.1 * drafted < accepted < 0.95 * drafted
+    assert draws / 2 < sum(drafted)
+    assert 0.1 < sum(accepted) / sum(drafted) < 0.95
     counts = np.zeros((SMALL,) * 3)
     for ids in said:
         counts[tuple(ids[1:4])] += 1
@@ -292,11 +298,34 @@ def joint_p(drafter, draws):
 
 
 @pytest.mark.parametrize(
-    "draws", [1_000, pytest.param(MANY_DRAWS, marks=pytest.mark.slow)], ids=["few", "many"]
+    "draws", [1_000, pytest.param(MANY_DRAWS, marks=MANY)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("drafter", ["sampled", "greedy", "ngram"])
 def test_three_successive_tokens_have_the_joint_law_with_penalties(drafter, draws):
     assert joint_p(drafter, draws) > LEAST_P
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_rejection_accepts_what_two_laws_share(temperature):
+    """1 - TV of a sampled draft, where match has (1 - TV) / (1 + TV) or more; of a greedy one both
+    have its probability.
+    """
+    params = replace(OFF, temperature=temperature)
+    laws = [[law_after([a], table, params) for a in range(VOCAB)] for table in (TABLE, DRAFTED)]
+    apart = 0.5 * np.abs(np.subtract(*laws)).sum(axis=1).mean()
+    accepted = {}
+    for drafter, rule in product(("sampled", "greedy"), get_args(SpeculateRule)):
+        prompts = [(at % VOCAB,) for at in range(24)]
+        _, tried, right = texts(
+            TABLE, DRAFTED, drafter, params, prompts, TEXT_TOKENS, most=4, rule=rule
+        )
+        first, a_step = right[0] / tried[0], 1 + sum(right) / tried[0]
+        accepted[drafter, rule] = first
+        print(f"| {temperature} | {apart:.2f} | {drafter} | {rule} | {first:.2f} | {a_step:.2f} |")
+    assert accepted["sampled", "rejection"] == pytest.approx(1 - apart, abs=0.06)
+    assert accepted["sampled", "match"] > (1 - apart) / (1 + apart) - 0.03
+    assert accepted["sampled", "match"] < accepted["sampled", "rejection"]
+    assert accepted["greedy", "match"] == pytest.approx(accepted["greedy", "rejection"], abs=0.05)
 
 
 # ---- mutants
