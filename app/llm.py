@@ -38,7 +38,7 @@ from hearth.backends.contract.requests import (
     Tool,
     ToolChoice,
 )
-from hearth.backends.contract.sampling import SamplingParams, Speculate
+from hearth.backends.contract.sampling import SamplingParams, Speculate, SpeculateRule
 from hearth.backends.errors import Busy, HearthError, InvalidParameter
 
 __all__ = [
@@ -92,6 +92,7 @@ class Options(TypedDict, total=False):
     priority: int
     beams: BeamSearch | None
     speculate: Speculate | None
+    speculate_rule: SpeculateRule | None
 
 
 @dataclass(frozen=True, slots=True)

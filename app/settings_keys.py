@@ -16,7 +16,12 @@ from hearth.app.paths import find_paths
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.models import BackendName, Dtype, KvPool, KvType, ModelSettings
 from hearth.backends.contract.rope import RopeScalingName
-from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams, Speculate
+from hearth.backends.contract.sampling import (
+    SAMPLING_FIELDS,
+    SamplingParams,
+    Speculate,
+    SpeculateRule,
+)
 from hearth.backends.remote import server as remote_server
 
 Value = bool | int | float | str | tuple[str, ...] | dict[int, float] | None
@@ -344,6 +349,13 @@ LOADING = (
         "guess tokens before each step; auto: where that pays; ngram: what followed when the text"
         " was like this; draft: what the draft model says",
         choices=get_args(Speculate),
+    ),
+    Key(
+        "speculate_rule",
+        "text",
+        "which guesses are kept; match: those that are drawn as well, so that text does not depend"
+        " on them; rejection: more of a draft model's, for requests without a seed",
+        choices=get_args(SpeculateRule),
     ),
     Key("draft", "text", "small model of the same vocabulary that guesses tokens", default=""),
     Key("draft_tokens", "int", "tokens that are guessed at most", low=1, high=32),

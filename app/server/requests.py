@@ -32,7 +32,7 @@ _SAMPLING: Final = {field.name for field in fields(SamplingParams)} - {"logprobs
 _AS_GIVEN: Final = (
     *("max_tokens", "min_tokens", "ignore_eos", "n", "priority"),
     *("skip_special_tokens", "truncate_prompt_tokens", "add_generation_prompt", "speculate"),
-    "attention_sinks",
+    *("attention_sinks", "speculate_rule"),
 )
 """Fields of `Request` that have the same names in bodies."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 from hearth.backends.contract.fields import MOST_TOKENS, Field, numbers_of, plain
 from hearth.backends.contract.models import Dtype, KvPool, KvType, ModelSettings
 from hearth.backends.contract.rope import RopeScalingName
-from hearth.backends.contract.sampling import Speculate
+from hearth.backends.contract.sampling import Speculate, SpeculateRule
 from hearth.backends.errors import InvalidParameter, LimitExceeded, UnknownToken
 
 _T = TypeVar("_T")
@@ -134,10 +134,11 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
         "dtype": Dtype,
         "rope_scaling": RopeScalingName,
         "speculate": Speculate,
+        "speculate_rule": SpeculateRule,
     }
     for name, names in choices.items():
         value = getattr(settings, name)
-        if value is not None or name in ("kv_type", "kv_pool", "speculate"):
+        if value is not None or name in ("kv_type", "kv_pool", "speculate", "speculate_rule"):
             check_one_of(name, value, get_args(names))
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:

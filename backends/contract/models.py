@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from hearth.backends.contract.fields import number
 from hearth.backends.contract.rope import RopeChange, RopeScalingName
-from hearth.backends.contract.sampling import Speculate
+from hearth.backends.contract.sampling import Speculate, SpeculateRule
 
 KvType = Literal["f32", "f16", "q8_0", "q4_0"]
 KvPool = Literal["grow", "static"]
@@ -65,6 +65,8 @@ class ModelSettings:
     max_waiting: int = number(64, 0, 1 << 20)
     """Requests that may wait beside those that run; more are refused as `Busy`."""
     speculate: Speculate = "auto"
+    """For requests that do not say otherwise."""
+    speculate_rule: SpeculateRule = "match"
     """For requests that do not say otherwise."""
     draft: str = ""
     """Path of a model of the same vocabulary that makes drafts; empty: none does."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hearth.backends.contract.messages import Message
-from hearth.backends.contract.sampling import SamplingParams, Speculate
+from hearth.backends.contract.sampling import SamplingParams, Speculate, SpeculateRule
 
 Pooling = Literal["model", "mean", "last", "cls"]
 ToolChoice = Literal["auto", "none", "required"]
@@ -126,7 +126,11 @@ class Request:
     reuse_prefix: bool = True
     """False: compute the whole prompt, also what is known from earlier ones."""
     speculate: Speculate | None = None
-    """Changes how fast tokens come, not which. None: as the model was loaded."""
+    """Changes how fast tokens come, not which (with `speculate_rule` "match"). None: as the model
+    was loaded.
+    """
+    speculate_rule: SpeculateRule | None = None
+    """Which guesses are kept. None: as the model was loaded."""
 
     @property
     def prompt_field(self) -> Literal["messages", "text", "token_ids"]:

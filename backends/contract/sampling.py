@@ -11,6 +11,11 @@ Speculate = Literal["auto", "off", "ngram", "draft"]
 """Which tokens are guessed before a step computes them. auto: with both, where that pays. ngram:
 what followed when the text was like this before. draft: what a draft model says.
 """
+SpeculateRule = Literal["match", "rejection"]
+"""Which guesses are kept. match: those that the model draws as well, so that text is the same as
+without guesses. rejection: by rejection sampling (arXiv 2211.17192), which keeps the law and not
+the text.
+"""
 
 
 @dataclass(frozen=True, slots=True)

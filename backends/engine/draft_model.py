@@ -6,14 +6,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final
+
+import numpy as np
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.cached_runner import CachedRunner
+from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.generation import Generation
+from hearth.backends.engine.lookahead import Lookahead
 from hearth.backends.engine.runner import Row, Runner, StepPlan
-from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.sampler import Logits
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.errors import HearthError
 
@@ -31,9 +34,9 @@ class DraftModel:
     """Implements `hearth.backends.engine.speculation.Drafter` over a second runner.
 
     Its KV cache is managed like that of the large model, and only known tokens are committed to it:
-    the few that were guessed are computed again with each further one. Draws have the seed of the
-    sequence, so where both models nearly agree they mostly draw the same token. Penalties and
-    grammars are left to the large model.
+    the few that were guessed are computed again with each further one. Tokens are drawn as the
+    sequence draws, see `Lookahead`: with its penalties and grammar, and with its seed, so where
+    both models nearly agree they mostly draw the same token.
 
     Args:
         runner: of the draft model; its memory can roll back.
@@ -49,10 +52,9 @@ class DraftModel:
     ) -> None:
         self.runner = runner
         self._cached = CachedRunner(runner)
-        self._vocab_size = min(vocab_size, runner.info.vocab_size)
+        self._vocab_size = vocab_size
         self._clock = clock
-        self._slots: dict[Sequence, int] = {}
-        self._samplers: dict[Sequence, Sampler] = {}
+        self._slots: dict[Generation, int] = {}
         self._free = list(range(runner.info.max_sequences))
         self._seconds: deque[float] = deque(maxlen=_LAST_CALLS)
 
@@ -80,17 +82,22 @@ class DraftModel:
             kv.undo(slot, 1)
         kv.release(slot, keep=False)
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """See the protocol; none for sequences that are behind, or that there is no memory for."""
         try:
-            ready = self._catch_up([one for one in lengths if self._enter(one)])
+            ready = self._catch_up(self._entered(lengths))
             began = self._clock()
-            drafts: dict[Sequence, list[int]] = {sequence: [] for sequence in ready}
+            guesses = {sequence: self._ahead(sequence) for sequence in ready}
             growing = ready
             while growing:
-                grown = self._extend(drafts, growing)
-                growing = [one for one in grown if len(drafts[one]) < lengths[one]]
-            depth = max(map(len, drafts.values()), default=0)
+                grown = self._extend(guesses, growing)
+                growing = [
+                    one
+                    for one in grown
+                    if not guesses[one].over and len(guesses[one].draft.tokens) < lengths[one]
+                ]
+            drafts: dict[Sequence, Draft] = {one: guesses[one].draft for one in ready}
+            depth = max((len(draft.tokens) for draft in drafts.values()), default=0)
         except HearthError:
             log.exception("no drafts in this step")
             for sequence in lengths:
@@ -101,9 +108,8 @@ class DraftModel:
         return drafts
 
     def forget(self, sequence: Sequence) -> None:
-        slot = self._slots.pop(sequence, None)
+        slot = self._slots.pop(sequence, None) if isinstance(sequence, Generation) else None
         if slot is not None:
-            del self._samplers[sequence]
             self._cached.kv.release(slot, keep=True)
             self._free.append(slot)
 
@@ -114,31 +120,33 @@ class DraftModel:
         held = stats.allocated_tokens * self.runner.info.kv_bytes_per_token
         return held + stats.window_bytes + stats.offloaded_bytes + self.runner.beside_bytes
 
-    def _enter(self, sequence: Sequence) -> bool:
-        """Have a slot for `sequence`, with what is known of it already; False if there is none."""
-        if sequence not in self._slots:
-            if not self._free or not isinstance(sequence, Generation):
-                return False
-            slot = self._free.pop()
-            self._cached.kv.open(slot, sequence.tokens)
-            while self._cached.kv.arriving(slot):
-                self._cached.kv.tend()
-            self._slots[sequence] = slot
-            params = sequence.sampler.params
-            self._samplers[sequence] = Sampler(
-                replace(
-                    params,
-                    seed=sequence.sampler.seed,
-                    logprobs=None,
-                    repetition_penalty=1.0,
-                    frequency_penalty=0.0,
-                    presence_penalty=0.0,
-                    dry_multiplier=0.0,
-                )
-            )
-        return True
+    def _entered(self, sequences: Iterable[Sequence]) -> list[Generation]:
+        """Those of `sequences` that have a slot, with what is known of them already."""
+        entered = []
+        for sequence in sequences:
+            if not isinstance(sequence, Generation):
+                continue
+            if sequence in self._slots and self._held(sequence) == sequence.total:
+                self.forget(sequence)  # A step of prompts alone came before that of its last draft.
+            if sequence not in self._slots:
+                if not self._free:
+                    continue
+                slot = self._free.pop()
+                self._cached.kv.open(slot, sequence.tokens)
+                while self._cached.kv.arriving(slot):
+                    self._cached.kv.tend()
+                self._slots[sequence] = slot
+            entered.append(sequence)
+        return entered
 
-    def _catch_up(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+    def _held(self, sequence: Generation) -> int:
+        return self._cached.kv.length(self._slots[sequence])
+
+    def _ahead(self, sequence: Generation) -> Lookahead:
+        """What draws the draft of `sequence`."""
+        return sequence.ahead()
+
+    def _catch_up(self, sequences: Iterable[Generation]) -> list[Generation]:
         """Compute what is known of those that are behind; returns the others."""
         kv, ready, rows = self._cached.kv, [], []
         left = min(CATCH_UP_TOKENS, self.runner.info.max_batch_tokens)
@@ -157,14 +165,16 @@ class DraftModel:
             self._cached.advance(StepPlan(tuple(rows)))
         return ready
 
-    def _extend(self, drafts: dict[Sequence, list[int]], growing: list[Sequence]) -> list[Sequence]:
+    def _extend(
+        self, guesses: Mapping[Generation, Lookahead], growing: list[Generation]
+    ) -> list[Generation]:
         """A further token for those `growing` that there is memory for; returns these."""
         kv, rows, grown = self._cached.kv, [], []
         left = self.runner.info.max_batch_tokens
         for sequence in growing:
             slot = self._slots[sequence]
             held = kv.length(slot)
-            tokens = [*sequence.tokens[held:], *drafts[sequence]]
+            tokens = [*sequence.tokens[held:], *guesses[sequence].draft.tokens]
             if len(tokens) <= left and kv.reserve(slot, held + len(tokens)):
                 left -= len(tokens)
                 rows.append(Row(slot, held, tokens, 1))
@@ -173,11 +183,15 @@ class DraftModel:
             return []
         logits = self._cached.step(StepPlan(tuple(rows))).logits
         for sequence, row in zip(grown, rows, strict=True):
-            known = len(row.tokens) - len(drafts[sequence])
+            known = len(row.tokens) - len(guesses[sequence].draft.tokens)
             kv.commit(row.slot, row.tokens[:known], computed=len(row.tokens))
         for sequence, row in zip(grown, rows, strict=True):
-            drawn = self._samplers[sequence].draw(
-                logits[row.slot][-1][: self._vocab_size], sequence.total + len(drafts[sequence])
-            )
-            drafts[sequence].append(drawn.id)
+            guesses[sequence].draw(self._fitted(logits[row.slot][-1]))
         return grown
+
+    def _fitted(self, logits: Logits) -> Logits:
+        """`logits` of as many tokens as the large model has: those that are missing never come."""
+        missing = self._vocab_size - logits.size
+        if missing > 0:
+            return np.pad(logits, (0, missing), constant_values=np.float32(-np.inf))
+        return logits[: self._vocab_size]

@@ -8,7 +8,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
 
-from hearth.backends.contract.sampling import Speculate
+from hearth.backends.contract.sampling import Speculate, SpeculateRule
+from hearth.backends.engine.laws import Law
 from hearth.backends.engine.ngram import NgramIndex
 
 LEAST_CHANCE: Final = 0.15
@@ -74,6 +75,16 @@ class Chances:
 
 
 @dataclass(slots=True)
+class Draft:
+    """Tokens that may follow a sequence."""
+
+    tokens: list[int]
+    laws: list[Law] | None = None
+    """What each of them was drawn from. None: nothing else could have been guessed, as by n-grams,
+    greedily, or where the rule does not need it."""
+
+
+@dataclass(slots=True)
 class Offer:
     """A draft that a sequence could have."""
 
@@ -93,10 +104,14 @@ class Speculating:
         most: tokens of a draft at most.
         entered: kinds of drafters that hold something of it.
         kind: of its last draft.
+        rule: which drafts are kept.
+        laws: of the draft of this step, see `Draft`.
     """
 
     mode: Speculate
     most: int
+    rule: SpeculateRule = "match"
+    laws: list[Law] | None = None
     drafted: list[int] = field(default_factory=list)
     """How many tokens were drafted at each position of a draft;"""
     accepted: list[int] = field(default_factory=list)

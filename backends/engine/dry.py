@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence, Set
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -65,6 +66,12 @@ class RepeatedRuns:
             self._runs[1:size] = (self._runs[: size - 1] + 1) * same[1:]
             self._runs[0] = same[0]
         self._runs[size] = 0
+
+    def copy(self) -> RepeatedRuns:
+        """One with the same tokens."""
+        made = copy(self)
+        made._tokens, made._runs = self._tokens.copy(), self._runs.copy()
+        return made
 
     def run_lengths(self, allowed_length: int) -> dict[int, int]:
         """By token: the longest run of `allowed_length` or more that it would continue."""

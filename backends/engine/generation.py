@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hearth.backends.contract import events
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.logprobs import Piece, named
+from hearth.backends.engine.lookahead import Lookahead
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sampler import Drawn, Sampler
@@ -152,22 +153,39 @@ class Generation(Sequence):
     def shortlist(self) -> ShortlistSpec | None:
         return self.sampler.shortlist(self.limits.banned(self.new_tokens))
 
+    def ahead(self) -> Lookahead:
+        """What draws drafts for it."""
+        state = self.speculating
+        return Lookahead(
+            self.sampler.fork(),
+            None if self._matcher is None else self._matcher.copy(),
+            self.limits,
+            self.total,
+            self.new_tokens,
+            has_laws=state is not None and state.rule == "rejection" and not self.sampler.is_greedy,
+        )
+
     def take(self, row: Row, result: StepResult) -> events.FinishReason | None:
         """Draw the next token and take it, if this step computed the last one that was known. As
-        long as it is the draft that was computed after it, draw the one after that, too.
+        long as it is the draft that was computed after it, draw the one after that, too. With
+        rejection sampling a token that has a draft is drawn in view of it.
         """
         self.tell(self.computed)
         if not row.outputs:
             return None
         short = result.shortlists.get(row.slot)
         drafts = row.tokens[len(row.tokens) - row.drafts :]
+        state = self.speculating
         for place in range(row.drafts + 1):
-            drawn = self.sampler.draw(
-                result.logits[row.slot][place] if short is None else short,
-                self.total,
-                banned=self.limits.banned(self.new_tokens),
-                matcher=self._matcher,
-            )
+            logits = result.logits[row.slot][place] if short is None else short
+            banned = self.limits.banned(self.new_tokens)
+            if place < row.drafts and state is not None and state.rule == "rejection":
+                law = None if state.laws is None else state.laws[place]
+                drawn = self.sampler.verify(
+                    logits, self.total, drafts[place], law, banned=banned, matcher=self._matcher
+                )
+            else:
+                drawn = self.sampler.draw(logits, self.total, banned=banned, matcher=self._matcher)
             reason = self.accept(drawn)
             if reason is not None:
                 return reason

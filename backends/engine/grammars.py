@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -194,6 +195,12 @@ class GrammarMatcher:
         self._tokens += 1
         self._matcher.consume_token(token)
         self._check()
+
+    def copy(self) -> GrammarMatcher:
+        """See the protocol: states of the lexer that the copy visits count for both."""
+        made = copy(self)
+        made._matcher = self._matcher.deep_copy()
+        return made
 
     @property
     def complete(self) -> bool:

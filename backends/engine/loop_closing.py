@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -134,6 +135,11 @@ class LoopClosing:
         self._matcher.accept(token)
         self._text = (self._text + self._piece(token))[-_KEPT_BYTES:]
         self._repeated = self._text[len(self._text) - repeated_bytes(self._text) :]
+
+    def copy(self) -> LoopClosing:
+        made = copy(self)
+        made._matcher = self._matcher.copy()
+        return made
 
     @property
     def complete(self) -> bool:

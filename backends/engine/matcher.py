@@ -26,6 +26,10 @@ class Matcher(Protocol):
         """`token`, which is allowed, comes next; end tokens are not told."""
         ...
 
+    def copy(self) -> Matcher:
+        """One at the same place, which goes its own way; it may share the bounds of this one."""
+        ...
+
     @property
     def complete(self) -> bool:
         """Nothing but the end can follow."""

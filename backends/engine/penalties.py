@@ -59,6 +59,13 @@ class SeenTokens:
             if len(self._last) > self._window:
                 self._forget(self._last.popleft())
 
+    def copy(self) -> SeenTokens:
+        """One with the same tokens."""
+        made = SeenTokens(self._window)
+        made._last, made._place = self._last.copy(), self._place.copy()
+        made._ids, made._counts = self._ids.copy(), self._counts.copy()
+        return made
+
     def counts(self) -> dict[int, int]:
         """Occurrences in the window by token id."""
         return {token: int(self._counts[place]) for token, place in self._place.items()}

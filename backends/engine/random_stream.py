@@ -29,6 +29,13 @@ CHOICE: Final = 2
 REDRAW: Final = 3
 """The stream that picks another token where a grammar does not allow the first."""
 
+GUESS: Final = 4
+"""The stream that picks drafted tokens, with rejection sampling;"""
+ACCEPT: Final = 5
+"""the one that decides whether they are accepted,"""
+RECOVER: Final = 6
+"""and the one that picks a token where they are not."""
+
 SEED_LIMIT: Final = 2**64
 _BLOCK: Final = 64
 """Ids whose least exponential number is drawn for all of them."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence, Set
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +19,21 @@ from numpy.typing import NDArray
 
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.dry import RepeatedRuns
+from hearth.backends.engine.laws import Law, certain, residual
 from hearth.backends.engine.logprobs import log_normaliser, logprob_of, top_logprobs
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.penalties import SeenTokens, penalise
-from hearth.backends.engine.random_stream import DRAW, REDRAW, XTC, fresh_seed, race, uniform
+from hearth.backends.engine.random_stream import (
+    ACCEPT,
+    DRAW,
+    GUESS,
+    RECOVER,
+    REDRAW,
+    XTC,
+    fresh_seed,
+    race,
+    uniform,
+)
 from hearth.backends.engine.selection import FIRST_LOOK, Indices, Sparse, largest, smallest_cover
 from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 from hearth.backends.engine.truncation import (
@@ -108,6 +120,7 @@ class Sampler:
 
     Attributes:
         seed: the seed in use; drawn fresh where `params` has none.
+        is_greedy: the likeliest token is taken.
     """
 
     def __init__(
@@ -119,7 +132,7 @@ class Sampler:
     ) -> None:
         self.params = params
         self.seed = fresh_seed() if params.seed is None else params.seed
-        self._greedy = params.temperature == 0.0
+        self.is_greedy = params.temperature == 0.0
         self._bias = _bias_of(params)
         self._seen: SeenTokens | None = None
         self._repeats: RepeatedRuns | None = None
@@ -135,6 +148,13 @@ class Sampler:
         if self._repeats is not None:
             self._repeats.add(token)
 
+    def fork(self) -> Sampler:
+        """One that draws the same, and is told of further tokens by itself."""
+        made = copy(self)
+        made._seen = None if self._seen is None else self._seen.copy()
+        made._repeats = None if self._repeats is None else self._repeats.copy()
+        return made
+
     def biased(self, logits: Logits, banned: Collection[int]) -> Logits:
         """`logits` [V] with the bias, and without the `banned` tokens: what beams are ranked by."""
         return self._adjusted(logits, banned)
@@ -145,7 +165,7 @@ class Sampler:
         adjusted = [sparse[0] for sparse in self._adjustments() if sparse is not None]
         if len(banned):
             adjusted.append(_array(banned))
-        if self._greedy:
+        if self.is_greedy:
             count = 1 if params.logprobs is None and not adjusted else FIRST_LOOK
         else:
             narrows = params.typical_p == 1.0 and (params.top_p < 1.0 or params.min_p > 0.0)
@@ -195,14 +215,89 @@ class Sampler:
                     return drawn
             logits = logits.row()
         work = self._adjusted(logits, banned)
-        if self._greedy:
+        if self.is_greedy:
             token = int(work.argmax())
             self._check_peak(logits, float(work[token]), position)
         else:
             self._check_peak(logits, float(work.max()), position)
             token = self._sample(work, position)
         if matcher is not None and not matcher.allows(token):
-            token = self._choose_allowed(work, banned, position, matcher.allowed())
+            masked = self._masked(work, banned, position, matcher.allowed())
+            if self.is_greedy:
+                token = int(masked.argmax())
+            else:
+                token = self._sample(masked, position, REDRAW)
+        return self._with_logprobs(token, logits)
+
+    def law(
+        self,
+        logits: Logits,
+        position: int,
+        *,
+        banned: Collection[int] = (),
+        matcher: Matcher | None = None,
+    ) -> Law:
+        """What `draw` draws from, given whether XTC acts at `position`; the arguments and errors
+        are its own. With a grammar it computes the mask.
+        """
+        work = self._adjusted(logits, banned)
+        self._check_peak(logits, float(work.max()), position)
+        law = self._law_of(work, position)
+        if matcher is None:
+            return law
+        allowed = matcher.allowed()
+        stays = allowed[law.ids]
+        if stays.all():
+            return law
+        again = self._law_of(self._masked(work, banned, position, allowed), position)
+        mixed = np.zeros(work.size)
+        mixed[law.ids] = law.chances * stays
+        mixed[again.ids] += law.chances[~stays].sum() * again.chances
+        return Law.of(mixed)
+
+    def guess(
+        self,
+        logits: Logits,
+        position: int,
+        *,
+        banned: Collection[int] = (),
+        matcher: Matcher | None = None,
+    ) -> tuple[int, Law]:
+        """A token for the draft of another model, and what it was drawn from: as `draw`, and
+        independent of all that is drawn, accepted or recovered at `position`.
+        """
+        law = self.law(logits, position, banned=banned, matcher=matcher)
+        return law.at(uniform(self.seed, position, GUESS)), law
+
+    def verify(
+        self,
+        logits: Logits,
+        position: int,
+        draft: int,
+        guess: Law | None,
+        *,
+        banned: Collection[int] = (),
+        matcher: Matcher | None = None,
+    ) -> Drawn:
+        """The token at `position` by rejection sampling (arXiv 2211.17192, algorithm 1): with p
+        what `draw` draws from and q what `draft` was, `draft` with probability min(1, p / q), else
+        one from norm(max(p - q, 0)). It comes with probability p, whatever q is.
+
+        Args:
+            draft: the token that was guessed.
+            guess: q; None: nothing but `draft` could have been guessed.
+        """
+        if self.is_greedy:
+            return self.draw(logits, position, banned=banned, matcher=matcher)
+        law = self.law(logits, position, banned=banned, matcher=matcher)
+        guess = certain(draft) if guess is None else guess
+        chance = guess.chance(draft)
+        if chance > 0.0 and uniform(self.seed, position, ACCEPT) * chance < law.chance(draft):
+            return self._with_logprobs(draft, logits)
+        recovered = residual(law, guess).at(uniform(self.seed, position, RECOVER))
+        return self._with_logprobs(recovered, logits)
+
+    def _with_logprobs(self, token: int, logits: Logits) -> Drawn:
         if self.params.logprobs is None:
             return Drawn(token)
         normaliser = log_normaliser(logits)
@@ -226,28 +321,24 @@ class Sampler:
             position=position,
         )
 
-    def _choose_allowed(
-        self,
-        work: Logits,
-        banned: Collection[int],
-        position: int,
-        allowed: NDArray[np.bool_],
-    ) -> int:
-        """A token from the adjusted logits `work`, of those that are `allowed`."""
+    @staticmethod
+    def _masked(
+        work: Logits, banned: Collection[int], position: int, allowed: NDArray[np.bool_]
+    ) -> Logits:
+        """The adjusted logits `work` with nothing but what is `allowed`: at least one token, an end
+        in spite of being banned where nothing else is left.
+        """
         masked = np.where(allowed, work, np.float32(-np.inf))
-        best = int(masked.argmax())
-        if math.isfinite(masked[best]):
-            if self._greedy:
-                return best
-            return self._sample(masked, position, REDRAW)
-        ends = [token for token in banned if allowed[token]]
-        if ends:
-            return min(ends)
-        raise InvalidParameter(
-            "logit_bias",
-            f"Every token that the grammar allows at position {position} is banned.",
-            "Ban fewer tokens with logit_bias, or ask for less in the schema.",
-        )
+        if not math.isfinite(masked.max()):
+            ends = [token for token in banned if allowed[token]]
+            if not ends:
+                raise InvalidParameter(
+                    "logit_bias",
+                    f"Every token that the grammar allows at position {position} is banned.",
+                    "Ban fewer tokens with logit_bias, or ask for less in the schema.",
+                )
+            masked[min(ends)] = 0.0
+        return masked
 
     def _draw_from(self, short: Shortlist, position: int, banned: Collection[int]) -> Drawn:
         """What `draw` takes from the whole row, a grammar aside.
@@ -259,12 +350,12 @@ class Sampler:
             raise _FallsShort
         work = self._adjusted(short.values, banned, short.ids)
         token = short.best
-        if not self._greedy or work is not short.values:
+        if not self.is_greedy or work is not short.values:
             known = np.flatnonzero(work > short.floor)
             if not known.size:
                 raise _FallsShort
             ids, pool = short.ids[known], work[known]
-            if self._greedy:
+            if self.is_greedy:
                 token = int(ids[pool.argmax()])
             else:
                 token = self._sample(pool, position, ids=ids, hidden=_Hidden(short, work))
@@ -332,6 +423,11 @@ class Sampler:
         weights = weights_of(pool, self.params.temperature)
         place = race(weights, self.seed, position, stream, ids)
         return place if ids is None else int(ids[place])
+
+    def _law_of(self, work: Logits, position: int) -> Law:
+        """What `_sample` draws from the adjusted logits `work` of the whole vocabulary by."""
+        ids, pool = self._survivors(work, position, None, None)
+        return Law.of(weights_of(pool, self.params.temperature), ids)
 
     def _survivors(
         self, pool: Pool, position: int, ids: Indices | None, hidden: _Hidden | None

@@ -1,7 +1,8 @@
 """How many tokens are guessed for each sequence before a step, which then computes all of them and
-keeps those that the sampler draws as well.
+keeps those that the sampler draws as well, or accepts.
 
-What is drawn does not depend on it: a draft only decides how many tokens one step brings.
+The law of the text does not depend on it, nor the text itself with the rule "match": a draft only
+decides how many tokens one step brings.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import (
     WORKER_WINDOW,
     Chances,
+    Draft,
     Offer,
     Speculating,
     kind_of,
@@ -64,7 +66,7 @@ class Drafter(Protocol):
         """What its keys and values take of memory now."""
         ...
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """What may follow each sequence: as many tokens as given for it, or fewer."""
         ...
 
@@ -173,7 +175,10 @@ class Speculation:
         costs: dict[Speculate, dict[int, float]] = {}
         for sequence in decoding:
             state = sequence.speculating
-            if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
+            if state is None:
+                continue
+            state.laws = None
+            if (most := min(state.most, sequence.most_drafts, spare)) < 1:
                 continue
             if (own := costs.get(state.mode)) is None:
                 own = costs[state.mode] = self._costs_of_drafters(state.mode, len(decoding))
@@ -200,7 +205,9 @@ class Speculation:
                 state.entered.add(offer.kind)
                 asked.setdefault(offer.kind, {})[sequence] = length
         for kind, by_model in asked.items():
-            made |= self._ask(self._drafters[kind], by_model)
+            for sequence, draft in self._ask(self._drafters[kind], by_model).items():
+                if sequence.speculating is not None:
+                    made[sequence], sequence.speculating.laws = draft.tokens, draft.laws
         self._drafting = sum(map(len, made.values()))
         return made
 
@@ -245,13 +252,13 @@ class Speculation:
         """What keys and values of drafters take of memory."""
         return sum(drafter.nbytes for drafter in self._drafters.values())
 
-    def _ask(self, drafter: Drafter, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def _ask(self, drafter: Drafter, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """What `drafter` guesses, which is charged."""
         began = self._clock()
-        made = {one: tokens for one, tokens in drafter.draft(lengths).items() if tokens}
+        made = {one: draft for one, draft in drafter.draft(lengths).items() if draft.tokens}
         took_s = self._clock() - began
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
-        expected_s = drafter.token_s * max(map(len, made.values()), default=0)
+        expected_s = drafter.token_s * max((len(one.tokens) for one in made.values()), default=0)
         self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
         return made
 

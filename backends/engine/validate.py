@@ -11,7 +11,12 @@ from typing import Final, get_args
 from hearth.backends.contract import checks
 from hearth.backends.contract.fields import MOST_TOP, REQUEST_FIELDS, Field
 from hearth.backends.contract.requests import BeamSearch, Request
-from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams, Speculate
+from hearth.backends.contract.sampling import (
+    SAMPLING_FIELDS,
+    SamplingParams,
+    Speculate,
+    SpeculateRule,
+)
 from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule
@@ -71,6 +76,8 @@ def validate(request: Request, vocab_size: int | None) -> str | None:
     checks.check_token_ids("stop_token_ids", request.stop_token_ids, vocab_size)
     if request.speculate is not None:
         checks.check_one_of("speculate", request.speculate, get_args(Speculate))
+    if request.speculate_rule is not None:
+        checks.check_one_of("speculate_rule", request.speculate_rule, get_args(SpeculateRule))
     _check_session(request.session)
     if request.constraint is None:
         return None

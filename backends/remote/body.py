@@ -24,6 +24,7 @@ _OFF: Final[Mapping[str, Any]] = {
 _LIMITS: Final = (
     *("min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "skip_special_tokens"),
     *("add_generation_prompt", "truncate_prompt_tokens", "attention_sinks", "speculate"),
+    "speculate_rule",
 )
 """Other fields that not every server has."""
 _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -95,6 +95,7 @@ HEARTH: Final = Dialect(
     _same(
         *("top_k", "min_p", "typical_p", "repetition_penalty", "repetition_window"),
         *(*_DRY, "dry_window", *_XTC, *_LIMITS, *_LIKE_VLLM, "speculate", "attention_sinks"),
+        "speculate_rule",
     )
     | _INCLUDE_STOP,
     constraints={

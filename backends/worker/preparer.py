@@ -12,7 +12,7 @@ from typing import Final
 from hearth.backends.contract.events import Prompt
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.requests import BeamSearch, Request, Tool
-from hearth.backends.contract.sampling import Speculate
+from hearth.backends.contract.sampling import Speculate, SpeculateRule
 from hearth.backends.contract.wire import NUMBER_BYTES, Embed, Rank, Score, check_answer_fits
 from hearth.backends.engine.beams import Beam, Search
 from hearth.backends.engine.choices import ChoiceGroup
@@ -38,6 +38,7 @@ from hearth.backends.engine.validate import (
     validate_score,
 )
 from hearth.backends.errors import (
+    ConflictingParameters,
     InvalidParameter,
     PromptTooLong,
     UnsupportedParameter,
@@ -119,7 +120,7 @@ class Preparer:
         if request.beams is not None:
             self._check_beams(request.beams)
             notices = (*notices, _SEARCHED)
-        mode = self._speculate(request)
+        mode, keeping = self._speculate(request)
         lark = self._grammar(request, prompt, rule)
         sampling = request.sampling
         seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -155,7 +156,7 @@ class Preparer:
                 clock=replace(clock),
                 speculating=None
                 if mode == "off"
-                else Speculating(mode, self._settings.draft_tokens),
+                else Speculating(mode, self._settings.draft_tokens, keeping),
                 streaming=streaming,
             )
             for index, emit_choice in enumerate(emits)
@@ -409,11 +410,12 @@ class Preparer:
             show_special=not request.skip_special_tokens,
         )
 
-    def _speculate(self, request: Request) -> Speculate:
-        """How tokens of the answer are guessed.
+    def _speculate(self, request: Request) -> tuple[Speculate, SpeculateRule]:
+        """How tokens of the answer are guessed, and which guesses are kept.
 
         Raises:
             UnsupportedParameter: as the request asks for, they cannot be.
+            ConflictingParameters: rejection sampling with a seed.
         """
         mode = request.speculate or self._settings.speculate
         if request.speculate in ("ngram", "draft") and not self._info.can_roll_back:
@@ -424,7 +426,19 @@ class Preparer:
                 f"{self._name} was loaded without a draft model.",
                 "Use speculate ngram, or auto.",
             )
-        return mode if self._info.can_roll_back else "off"
+        if not self._info.can_roll_back:
+            mode = "off"
+        rule = request.speculate_rule or self._settings.speculate_rule
+        seed = request.sampling.seed
+        is_used = mode != "off" or request.speculate_rule is not None
+        if rule == "rejection" and is_used and seed is not None:
+            raise ConflictingParameters(
+                "speculate_rule",
+                f"speculate_rule is rejection, and seed is {seed}; with that rule text depends on"
+                " what is guessed, so a seed does not repeat it.",
+                "Leave out seed, or use speculate_rule match.",
+            )
+        return mode, rule
 
     def _check_generates(self) -> None:
         if self._info.generates:

@@ -72,6 +72,19 @@ def test_the_end_is_allowed_where_the_text_is_complete_and_nowhere_else(grammars
     assert matcher.complete and texts(matcher.allowed()) == {"<|end|>", "<|stop|>"}
 
 
+@pytest.mark.parametrize(
+    ("source", "text"), [(GOOD, "hello world"), (lark("json_schema", {"type": "string"}), '"abc"')]
+)
+def test_a_copy_goes_its_own_way(grammars, source, text):
+    matcher = grammars.matcher(source, "it")
+    matcher.accept(ord(text[0]))
+    before = matcher.allowed().copy()
+    ahead = matcher.copy()
+    assert fits(ahead, text[1:]) and not fits(matcher.copy(), text)
+    assert (matcher.allowed() == before).all()
+    assert fits(matcher, text[1:])
+
+
 def test_the_mask_has_the_size_of_the_logits_and_agrees_with_single_tokens(grammars):
     matcher = grammars.matcher(lark("json"), "it")
     for byte in b'{"a": [1, ':

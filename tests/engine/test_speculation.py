@@ -34,9 +34,12 @@ class OddAfterEven:
 
     notices = ()
 
-    def __init__(self, vocab):
+    def __init__(self, vocab, taken=0):
         self._odd = np.arange(vocab) % 2 == 1
-        self._taken = 0
+        self._taken = taken
+
+    def copy(self):
+        return OddAfterEven(self._odd.size, self._taken)
 
     def allows(self, token):
         return bool(self.allowed()[token])
@@ -85,7 +88,7 @@ def runner_of(kind):
     return FakePagedRunner(page=4, windows=(None, 6), **sizes)
 
 
-def said_by_eight(kind, case, mode=None):
+def said_by_eight(kind, case, mode=None, rule="match"):
     """The events of eight requests at once, and the engine."""
     runner = runner_of(kind)
     engine = drafting_engine(runner, lambda: 0.0, wrong_at=3)
@@ -110,7 +113,7 @@ def said_by_eight(kind, case, mode=None):
                 matcher=OddAfterEven(97) if has_grammar else None,
                 **how,
             )
-            made.speculating = None if mode is None else Speculating(mode, 4)
+            made.speculating = None if mode is None else Speculating(mode, 4, rule)
             engine.submit(made)
         heard.append(listener)
     drain(engine)
@@ -144,6 +147,34 @@ def test_drafts_change_nothing_that_is_said(kind, name, mode):
     assert [told(one) for one in heard] == [told(one) for one in without]
     if name == "greedy" and (mode == "draft" or kind == "markov"):
         assert len(runner.tape) < len(plain.tape)
+
+
+@pytest.mark.parametrize("mode", ["draft", "ngram"])
+@pytest.mark.parametrize("name", CASES)
+def test_rejection_goes_with_all_that_an_answer_can_ask_for(name, mode):
+    """Its law is tested in `test_rejection_law.py`; greedy, text is the same."""
+    case = CASES[name]
+    heard, runner = said_by_eight("markov", case, mode, "rejection")
+    has_drafts = any(row.drafts for plan in runner.tape for row in plan.rows)
+    assert has_drafts or (name, mode) == ("penalties", "ngram")
+    if case["params"] is GREEDY:
+        assert [told(one) for one in heard] == [
+            told(one) for one in said_by_eight("markov", case)[0]
+        ]
+    for ident, listener in enumerate(heard):
+        ids, texts, logprobs, (reason, usage, stop, _) = told(listener)
+        assert len(ids) == case.get("count", 1)
+        assert usage.completion_tokens == sum(map(len, ids))
+        assert (reason == "length") == (max(map(len, ids)) == 30)
+        if name == "stops" and stop:
+            assert not any(each in texts[0] for each in case["stops"])
+        if name == "logprobs":
+            tokens = [*range(ident, ident + 9), *ids[0]]
+            for last, one in zip(tokens[8:], logprobs[0], strict=False):
+                logits = runner.logits([last]).astype(np.float64)
+                expected = logits[one.id] - np.log(np.exp(logits).sum())
+                assert one.logprob == pytest.approx(expected, abs=1e-4)
+                assert len(one.top) == 3
 
 
 def test_right_drafts_bring_several_tokens_a_step():
@@ -364,7 +395,7 @@ def test_of_several_drafters_the_better_one_drafts():
 # ---- a draft model
 
 
-def drafted_by(drafts, kind, case):
+def drafted_by(drafts, kind, case, rule="match", grammar=False):
     """What eight requests say with a draft model over the runner `drafts`, and their engine."""
     runner = runner_of(kind)
     engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[DraftModel(drafts, 97)])
@@ -374,7 +405,8 @@ def drafted_by(drafts, kind, case):
             list(range(ident, ident + 9 + 30 * (ident % 2))),
             runner,
             tokens=30,
-            speculating=Speculating("draft", 4),
+            speculating=Speculating("draft", 4, rule),
+            matcher=OddAfterEven(97) if grammar else None,
             **case,
         )
         for ident in range(8)
@@ -385,24 +417,37 @@ def drafted_by(drafts, kind, case):
     return [listener for _, listener in made], runner, engine
 
 
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("grammar", [False, True], ids=["free", "grammar"])
+@pytest.mark.parametrize("name", ["greedy", "seeded", "penalties"])
 @pytest.mark.parametrize("kind", ["sequences", "windows"])
-def test_a_model_that_is_its_own_draft_is_always_right(kind, params):
+def test_a_model_that_is_its_own_draft_is_always_right(kind, name, grammar, rule):
+    """So drafts have the same penalties, grammar and temperature."""
+    case = {"params": replace(CASES[name]["params"], top_p=0.9)}
     drafts = runner_of(kind)
-    heard, runner, engine = drafted_by(drafts, kind, {"params": params})
+    heard, runner, engine = drafted_by(drafts, kind, case, rule, grammar)
+    stats = engine.stats()
+    assert stats.accepted_tokens == stats.drafted_tokens
+    assert stats.drafted_tokens[3] > 0
+    if rule == "rejection" and name != "greedy":
+        return
     runner = runner_of(kind)
     plain = [
-        generation(0, list(range(i, i + 9 + 30 * (i % 2))), runner, tokens=30, params=params)
+        generation(
+            0,
+            list(range(i, i + 9 + 30 * (i % 2))),
+            runner,
+            tokens=30,
+            matcher=OddAfterEven(97) if grammar else None,
+            **case,
+        )
         for i in range(8)
     ]
     alone = Engine(runner, kv_clock=lambda: 0.0)
     alone.submit(*(one for one, _ in plain))
     drain(alone)
     assert [one.ids for one in heard] == [one.ids for _, one in plain]
-    stats = engine.stats()
-    assert stats.accepted_tokens == stats.drafted_tokens
-    assert stats.drafted_tokens[3] > 0
-    assert stats.generated_tokens == 240
+    assert stats.generated_tokens == 8 * (24 if grammar else 30)
 
 
 def test_a_draft_model_holds_only_what_is_known():
@@ -431,6 +476,22 @@ def test_a_draft_model_holds_only_what_is_known():
     assert at_rest(engine, runner)
     assert not model._slots
     model._cached.kv.check_integrity()
+
+
+def test_a_draft_whose_step_was_put_off_is_made_again():
+    drafts, runner = runner_of("sequences"), runner_of("sequences")
+    model = DraftModel(drafts, 97)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
+    made, listener = generation(
+        1, list(range(9)), runner, tokens=30, speculating=Speculating("draft", 4)
+    )
+    engine.submit(made)
+    engine.turn()
+    engine.turn()
+    first, again = model.draft({made: 4}), model.draft({made: 4})
+    assert first == again and len(again[made].tokens) == 4
+    drain(engine)
+    assert listener.ids == runner.greedy(list(range(9)), 30)
 
 
 @pytest.mark.parametrize("trouble", ["fail_at", "busy_at"])

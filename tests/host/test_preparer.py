@@ -122,6 +122,31 @@ def test_drafts_are_made_as_the_request_says_or_else_the_settings():
             assert (drafts and (drafts.mode, drafts.most)) == (mode and (mode, 7))
 
 
+@pytest.mark.parametrize(
+    ("setting", "asked", "seed", "rule"),
+    [
+        ("match", None, 3, "match"),
+        ("match", "rejection", None, "rejection"),
+        ("rejection", None, None, "rejection"),
+        ("rejection", "match", 3, "match"),
+        ("rejection", None, 3, None),
+        ("match", "rejection", 3, None),
+    ],
+)
+def test_rejection_is_refused_with_a_seed_alone(setting, asked, seed, rule):
+    settings = ModelSettings(speculate="ngram", speculate_rule=setting)
+    made = Preparer("tiny", INFO, Letters(), {}, None, Grammars(), settings)
+    request = Request(text="abc", speculate_rule=asked, sampling=SamplingParams(seed=seed))
+    if rule is None:
+        with pytest.raises(ConflictingParameters, match="seed is 3") as refused:
+            made.generations(5, request, print, Clock())
+        assert refused.value.data["param"] == "speculate_rule"
+        made.generations(5, replace(request, speculate_rule="match"), print, Clock())
+    else:
+        [one] = made.generations(5, request, print, Clock())
+        assert one.speculating.rule == rule
+
+
 @pytest.mark.parametrize(("mode", "can_roll_back"), [("draft", True), ("ngram", False)])
 def test_drafts_that_cannot_be_are_refused_by_name(mode, can_roll_back):
     made = with_info(can_roll_back=can_roll_back)

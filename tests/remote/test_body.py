@@ -120,6 +120,7 @@ def test_no_field_of_a_request_is_ignored_by_any_kind() -> None:
         "add_generation_prompt": False,
         "truncate_prompt_tokens": 8,
         "speculate": "ngram",
+        "speculate_rule": "rejection",
         "beams": BeamSearch(4),
     }
     with_tool = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from fake_runner import FakeRunner
 from hearth.backends.contract.sampling import Speculate
+from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
@@ -27,14 +28,16 @@ class ScriptedDrafter:
         self._runner = runner
         self._wrong_at = wrong_at
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         drafts = {}
         for sequence, length in lengths.items():
             tokens = self._runner.greedy(sequence.tokens, length)
-            drafts[sequence] = [
-                token if at % self._wrong_at else (token + 1) % self._runner.info.vocab_size
-                for at, token in enumerate(tokens, sequence.total)
-            ]
+            drafts[sequence] = Draft(
+                [
+                    token if at % self._wrong_at else (token + 1) % self._runner.info.vocab_size
+                    for at, token in enumerate(tokens, sequence.total)
+                ]
+            )
         return drafts
 
     def forget(self, sequence: Sequence) -> None:

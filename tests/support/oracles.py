@@ -10,7 +10,7 @@ import pytest
 
 from driven import Driven
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.sequence import Sequence
 from speakers import at_rest, drain, generation
 
@@ -31,14 +31,14 @@ class Oracle:
     def __init__(self, said: list[list[int]]) -> None:
         self._said = said
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         drafts = {}
         for sequence, length in lengths.items():
             at = sequence.total - sequence.prompt_tokens
             coming = self._said[sequence.id][at : at + length]
-            drafts[sequence] = [
-                token if place % 3 else max(token - 1, 0) for place, token in enumerate(coming, at)
-            ]
+            drafts[sequence] = Draft(
+                [token if at % 3 else max(token - 1, 0) for at, token in enumerate(coming, at)]
+            )
         return drafts
 
     def forget(self, sequence: Sequence) -> None:

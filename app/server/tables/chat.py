@@ -350,6 +350,7 @@ CHAT: Final = Table(
         ADD_GENERATION_PROMPT,
         common.CACHE_PROMPT,
         common.SPECULATE,
+        common.SPECULATE_RULE,
         common.RETURN_PROGRESS,
         common.KEEP_ALIVE,
         common.USER,

@@ -17,7 +17,7 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
-from hearth.backends.contract.sampling import SAMPLING_FIELDS, Speculate
+from hearth.backends.contract.sampling import SAMPLING_FIELDS, Speculate, SpeculateRule
 from hearth.backends.engine import validate
 
 MODEL: Final = honoured(
@@ -169,7 +169,14 @@ CACHE_PROMPT: Final = honoured(
 SPECULATE: Final = honoured(
     "speculate",
     OneOf(get_args(Speculate)),
-    "how tokens are guessed before each step, which changes how fast they come and not which",
+    "how tokens are guessed before each step; the law of the text is the same with and without",
+    "the settings'",
+)
+SPECULATE_RULE: Final = honoured(
+    "speculate_rule",
+    OneOf(get_args(SpeculateRule)),
+    "which guesses are kept: those that are drawn as well (match), so that text does not depend on"
+    " them, or more of a draft model's (rejection), which cannot be asked for with seed",
     "the settings'",
 )
 RETURN_PROGRESS: Final = honoured(

@@ -63,6 +63,7 @@ COMPLETIONS: Final = Table(
         *CONSTRAINTS,
         common.CACHE_PROMPT,
         common.SPECULATE,
+        common.SPECULATE_RULE,
         common.RETURN_PROGRESS,
         common.KEEP_ALIVE,
         common.USER,

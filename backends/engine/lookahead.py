@@ -1,0 +1,86 @@
+"""Draws tokens ahead of a sequence, for drafts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hearth.backends.engine.drafts import Draft
+from hearth.backends.engine.matcher import Matcher
+from hearth.backends.engine.sampler import Logits, Sampler
+from hearth.backends.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from hearth.backends.engine.generation import Limits
+
+
+class Lookahead:
+    """Continues where a sequence is, with copies of what it draws with: its penalties see the
+    tokens of the draft, and its grammar follows them.
+
+    What was drawn stays in the draft, also an end: left out by what it is, those that are not
+    would come more often than the model says.
+
+    Args:
+        sampler, matcher: copies.
+        position: of the next token.
+        new_tokens: how many of the tokens before it are not of the prompt.
+        has_laws: draw for rejection sampling, with random numbers that the sequence does not use,
+            and keep the laws; otherwise with the numbers of the sequence.
+
+    Attributes:
+        draft: what was drawn.
+        over: nothing can follow the last token of it.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        matcher: Matcher | None,
+        limits: Limits,
+        position: int,
+        new_tokens: int,
+        *,
+        has_laws: bool,
+    ) -> None:
+        self.draft = Draft([], [] if has_laws else None)
+        self.over = False
+        self._sampler = sampler
+        self._matcher = matcher
+        self._limits = limits
+        self._position = position
+        self._new_tokens = new_tokens
+
+    def draw(self, logits: Logits) -> None:
+        """Add a token to the draft; none where the grammar or `logit_bias` leaves none, which the
+        sequence reports when it comes there.
+
+        Args:
+            logits: [V] float32, of a draft model at the place after the draft.
+
+        Raises:
+            InternalError: they are not finite.
+        """
+        try:
+            self._take(self._drawn(logits))
+        except InvalidParameter:
+            self.over = True
+
+    def _drawn(self, logits: Logits) -> int:
+        ahead, laws = len(self.draft.tokens), self.draft.laws
+        banned = self._limits.banned(self._new_tokens + ahead)
+        place = self._position + ahead
+        if laws is None:
+            return self._sampler.draw(logits, place, banned=banned, matcher=self._matcher).id
+        token, law = self._sampler.guess(logits, place, banned=banned, matcher=self._matcher)
+        laws.append(law)
+        return token
+
+    def _take(self, token: int) -> None:
+        self.draft.tokens.append(token)
+        if token in self._limits.end_ids or token in self._limits.stop_ids:
+            self.over = True
+            return
+        self._sampler.accept(token)
+        if self._matcher is not None:
+            self._matcher.accept(token)
+            self.over = self._matcher.complete and not self._limits.ignore_eos
