@@ -38,6 +38,7 @@ from hearth.backends.bench.speculation import Timed, compared, measure_costs, te
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.draft_model import DraftModel
+from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Sequence
@@ -104,14 +105,15 @@ class Forced:
     def nbytes(self) -> int:
         return self._model.nbytes
 
-    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         made = {}
-        for sequence, tokens in self._model.draft(lengths).items():
+        for sequence, draft in self._model.draft(lengths).items():
             script = sequence.sampler.script  # type: ignore[attr-defined]
-            hits = self._random.random(len(tokens)) < self._right
-            made[sequence] = [
+            hits = self._random.random(len(draft.tokens)) < self._right
+            tokens = [
                 script(sequence.total + ahead) ^ int(not hit) for ahead, hit in enumerate(hits)
             ]
+            made[sequence] = Draft(tokens)
         return made
 
     def forget(self, sequence: Sequence) -> None:

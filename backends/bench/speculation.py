@@ -25,6 +25,7 @@ from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine import sequence
 from hearth.backends.engine.cached_runner import CachedRunner
+from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.speculation import Drafter
@@ -91,10 +92,10 @@ class Timed:
     def nbytes(self) -> int:
         return self._drafter.nbytes
 
-    def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, list[int]]:
+    def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, Draft]:
         began = _now()
         made = self._drafter.draft(lengths)
-        if depth := max(map(len, made.values()), default=0):
+        if depth := max((len(draft.tokens) for draft in made.values()), default=0):
             self.calls_s = _added(self.calls_s, _since(began))
             self.depth += depth
         return made

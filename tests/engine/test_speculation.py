@@ -12,7 +12,7 @@ from hearth.backends.contract.events import Token
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.draft_model import DraftModel
-from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex
 from hearth.backends.engine.runner import Row
@@ -353,8 +353,8 @@ class Costly:
         self.calls += 1
         size = len(sequence.tokens)
         if not self._right or self.calls % 3 == 0:
-            return {sequence: [9999] * count}
-        return {sequence: self._text[size : size + count]}
+            return {sequence: Draft([9999] * count)}
+        return {sequence: Draft(self._text[size : size + count])}
 
     def forget(self, sequence):
         """Nothing is held."""
