@@ -481,7 +481,7 @@ def test_a_draft_model_holds_only_what_is_known():
 def test_a_draft_whose_step_was_put_off_is_made_again():
     drafts, runner = runner_of("sequences"), runner_of("sequences")
     model = DraftModel(drafts, 97)
-    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[model])
     made, listener = generation(
         1, list(range(9)), runner, tokens=30, speculating=Speculating("draft", 4)
     )
