@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.kv_rows import LARGEST, Q8_0, row_elements, to_rows
+from hearth.backends.native.kv_rows import LARGEST, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.kernels.cuda.elementwise import store_tokens
 from hearth.kernels.cuda.matrix import has_triton
@@ -60,7 +60,7 @@ class KvPool:
 
     Args:
         page: tokens of a block.
-        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales.
+        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales, `kv_rows.FP8`.
         most: blocks of each group at most.
         start: blocks of each group at least: there is memory for them from now on.
         fingerprint: of the model and of all that keys and values depend on; copies of others are
@@ -127,7 +127,7 @@ class KvPool:
             key_value: [tokens, 2, kv_heads, head_dim].
         """
         keys, values = self.layer(layer)
-        if isinstance(slots, Tensor) and Q8_0 not in self.dtypes and has_triton(keys.device.type):
+        if isinstance(slots, Tensor) and has_triton(keys.device.type):
             by_token = [
                 one.flatten(1, 2).transpose(0, 1) if self.layout == "heads" else one.flatten(0, 1)
                 for one in (keys, values)
