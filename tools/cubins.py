@@ -31,7 +31,7 @@ from triton.compiler import ASTSource
 
 from hearth.kernels.cuda import codes as codes_on_cards
 from hearth.kernels.cuda import decode_attention, fused, products
-from hearth.kernels.cuda.attention import decode_constants
+from hearth.kernels.cuda.attention import decode_constants, reads_packed
 from hearth.kernels.cuda.matrix import (
     TritonMatrix,
     constants,
@@ -159,7 +159,7 @@ def attention_variants() -> Iterator[Variant]:
         numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
         fixed = decode_constants(heads, kv_heads, size, page, dtype)
         is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
-        for rows in ROWS:
+        for rows in ROWS if reads_packed(size, dtype) else ROWS[:1]:
             pointers = {"query": f"*{NAMES[dtype]}", **row_pointers(rows, dtype)}
             yield Variant(
                 f"attention of {kind}, {NAMES[dtype]}, {rows} rows",

@@ -13,7 +13,7 @@ from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.varlen_attention import Reaches, to_device
-from hearth.kernels.cuda.attention import Seen, attend_decode
+from hearth.kernels.cuda.attention import Seen, attend_decode, reads_packed
 from hearth.kernels.metal import shaders
 from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.families.config import ModelConfig
@@ -30,7 +30,8 @@ def splits_rows(
     """
     if device.type == "mps":
         return set(kv) == {dtype} and config.head_dim <= shaders.MOST_SIZE
-    return set(kv) <= {dtype, Q8_0, FP8}
+    packed = {Q8_0, FP8} if reads_packed(config.head_dim, dtype) else set()
+    return set(kv) <= {dtype, *packed}
 
 
 class SplitAttention:

@@ -15,7 +15,7 @@ CHUNK: Final = 256
 their sums are 1.5 % of what is read."""
 _TILE: Final = 32
 _MOST_BYTES: Final = 512
-"""Of a key with which a program reads 32 at a time; of longer ones 16."""
+"""Of a key in the query's dtype with which a program reads 32 at a time; of longer ones 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,13 @@ def attend_decode(
         num_warps=1,
     )
     return out
+
+
+def reads_packed(size: int, dtype: torch.dtype) -> bool:
+    """Whether there are registers for attention in `dtype` over keys and values of `size` numbers
+    in E4M3 or Q8_0: not in float32 over 256 numbers.
+    """
+    return size * dtype.itemsize <= _MOST_BYTES
 
 
 def decode_constants(

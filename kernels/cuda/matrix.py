@@ -158,7 +158,9 @@ def scaled_product(
         x, weight: [rows, inputs] and [outputs, inputs] float8_e4m3fn, contiguous.
         x_scales, scales: [groups, rows] and [groups, outputs] float32, contiguous.
     """
-    return torch._scaled_mm(x, weight.t(), x_scales.t(), scales, out_dtype=dtype)
+    # Of one group: of stride 1, which the transpose of one row is not.
+    by_row = x_scales.view(-1, 1) if len(x_scales) == 1 else x_scales.t()
+    return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype)
 
 
 def reads(part: Stored) -> bool:

@@ -14,8 +14,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hearth.kernels.cuda.codes import from_e4m3
-
 
 @triton.jit
 def _whole(q):
@@ -103,7 +101,8 @@ def weights(
         if BITS > 4:
             q = q | (_bits_of(high, rows, seen, k, K, BITS - 4, BN, BK) << 4)
     if VALUE == "fp8":
-        value = from_e4m3(q)
+        half = ((q & 0x80) << 8 | (q & 0x7F) << 7).to(tl.int16).to(tl.float16, bitcast=True)
+        value = half.to(tl.float32) * 256.0
     elif VALUE == "e2m1":
         # Doubled, as GGUF has them.
         half = ((q & 8) << 12 | (q & 7) << 9).to(tl.int16).to(tl.float16, bitcast=True)

@@ -142,7 +142,7 @@ def test_many_rows_are_rounded_to_codes(
     assert error(found[rows], x[rows], plain) < limit
     if packing == "INT8":  # Whole numbers: it does not matter what other rows there are.
         assert torch.equal(matrix.matmul(x[3:])[4:], found[7:])
-    assert torch.equal(matrix.matmul(x[:64]), exact.matmul(x[:64]))
+    assert torch.equal(matrix.matmul(x[7:64]), exact.matmul(x[7:64]))
     on_cards.has_scaled_products.cache_clear()
 
 
