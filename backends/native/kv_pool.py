@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.kv_rows import LARGEST, row_elements, to_rows
+from hearth.backends.native.kv_rows import FP8, LARGEST, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.kernels.cuda.elementwise import store_tokens
 from hearth.kernels.cuda.matrix import has_triton
@@ -147,6 +147,9 @@ class KvPool:
             if isinstance(slots, slice):
                 tokens[slots] = new
             else:
+                # By bytes: PyTorch has no index_copy_ of float8 on processors.
+                is_fp8 = new.dtype == FP8
+                tokens, new = (one.view(torch.uint8) if is_fp8 else one for one in (tokens, new))
                 tokens.index_copy_(0, slots, new)
 
     def capacity(self, group: int) -> int:

@@ -116,11 +116,11 @@ def int8_kernel(
         code = tl.load(places, mask=is_column[:, None] & is_here, other=128)
         weight = (code ^ 128).to(tl.int8, bitcast=True)
         if GROUP > 0:
-            part = tl.dot(some, tl.trans(weight))
+            part = tl.dot(some, tl.trans(weight), out_dtype=tl.int32)
             factor = tl.load(scales + (k // GROUP) * N + column, mask=is_column, other=0)
             total += part.to(tl.float32) * factor.to(tl.float32)[None, :]
         else:
-            whole = tl.dot(some, tl.trans(weight), whole)
+            whole = tl.dot(some, tl.trans(weight), whole, out_dtype=tl.int32)
     if GROUP == 0:
         factor = tl.load(scales + column, mask=is_column, other=0).to(tl.float32)
         total = whole.to(tl.float32) * factor[None, :]
