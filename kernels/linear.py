@@ -43,7 +43,7 @@ class Route:
     by: str
     """What multiplies."""
     activations: str
-    """What activations are then: int8, bf16, f16 or f32."""
+    """What activations are then: int8, fp8, bf16, f16 or f32."""
     reason: str
 
 

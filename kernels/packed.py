@@ -1,8 +1,8 @@
 """Packed matrices: what a file stores, and what is made of it once so that it can be multiplied.
 
 `prepare` chooses how: by the kernels of `kernels/cpu` where a processor has them and they know the
-type, by those of `kernels/cuda` likewise, else by the reference, which unpacks a slice of rows for
-each product.
+type, by those of `kernels/cuda` or `kernels/metal` likewise, else by the reference, which unpacks a
+slice of rows for each product.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from hearth.kernels.cuda.matrix import TritonGroup, TritonMatrix, can_group, has
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
 from hearth.kernels.linear import DTYPE_NAMES, Route, in_groups, linear_route
+from hearth.kernels.metal.packings import NOT_RUN
+from hearth.kernels.metal.shaders import FEW, can_multiply, has_metal, multiply
 from hearth.kernels.packed_linear import arithmetic_dtype, sliced_linear
 from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
 
@@ -168,10 +170,12 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
         return ordered[0] if len(ordered) == 1 else JoinedMatrix(ordered)
     if has_triton(parts[0].weight.device.type):
         made = [
-            TritonMatrix(list(some)) if is_read else BlockMatrix(list(some))
+            TritonMatrix(list(some), exact=exact) if is_read else BlockMatrix(list(some))
             for is_read, some in groupby(parts, key=reads)
         ]
         return made[0] if len(made) == 1 else JoinedMatrix(made)
+    if has_metal(parts[0].weight.device.type):
+        return MetalMatrix(parts)
     library = cpu_library() if parts[0].weight.device.type == "cpu" else None
     if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
@@ -311,6 +315,32 @@ class BlockMatrix:
             raise ValueError(f"a matrix of {part.inputs:,} inputs, not {x.shape[-1]:,}")
         outputs = len(part.weight)
         return sliced_linear(x, outputs, lambda some, place: part.rows(some).unpack_into(place))
+
+
+class MetalMatrix(BlockMatrix):
+    """On a GPU of Apple: few rows by the kernels of `kernels/metal`, more by the reference."""
+
+    @property
+    def kind(self) -> str:
+        return f"{super().kind}, Metal"
+
+    def route(self, rows: int, dtype: torch.dtype) -> Route:
+        (part,) = self.parts
+        if not self._is_for_kernel(rows, part):
+            return super().route(rows, dtype)
+        why = f"blocks are unpacked in registers, for each row; {NOT_RUN}"
+        return Route("Metal", DTYPE_NAMES[dtype], why)
+
+    def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        if not self._is_for_kernel(len(rows), part) or x.shape[-1] != part.inputs:
+            return super()._times(x, part)
+        found = multiply(rows, part.packing, part.weight, part.scales, part.zeros)
+        return found.view(*x.shape[:-1], -1)
+
+    def _is_for_kernel(self, rows: int, part: PackedWeight) -> bool:
+        groups = 1 if part.scales is None else part.scales.shape[-1]
+        return 0 < rows <= FEW and can_multiply(part.packing, part.inputs, groups)
 
 
 class TiledMatrix:

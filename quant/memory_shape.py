@@ -53,7 +53,7 @@ class ModelShape:
         """Keys and values of one token in all layers, in bytes.
 
         Args:
-            type_k, type_v: tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+            type_k, type_v: tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...), or fp8.
 
         Raises:
             KeyError: there is no tensor type of that name.
@@ -215,5 +215,7 @@ def _count(found: Any) -> int:
 
 
 def _row_bytes(elements: int, type_name: str) -> int:
+    if type_name == "fp8":
+        return elements
     kind = TensorType[type_name.upper()]
     return -(-elements // kind.block_elements) * kind.block_bytes

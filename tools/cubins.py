@@ -29,9 +29,16 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from hearth.kernels.cuda import codes as codes_on_cards
 from hearth.kernels.cuda import decode_attention, fused, products
-from hearth.kernels.cuda.attention import decode_constants
-from hearth.kernels.cuda.matrix import TritonMatrix, constants, plane_arguments, tiles_for
+from hearth.kernels.cuda.attention import decode_constants, reads_packed
+from hearth.kernels.cuda.matrix import (
+    TritonMatrix,
+    constants,
+    int8_tiles,
+    plane_arguments,
+    tiles_for,
+)
 from random_weights import random_weight
 
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
@@ -145,22 +152,24 @@ def product_variants() -> Iterator[Variant]:
 def attention_variants() -> Iterator[Variant]:
     """Attention of single tokens, and putting its parts together."""
     for (kind, (heads, kv_heads, size, page)), dtype in itertools.product(MODELS.items(), DTYPES):
-        pointers = dict.fromkeys(("query", "keys", "values"), f"*{NAMES[dtype]}")
         floats = dict.fromkeys(("sums", "peaks"), "*fp32")
         places = dict.fromkeys(("tables", "begins", "ends"), "*i32")
-        strides = ("query_stride", "page_stride", "token_stride", "head_stride", "table_stride")
+        inner = [f"{side}_{of}_stride" for side in SIDES for of in ("page", "token", "head")]
+        strides = ("query_stride", *inner, "table_stride")
         numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
         fixed = decode_constants(heads, kv_heads, size, page, dtype)
         is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
-        yield Variant(
-            f"attention of {kind}, {NAMES[dtype]}",
-            decode_attention.chunk_kernel,
-            {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
-            {**fixed, "HAS_CAP": kind == "Gemma 2 9B"},
-            warps=4,
-            stages=2,
-            is_sample=is_sample,
-        )
+        for rows in ROWS if reads_packed(size, dtype) else ROWS[:1]:
+            pointers = {"query": f"*{NAMES[dtype]}", **row_pointers(rows, dtype)}
+            yield Variant(
+                f"attention of {kind}, {NAMES[dtype]}, {rows} rows",
+                decode_attention.chunk_kernel,
+                {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
+                {**fixed, "HAS_CAP": kind == "Gemma 2 9B", "KEYS": rows, "VALUES": rows},
+                warps=4,
+                stages=2,
+                is_sample=is_sample and (rows == "plain" or size == 64),
+            )
         yield Variant(
             f"joined attention of {kind}, {NAMES[dtype]}",
             decode_attention.join_kernel,
@@ -202,20 +211,22 @@ def fused_variants() -> Iterator[Variant]:
                 warps=1,
                 is_sample=is_sample and turned == 128,
             )
-        strides = ("stride", "slot_stride", "head_stride")
-        yield Variant(
-            f"keys kept as {name}",
-            fused.store_kernel,
-            {
-                **dict.fromkeys(("key_value", "keys", "values"), f"*{name}"),
-                "slots": "*i64",
-                **dict.fromkeys(strides, "i32"),
-                "most": "fp32",
-            },
-            {"HEADS": 8, "SIZE": 128, "LANES": 128},
-            warps=1,
-            is_sample=is_sample,
-        )
+        strides = [f"{side}_{of}_stride" for side in SIDES for of in ("slot", "head")]
+        for rows in ROWS:
+            yield Variant(
+                f"keys of {name} kept as {rows} rows",
+                fused.store_kernel,
+                {
+                    "key_value": f"*{name}",
+                    **row_pointers(rows, dtype),
+                    "slots": "*i64",
+                    **dict.fromkeys(("stride", *strides), "i32"),
+                    "most": "fp32",
+                },
+                {"HEADS": 8, "SIZE": 128, "LANES": 128, "KEYS": rows, "VALUES": rows},
+                warps=1,
+                is_sample=is_sample,
+            )
         yield Variant(
             f"gates, {name}",
             fused.gate_kernel,
@@ -225,6 +236,58 @@ def fused_variants() -> Iterator[Variant]:
         )
 
 
+def code_variants() -> Iterator[Variant]:
+    """Activations rounded to codes, and products of int8 codes."""
+    for dtype in DTYPES:
+        name, is_sample = NAMES[dtype], dtype == torch.bfloat16
+        for fp8, group in ((True, 0), (True, 128), (False, 0)):
+            codes = "fp8" if fp8 else "int8"
+            yield Variant(
+                f"{name} rounded to {codes}, groups of {group}",
+                codes_on_cards.rounding_kernel,
+                {
+                    "x": f"*{name}",
+                    "codes": "*u8" if fp8 else "*i8",
+                    "scales": "*fp32",
+                    **dict.fromkeys(("M", "K", "x_stride"), "i32"),
+                },
+                {"GROUP": group, "LANES": group or 1024, "IS_FP8": fp8},
+                warps=1 if group else 4,
+                is_sample=is_sample,
+            )
+        for group in (0, 32, 128):
+            tiles = int8_tiles(group)
+            yield Variant(
+                f"int8 by int8 to {name}, groups of {group}",
+                codes_on_cards.int8_kernel,
+                {
+                    "x": "*i8",
+                    "x_scales": "*fp32",
+                    "codes": "*u8",
+                    "scales": "*fp16",
+                    "out": f"*{name}",
+                    **dict.fromkeys(("M", "N", "K", "out_stride"), "i32"),
+                },
+                {"GROUP": group, "BM": tiles.rows, "BN": tiles.outputs, "BK": tiles.inputs},
+                tiles.warps,
+                tiles.stages,
+                is_sample=is_sample,
+            )
+
+
+def row_pointers(rows: str, dtype: torch.dtype) -> dict[str, str]:
+    """Of keys and values in a pool, by what their rows are (`elementwise.sides_of`)."""
+    kept = {"plain": NAMES[dtype], "fp8": "u8", "q8_0": "i8"}[rows]
+    scales = "fp16" if rows == "q8_0" else kept
+    return {
+        **dict.fromkeys(SIDES_OF_POOL, f"*{kept}"),
+        **{f"{side}_scales": f"*{scales}" for side in SIDES},
+    }
+
+
+SIDES: Final = ("key", "value")
+SIDES_OF_POOL: Final = ("keys", "values")
+ROWS: Final = ("plain", "fp8", "q8_0")
 MODELS: Final = {
     "Llama 3 8B": (32, 8, 128, 256),
     "gpt-oss 20B": (64, 8, 64, 16),
@@ -238,7 +301,9 @@ PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
 
 def variants(*, every: bool) -> list[Variant]:
     """All of them, or a sample."""
-    made = itertools.chain(product_variants(), attention_variants(), fused_variants())
+    made = itertools.chain(
+        product_variants(), code_variants(), attention_variants(), fused_variants()
+    )
     return [one for one in made if every or one.is_sample]
 
 

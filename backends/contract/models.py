@@ -9,7 +9,7 @@ from hearth.backends.contract.fields import number
 from hearth.backends.contract.rope import RopeChange, RopeScalingName
 from hearth.backends.contract.sampling import Speculate, SpeculateRule
 
-KvType = Literal["f32", "f16", "q8_0", "q4_0"]
+KvType = Literal["f32", "f16", "q8_0", "q4_0", "fp8"]
 KvPool = Literal["grow", "static"]
 Dtype = Literal["f32", "f16", "bf16"]
 BackendName = Literal["auto", "llamacpp", "native", "remote"]

@@ -141,6 +141,13 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
             "Run the model with --backend native, or in llama.cpp's exact mode: kv_type f32 "
             "(--kv-type) and flash_attention false.",
         )
+    for param, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
+        if kv_type not in _GGML_TYPE:
+            raise UnsupportedParameter(
+                param,
+                f"llama.cpp keeps keys and values as {', '.join(_GGML_TYPE)}, not as {kv_type}.",
+                f"Use {param} q8_0, or run the model with --backend native.",
+            )
     if _BLOCK[settings.value_type] > 1 and settings.flash_attention is False:
         raise InvalidParameter(
             "flash_attention",

@@ -24,6 +24,8 @@ from hearth.backends.native.model_folder import (
 from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
 from hearth.kernels.cuda.packings import PACKINGS, is_installed
+from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
+from hearth.kernels.metal.packings import is_left_out
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED, StoredTensor
@@ -72,14 +74,22 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         dtype,
         free_bytes=_free_bytes(on_gpu=on_gpu),
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
-        # Cards before Ampere, which have no kernels, are not told apart here.
-        on_gpu=PACKINGS if on_gpu and has_cuda() and is_installed() else frozenset(),
+        on_gpu=_packings() if on_gpu else frozenset(),
     )
     weights = weight_bytes(stored, dtype, packed=packed)
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
     workspace = Workspace(config, settings)
     return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
+
+
+def _packings() -> frozenset[str]:
+    """What the GPU multiplies as it is stored. Cards before Ampere, which have no kernels, are not
+    told apart here.
+    """
+    if has_cuda():
+        return PACKINGS if is_installed() else frozenset()
+    return frozenset() if is_left_out() else METAL_PACKINGS
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:

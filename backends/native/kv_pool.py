@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
 from hearth.backends.machine.memory import available_bytes
-from hearth.backends.native.kv_rows import LARGEST, Q8_0, from_rows, row_elements, to_rows
+from hearth.backends.native.kv_rows import FP8, LARGEST, from_rows, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.backends.native.models.rope import apply_rope, moved
 from hearth.kernels.cuda.elementwise import store_tokens
@@ -62,7 +62,7 @@ class KvPool:
 
     Args:
         page: tokens of a block.
-        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales.
+        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales, `kv_rows.FP8`.
         most: blocks of each group at most.
         start: blocks of each group at least: there is memory for them from now on.
         fingerprint: of the model and of all that keys and values depend on; copies of others are
@@ -132,7 +132,7 @@ class KvPool:
             key_value: [tokens, 2, kv_heads, head_dim].
         """
         keys, values = self.layer(layer)
-        if isinstance(slots, Tensor) and Q8_0 not in self.dtypes and has_triton(keys.device.type):
+        if isinstance(slots, Tensor) and has_triton(keys.device.type):
             by_token = [
                 one.flatten(1, 2).transpose(0, 1) if self.layout == "heads" else one.flatten(0, 1)
                 for one in (keys, values)
@@ -152,6 +152,9 @@ class KvPool:
             if isinstance(slots, slice):
                 tokens[slots] = new
             else:
+                # By bytes: PyTorch has no index_copy_ of float8 on processors.
+                is_fp8 = new.dtype == FP8
+                tokens, new = (one.view(torch.uint8) if is_fp8 else one for one in (tokens, new))
                 tokens.index_copy_(0, slots, new)
 
     def capacity(self, group: int) -> int:

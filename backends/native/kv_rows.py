@@ -1,4 +1,5 @@
-"""Keys and values of a head as they are stored: numbers, or the codes and scales of Q8_0.
+"""Keys and values of a head as they are stored: numbers, E4M3 numbers without a scale, or the codes
+and scales of Q8_0.
 
 In a row of Q8_0, `head_dim` int8 codes are followed by a float16 scale for each 32 of them, as
 bytes: the numbers of ggml's blocks, with the codes of a head together. The kernels for processors
@@ -14,6 +15,9 @@ from torch import Tensor
 
 Q8_0: Final = torch.int8
 """The dtype of tensors with rows of Q8_0."""
+FP8: Final = torch.float8_e4m3fn
+"""The dtype of tensors with rows of E4M3 (arXiv 2209.05433)."""
+LARGEST_FP8: Final = 448.0
 RUN: Final = 32
 """Numbers of a scale."""
 LARGEST: Final = 65504.0
@@ -27,6 +31,9 @@ def row_elements(head_dim: int, dtype: torch.dtype) -> int:
 
 def to_rows(numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """[..., head_dim] as rows [..., row_elements]; NaN becomes 0, so that all are finite."""
+    if dtype == FP8:
+        clamped = torch.nan_to_num(numbers.float(), 0.0).clamp(-LARGEST_FP8, LARGEST_FP8)
+        return clamped.to(FP8)
     if dtype != Q8_0:
         return torch.nan_to_num(numbers.to(dtype), 0.0, LARGEST, -LARGEST)
     runs = numbers.float().reshape(*numbers.shape[:-1], -1, RUN)

@@ -52,6 +52,8 @@ from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import instructions, multiplied
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.cuda.packings import PACKINGS
+from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
+from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import chat_templates, optional_fields
 from hearth.quant.families.config import ModelConfig
@@ -235,7 +237,7 @@ def choose_numbers(
             name,
             free_bytes=free_bytes,
             gpu_least_bytes=gpu_least_bytes,
-            on_gpu=PACKINGS if has_triton(device.type) else frozenset(),
+            on_gpu=_packings(device.type),
         )
     held_bytes = weight_bytes(stored, name, packed=packed)
     mapped = is_mapped(held_bytes)
@@ -253,6 +255,13 @@ def choose_numbers(
         tiled,
         exact=settings.dtype == "f32" or settings.deterministic,
     )
+
+
+def _packings(device_type: str) -> frozenset[str]:
+    """What the kernels of a GPU multiply as it is stored."""
+    if has_triton(device_type):
+        return PACKINGS
+    return METAL_PACKINGS if has_metal(device_type) else frozenset()
 
 
 def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> Loaded:
@@ -284,7 +293,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         weight_bytes=numbers.held_bytes,
         available_bytes=free,
         varlen=has_varlen(device, numbers.compute_dtype),
-        triton=has_triton(device.type),
+        triton=has_triton(device.type) or has_metal(device.type),
     )
     plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)

@@ -32,8 +32,9 @@ _OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"
 _MXFP4_BLOCKS: Final = "_blocks"
 """How gpt-oss names packed bytes of two numbers each; their exponents end in `_scales`."""
 _MXFP4: Final = "MXFP4"
-_KV_BITS: Final[dict[KvType, float]] = {"f32": 32, "f16": 16, "q8_0": 8.5}
+_KV_BITS: Final[dict[KvType, float]] = {"f32": 32, "f16": 16, "q8_0": 8.5, "fp8": 8}
 """Of a number of keys or values; of Q8_0 with its share of the scale of 32."""
+_KV_NAMES: Final = "f32, f16, q8_0 or fp8"
 
 
 class FolderConfig(NamedTuple):
@@ -150,7 +151,7 @@ def kv_bytes(config: ModelConfig, key_type: KvType, value_type: KvType) -> int:
         if kv_type not in _KV_BITS:
             raise InvalidParameter(
                 param,
-                f"The native runner keeps keys and values as f32, f16 or q8_0, not as {kv_type}.",
+                f"The native runner keeps keys and values as {_KV_NAMES}, not as {kv_type}.",
                 f"Use {param} q8_0, or --backend llamacpp.",
             )
         if kv_type == "q8_0" and config.head_dim % 32:

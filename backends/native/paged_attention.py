@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.kv_pool import KvPool
-from hearth.backends.native.kv_rows import from_rows
+from hearth.backends.native.kv_rows import FP8, Q8_0, from_rows
 from hearth.backends.native.scores import additive, attend_to, causal_mask
 from hearth.kernels.cpu.layers import Attention, Pages, Step
 from hearth.quant.families.config import ModelConfig
@@ -129,7 +129,7 @@ class PagedAttention:
         )
         self._deterministic = deterministic
         keys, values = pool.dtypes
-        self._kept = keys if keys == values and keys.is_floating_point else compute
+        self._kept = keys if keys == values and keys not in (Q8_0, FP8) else compute
         self._device = pool.layer(0)[0].device
         self._shared = config.heads // config.kv_heads
         self._plans: dict[int, _GroupPlan] = {}

@@ -9,14 +9,15 @@ import torch
 
 from hearth.backends.contract.checks import context_notices
 from hearth.backends.contract.models import KvType, ModelSettings
-from hearth.backends.errors import DoesNotFit
+from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.native.footprint import (
     PAGE,
     START_TOKENS,
     growth_factor,
 )
-from hearth.backends.native.kv_rows import Q8_0
+from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
+from hearth.backends.native.split_attention import splits_rows
 from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
 from hearth.backends.native.varlen_attention import can_read
 from hearth.backends.native.workspace import Workspace
@@ -41,7 +42,7 @@ class NativePlan:
     """Of keys and of values."""
     attention: Attention
     splits_decode: bool
-    """Single tokens are for the kernels in Triton (`SplitAttention`), whatever reads the rest."""
+    """Single tokens are for the kernels of the GPU (`SplitAttention`), whatever reads the rest."""
     page: int
     context: int
     """Tokens one sequence may hold; never more than `pool_tokens`."""
@@ -74,9 +75,18 @@ def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch
 
     Args:
         kv_type: one that the runner has (`kv_bytes`).
+
+    Raises:
+        InvalidParameter: the device has no such numbers.
     """
+    if kv_type == "fp8" and device.type == "mps":
+        raise InvalidParameter(
+            "kv_type",
+            "PyTorch has no fp8 on the GPUs of Apple.",
+            "Use kv_type q8_0 (--kv-type), or gpu_layers 0 (--gpu-layers).",
+        )
     if kv_type != "f16":
-        return Q8_0 if kv_type == "q8_0" else torch.float32
+        return {"q8_0": Q8_0, "fp8": FP8}.get(kv_type, torch.float32)
     is_bf16 = device.type != "cpu" and dtype == torch.bfloat16
     return torch.bfloat16 if is_bf16 else torch.float16
 
@@ -106,7 +116,8 @@ def plan_memory(
         available_bytes: memory of the device that can be taken, before the weights are loaded.
         varlen: there is a kernel for block tables, for numbers of `compute_dtype` on this device
             (`has_varlen`).
-        triton: the kernels in Triton work on this device (`has_triton`).
+        triton: the kernels in Triton work on this device (`has_triton`), or those of Apple's GPUs
+            (`has_metal`).
 
     Raises:
         InvalidParameter: a KV type that the runner does not have.
@@ -155,7 +166,9 @@ def plan_memory(
         compute_dtype=compute_dtype,
         kv_dtypes=(keys, values),
         attention=attention,
-        splits_decode=triton and keys == values == compute_dtype and _is_free(settings),
+        splits_decode=triton
+        and splits_rows(config, device, (keys, values), compute_dtype)
+        and _is_free(settings),
         page=page,
         context=context,
         pool_tokens=pool_tokens,

@@ -27,6 +27,7 @@ from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.cuda.packings import NOT_RUN
 from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
 from hearth.kernels.linear import DTYPE_NAMES, Route
+from hearth.kernels.metal.packings import NOT_RUN as NEVER_RUN
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
 from hearth.quant.stored import ELEMENT_BYTES, LOADED, StoredTensor
 
@@ -68,7 +69,7 @@ def _devices() -> tuple[list[torch.device], dict[str, str]]:
         reason = "this PyTorch is built without CUDA" if without else "no card is found"
         absent["cuda"] = f"{reason}; its kernels are {NOT_RUN}"
     if not torch.backends.mps.is_available():
-        absent["mps"] = "no GPU of Apple is found"
+        absent["mps"] = f"no GPU of Apple is found; its kernels are {NEVER_RUN}"
     return here, absent
 
 

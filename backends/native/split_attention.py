@@ -1,4 +1,4 @@
-"""Attention of single tokens by the kernels for NVIDIA cards, next to another for prompts."""
+"""Attention of single tokens by the kernels for GPUs, next to another for prompts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,28 @@ from torch import Tensor
 
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.varlen_attention import Reaches, to_device
-from hearth.kernels.cuda.attention import Seen, attend_decode
+from hearth.kernels.cuda.attention import Seen, attend_decode, reads_packed
+from hearth.kernels.metal import shaders
+from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.families.config import ModelConfig
+
+
+def splits_rows(
+    config: ModelConfig,
+    device: torch.device,
+    kv: tuple[torch.dtype, torch.dtype],
+    dtype: torch.dtype,
+) -> bool:
+    """Whether the kernels of `device` read keys and values of the dtypes `kv`, with attention in
+    `dtype`.
+    """
+    if device.type == "mps":
+        return set(kv) == {dtype} and config.head_dim <= shaders.MOST_SIZE
+    packed = {Q8_0, FP8} if reads_packed(config.head_dim, dtype) else set()
+    return set(kv) <= {dtype, *packed}
 
 
 class SplitAttention:
@@ -21,7 +39,8 @@ class SplitAttention:
     `attend_decode`, one call a layer for all of them, and the others by another `Attend`.
 
     Args:
-        pool: keys and values, of any layout, and of the dtype of queries.
+        pool: keys and values, of any layout: of one dtype for both, in which attention is computed
+            then, or one or both of them in E4M3 or Q8_0.
         rows: in the order of their tokens in the forward pass.
         others: makes the `Attend` of the rows of more tokens.
     """
@@ -82,8 +101,9 @@ class SplitAttention:
         keys, values = self._pool.layer(layer)
         if self._pool.layout == "heads":
             keys, values = (one.permute(1, 2, 0, 3) for one in (keys, values))
-        found = attend_decode(
-            query.to(keys.dtype),
+        attend = shaders.attend_decode if has_metal(keys.device.type) else attend_decode
+        found = attend(
+            query if keys.dtype in (Q8_0, FP8) else query.to(keys.dtype),
             keys,
             values,
             self._seen[group],

@@ -47,7 +47,7 @@ class Workspace:
         drafted = settings.outputs(config.vocab_size)
         self.outputs = max(settings.max_sessions, MIN_OUTPUTS, drafted)
         self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
-        self._is_packed = "q8_0" in (settings.kv_type, settings.value_type)
+        self._is_packed = not {"q8_0", "fp8"}.isdisjoint((settings.kv_type, settings.value_type))
         writes_scores = config.attention_softcap or config.sinks
         self._fused = settings.flash_attention is not False and not writes_scores
 

@@ -226,12 +226,15 @@ def _native_only(settings: ModelSettings) -> str:
     """The setting that was made and that only the native runner has."""
     if settings.deterministic:
         return "deterministic"
+    for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
+        if kv_type == "fp8":
+            return f"{name} {kv_type}"
     return f"dtype {settings.dtype}" if settings.dtype is not None else ""
 
 
 def _llamacpp_only(settings: ModelSettings, *, is_cpu: bool) -> str:
-    """The same of llama.cpp. On GPUs the native runner unpacks q8_0 before it attends to it."""
-    kept = ("f16", "f32", "q8_0") if is_cpu else ("f16", "f32")
+    """The same of llama.cpp. On GPUs prefill with q8_0 unpacks the pages that it reads."""
+    kept = ("f16", "f32", "fp8", "q8_0") if is_cpu else ("f16", "f32", "fp8")
     for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
         if kv_type not in kept:
             return f"{name} {kv_type}"

@@ -8,12 +8,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from hearth.kernels.cuda.elementwise import sides_of
+
 CHUNK: Final = 256
 """Keys of a program. Of 32,768 keys and eight heads of 128 numbers there are 1,024 programs, and
 their sums are 1.5 % of what is read."""
 _TILE: Final = 32
 _MOST_BYTES: Final = 512
-"""Of a key with which a program reads 32 at a time; of longer ones 16."""
+"""Of a key in the query's dtype with which a program reads 32 at a time; of longer ones 16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ def attend_decode(
     """Each token's attention over its own text.
 
     Args:
-        query: [tokens, heads, size], contiguous heads, of the dtype of keys and values: float16,
-            bfloat16 or float32.
-        keys: [pages, tokens of a page, kv_heads, size], the last contiguous: a view of any layout.
-        values: likewise, with the same strides.
+        query: [tokens, heads, size], contiguous heads, float16, bfloat16 or float32.
+        keys: [pages, tokens of a page, kv_heads, row], the last contiguous: a view of any layout.
+            Rows are `size` numbers of the query's dtype or of float8_e4m3fn, or those of Q8_0
+            (`elementwise.sides_of`).
+        values: likewise, perhaps with other rows.
         softcap: scores are softcap · tanh(score / softcap); 0: they are not capped.
         sinks: [heads] float32: scores that take their share and have no value.
         chunk: keys of a program. Results of different chunks differ by rounding.
@@ -68,11 +71,12 @@ def attend_decode(
     )
     out = query.new_empty((tokens, heads, size))
     fixed = decode_constants(heads, kv_heads, size, page, query.dtype)
+    rows, scales, kinds = sides_of(keys, values, size)
     shared: dict[str, Any] = {"SIZE": size, "WIDTH": fixed["WIDTH"]}
     chunk_kernel[tokens, kv_heads, chunks](
         query,
-        keys,
-        values,
+        *rows,
+        *scales,
         seen.tables,
         seen.begins,
         seen.ends,
@@ -82,10 +86,12 @@ def attend_decode(
         softcap,
         query.stride(0),
         *keys.stride()[:3],
+        *values.stride()[:3],
         seen.tables.stride(0),
         chunk,
         chunks,
         **fixed,
+        **kinds,
         HAS_CAP=softcap != 0.0,
         num_warps=4,
         num_stages=2,
@@ -105,6 +111,13 @@ def attend_decode(
         num_warps=1,
     )
     return out
+
+
+def reads_packed(size: int, dtype: torch.dtype) -> bool:
+    """Whether there are registers for attention in `dtype` over keys and values of `size` numbers
+    in E4M3 or Q8_0: not in float32 over 256 numbers.
+    """
+    return size * dtype.itemsize <= _MOST_BYTES
 
 
 def decode_constants(

@@ -11,12 +11,45 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hearth.kernels.cuda.codes import from_e4m3
+
+
+@triton.jit
+def _numbers(
+    rows,
+    scales,
+    offset,
+    seen,
+    KIND: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """[TILE, WIDTH] of the rows that begin at `offset`, in float32 where they are codes; 0 where
+    `seen` is false and beyond SIZE. Rows that are not seen are not read: what is there may be
+    anything.
+    """
+    at = tl.arange(0, WIDTH)
+    mask = seen[:, None] & (at < SIZE)[None, :]
+    found = tl.load(rows + offset[:, None] + at[None, :], mask=mask, other=0)
+    if KIND == "q8_0":
+        run = tl.arange(0, WIDTH // 32)
+        places = scales + offset[:, None] // 2 + run[None, :]
+        scale = tl.load(places, mask=seen[:, None] & (run < SIZE // 32)[None, :], other=0)
+        wide = tl.broadcast_to(scale.to(tl.float32)[:, :, None], (TILE, WIDTH // 32, 32))
+        found = found.to(tl.float32) * tl.reshape(wide, (TILE, WIDTH))
+    elif KIND == "fp8":
+        found = from_e4m3(found.to(tl.int32))
+    return found
+
 
 @triton.jit
 def chunk_kernel(
     query,
     keys,
     values,
+    key_scales,
+    value_scales,
     tables,
     begins,
     ends,
@@ -25,9 +58,12 @@ def chunk_kernel(
     scale,
     softcap,
     query_stride,
-    page_stride,
-    token_stride,
-    head_stride,
+    key_page_stride,
+    key_token_stride,
+    key_head_stride,
+    value_page_stride,
+    value_token_stride,
+    value_head_stride,
     table_stride,
     chunk,
     chunks,
@@ -39,15 +75,20 @@ def chunk_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
 ):
     """The weighted values of a chunk of one token's keys. Programs are (tokens, heads of keys,
     chunks).
 
-    query: [tokens, HEADS · SHARED, SIZE]; keys, values: pages by their strides; tables: [tokens,
-    pages of a text] int32; begins, ends: [tokens] int32, the places of the first key that is seen
-    and behind the last, counted from the first page. sums: [tokens, HEADS · SHARED, chunks, SIZE]
-    and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials),
-    both float32, of which chunks without keys are not written.
+    query: [tokens, HEADS · SHARED, SIZE]; keys, values: pages by their strides, of which a row is
+    what KEYS and VALUES say: "plain" numbers of the query's dtype, "fp8" the bytes of E4M3, "q8_0"
+    int8 codes, behind which there are float16 scales of 32 each: key_scales, value_scales point at
+    those of the first row (`elementwise.sides_of`). tables: [tokens, pages of a text] int32;
+    begins, ends: [tokens] int32, the places of the first key that is seen and behind the last,
+    counted from the first page. sums: [tokens, HEADS · SHARED, chunks, SIZE] and peaks: [tokens,
+    HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials), both float32, of which
+    chunks without keys are not written.
     """
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(begins + token), tl.load(ends + token)
@@ -67,12 +108,13 @@ def chunk_kernel(
         place = start + tl.arange(0, TILE)
         seen = place < last
         page = tl.load(tables + token.to(tl.int64) * table_stride + place // PAGE, seen, other=0)
-        offset = page.to(tl.int64) * page_stride + (place % PAGE) * token_stride
-        offset += head.to(tl.int64) * head_stride
-        # Places that are not seen are not read: what is there may be anything.
-        mask = seen[:, None] & (at < SIZE)[None, :]
-        key = tl.load(keys + offset[:, None] + at[None, :], mask=mask, other=0)
-        value = tl.load(values + offset[:, None] + at[None, :], mask=mask, other=0)
+        page, inner = page.to(tl.int64), place % PAGE
+        offset = page * key_page_stride + inner * key_token_stride
+        offset += head.to(tl.int64) * key_head_stride
+        key = _numbers(keys, key_scales, offset, seen, KEYS, SIZE, WIDTH, TILE).to(q.dtype)
+        offset = page * value_page_stride + inner * value_token_stride
+        offset += head.to(tl.int64) * value_head_stride
+        value = _numbers(values, value_scales, offset, seen, VALUES, SIZE, WIDTH, TILE).to(q.dtype)
         score = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
         if HAS_CAP:
             score = softcap * (1.0 - 2.0 / (tl.exp(2.0 * score / softcap) + 1.0))

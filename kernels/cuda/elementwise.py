@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
 from torch import Tensor
 
 _GATE_LANES: Final = 1024
+_ROUNDED_LANES: Final = 1024
 
 
 def finish_heads(
@@ -56,7 +58,7 @@ def store_tokens(
     """Keep keys and values of new tokens in a layer of a pool.
 
     Args:
-        keys, values: [slots, kv_heads, head_dim], the last contiguous: views of one layout.
+        keys, values: [slots, kv_heads, row], the last contiguous, as `sides_of` takes them.
         slots: [tokens] int64.
         key_value: [tokens, 2, kv_heads, head_dim], the last three contiguous.
         most: what infinities become; NaN becomes 0.
@@ -64,19 +66,42 @@ def store_tokens(
     from hearth.kernels.cuda.fused import store_kernel
 
     tokens, _, heads, size = key_value.shape
+    rows, scales, kinds = sides_of(keys, values, size)
     store_kernel[tokens, 2 * heads](
         key_value,
         slots,
-        keys,
-        values,
+        *rows,
+        *scales,
         key_value.stride(0),
         *keys.stride()[:2],
+        *values.stride()[:2],
         most,
         HEADS=heads,
         SIZE=size,
         LANES=_lanes(size),
+        **kinds,
         num_warps=1,
     )
+
+
+def sides_of(
+    keys: Tensor, values: Tensor, size: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, str]]:
+    """What kernels take of keys and of values, each of its own kind: rows [..., row] whose last
+    axis is contiguous, of a float dtype, of float8_e4m3fn, or int8 of Q8_0, where `size` codes are
+    followed by a float16 scale for each 32.
+
+    Returns:
+        Rows of both, their scales (of other kinds something that is not read), and the constants
+        KEYS and VALUES.
+    """
+    rows, scales, kinds = [], [], []
+    for side in (keys, values):
+        is_fp8, is_q8 = side.dtype == torch.float8_e4m3fn, side.dtype == torch.int8
+        rows.append(side.view(torch.uint8) if is_fp8 else side)
+        scales.append(side.view(torch.float16)[..., size // 2 :] if is_q8 else rows[-1])
+        kinds.append("fp8" if is_fp8 else "q8_0" if is_q8 else "plain")
+    return (rows[0], rows[1]), (scales[0], scales[1]), {"KEYS": kinds[0], "VALUES": kinds[1]}
 
 
 def silu_up(both: Tensor) -> Tensor:
@@ -96,6 +121,39 @@ def silu_up(both: Tensor) -> Tensor:
         grid = (rows, -(-width // _GATE_LANES))
         gate_kernel[grid](both, out, width, both.stride(0), LANES=_GATE_LANES)
     return out
+
+
+def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> tuple[Tensor, Tensor]:
+    """Codes of `x`, by the largest number of each row, or of each group of its inputs.
+
+    Args:
+        x: [rows, inputs], the last contiguous, of any float dtype.
+        fp8: E4M3; otherwise int8.
+        group: inputs that share a scale; 0: all.
+
+    Returns:
+        [rows, inputs] float8_e4m3fn or int8, and their scales [groups, rows] float32. A scale is
+        NaN where one of its numbers is not finite.
+    """
+    from hearth.kernels.cuda.codes import rounding_kernel
+
+    rows, inputs = x.shape
+    groups = -(-inputs // group) if group else 1
+    codes = x.new_empty((rows, inputs), dtype=torch.uint8 if fp8 else torch.int8)
+    scales = x.new_empty((groups, rows), dtype=torch.float32)
+    rounding_kernel[rows, groups](
+        x,
+        codes,
+        scales,
+        rows,
+        inputs,
+        x.stride(0),
+        GROUP=group,
+        LANES=group or _ROUNDED_LANES,
+        IS_FP8=fp8,
+        num_warps=1 if group else 4,
+    )
+    return codes.view(torch.float8_e4m3fn) if fp8 else codes, scales
 
 
 def _lanes(count: int) -> int:

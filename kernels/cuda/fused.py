@@ -7,6 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hearth.kernels.cuda.codes import rounded, to_e4m3
+
 
 @triton.jit
 def heads_kernel(
@@ -55,34 +57,71 @@ def heads_kernel(
 
 
 @triton.jit
+def _keep(
+    rows,
+    scales,
+    place,
+    new,
+    most,
+    KIND: tl.constexpr,
+    SIZE: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Keep `new` [LANES] float32 in the row that begins at `place`."""
+    at = tl.arange(0, LANES)
+    mask = at < SIZE
+    finite = tl.where(new == new, tl.minimum(tl.maximum(new, -most), most), 0.0)
+    if KIND == "q8_0":
+        runs = tl.reshape(finite, (LANES // 32, 32))
+        scale = tl.max(tl.abs(runs), 1) / 127
+        factor = tl.where(scale > 0, 1 / scale, 0.0)
+        codes = tl.reshape(rounded(runs * factor[:, None]), (LANES,))
+        tl.store(rows + place + at, codes.to(tl.int8), mask=mask)
+        run = tl.arange(0, LANES // 32)
+        tl.store(scales + place // 2 + run, scale.to(tl.float16), mask=run < SIZE // 32)
+    elif KIND == "fp8":
+        tl.store(rows + place + at, to_e4m3(finite), mask=mask)
+    else:
+        tl.store(rows + place + at, finite.to(rows.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def store_kernel(
     key_value,
     slots,
     keys,
     values,
+    key_scales,
+    value_scales,
     stride,
-    slot_stride,
-    head_stride,
+    key_slot_stride,
+    key_head_stride,
+    value_slot_stride,
+    value_head_stride,
     most,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     LANES: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
 ):
     """Keep keys and values of new tokens, finite. Programs are (tokens, 2 · HEADS).
 
     key_value: [tokens, 2, HEADS, SIZE], tokens `stride` apart; slots: [tokens] int64; keys, values:
-    of the pool; infinities become `most`, NaN 0.
+    of the pool, with rows and scales as of `decode_attention.chunk_kernel`. Infinities become
+    `most`, or the largest number of E4M3, NaN 0.
     """
     token, head = tl.program_id(0), tl.program_id(1)
     at = tl.arange(0, LANES)
-    mask = at < SIZE
-    new = tl.load(key_value + token.to(tl.int64) * stride + head * SIZE + at, mask=mask, other=0)
-    wide = new.to(tl.float32)
-    finite = tl.where(wide == wide, tl.minimum(tl.maximum(wide, -most), most), 0.0)
-    place = (head % HEADS).to(tl.int64) * head_stride + tl.load(slots + token) * slot_stride + at
-    of_keys = tl.where(head < HEADS, SIZE, 0)
-    tl.store(keys + place, finite.to(keys.dtype.element_ty), mask=at < of_keys)
-    tl.store(values + place, finite.to(values.dtype.element_ty), mask=at < SIZE - of_keys)
+    places = key_value + token.to(tl.int64) * stride + head * SIZE + at
+    new = tl.load(places, mask=at < SIZE, other=0).to(tl.float32)
+    slot, own = tl.load(slots + token), (head % HEADS).to(tl.int64)
+    if head < HEADS:
+        place = slot * key_slot_stride + own * key_head_stride
+        _keep(keys, key_scales, place, new, most, KEYS, SIZE, LANES)
+    else:
+        place = slot * value_slot_stride + own * value_head_stride
+        _keep(values, value_scales, place, new, most, VALUES, SIZE, LANES)
 
 
 @triton.jit

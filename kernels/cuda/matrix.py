@@ -11,11 +11,12 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from hearth.kernels.cuda.elementwise import round_rows
 from hearth.kernels.cuda.packings import NOT_RUN, is_installed
 from hearth.kernels.cuda.planes import Planes, can_read, joined, one_of, planes_of, stacked
 from hearth.kernels.linear import DTYPE_NAMES, Route
@@ -29,6 +30,10 @@ multiprocessor of the largest cards."""
 _MOST_SPLIT: Final = 16
 _LEAST_STEPS: Final = 2
 """Tiles of inputs that a program multiplies at least."""
+
+
+Rounded = Literal["", "fp8", "int8"]
+"""What activations are rounded to, with a scale for each row or group; "": they are not."""
 
 
 class Stored(Protocol):
@@ -106,6 +111,58 @@ def multiplies_on(device: torch.device) -> bool:
     return bool((found == 32).all())
 
 
+def rounded_as(part: Planes, rows: int, dtype: torch.dtype) -> Rounded:
+    """What activations of a product with `rows` rows may be rounded to: of many rows, for which
+    time is that of arithmetic, where codes of eight bits are multiplied as they are.
+    """
+    if rows <= _MIDDLE:
+        return ""
+    if part.packing == "INT8" and part.zeros is None and (not part.group or part.group >= 32):
+        return "int8"
+    if part.packing != "FP8" or part.inputs % 16 or part.outputs % 16:
+        return ""
+    return "fp8" if has_scaled_products(part.codes.device, dtype, part.group) else ""
+
+
+@functools.cache
+def has_scaled_products(device: torch.device, dtype: torch.dtype, group: int) -> bool:
+    """Whether PyTorch multiplies E4M3 by E4M3 on `device`, with results of `dtype` and a scale for
+    each row of both (`group` 0), or for each `group` inputs of a row. Cards have the instructions
+    since Ada (8.9); what a release takes of which scales is tried.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        return False
+    rows, outputs, inputs = 32, 128, 256
+    groups = inputs // group if group else 1
+    x = torch.ones(rows, inputs, device=device).to(torch.float8_e4m3fn)
+    weight = torch.ones(outputs, inputs, device=device).to(torch.float8_e4m3fn)
+    # Powers of two, and none that is its neighbour's, so that another order gives other sums.
+    x_scales, scales = (
+        2.0 ** (torch.arange(groups * count, device=device).view(groups, count) % 3)
+        for count in (rows, outputs)
+    )
+    wanted = inputs // groups * (x_scales.t() @ scales)
+    try:
+        found = scaled_product(x, x_scales, weight, scales, dtype)
+    except (RuntimeError, ValueError):
+        return False
+    return torch.equal(found, wanted.to(dtype))
+
+
+def scaled_product(
+    x: Tensor, x_scales: Tensor, weight: Tensor, scales: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """x · weightᵀ [rows, outputs] of `dtype`, by PyTorch.
+
+    Args:
+        x, weight: [rows, inputs] and [outputs, inputs] float8_e4m3fn, contiguous.
+        x_scales, scales: [groups, rows] and [groups, outputs] float32, contiguous.
+    """
+    # Of one group: of stride 1, which the transpose of one row is not.
+    by_row = x_scales.view(-1, 1) if len(x_scales) == 1 else x_scales.t()
+    return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype)
+
+
 def reads(part: Stored) -> bool:
     """Whether `part`, on whatever device, can be one of a `TritonMatrix`."""
     groups = 1 if part.scales is None else part.scales.shape[-1]
@@ -127,9 +184,11 @@ class TritonMatrix:
     """Implements `packed.Prepared` on an NVIDIA card, for parts of which `reads` says yes.
 
     Activations are multiplied in their own dtype, by weights rounded to it; sums are float32.
+    Those of many rows may be rounded to codes of eight bits (`rounded_as`), unless `exact`.
     """
 
-    def __init__(self, parts: Sequence[Stored]) -> None:
+    def __init__(self, parts: Sequence[Stored], *, exact: bool = False) -> None:
+        self._is_exact = exact
         every = [planes_of(one.packing, one.weight, one.scales, one.zeros) for one in parts]
         alike = groupby(every, key=lambda one: one.shape_class)
         self.parts = tuple(joined(list(some)) for _, some in alike)
@@ -182,6 +241,13 @@ class TritonMatrix:
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
         """Of activations of `dtype`."""
+        match "" if self._is_exact else rounded_as(self.parts[0], rows, dtype):
+            case "fp8":
+                why = f"E4M3 on both sides, a scale for each token; {NOT_RUN}"
+                return Route("PyTorch, scaled products", "fp8", why)
+            case "int8":
+                why = f"whole numbers on both sides, a scale for each token; {NOT_RUN}"
+                return Route("Triton, int8 tensor cores", "int8", why)
         why = "time is that of reading the weights" if rows <= FEW else "tiles are unpacked for it"
         return Route(
             "Triton, tensor cores",
@@ -192,6 +258,10 @@ class TritonMatrix:
     def _multiply(self, part: Planes, x: Tensor, out: Tensor) -> None:
         from hearth.kernels.cuda.products import product_kernel
 
+        kind = "" if self._is_exact else rounded_as(part, len(x), x.dtype)
+        if kind:
+            _multiply_codes(part, x, out, kind)
+            return
         tiles = tiles_for(len(x), part.outputs, part.inputs, x.dtype)
         partial = self._counters
         if tiles.split > 1:
@@ -200,6 +270,42 @@ class TritonMatrix:
         launch_product(
             product_kernel, part, x, out, partial, self._counters, None, tiles, rows=len(x)
         )
+
+
+def int8_tiles(group: int) -> Tiles:
+    """Of `codes.int8_kernel`, for weights with groups of `group` inputs."""
+    return Tiles(128, 128, min(group or 64, 64), 8, 3, 1)
+
+
+def _multiply_codes(part: Planes, x: Tensor, out: Tensor, kind: Rounded) -> None:
+    """Into `out` [rows, outputs]: products of many rows rounded to `kind`."""
+    from hearth.kernels.cuda.codes import int8_kernel
+
+    if kind == "fp8":
+        codes, x_scales = round_rows(x, fp8=True, group=part.group)
+        weight = part.codes.view(torch.float8_e4m3fn)
+        out.copy_(scaled_product(codes, x_scales, weight, part.scales.float(), x.dtype))
+        return
+    codes, x_scales = round_rows(x, fp8=False)
+    tiles = int8_tiles(part.group)
+    grid = (-(-part.outputs // tiles.outputs), -(-len(x) // tiles.rows))
+    int8_kernel[grid](
+        codes,
+        x_scales,
+        part.codes,
+        part.scales,
+        out,
+        len(x),
+        part.outputs,
+        part.inputs,
+        out.stride(0),
+        GROUP=part.group,
+        BM=tiles.rows,
+        BN=tiles.outputs,
+        BK=tiles.inputs,
+        num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )
 
 
 class TritonGroup:

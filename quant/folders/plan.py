@@ -26,7 +26,7 @@ from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
-_KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+_KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "fp8": 1.0}
 
 
 @dataclass(frozen=True, slots=True)

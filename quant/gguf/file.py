@@ -195,7 +195,8 @@ class GgufFile:
         and encoders have no KV cache.
 
         Args:
-            type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...).
+            type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...),
+                or fp8, which no file has.
 
         Raises:
             UnsupportedModel: a head's length is not a multiple of the type's block.
@@ -222,6 +223,8 @@ class GgufFile:
         )
 
     def _head_bytes(self, length: int, type_name: str) -> int:
+        if type_name == "fp8":
+            return length
         kind = TensorType[type_name.upper()]
         if length % kind.block_elements:
             raise unsupported(

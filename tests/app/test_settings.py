@@ -96,7 +96,7 @@ def test_the_origin_of_each_value_is_kept(tmp_path: Path) -> None:
         ("[sampling]\nstop = [1]", ["stop", "list of texts"]),
         ("[sampling]\nlogit_bias = {a = 1}", ["logit_bias", "token ids"]),
         ("[sampling]\nlogit_bias = {1 = 101}", ["logit_bias", "-100 to 100"]),
-        ('[load]\nkv_type = "f8"', ["kv_type", "f32, f16, q8_0, q4_0", "'f8'"]),
+        ('[load]\nkv_type = "f8"', ["kv_type", "f32, f16, q8_0, q4_0, fp8", "'f8'"]),
         ('[load]\nkv_budget = "much"', ["kv_budget", "512MiB", "'much'"]),
         ("[load]\nkv_budget = 0", ["kv_budget", "512MiB"]),
         ("[load]\nkv_budget = 1.5", ["kv_budget", "512MiB"]),

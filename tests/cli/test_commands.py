@@ -56,7 +56,13 @@ def test_show_tells_the_header(hearth) -> None:
     assert "f16 256" in result.out and "q8_0 not possible" in result.out
     assert "not stated" in result.out
     facts = hearth("show", "tiny", "--json", "--tensors").json
-    assert facts["kv_bytes_per_token"] == {"f32": 512, "f16": 256, "q8_0": None, "q4_0": None}
+    assert facts["kv_bytes_per_token"] == {
+        "f32": 512,
+        "f16": 256,
+        "q8_0": None,
+        "q4_0": None,
+        "fp8": 128,
+    }
     assert (facts["architecture"], facts["context"], facts["vocabulary"]) == ("llama", 512, 270)
     assert len(facts["tensors"]) == facts["tensor_count"] == 21
     assert len(facts["template_sha256"]) == 64

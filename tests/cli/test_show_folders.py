@@ -37,7 +37,13 @@ def test_show_tells_what_headers_and_configuration_say(hearth, folder) -> None:
     assert facts["path"] == str(folder)
     assert (facts["architecture"], facts["quantization"], facts["files"]) == ("llama", "BF16", 2)
     assert (facts["context"], facts["vocabulary"], facts["bits_per_weight"]) == (512, 640, 16.0)
-    assert facts["kv_bytes_per_token"] == {"f32": 512, "f16": 256, "q8_0": None, "q4_0": None}
+    assert facts["kv_bytes_per_token"] == {
+        "f32": 512,
+        "f16": 256,
+        "q8_0": None,
+        "q4_0": None,
+        "fp8": 128,
+    }
     assert facts["tokenizer"] == "tokenizer.json" and len(facts["template_sha256"]) == 64
     assert len(facts["tensors"]) == facts["tensor_count"] == 21
     assert set(facts) == set(hearth("show", "tiny", "--json", "--tensors").json)
@@ -52,7 +58,13 @@ def test_show_tells_what_windows_take_beside(hearth, folder) -> None:
     write_folder(folder, shards=2, **{**VALUES, **gemma, **windowed})
     facts = hearth("show", "whole", "--json").json
     assert facts["kv_bytes_per_token"]["f16"] == 128, "of the one layer that sees everything"
-    assert facts["kv_window_bytes"] == {"f32": 16_384, "f16": 8192, "q8_0": None, "q4_0": None}
+    assert facts["kv_window_bytes"] == {
+        "f32": 16_384,
+        "f16": 8192,
+        "q8_0": None,
+        "q4_0": None,
+        "fp8": 4096,
+    }
     assert "f16 128" in hearth("show", "whole").out
     assert "and f16 8.2 kB for windows" in hearth("show", "whole").out
 

@@ -150,6 +150,10 @@ def test_what_only_one_runner_can_do_decides_before_speed(
     Speeds(tmp_path).put(Measured(kind, SLOW, FAST, "2026-11-21"))
     assert chosen(gguf, PROCESSOR, tmp_path, kv_type="q4_0")[0] == "llamacpp"
     assert chosen(gguf, CARD, kv_type="q8_0") == ("llamacpp", "only it has kv_type q8_0")
+    Speeds(tmp_path).put(Measured(kind, FAST, SLOW, "2026-11-21"))
+    for machine in (PROCESSOR, CARD):
+        found = chosen(gguf, machine, tmp_path, kv_type="f16", kv_type_v="fp8")
+        assert found == ("native", "only it has kv_type_v fp8")
 
 
 def test_without_one_of_the_libraries_it_is_the_other(gguf: Path) -> None:

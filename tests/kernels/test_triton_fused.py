@@ -12,7 +12,8 @@ from torch.nn import functional
 
 pytest.importorskip("triton", minversion="3.9")
 
-from hearth.backends.native.models.rope import apply_rope, cosine_and_sine
+from gpu_cases import HEADS, check_heads
+from hearth.backends.native.kv_rows import FP8, LARGEST, Q8_0, row_elements, to_rows
 from hearth.kernels.cuda.elementwise import finish_heads, silu_up, store_tokens
 
 pytestmark = pytest.mark.skipif(
@@ -23,49 +24,63 @@ DTYPES = {torch.float32: 1e-6, torch.float16: 1e-3}
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("normed", [True, False])
-@pytest.mark.parametrize(("size", "turned"), [(64, 64), (80, 80), (96, 48), (64, 0)])
+@pytest.mark.parametrize(("size", "turned"), HEADS)
 def test_heads_are_normed_and_turned(
     size: int, turned: int, normed: bool, dtype: torch.dtype
 ) -> None:
-    """As the layers do it one after the other; values, behind them, stay as they are."""
-    generator = torch.Generator().manual_seed(0)
-    qkv = torch.randn(3, 7, size, generator=generator).to(dtype)
-    weights = [1 + torch.randn(size, generator=generator) / 4 for _ in range(2)]
-    rotary = None
-    if turned:
-        frequencies = 1e4 ** -(torch.arange(0, turned, 2) / turned)
-        rotary = cosine_and_sine(torch.tensor([0, 5, 900]), frequencies, 1.2)
-    wanted = qkv.clone()
-    wide = wanted[:, :6].float()
-    if normed:
-        wide = functional.rms_norm(wide, (size,), None, 1e-5)
-        wide[:, :4] *= weights[0]
-        wide[:, 4:] *= weights[1]
-    if rotary is not None:
-        apply_rope(wide.clone(), *rotary, out=wide)
-    wanted[:, :6] = wide.to(dtype)
-    finish_heads(qkv[:, :6], 4, (weights[0], weights[1], 1e-5) if normed else None, rotary)
-    torch.testing.assert_close(qkv, wanted, rtol=DTYPES[dtype], atol=2 * DTYPES[dtype])
-    assert torch.equal(qkv[:, 6:], wanted[:, 6:])
+    check_heads(finish_heads, size, turned, dtype, normed=normed)
 
 
 @pytest.mark.parametrize("layout", ["heads", "pages"])
-def test_what_is_kept_is_finite(layout: str) -> None:
-    new = torch.randn(3, 9, 40)
-    key_value = new[:, 3:].view(3, 2, 3, 40)
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [
+        ((torch.float16, torch.float16), 40),
+        ((Q8_0, Q8_0), 96),
+        ((FP8, FP8), 40),
+        ((Q8_0, torch.float32), 64),
+        ((torch.float16, FP8), 64),
+    ],
+)
+def test_what_is_kept_is_what_pytorch_keeps_and_finite(
+    kinds: tuple[torch.dtype, torch.dtype], size: int, layout: str
+) -> None:
+    new = 3 * torch.randn(3, 9, size, generator=torch.Generator().manual_seed(0))
+    key_value = new[:, 3:].view(3, 2, 3, size)
     key_value[0, 0, 1, 5], key_value[1, 1, 0, 0], key_value[2, 0, 0, 39] = (
         torch.nan,
         torch.inf,
         -torch.inf,
     )
-    shape = (2, 3, 12, 40) if layout == "heads" else (2, 12, 3, 40)
-    made = torch.full(shape, 7.0, dtype=torch.float16)
-    pool = made.transpose(1, 2) if layout == "heads" else made
+    key_value[0, 1, 2, :4] = torch.tensor([2**-7, 2**-9, 2**-10, 1e-6])  # Subnormal in E4M3.
+    key_value[0, 1, 1], key_value[1, 0, 2] = 0, 1e-4 * key_value[1, 0, 2]
     slots = torch.tensor([11, 0, 6])
-    store_tokens(pool[0], pool[1], slots, key_value, 65504.0)
-    wanted = torch.nan_to_num(key_value, 0.0, 65504.0, -65504.0).half()
-    assert torch.equal(pool[:, slots], wanted.transpose(0, 1))
-    assert (pool[:, [1, 2, 3, 4, 5, 7, 8, 9, 10]] == 7).all()
+    pool = []
+    for kind in kinds:
+        row = row_elements(size, kind)
+        shape = (3, 12, row) if layout == "heads" else (12, 3, row)
+        made = torch.full(shape, 7, dtype=torch.uint8).to(kind)
+        pool.append(made.transpose(0, 1) if layout == "heads" else made)
+    store_tokens(pool[0], pool[1], slots, key_value, LARGEST)
+    for side, kind, numbers in zip(pool, kinds, key_value.unbind(1), strict=True):
+        assert torch.equal(side[slots].float(), to_rows(numbers, kind).float())
+        assert (side[[1, 2, 3, 4, 5, 7, 8, 9, 10]].float() == 7).all()
+
+
+def test_every_number_becomes_the_nearest_of_e4m3() -> None:
+    """Next to PyTorch's: all of bfloat16, and float32 on both sides of each boundary."""
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
+    every = every.view(torch.bfloat16).float()
+    codes = torch.arange(0, 127, dtype=torch.uint8).view(FP8).float()
+    middle = (codes[1:] + codes[:-1]) / 2
+    near = torch.cat([middle, *(torch.nextafter(middle, x) for x in (codes[1:], codes[:-1]))])
+    numbers = torch.cat((every, near, -near))
+    numbers = numbers[numbers.isfinite()]
+    numbers = numbers[: len(numbers) // 64 * 64].view(-1, 1, 1, 64).expand(-1, 2, -1, -1)
+    pool = [torch.zeros(len(numbers), 1, 64, dtype=FP8) for _ in range(2)]
+    store_tokens(pool[0], pool[1], torch.arange(len(numbers)), numbers.contiguous(), LARGEST)
+    wanted = to_rows(numbers[:, 0], FP8)
+    assert torch.equal(pool[0].view(torch.uint8), wanted.view(torch.uint8))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

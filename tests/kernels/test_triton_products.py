@@ -17,7 +17,7 @@ from hearth.backends.native.models.experts import Experts
 from hearth.backends.native.models.packed import PackedExperts
 from hearth.kernels import packed
 from hearth.kernels.cuda import matrix as on_cards
-from hearth.kernels.cuda.matrix import TritonMatrix, multiplies_on, reads, tiles_for
+from hearth.kernels.cuda.matrix import TritonMatrix, multiplies_on, reads, rounded_as, tiles_for
 from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.cuda.planes import planes_of
 from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, PackedWeight, prepare
@@ -81,13 +81,86 @@ def test_planes_hold_what_the_file_holds(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_products_are_near(case: str, dtype: torch.dtype) -> None:
     weight = weight_of(case)
-    matrix, plain = TritonMatrix([weight]), weight.unpacked(torch.float32)
+    matrix, plain = TritonMatrix([weight], exact=True), weight.unpacked(torch.float32)
     # Rows apart, as those of a slice are.
     x = torch.randn(70, 2 * weight.inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
     x = x[:, : weight.inputs]
     limit = 1e-6 if dtype == torch.float16 else 1e-12
     for rows in (1, 16, 17, 70):
         assert error(matrix.matmul(x[:rows]), x[:rows], plain) < limit
+
+
+def by_groups(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_scales: torch.Tensor,
+    scales: torch.Tensor,
+    *,
+    out_dtype: torch.dtype,
+) -> torch.Tensor:
+    """What `torch._scaled_mm` does on cards with a scale for each 128 inputs of a row on both sides
+    (as the message of its error describes them), which it has not on processors.
+    """
+    groups = weight.shape[0] // 128
+    assert x_scales.shape == (len(x), groups) and x_scales.stride() == (1, len(x))
+    assert scales.shape == (groups, weight.shape[1]) and scales.is_contiguous()
+    wide, plain = (
+        one.double().repeat_interleave(128, axis) for one, axis in ((x_scales, 1), (scales, 0))
+    )
+    return ((x.double() * wide) @ (weight.double() * plain)).to(out_dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", ["FP8 128", "FP8 0", *(f"INT8 {one}" for one in (0, 32, 64, 256))])
+def test_many_rows_are_rounded_to_codes(
+    case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing, group = case.split()
+    if case == "FP8 128":
+        monkeypatch.setattr(torch, "_scaled_mm", by_groups)
+    on_cards.has_scaled_products.cache_clear()
+    weight = random_weight(packing, 48, 512, group=int(group), scales=torch.bfloat16)
+    matrix, exact = (TritonMatrix([weight], exact=exact) for exact in (False, True))
+    x = torch.randn(70, 512, generator=torch.Generator().manual_seed(0))
+    x *= torch.logspace(-3, 1.5, 70)[:, None]
+    x[5], x[6, 3] = 0, torch.nan
+    x = x.to(dtype)
+    found = matrix.matmul(x)
+    assert not found[5].any() and found[6].isnan().all()
+    assert rounded_as(matrix.parts[0], 65, dtype) == packing.lower()
+    assert (
+        matrix.route(65, dtype).activations
+        == packing.lower()
+        != matrix.route(64, dtype).activations
+    )
+    assert matrix.route(64, dtype) == exact.route(64, dtype)
+    assert exact.route(65, dtype).activations in ("f32", "f16")
+    rows, plain = [row for row in range(70) if row not in (5, 6)], weight.unpacked(torch.float32)
+    limit = 1e-3 if packing == "FP8" else 5e-4
+    for row in rows:  # Each has a scale of its own.
+        assert 1e-6 < error(found[row : row + 1], x[row : row + 1], plain) < 1.5 * limit
+    assert error(found[rows], x[rows], plain) < limit
+    if packing == "INT8":  # Whole numbers: it does not matter what other rows there are.
+        assert torch.equal(matrix.matmul(x[3:])[4:], found[7:])
+    assert torch.equal(matrix.matmul(x[7:64]), exact.matmul(x[7:64]))
+    on_cards.has_scaled_products.cache_clear()
+
+
+def test_scaled_products_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, has = torch.device("cpu"), on_cards.has_scaled_products.__wrapped__
+    assert has(cpu, torch.bfloat16, 0) and not has(cpu, torch.bfloat16, 128)
+    monkeypatch.setattr(torch, "_scaled_mm", by_groups)
+    assert has(cpu, torch.bfloat16, 128)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    assert not has(torch.device("cuda"), torch.bfloat16, 0)
+    zeros = random_weight("INT8", 16, 128, has_zeros=True)
+    for part in (zeros, random_weight("INT8", 16, 128, group=16), random_weight("FP8", 24, 128)):
+        assert (
+            rounded_as(
+                planes_of(part.packing, part.weight, part.scales, part.zeros), 999, torch.float32
+            )
+            == ""
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

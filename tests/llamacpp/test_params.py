@@ -12,7 +12,7 @@ import pytest
 
 from gguf_builder import tiny_llama
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter
+from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter, UnsupportedParameter
 from hearth.backends.llamacpp.lib import load_library, set_fields
 from hearth.backends.llamacpp.load import Loaded, open_model
 from hearth.backends.llamacpp.params import (
@@ -93,6 +93,12 @@ def test_quantized_values_need_flash_attention() -> None:
             check_settings(ModelSettings(flash_attention=False, **types), 256)  # type: ignore[arg-type]
         assert caught.value.param == "flash_attention"
     check_settings(ModelSettings(kv_type="q8_0", kv_type_v="f16", flash_attention=False), 256)
+
+
+def test_what_only_the_native_runner_keeps_is_refused() -> None:
+    with pytest.raises(UnsupportedParameter, match="q8_0, not as fp8") as caught:
+        check_settings(ModelSettings(kv_type_v="fp8"), 256)
+    assert caught.value.param == "kv_type_v"
 
 
 def test_a_quantized_cache_needs_heads_of_whole_blocks(f32_model: Path) -> None:

@@ -72,7 +72,7 @@ def test_what_a_folder_needs_is_weights_workspace_and_one_context(tmp_path: Path
 
     assert pool() == 512 * TOKEN
     assert pool(context=100) == 112 * TOKEN, "whole pages"
-    assert pool(kv_type="f32") == 512 * 2 * TOKEN
+    assert pool(kv_type="f32") == 512 * 2 * TOKEN == 4 * pool(kv_type="fp8")
     assert pool(kv_pool="static", max_sessions=3) == 3 * 512 * TOKEN
     assert pool(kv_budget_bytes=10_000) == 10_000 // (16 * TOKEN) * 16 * TOKEN
     assert pool(dtype="f32") == 512 * TOKEN + weights

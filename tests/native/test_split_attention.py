@@ -5,42 +5,67 @@ what reads them otherwise: the logits are those of one way for all.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("triton", minversion="3.9")
 
-from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.engine.runner import Row
-from hearth.backends.native import kv_pool
+from hearth.backends.native import kv_pool, split_attention
+from hearth.backends.native.kv_rows import FP8, Q8_0
+from hearth.backends.native.model_folder import read_config
 from hearth.backends.native.models import layers, parts
-from hearth.backends.native.split_attention import attend_decode
+from hearth.backends.native.split_attention import splits_rows
+from hearth.kernels.metal import shaders
+from metal_on_cpu import ShaderOnCpu
 from native_runners import advance, runner_of
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
 )
+FAMILIES = ("llama3", "gemma2", "gemma3", "gpt_oss")
 SETTINGS = ModelSettings(kv_type="f32", context=128, max_sessions=4)
 
 
-@pytest.mark.parametrize("family", ["llama3", "gemma2", "gemma3", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("family", "kv_types", "gpu"),
+    [
+        *((family, ("f32",), "cuda") for family in FAMILIES),
+        ("gemma3", ("fp8", "q8_0"), "cuda"),
+        *((family, ("f32",), "metal") for family in ("gemma3", "gpt_oss")),
+    ],
+)
 def test_logits_are_those_of_attention_over_gathered_pages(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str,
+    kv_types: Sequence[KvType],
+    gpu: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Apple's GPUs, too, of which a processor runs the kernels' own text."""
     tiny_checkpoint(family, tmp_path)
     calls: list[int] = []
 
+    place = {"cuda": split_attention, "metal": shaders}[gpu]
+    attend = place.attend_decode
+
     def counted(query, *arguments, **options):  # type: ignore[no-untyped-def]
         calls.append(len(query))
-        return attend_decode(query, *arguments, **options)
+        return attend(query, *arguments, **options)
 
-    monkeypatch.setattr("hearth.backends.native.split_attention.attend_decode", counted)
+    monkeypatch.setattr(place, "attend_decode", counted)
+    monkeypatch.setattr(torch.mps, "compile_shader", ShaderOnCpu)
+    settings = replace(SETTINGS, kv_type=kv_types[0], kv_type_v=kv_types[-1])
     runners = []
     for triton in (True, False):
-        runners.append(runner_of(tmp_path, SETTINGS, triton=triton))
+        runners.append(runner_of(tmp_path, settings, triton=triton))
     found, wanted = runners
     tokens = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()
     assert found.plan.splits_decode and not wanted.plan.splits_decode
@@ -48,11 +73,13 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     for start, end in ((0, 30), (30, 31), (31, 32), (32, 44), (44, 45)):
         results = []
         for runner in (wanted, found):
-            for module in (kv_pool, layers, parts):
-                is_card = runner is found
-                monkeypatch.setattr(
-                    module, "has_triton", lambda device_type, is_card=is_card: is_card
-                )
+            is_here = {f"has_{name}": False for name in ("triton", "metal")}
+            is_here["has_metal" if gpu == "metal" else "has_triton"] = runner is found
+            for module, name in (
+                *((one, "has_triton") for one in (kv_pool, layers, parts)),
+                *((one, "has_metal") for one in (layers, split_attention)),
+            ):
+                monkeypatch.setattr(module, name, lambda _, yes=is_here[name]: yes)
             others = []
             for slot, more in ((1, 1), (2, 3)):
                 held = runner.cache.length(slot)
@@ -69,8 +96,21 @@ def test_logits_are_those_of_attention_over_gathered_pages(
 
 
 def test_what_the_kernels_are_not_for(tmp_path: Path) -> None:
-    """Deterministic and exact modes, and keys that are kept in other numbers than queries."""
+    """Deterministic and exact modes, and keys that are kept in other numbers than queries, packed
+    ones apart; on GPUs of Apple these too, and longer heads than they have memory for."""
     tiny_checkpoint("llama3", tmp_path)
     for changes in ({"deterministic": True}, {"flash_attention": False}, {"kv_type": "f16"}):
         settings = ModelSettings(**{"kv_type": "f32", "context": 128, **changes})
         assert not runner_of(tmp_path, settings, triton=True).plan.splits_decode
+    config = read_config(tmp_path).config
+    half, mps, cuda = torch.float16, torch.device("mps"), torch.device("cuda")
+    assert splits_rows(config, cuda, (Q8_0, half), half) and splits_rows(
+        config, mps, (half,) * 2, half
+    )
+    for device, kv, size, dtype in (
+        (mps, (half, Q8_0), 64, half),
+        (mps, (half, half), 512, half),
+        (cuda, (half, torch.bfloat16), 64, half),
+        (cuda, (torch.float32, FP8), 256, torch.float32),
+    ):
+        assert not splits_rows(replace(config, head_dim=size), device, kv, dtype)

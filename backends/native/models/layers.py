@@ -13,6 +13,8 @@ from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
 from hearth.kernels.cuda.elementwise import finish_heads
 from hearth.kernels.cuda.matrix import has_triton
+from hearth.kernels.metal import shaders
+from hearth.kernels.metal.shaders import has_metal
 from hearth.kernels.table import RMS_NORM, pick
 from hearth.quant.families.config import ModelConfig
 
@@ -101,11 +103,13 @@ class Layer(nn.Module):
     def _finish_heads(self, heads: Tensor, rotary: Rotary | None) -> None:
         """Norms and positions of queries and keys [tokens, heads, head_dim], in place."""
         query_norm, key_norm = self.query_norm, self.key_norm
-        if has_triton(heads.device.type):
+        on_card = has_triton(heads.device.type)
+        if on_card or has_metal(heads.device.type):
             norms = None
             if query_norm is not None and key_norm is not None:
                 norms = (query_norm.weight, key_norm.weight, query_norm.eps)
-            finish_heads(heads, self.heads, norms, rotary)
+            finish = finish_heads if on_card else shaders.finish_heads
+            finish(heads, self.heads, norms, rotary)
             return
         wide = heads.float()
         if query_norm is not None and key_norm is not None:
