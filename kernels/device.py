@@ -20,6 +20,19 @@ def best_device() -> torch.device:
     return torch.device("cpu")
 
 
+def cards() -> list[str]:
+    """The names of all NVIDIA cards, in the order of their numbers."""
+    if not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def use(device: torch.device) -> None:
+    """Let kernels that this thread starts run on `device`, where it is one of several."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def default_dtype(device: torch.device) -> torch.dtype:
     """What weights are held in on `device` unless somebody says otherwise: bfloat16 where the
     device multiplies it, else float16 on CUDA (cards before Ampere) and float32 elsewhere.

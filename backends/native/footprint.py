@@ -23,7 +23,7 @@ from hearth.backends.native.model_folder import (
 )
 from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
-from hearth.kernels.cuda.packings import PACKINGS, is_installed
+from hearth.kernels.cuda.packings import PACKINGS, has_graphs, is_installed
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED, StoredTensor
@@ -78,8 +78,10 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     weights = weight_bytes(stored, dtype, packed=packed)
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
-    workspace = Workspace(config, settings)
-    return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
+    graphs = on_gpu and may_have_graphs(settings)
+    workspace = Workspace(config, settings, graphs=graphs)
+    pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
+    return weights + workspace.bytes(tokens) + pool
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
@@ -152,8 +154,18 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
     """
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = settings.context or min(config.context, START_TOKENS)
+    graphs = may_have_graphs(settings)
     pool = int(sizes.pool_bytes(tokens) * growth_factor(settings, on_gpu=True))
-    return pool + Workspace(config, settings).bytes(tokens)
+    pool += graphs * sizes.block_bytes
+    return pool + Workspace(config, settings, graphs=graphs).bytes(tokens)
+
+
+def may_have_graphs(settings: ModelSettings) -> bool:
+    """Whether steps of single tokens on a GPU may be CUDA graphs, as far as can be said without
+    torch.
+    """
+    is_free = settings.flash_attention is not False and not settings.deterministic
+    return has_cuda() and is_installed() and has_graphs() and is_free
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
