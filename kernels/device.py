@@ -20,11 +20,21 @@ def best_device() -> torch.device:
     return torch.device("cpu")
 
 
-def cards() -> list[str]:
-    """The names of all NVIDIA cards, in the order of their numbers."""
-    if not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+def all_devices() -> list[torch.device]:
+    """Every device of this machine, GPUs first."""
+    found = []
+    if torch.cuda.is_available():
+        found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append(torch.device("mps"))
+    return [*found, torch.device("cpu")]
+
+
+def device_name(device: torch.device) -> str:
+    """For people: what `device` is, and what it has free."""
+    name = {"cpu": "processor", "mps": "Apple GPU"}.get(device.type, "")
+    name = name or torch.cuda.get_device_name(device)
+    return f"{device} ({name}, {free_bytes(device) / 1e9:.1f} GB free)"
 
 
 def use(device: torch.device) -> None:

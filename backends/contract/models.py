@@ -33,6 +33,10 @@ class ModelSettings:
     kv_type_v: KvType | None = None
     gpu_layers: int | None = number(None, 0, 1 << 20)
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
+    device: str | None = None
+    """What the native runner computes on: cpu, mps, cuda, or cuda:N for one of several cards; None:
+    the first card, else Apple's GPU, else the processor.
+    """
     threads: int | None = number(None, 1, MAX_THREADS)
     batch_threads: int | None = number(None, 1, MAX_THREADS)
     max_batch_tokens: int = number(512, 1, 8192)
@@ -100,6 +104,16 @@ class ModelSettings:
         """Type of keys and values, or both with a slash between them."""
         same = self.value_type == self.kv_type
         return self.kv_type if same else f"{self.kv_type}/{self.value_type}"
+
+    @property
+    def is_on_processor(self) -> bool:
+        """No GPU is wanted."""
+        return self.gpu_layers == 0 or self.device == "cpu"
+
+    @property
+    def card(self) -> int:
+        """The number of the NVIDIA card, where there are several."""
+        return int((self.device or "").partition(":")[2] or 0)
 
     @property
     def of_load(self) -> ModelSettings:

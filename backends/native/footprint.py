@@ -70,7 +70,7 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         stored,
         settings,
         dtype,
-        free_bytes=_free_bytes(on_gpu=on_gpu),
+        free_bytes=_free_bytes(settings, on_gpu=on_gpu),
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
         # Cards before Ampere, which have no kernels, are not told apart here.
         on_gpu=PACKINGS if on_gpu and has_cuda() and is_installed() else frozenset(),
@@ -173,9 +173,9 @@ def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
     return _GROWTH if on_gpu and settings.kv_pool == "grow" else 1.0
 
 
-def _free_bytes(*, on_gpu: bool) -> int:
+def _free_bytes(settings: ModelSettings, *, on_gpu: bool) -> int:
     """Of what the native runner computes on. Apple's GPUs have the memory of the machine."""
-    free = card_free_bytes() if on_gpu and has_cuda() else None
+    free = card_free_bytes(settings.card) if on_gpu and has_cuda() else None
     return available_bytes() if free is None else free
 
 
@@ -188,4 +188,4 @@ def is_mapped(weight_bytes: int) -> bool:
 
 def is_on_gpu(settings: ModelSettings) -> bool:
     """Whether the native runner takes a GPU."""
-    return settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
+    return not settings.is_on_processor and (has_cuda() or sys.platform == "darwin")

@@ -70,7 +70,7 @@ class Both:
     )
 
     def step(self, counts: Sequence[int], *, outputs: int = 1) -> None:
-        """Compute `counts` more tokens of as many sequences (none where 0); the logits are alike."""
+        """Compute `counts` more tokens of sequences (0: none of it); the logits are alike."""
         found = [self._step(one, counts, outputs) for one in (self.graphs, self.eager)]
         for slot, wanted in found[1].items():
             near = 1e-5 * float(np.abs(wanted).max())
