@@ -1,5 +1,5 @@
-"""Products and attention on an NVIDIA card by the kernels in Triton, by PyTorch's own operators, and
-by gemlite and Marlin where they are installed: the parts gemv and attention of `native_cuda.py`.
+"""Products and attention on an NVIDIA card by the kernels in Triton, by PyTorch's own operators,
+and by gemlite and Marlin where they are installed: parts gemv and attention of `native_cuda.py`.
 
 Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of the same calls, so that
 starting them is not measured; bandwidths are those of the bytes that a call has to read. Every
@@ -126,8 +126,6 @@ def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
             x = torch.randn(rows, inputs, device=card.device, dtype=DTYPE)
             seconds = card.seconds(lambda x=x, plain=plain: functional.linear(x, plain))
             yield line(f"{name}, {rows} rows", "bf16, F.linear", seconds, plain.nbytes, peak)
-        for by, make in OTHERS.items():
-            yield from _of_others(card, peak, name, plain, by, make)
         for kind, options in KINDS.items():
             part = random_weight(kind, outputs, inputs, **options).to(card.device)
             matrix = TritonMatrix([part])
@@ -140,6 +138,8 @@ def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
                 nbytes = sum(one.nbytes for one in matrix.tensors)
                 error = float(off / wanted.square().sum())
                 yield line(f"{name}, {rows} rows", f"{kind}, Triton", seconds, nbytes, peak, error)
+        for by, make in OTHERS.items():
+            yield from _of_others(card, peak, name, plain, by, make)
 
 
 def _of_others(

@@ -219,7 +219,7 @@ def random_decoder(
 
 
 def median(call: Callable[[], float]) -> float:
-    """Seconds; the first time, in which kernels are compiled and graphs recorded, does not count."""
+    """Seconds. The first time does not count: kernels are compiled and graphs recorded in it."""
     call()
     return statistics.median(call() for _ in range(ROUNDS))
 
@@ -365,6 +365,7 @@ PARTS: Final[dict[str, Callable[[Card, float], Iterator[Any]]]] = {
 }
 
 
+@torch.no_grad()
 def run(part: str, card: Card, results: Path | None, seconds: float) -> int:
     """Measure a part and write its lines as they come.
 
