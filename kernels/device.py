@@ -7,8 +7,9 @@ from __future__ import annotations
 import functools
 import platform
 
-import psutil
 import torch
+
+from hearth.kernels.free_memory import free_memory_bytes
 
 
 def best_device() -> torch.device:
@@ -72,7 +73,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "mps":
         limit = torch.mps.recommended_max_memory()
         return max(0, int(limit) - int(torch.mps.driver_allocated_memory()))
-    return int(psutil.virtual_memory().available)
+    return free_memory_bytes()
 
 
 @functools.cache
