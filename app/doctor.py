@@ -18,6 +18,7 @@ from hearth.backends.errors import HearthError, HostUnreachable
 from hearth.backends.native.report import DeviceReport, torch_report
 from hearth.backends.worker.choice import FAST, MEASURE, this_machine
 from hearth.backends.worker.speeds import Speeds
+from hearth.kernels.cuda.packings import FORCE, NO_GRAPHS, NOT_RUN
 
 DISTRIBUTION = "hearth-llm"
 _LOW_DISK_BYTES = 2 * 10**9
@@ -173,6 +174,14 @@ def _torch() -> Iterator[Finding]:
             "warning",
             "the native runner's kernels for processors are missing: it unpacks GGUF files there",
             "Install a C compiler and run `make` again (docs/install.md).",
+        )
+    if any(device.type == "cuda" for device in report.devices):
+        yield Finding(
+            "CUDA",
+            "warning",
+            f"the native runner's kernels and graphs for NVIDIA cards are {NOT_RUN}",
+            f"If answers are wrong, set {FORCE}=off (no kernels), or {NO_GRAPHS}=off (no graphs); "
+            "`make gpu` in a clone tests them (docs/cuda.md).",
         )
     if any(device.type == "mps" for device in report.devices):
         yield Finding(

@@ -399,6 +399,12 @@ LOADING = (
     ),
     Key("gpu_layers", "int", "layers on the GPU; auto: all, where there is one", low=0, auto=True),
     Key(
+        "device",
+        "text",
+        "what the native runner computes on: cpu, mps, cuda or cuda:N; auto: the first GPU",
+        auto=True,
+    ),
+    Key(
         "threads",
         "int",
         "threads for decode; auto: measured, fewer where other programs need cores",

@@ -1,27 +1,21 @@
-"""The kernels in Triton on an NVIDIA card, next to PyTorch's own and the bandwidth of the card. Run
-by `make gpu PART=gemv` and `PART=attention`.
-
-    python benchmarks/kernels_cuda.py gemv|attention [--results FILE] [--seconds 400]
+"""Products and attention on an NVIDIA card by the kernels in Triton, by PyTorch's own operators,
+and by gemlite and Marlin where they are installed: parts gemv and attention of `native_cuda.py`.
 
 Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of the same calls, so that
-starting them is not measured; bandwidths are those of the bytes that a call has to read. Each line
-is printed, and appended to --results as JSON, when it is measured; after --seconds the rest is left
-out. Every product and every attention is compared with PyTorch's in float32 first.
+starting them is not measured; bandwidths are those of the bytes that a call has to read. Every
+product and every attention is compared with PyTorch's in float32 first: ours with the same numbers,
+those of others with weights before they were rounded for them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from hearth.kernels.cuda.attention import Seen, attend_decode
@@ -40,6 +34,8 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "FP8": {"group": 0},
     "NF4": {"group": 64},
 }
+GROUP: Final = 128
+"""Inputs that share a scale, of operators of others."""
 ROWS: Final = (1, 4, 16, 64, 512)
 TEXTS: Final = ((1, 2048), (1, 32768), (16, 2048), (64, 1024))
 """Sessions, and tokens of each."""
@@ -60,6 +56,20 @@ class Measured:
     """Squares of what results are off, as a share of those of float32's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What was not measured."""
+
+    what: str
+    by: str
+    why: str
+
+
+Line = Measured | Skipped
+Product = tuple[Callable[[Tensor], Tensor], int]
+"""x [rows, inputs] -> [rows, outputs], and the bytes of the weights that it reads."""
+
+
 class Card(Protocol):
     """What measures: a card, or in the tests something that takes no time."""
 
@@ -67,11 +77,17 @@ class Card(Protocol):
 
     def seconds(self, call: Callable[[], object]) -> float: ...
 
+    def allocated_bytes(self) -> int: ...
+
 
 class GraphCard:
     """Measures calls in a CUDA graph."""
 
     device = torch.device("cuda")
+
+    def allocated_bytes(self) -> int:
+        """Of tensors, now."""
+        return torch.cuda.memory_allocated()
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Of one call, the median of `ROUNDS`."""
@@ -102,14 +118,14 @@ def bandwidth(card: Card, nbytes: int = 1 << 30) -> float:
     return 2 * nbytes / card.seconds(lambda: target.copy_(source))
 
 
-def measure_gemv(card: Card, peak: float) -> Iterator[Measured]:
-    """Products of few and many rows, next to PyTorch's in bfloat16."""
+def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
+    """Products of few and many rows, next to PyTorch's in bfloat16 and to those of others."""
     for name, (outputs, inputs) in MATRICES.items():
         plain = torch.randn(outputs, inputs, device=card.device, dtype=DTYPE) / 64
         for rows in ROWS:
             x = torch.randn(rows, inputs, device=card.device, dtype=DTYPE)
             seconds = card.seconds(lambda x=x, plain=plain: functional.linear(x, plain))
-            yield _line(f"{name}, {rows} rows", "bf16, F.linear", seconds, plain.nbytes, peak)
+            yield line(f"{name}, {rows} rows", "bf16, F.linear", seconds, plain.nbytes, peak)
         for kind, options in KINDS.items():
             part = random_weight(kind, outputs, inputs, **options).to(card.device)
             matrix = TritonMatrix([part])
@@ -121,10 +137,126 @@ def measure_gemv(card: Card, peak: float) -> Iterator[Measured]:
                 seconds = card.seconds(lambda x=x, matrix=matrix: matrix.matmul(x))
                 nbytes = sum(one.nbytes for one in matrix.tensors)
                 error = float(off / wanted.square().sum())
-                yield _line(f"{name}, {rows} rows", f"{kind}, Triton", seconds, nbytes, peak, error)
+                yield line(f"{name}, {rows} rows", f"{kind}, Triton", seconds, nbytes, peak, error)
+        for by, make in OTHERS.items():
+            yield from _of_others(card, peak, name, plain, by, make)
 
 
-def measure_attention(card: Card, peak: float) -> Iterator[Measured]:
+def _of_others(
+    card: Card, peak: float, name: str, plain: Tensor, by: str, make: Callable[[Tensor], Product]
+) -> Iterator[Line]:
+    """Products by an operator that this machine may lack, or that may not take the matrix."""
+    try:
+        multiply, nbytes = make(plain)
+    except Exception as error:  # noqa: BLE001 - Whatever a library that nobody tried here says.
+        yield Skipped(name, by, f"{type(error).__name__}: {error}")
+        return
+    for rows in ROWS:
+        x = torch.randn(rows, plain.shape[1], device=card.device, dtype=DTYPE)
+        try:
+            wanted = x.float() @ plain[:512].float().T
+            off = (multiply(x)[:, :512].float() - wanted).square().sum()
+            seconds = card.seconds(lambda x=x: multiply(x))
+        except Exception as error:  # noqa: BLE001 - as above
+            yield Skipped(f"{name}, {rows} rows", by, f"{type(error).__name__}: {error}")
+            continue
+        error = float(off / wanted.square().sum())
+        yield line(f"{name}, {rows} rows", by, seconds, nbytes, peak, error)
+
+
+def torch_int4(plain: Tensor) -> Product:
+    """Groups of 128; w = (code - 8) · scale + zero."""
+    codes, scales, zeros = _four_bits(plain)
+    about = torch.stack([scales, zeros], -1).transpose(0, 1).contiguous().to(DTYPE)
+    if plain.device.type == "cpu":
+        packed = torch._convert_weight_to_int4pack_for_cpu(codes.int(), 2)
+        multiply = torch._weight_int4pack_mm_for_cpu
+    else:
+        pairs = (codes[:, ::2] << 4 | codes[:, 1::2]).to(torch.uint8)
+        packed, multiply = torch._convert_weight_to_int4pack(pairs, 8), torch._weight_int4pack_mm
+    return lambda x: multiply(x, packed, GROUP, about), packed.nbytes + about.nbytes
+
+
+def torch_int8(plain: Tensor) -> Product:
+    """One scale for a row."""
+    scales = plain.float().abs().amax(1) / 127
+    codes = (plain.float() / scales[:, None]).round().to(torch.int8)
+    scales = scales.to(DTYPE)
+    return lambda x: torch._weight_int8pack_mm(x, codes, scales), codes.nbytes
+
+
+def torch_fp8(plain: Tensor) -> Product:
+    """E4M3 with one scale for a row of weights and of activations, which are rounded too."""
+    codes, scales = _fp8_rows(plain)
+
+    def multiply(x: Tensor) -> Tensor:
+        rows, of_rows = _fp8_rows(x)
+        return torch._scaled_mm(rows, codes.T, of_rows, scales.T, out_dtype=torch.bfloat16)
+
+    return multiply, codes.nbytes
+
+
+def gemlite_int4(plain: Tensor) -> Product:
+    """gemlite.core.GemLiteLinear, groups of 128, in float16."""
+    from gemlite.core import DType, GemLiteLinear
+
+    codes, scales, zeros = _four_bits(plain)
+    # There w = (code - zero) · scale.
+    outputs, inputs = plain.shape
+    made = GemLiteLinear(
+        4,
+        group_size=GROUP,
+        in_features=inputs,
+        out_features=outputs,
+        input_dtype=DType.FP16,
+        output_dtype=DType.FP16,
+    )
+    shift = (8 - zeros / scales).half()
+    made.pack(codes.to(torch.uint8), scales.half(), shift, None)
+    return lambda x: made(x.half()), codes.numel() // 2 + 2 * scales.nbytes // 2
+
+
+def marlin_int4(plain: Tensor) -> Product:
+    """marlin.Layer, groups of 128, in float16."""
+    import marlin
+
+    outputs, inputs = plain.shape
+    groups = plain.float().view(outputs, -1, GROUP)
+    scales = groups.abs().amax(-1).clamp(min=1e-8) / 7.5
+    rounded = (groups / scales[..., None]).round().clamp(-8, 7) * scales[..., None]
+    linear = torch.nn.Linear(inputs, outputs, bias=False, device=plain.device, dtype=torch.half)
+    linear.weight.data = rounded.view(outputs, inputs).half()
+    made = marlin.Layer(inputs, outputs, GROUP).to(plain.device)
+    made.pack(linear, scales.T.contiguous().half())
+    return lambda x: made(x.half()), plain.numel() // 2 + 2 * scales.numel()
+
+
+OTHERS: Final[dict[str, Callable[[Tensor], Product]]] = {
+    "INT4, torch": torch_int4,
+    "INT8, torch": torch_int8,
+    "FP8 W8A8, torch": torch_fp8,
+    "INT4, gemlite": gemlite_int4,
+    "INT4, Marlin": marlin_int4,
+}
+
+
+def _four_bits(plain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [outputs, inputs] of 0 to 15, and scales and zeros [outputs, groups] float32."""
+    groups = plain.float().view(len(plain), -1, GROUP)
+    low, high = groups.amin(-1), groups.amax(-1)
+    scales = (high - low).clamp(min=1e-8) / 15
+    zeros = low + 8 * scales
+    codes = ((groups - low[..., None]) / scales[..., None]).round().clamp(0, 15)
+    return codes.view(plain.shape).int(), scales, zeros
+
+
+def _fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes, and scales [rows, 1] float32."""
+    scales = x.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / 448
+    return (x.float() / scales).to(torch.float8_e4m3fn), scales
+
+
+def measure_attention(card: Card, peak: float) -> Iterator[Line]:
     """One token of each session, next to PyTorch's attention over keys in one piece."""
     for sessions, tokens in TEXTS:
         pages = tokens // PAGE
@@ -154,63 +286,13 @@ def measure_attention(card: Card, peak: float) -> Iterator[Measured]:
         wanted = theirs(query.float(), keys.float(), values.float())
         error = float((ours().float() - wanted).square().sum() / wanted.square().sum())
         what = f"{sessions} × {tokens:,} tokens"
-        yield _line(what, "SDPA, contiguous", card.seconds(theirs), pool.nbytes, peak)
-        yield _line(what, "Triton, pages", card.seconds(ours), pool.nbytes, peak, error)
+        yield line(what, "SDPA, contiguous", card.seconds(theirs), pool.nbytes, peak)
+        yield line(what, "Triton, pages", card.seconds(ours), pool.nbytes, peak, error)
 
 
-PARTS: Final = {"gemv": measure_gemv, "attention": measure_attention}
-
-
-def run(part: str, card: Card, results: Path | None, seconds: float) -> int:
-    """Measure a part and write its lines as they come.
-
-    Returns:
-        How many there are.
-    """
-    end, count = time.monotonic() + seconds, 0
-    peak = bandwidth(card)
-    print(f"copying: {peak / 1e9:,.0f} GB/s")
-    for line in PARTS[part](card, peak):
-        error = "" if line.error is None else f"   NMSE {line.error:.1e}"
-        print(
-            f"{line.what:24} {line.by:20} {line.microseconds:10.1f} µs {line.gb_per_s:8.0f} GB/s"
-            f" {line.share:6.1%}{error}",
-            flush=True,
-        )
-        if results is not None:
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"part": part, **asdict(line)}) + "\n")
-        count += 1
-        if time.monotonic() > end:
-            print(f"{seconds:.0f} s have passed: the rest is left out.")
-            break
-    return count
-
-
-def _line(
+def line(
     what: str, by: str, seconds: float, nbytes: int, peak: float, error: float | None = None
 ) -> Measured:
+    """Of a call that reads `nbytes`, where copying reaches `peak` bytes a second."""
     rate = nbytes / seconds
     return Measured(what, by, seconds * 1e6, rate / 1e9, rate / peak, error)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--seconds", type=float, default=400.0)
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("PyTorch finds no NVIDIA card here: there is nothing to measure.")
-    import triton
-
-    print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__},"
-        f" CUDA {torch.version.cuda}"
-    )
-    run(options.part, GraphCard(), options.results, options.seconds)
-
-
-if __name__ == "__main__":
-    main()

@@ -31,12 +31,12 @@ from pathlib import Path
 from typing import Final
 
 import torch
-import transformers
 
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.transformers_side import (
     BatchingSide,
     GenerateSide,
+    TransformersModel,
     load_transformers,
 )
 from hearth.backends.contract.loaded import ModelInfo
@@ -44,10 +44,12 @@ from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.plan import plan_memory
+from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
+from hearth.kernels.cuda.matrix import has_triton
+from hearth.kernels.cuda.packings import has_graphs
 from hearth.kernels.device import best_device, free_bytes, multiplies
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
@@ -91,23 +93,38 @@ class _Speechless:
         return b""
 
 
+def engine_side(decoder: Decoder, plan: NativePlan) -> EngineSide:
+    """A loaded decoder under the engine, as a worker has it."""
+    threads = torch.get_num_threads()
+    runner = NativeRunner(
+        decoder,
+        plan,
+        end_ids=frozenset(),
+        fingerprint=b"benchmark",
+        own_pooling="mean",
+        threads=threads,
+        batch_threads=threads,
+        on_close=lambda: None,
+    )
+    return EngineSide(Loaded(runner, _Speechless(), _NO_INFO, {}))  # type: ignore[arg-type]
+
+
 class Ours:
-    """The native runner under the engine, as a worker has it.
+    """The native runner under the engine."""
 
-    Args:
-        sessions: most at the same time; None: as many as the settings have by default.
-        varlen: pages are read by a kernel for block tables where the device has one.
-    """
+    def __init__(self, side: EngineSide) -> None:
+        self._side = side
 
-    def __init__(
-        self,
+    @classmethod
+    def of_folder(
+        cls,
         folder: Path,
         dtype: torch.dtype,
         device: torch.device,
         *,
         sessions: int | None = None,
-        varlen: bool = True,
-    ) -> None:
+    ) -> Ours:
+        """Args: sessions: most at the same time; None: as many as there are by default."""
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields)
         config = family.from_hf(fields).for_context(2048)
@@ -123,23 +140,14 @@ class Ours:
             compute_dtype=compute_dtype,
             weight_bytes=0,
             available_bytes=free_bytes(device),
-            varlen=varlen and has_varlen(device, compute_dtype),
+            varlen=has_varlen(device, compute_dtype),
+            triton=has_triton(device.type),
+            graphs=has_graphs() and device.type == "cuda",
         )
         decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=2048)
         tiled = is_tiled(device, dtype)
         load_weights(decoder, family, SafetensorsFolder(folder), device, tiled=tiled, mapped=False)
-        threads = torch.get_num_threads()
-        runner = NativeRunner(
-            decoder,
-            plan,
-            end_ids=frozenset(),
-            fingerprint=b"benchmark",
-            own_pooling="mean",
-            threads=threads,
-            batch_threads=threads,
-            on_close=lambda: None,
-        )
-        self._side = EngineSide(Loaded(runner, _Speechless(), _NO_INFO, {}))  # type: ignore[arg-type]
+        return cls(engine_side(decoder, plan))
 
     def prefill(self, prompt: list[int]) -> float:
         """Seconds until its first token."""
@@ -167,12 +175,18 @@ class Ours:
 class Theirs:
     """transformers on the same weights."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
-        threads = torch.get_num_threads()
-        model = load_transformers(
-            folder, dtype=dtype, device=device, threads=threads, batch_threads=threads
-        )
+    def __init__(self, model: TransformersModel) -> None:
         self._generate, self._batching = GenerateSide(model), BatchingSide(model)
+
+    @classmethod
+    def of_folder(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Theirs:
+        """The checkpoint in `folder`."""
+        threads = torch.get_num_threads()
+        return cls(
+            load_transformers(
+                folder, dtype=dtype, device=device, threads=threads, batch_threads=threads
+            )
+        )
 
     def prefill(self, prompt: list[int]) -> float:
         """Seconds of one forward pass, of whose logits only the last are made."""
@@ -200,6 +214,8 @@ _NO_INFO = ModelInfo(
 
 def write_model(folder: Path, shape: str, dtype: torch.dtype) -> None:
     """A checkpoint with random weights."""
+    import transformers
+
     torch.manual_seed(0)
     config = transformers.Qwen3Config(**SHAPES[shape], eos_token_id=None, bos_token_id=None)
     transformers.Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
@@ -207,6 +223,8 @@ def write_model(folder: Path, shape: str, dtype: torch.dtype) -> None:
 
 def described(shape: str, dtype: str, rounds: int) -> str:
     """Where and on what a table was measured."""
+    import transformers
+
     kind = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
     return (
         f"{kind}, {os.cpu_count()} CPUs, torch {torch.__version__}, transformers "
@@ -218,8 +236,8 @@ def described(shape: str, dtype: str, rounds: int) -> str:
 class Prompts:
     """Random ones, other ones each time."""
 
-    def __init__(self, shape: str) -> None:
-        self._vocabulary = SHAPES[shape]["vocab_size"]
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
         self._draw = torch.Generator().manual_seed(1)
 
     def __call__(self, sessions: int, length: int) -> list[list[int]]:
@@ -290,6 +308,8 @@ def main() -> None:
     parser.add_argument("--device", help="cpu, cuda or mps; the fastest by default")
     parser.add_argument("--tests", default="prefill,decode1,decode8,batcher8,sized8")
     options = parser.parse_args()
+    import transformers
+
     transformers.logging.set_verbosity_error()
     device = torch.device(options.device) if options.device else best_device()
     dtype = DTYPES[options.dtype]
@@ -297,8 +317,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as name:
         folder = Path(name)
         write_model(folder, options.shape, dtype)
-        ours, theirs = Ours(folder, dtype, device), Theirs(folder, dtype, device)
-        prompts = Prompts(options.shape)
+        ours = Ours.of_folder(folder, dtype, device)
+        theirs = Theirs.of_folder(folder, dtype, device)
+        prompts = Prompts(SHAPES[options.shape]["vocab_size"])
         compare_all(ours, theirs, prompts, options.tests, options.tokens, options.rounds)
 
 

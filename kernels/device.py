@@ -7,8 +7,9 @@ from __future__ import annotations
 import functools
 import platform
 
-import psutil
 import torch
+
+from hearth.kernels.free_memory import free_memory_bytes
 
 
 def best_device() -> torch.device:
@@ -18,6 +19,29 @@ def best_device() -> torch.device:
     if torch.backends.mps.is_available():
         return torch.device("mps")
     return torch.device("cpu")
+
+
+def all_devices() -> list[torch.device]:
+    """Every device of this machine, GPUs first."""
+    found = []
+    if torch.cuda.is_available():
+        found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        found.append(torch.device("mps"))
+    return [*found, torch.device("cpu")]
+
+
+def device_name(device: torch.device) -> str:
+    """For people: what `device` is, and what it has free."""
+    name = {"cpu": "processor", "mps": "Apple GPU"}.get(device.type, "")
+    name = name or torch.cuda.get_device_name(device)
+    return f"{device} ({name}, {free_bytes(device) / 1e9:.1f} GB free)"
+
+
+def use(device: torch.device) -> None:
+    """Let kernels that this thread starts run on `device`, where it is one of several."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
@@ -49,7 +73,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "mps":
         limit = torch.mps.recommended_max_memory()
         return max(0, int(limit) - int(torch.mps.driver_allocated_memory()))
-    return int(psutil.virtual_memory().available)
+    return free_memory_bytes()
 
 
 @functools.cache

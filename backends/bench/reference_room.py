@@ -94,7 +94,9 @@ def _on_device(spec: ModelSpec, folder: ModelFolder) -> tuple[Dtype, int]:
 
     from hearth.kernels import device as devices
 
-    device = torch.device("cpu") if spec.settings.gpu_layers == 0 else devices.best_device()
+    device = devices.best_device()
+    if spec.settings.is_on_processor or spec.settings.device:
+        device = torch.device(spec.settings.device or "cpu")
     if device.type == "cpu":
         return spec.settings.dtype or folder.dtype, available_bytes()
     wide = devices.default_dtype(device) == torch.float32

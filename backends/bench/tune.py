@@ -79,7 +79,7 @@ def thread_counts(spec: ModelSpec) -> list[int]:
     """
     counts = candidates(usable_cores(), usable_threads())
     has_gpu = has_cuda() or sys.platform == "darwin"
-    if spec.backend == "native" and spec.settings.gpu_layers != 0 and has_gpu:
+    if spec.backend == "native" and not spec.settings.is_on_processor and has_gpu:
         return counts[:1]
     return counts
 

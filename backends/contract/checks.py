@@ -140,12 +140,32 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
         value = getattr(settings, name)
         if value is not None or name in ("kv_type", "kv_pool", "speculate", "speculate_rule"):
             check_one_of(name, value, get_args(names))
+    _check_device(settings)
     both = (settings.threads, settings.batch_threads)
     if settings.deterministic and None not in both and len(set(both)) > 1:
         raise InvalidParameter(
             "batch_threads",
             f"threads is {both[0]} and batch_threads {both[1]}; with deterministic they are one.",
             "Set only threads (--threads).",
+        )
+
+
+def _check_device(settings: ModelSettings) -> None:
+    """Whether it has a device of that name is for the runner to say."""
+    device, layers = settings.device, settings.gpu_layers
+    if device is None:
+        return
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", device):
+        raise InvalidParameter(
+            "device",
+            f"device is {device!r}, which is none.",
+            "Use cpu, mps, cuda, or cuda:N for one of several cards.",
+        )
+    if layers is not None and (layers == 0) != (device == "cpu"):
+        raise InvalidParameter(
+            "device",
+            f"device is {device} and gpu_layers {layers}, which contradict each other.",
+            "Set only one of device (--device) and gpu_layers (--gpu-layers).",
         )
 
 

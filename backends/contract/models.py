@@ -35,6 +35,10 @@ class ModelSettings:
     kv_type_v: KvType | None = None
     gpu_layers: int | None = number(None, 0, 1 << 20)
     """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
+    device: str | None = None
+    """What the native runner computes on: cpu, mps, cuda, or cuda:N for one of several cards; None:
+    the first card, else Apple's GPU, else the processor.
+    """
     threads: int | None = number(None, 1, MAX_THREADS)
     batch_threads: int | None = number(None, 1, MAX_THREADS)
     max_batch_tokens: int = number(512, 1, 8192)
@@ -110,6 +114,16 @@ class ModelSettings:
         where these took more than `OUTPUT_BYTES`.
         """
         return min(self.max_sessions * (1 + self.draft_tokens), OUTPUT_BYTES // (4 * vocab_size))
+
+    @property
+    def is_on_processor(self) -> bool:
+        """No GPU is wanted."""
+        return self.gpu_layers == 0 or self.device == "cpu"
+
+    @property
+    def card(self) -> int:
+        """The number of the NVIDIA card, where there are several."""
+        return int((self.device or "").partition(":")[2] or 0)
 
     @property
     def of_load(self) -> ModelSettings:

@@ -134,6 +134,13 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
             f"llama.cpp runs weights as the file has them, so there is no dtype {settings.dtype}.",
             "Leave dtype unset, or run the model with --backend native.",
         )
+    if settings.device not in (None, "cpu"):
+        raise UnsupportedParameter(
+            "device",
+            f"llama.cpp divides layers among its GPUs itself, so there is no device "
+            f"{settings.device}.",
+            "Leave device unset, or run the model with --backend native.",
+        )
     if settings.deterministic:
         raise UnsupportedParameter(
             "deterministic",
@@ -304,6 +311,8 @@ def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
             "Set gpu_layers to auto (--gpu-layers), or install a Metal or CUDA build "
             "(`hearth doctor`).",
         )
+    if settings.is_on_processor:
+        return 0
     if settings.gpu_layers is not None:
         return settings.gpu_layers
     return -1 if supports_gpu else 0

@@ -36,14 +36,15 @@ def has_cuda() -> bool:
     return _is_cuda_build() and _driver_cards() > 0
 
 
-def card_free_bytes() -> int | None:
-    """Free memory of the card that PyTorch takes, the first that the driver shows this process; all
-    of its memory where the driver does not say what is free; None where there is no card.
+def card_free_bytes(number: int = 0) -> int | None:
+    """Free memory of a card, by default of the first that the driver shows this process, which
+    PyTorch takes; all of its memory where the driver does not say what is free; None where there is
+    no such card.
     """
-    if _driver_cards() == 0:
+    if _driver_cards() <= number:
         return None
     driver, card, total = _library(_DRIVER), ctypes.c_int(0), ctypes.c_size_t(0)
-    if not _does(driver, "cuDeviceGet", ctypes.byref(card), 0):
+    if not _does(driver, "cuDeviceGet", ctypes.byref(card), number):
         return None
     if not _does(driver, "cuDeviceTotalMem_v2", ctypes.byref(total), card):
         return None

@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
-import psutil
-
 from hearth.backends.errors import InternalError
 from hearth.backends.machine.helper_child import MOST_MEMORY_BYTES, line_of, read_line
 
@@ -148,6 +146,8 @@ class Helper:
         return self._process
 
     def _takes_too_much(self) -> bool:
+        import psutil  # Not where only steps run (tests/native/test_alone.py).
+
         try:
             return bool(self.pid and psutil.Process(self.pid).memory_info().rss > MOST_MEMORY_BYTES)
         except psutil.Error:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
+from hearth.kernels.free_memory import free_memory_bytes
 
 CGROUP = Path("/sys/fs/cgroup")
 _M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
@@ -22,7 +22,7 @@ _MOST_KEPT_BYTES = 32 << 20
 def available_bytes(cgroup: Path = CGROUP) -> int:
     """Bytes that can be taken without swapping, within the limit of a Linux control group (v2) if
     there is one."""
-    free = int(psutil.virtual_memory().available)
+    free = free_memory_bytes()
     room = _cgroup_room(cgroup)
     return free if room is None else min(free, room)
 

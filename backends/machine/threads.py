@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 MEASURE_BUDGET_S = 0.3
 """For decode and prefill together."""
 CLEARLY_FASTER = 0.95
@@ -34,8 +32,7 @@ def usable_cores() -> int:
 
     Bounded by the CPU affinity and, on Linux, by the cgroup's quota.
     """
-    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return max(1, min(physical, usable_threads()))
+    return max(1, min(_physical_cores() or os.cpu_count() or 1, usable_threads()))
 
 
 def usable_threads() -> int:
@@ -46,6 +43,15 @@ def usable_threads() -> int:
         logical = os.cpu_count() or 1
     quota = _cgroup_quota(Path("/sys/fs/cgroup/cpu.max"))
     return max(1, min(logical, quota) if quota else logical)
+
+
+def _physical_cores() -> int | None:
+    """None: not known."""
+    try:
+        import psutil
+    except ModuleNotFoundError:  # On a machine with nothing but a card and PyTorch.
+        return None
+    return psutil.cpu_count(logical=False)
 
 
 def fastest_threads(step: Callable[[int], None], default: int) -> ThreadChoice:

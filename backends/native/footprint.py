@@ -23,7 +23,7 @@ from hearth.backends.native.model_folder import (
 )
 from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
-from hearth.kernels.cuda.packings import PACKINGS, is_installed
+from hearth.kernels.cuda.packings import PACKINGS, has_graphs, is_installed
 from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
 from hearth.kernels.metal.packings import is_left_out
 from hearth.quant.families.config import ModelConfig
@@ -72,15 +72,17 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
         stored,
         settings,
         dtype,
-        free_bytes=_free_bytes(on_gpu=on_gpu),
+        free_bytes=_free_bytes(settings, on_gpu=on_gpu),
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
         on_gpu=_packings() if on_gpu else frozenset(),
     )
     weights = weight_bytes(stored, dtype, packed=packed)
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
-    workspace = Workspace(config, settings)
-    return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
+    graphs = on_gpu and may_have_graphs(settings)
+    workspace = Workspace(config, settings, graphs=graphs)
+    pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
+    return weights + workspace.bytes(tokens) + pool
 
 
 def _packings() -> frozenset[str]:
@@ -162,8 +164,18 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
     """
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = settings.context or min(config.context, START_TOKENS)
+    graphs = may_have_graphs(settings)
     pool = int(sizes.pool_bytes(tokens) * growth_factor(settings, on_gpu=True))
-    return pool + Workspace(config, settings).bytes(tokens)
+    pool += graphs * sizes.block_bytes
+    return pool + Workspace(config, settings, graphs=graphs).bytes(tokens)
+
+
+def may_have_graphs(settings: ModelSettings) -> bool:
+    """Whether steps of single tokens on a GPU may be CUDA graphs, as far as can be said without
+    torch.
+    """
+    is_free = settings.flash_attention is not False and not settings.deterministic
+    return has_cuda() and is_installed() and has_graphs() and is_free
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
@@ -171,9 +183,9 @@ def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
     return _GROWTH if on_gpu and settings.kv_pool == "grow" else 1.0
 
 
-def _free_bytes(*, on_gpu: bool) -> int:
+def _free_bytes(settings: ModelSettings, *, on_gpu: bool) -> int:
     """Of what the native runner computes on. Apple's GPUs have the memory of the machine."""
-    free = card_free_bytes() if on_gpu and has_cuda() else None
+    free = card_free_bytes(settings.card) if on_gpu and has_cuda() else None
     return available_bytes() if free is None else free
 
 
@@ -186,4 +198,4 @@ def is_mapped(weight_bytes: int) -> bool:
 
 def is_on_gpu(settings: ModelSettings) -> bool:
     """Whether the native runner takes a GPU."""
-    return settings.gpu_layers != 0 and (has_cuda() or sys.platform == "darwin")
+    return not settings.is_on_processor and (has_cuda() or sys.platform == "darwin")

@@ -69,6 +69,10 @@ class KvPool:
             refused.
         layout: who reads it.
         frequencies: of the rotary positions of each layer, see `Decoder.frequencies`, for `move`.
+        spare: blocks behind those that there is memory for, which no sequence has (`spare_block`).
+
+    Attributes:
+        version: another one when tensors were replaced by others.
     """
 
     state_bytes = 0
@@ -85,8 +89,11 @@ class KvPool:
         fingerprint: bytes = b"",
         layout: Layout = "heads",
         frequencies: Sequence[Tensor | None] = (),
+        spare: int = 0,
     ) -> None:
         self.page = page
+        self.version = 0
+        self._spare = spare
         self.fingerprint = fingerprint
         self.layout = layout
         self.dtypes = dtypes
@@ -103,7 +110,7 @@ class KvPool:
         self._blocks = list(self._start)
         self._lazy = [
             LazyZeros(self._shape(side, self._most[group]), dtypes[side])
-            for group in (self.group_of if device.type == "cpu" else ())
+            for group in (self.group_of if self._grows_in_place(device) else ())
             for side in (0, 1)
         ]
         """As `_tensors`; none elsewhere than on a processor."""
@@ -161,6 +168,10 @@ class KvPool:
         """Blocks that there is memory for now."""
         return self._blocks[group]
 
+    def spare_block(self, group: int) -> int:
+        """A block that no sequence has now, of a pool with spare ones: for rows that only pad."""
+        return self._blocks[group]
+
     def nbytes(self, group: int) -> int:
         """What they take of memory."""
         return self._blocks[group] * self.block_bytes(group)
@@ -185,7 +196,7 @@ class KvPool:
         try:
             # One tensor after the other, so that no more than one is there twice.
             for index in self._tensors_of(group):
-                if len(self._by_token(index)) < more:
+                if len(self._by_token(index)) < more + self._spare:
                     self._tensors[index] = self._resized(index, more)
         except torch.OutOfMemoryError:
             return False  # Layers that grew already are only larger than they need be.
@@ -376,8 +387,14 @@ class KvPool:
         """Of a block in one layer."""
         return self.page * (self._token_bytes(0) + self._token_bytes(1))
 
+    @staticmethod
+    def _grows_in_place(device: torch.device) -> bool:
+        return device.type == "cpu"
+
     def _shape(self, side: int, blocks: int) -> tuple[int, ...]:
+        """Of keys (0) or values (1) of `blocks` blocks, and of the spare ones."""
         heads, page, row = self._heads, self.page, self._rows[side]
+        blocks += self._spare
         return (blocks, page, heads, row) if self.layout == "pages" else (heads, blocks, page, row)
 
     def _zeros(self, side: int, blocks: int) -> Tensor:
@@ -396,6 +413,7 @@ class KvPool:
         made = self._zeros(index % 2, blocks)
         kept = min(blocks, len(self._by_token(index)))
         self._arranged(made)[:kept] = self._by_token(index)[:kept]
+        self.version += 1
         return made
 
 

@@ -48,6 +48,11 @@ class KvSizes:
         """Of one more token in the pool: of the layers that see everything."""
         return self._bytes((1,) * len(self.windows), windows=False)
 
+    @property
+    def block_bytes(self) -> int:
+        """Of a block in all layers."""
+        return self.page * sum(self.token_bytes)
+
     def pages(self, tokens: int) -> int:
         """Blocks for `tokens` tokens of one sequence."""
         return math.ceil(tokens / self.page)

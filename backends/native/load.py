@@ -51,7 +51,7 @@ from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import instructions, multiplied
 from hearth.kernels.cuda.matrix import has_triton
-from hearth.kernels.cuda.packings import PACKINGS
+from hearth.kernels.cuda.packings import PACKINGS, has_graphs
 from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
 from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.checkpoints.scheme import QuantizedTensor
@@ -294,6 +294,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         available_bytes=free,
         varlen=has_varlen(device, numbers.compute_dtype),
         triton=has_triton(device.type) or has_metal(device.type),
+        graphs=has_graphs() and device.type == "cuda",
     )
     plan = replace(plan, packed=packed)
     decoder = Decoder(config, device, dtype, activations=plan.compute_dtype, context=plan.context)
@@ -372,12 +373,16 @@ def _device(settings: ModelSettings, layers: int) -> torch.device:
     """The device for all layers.
 
     Raises:
-        InvalidParameter: some layers were asked for, or a GPU where there is none.
+        InvalidParameter: some layers were asked for, or a GPU or card that is not there.
     """
-    best = devices.best_device()
-    if settings.gpu_layers == 0:
+    if settings.device is not None:
+        best = _named_device(settings.device)
+    elif settings.is_on_processor:
         return torch.device("cpu")
-    if settings.gpu_layers is None:
+    else:
+        best = devices.best_device()
+    devices.use(best)
+    if settings.gpu_layers is None or settings.device == "cpu":
         return best
     if best.type == "cpu":
         raise InvalidParameter(
@@ -394,6 +399,19 @@ def _device(settings: ModelSettings, layers: int) -> torch.device:
             "Set gpu_layers (--gpu-layers) to auto or 0, or backend (--backend) to llamacpp.",
         )
     return best
+
+
+def _named_device(name: str) -> torch.device:
+    """That of `ModelSettings.device`. Raises `InvalidParameter` where there is none."""
+    here = devices.all_devices()
+    wanted = torch.device("cuda", 0) if name == "cuda" else torch.device(name)
+    if wanted in here:
+        return wanted
+    raise InvalidParameter(
+        "device",
+        f"PyTorch finds no {name} here, but {', '.join(map(devices.device_name, here))}.",
+        "Set device (--device) to one of these, or to auto.",
+    )
 
 
 def _dtype(

@@ -43,6 +43,8 @@ class NativePlan:
     attention: Attention
     splits_decode: bool
     """Single tokens are for the kernels of the GPU (`SplitAttention`), whatever reads the rest."""
+    graphs: bool
+    """Steps of single tokens may be CUDA graphs (`DecodeGraphs`)."""
     page: int
     context: int
     """Tokens one sequence may hold; never more than `pool_tokens`."""
@@ -102,6 +104,7 @@ def plan_memory(
     available_bytes: int,
     varlen: bool = False,
     triton: bool = False,
+    graphs: bool = False,
 ) -> NativePlan:
     """Choose context length and pool size for a model on this machine.
 
@@ -118,6 +121,7 @@ def plan_memory(
             (`has_varlen`).
         triton: the kernels in Triton work on this device (`has_triton`), or those of Apple's GPUs
             (`has_metal`).
+        graphs: steps of them are to be CUDA graphs (`has_graphs`).
 
     Raises:
         InvalidParameter: a KV type that the runner does not have.
@@ -134,10 +138,17 @@ def plan_memory(
     slots = settings.max_sessions
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
-    workspace = Workspace(config, settings)
+    splits_decode = (
+        triton and splits_rows(config, device, (keys, values), compute_dtype) and _is_free(settings)
+    )
+    graphs = graphs and splits_decode
+    workspace = Workspace(config, settings, graphs=graphs)
+
+    def pool_bytes(tokens: int) -> int:
+        return int(sizes.pool_bytes(tokens) * factor) + graphs * sizes.block_bytes
 
     def taken(tokens: int) -> int:
-        return int(sizes.pool_bytes(tokens) * factor) + workspace.bytes(tokens)
+        return pool_bytes(tokens) + workspace.bytes(tokens)
 
     most = sizes.pages(wanted) * page * slots
     fits = sizes.tokens_in(usable - weight_bytes, most, taken)
@@ -146,14 +157,22 @@ def plan_memory(
         hint = f"Set a context (--ctx) of {fits} or less" if fits else "Use a smaller model"
         if sizes.window_bytes(wanted) and slots > 1:
             hint += ", or a smaller max_sessions (--max-sessions)"
+        parts = {
+            "weights": weight_bytes,
+            "keys and values": pool_bytes(wanted),
+            "workspace": workspace.bytes(wanted) - workspace.graph_bytes,
+            "CUDA graphs": workspace.graph_bytes,
+        }
+        listed = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items() if size)
         raise DoesNotFit(
-            f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB with the weights; "
+            f"A context of {wanted:,} tokens needs {need / 1e9:.2f} GB ({listed}); "
             f"{usable / 1e9:.2f} GB are available.",
             f"{hint}, or close other programs.",
             needed_bytes=need,
             available_bytes=usable,
             context=wanted,
             fitting_context=fits,
+            **{f"{name.lower().replace(' ', '_')}_bytes": size for name, size in parts.items()},
         )
     budget = sizes.checked_budget(settings)
     allowed = most if budget is None else sizes.tokens_in(budget, most)
@@ -166,9 +185,8 @@ def plan_memory(
         compute_dtype=compute_dtype,
         kv_dtypes=(keys, values),
         attention=attention,
-        splits_decode=triton
-        and splits_rows(config, device, (keys, values), compute_dtype)
-        and _is_free(settings),
+        splits_decode=splits_decode,
+        graphs=graphs,
         page=page,
         context=context,
         pool_tokens=pool_tokens,

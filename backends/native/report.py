@@ -130,13 +130,8 @@ def make_report() -> TorchReport:
     import torch
 
     from hearth.kernels.cpu.library import cpu_library
-    from hearth.kernels.device import best_device, free_bytes, multiplies
+    from hearth.kernels.device import all_devices, best_device, free_bytes, multiplies
 
-    devices = [torch.device("cpu")]
-    if torch.cuda.is_available():
-        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append(torch.device("mps"))
     dtypes = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
     reports = [
         DeviceReport(
@@ -146,7 +141,7 @@ def make_report() -> TorchReport:
             multiplies=tuple(name for name, dtype in dtypes.items() if multiplies(device, dtype)),
             is_best=device == best_device(),
         )
-        for device in devices
+        for device in all_devices()
     ]
     library = cpu_library()
     return TorchReport(

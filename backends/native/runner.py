@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
@@ -18,6 +17,7 @@ from hearth.backends.engine.streaming import obstacle
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
+from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
@@ -27,6 +27,7 @@ from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.split_attention import SplitAttention
 from hearth.backends.native.varlen_attention import VarlenAttention
+from hearth.kernels import device as devices
 from hearth.quant.families.config import ModelConfig
 
 
@@ -44,6 +45,7 @@ class NativeRunner:
         batch_threads: for steps with prefill.
         own_pooling: of vectors, as the model was trained; "model" stands for it.
         on_close: frees the weights' files.
+        records: what records graphs, if the plan has some; None: the device.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class NativeRunner:
         threads: int | None,
         batch_threads: int,
         on_close: Callable[[], None],
+        records: GraphDevice | None = None,
     ) -> None:
         self.decoder = decoder
         self._config: ModelConfig = decoder.config
@@ -74,7 +77,18 @@ class NativeRunner:
             fingerprint=fingerprint,
             layout="pages" if plan.attention == "varlen" else "heads",
             frequencies=decoder.frequencies(),
+            spare=int(plan.graphs),
         )
+        self.graphs: DecodeGraphs | None = None
+        """Of steps of single tokens."""
+        if plan.graphs:
+            self.graphs = DecodeGraphs(
+                records or CudaGraphs(plan.device),
+                decoder,
+                self._pool,
+                most_rows=plan.slots,
+                context=plan.context,
+            )
         decoder.fused = layers_in_c(decoder, self._pool)
         kernels = attention_kernels(decoder, self._pool)
         self._attend = partial(
@@ -95,7 +109,7 @@ class NativeRunner:
         )
         self.background = None
         self._embedder = Embedder(
-            decoder, plan, own_pooling, self._attend, lambda: self._use_threads(batch_threads)
+            decoder, plan, own_pooling, self._attend, lambda: self._use_device(batch_threads)
         )
         self._text: NativeSlicedText | None = None
         self.threads = self._fastest_threads() if threads is None else threads
@@ -147,7 +161,8 @@ class NativeRunner:
         rows = plan.rows
         if not rows:
             return StepResult({})
-        tokens = self._tokens([token for row in rows for token in row.tokens])
+        tokens = [token for row in rows for token in row.tokens]
+        self._check(tokens)
         try:
             return self._forward(rows, tokens)
         except torch.OutOfMemoryError as error:
@@ -204,13 +219,21 @@ class NativeRunner:
             "Use a reranker, with backend (--backend) llamacpp.",
         )
 
-    def _forward(self, rows: Sequence[Row], tokens: Tensor) -> StepResult:
+    def _forward(self, rows: Sequence[Row], ids: Sequence[int]) -> StepResult:
         device = self._plan.device
-        self._use_threads(self._batch_threads if len(tokens) > len(rows) else self.threads)
+        self._use_device(self._batch_threads if len(ids) > len(rows) else self.threads)
+        paged = [
+            PagedRow(row.start, len(row.tokens), tuple(row.handle), row.drafts > 0) for row in rows
+        ]
+        if self.graphs is not None and all(_is_single(row) for row in rows):
+            logits = self.graphs.logits(paged, ids)
+            if logits is not None:
+                return step_result(rows, logits)
+        tokens = torch.tensor(ids, dtype=torch.long, device=device)
         positions = torch.cat(
             [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
         ).to(device)
-        hidden = self.decoder(tokens, positions, self._attention(rows))
+        hidden = self.decoder(tokens, positions, self._attention(paged))
         wanted: list[int] = []
         end = 0
         for row in rows:
@@ -222,10 +245,7 @@ class NativeRunner:
             hidden = hidden[torch.tensor(wanted, device=device)]
         return step_result(rows, self.decoder.logits(hidden))
 
-    def _attention(self, rows: Sequence[Row]) -> Attend:
-        paged = [
-            PagedRow(row.start, len(row.tokens), tuple(row.handle), row.drafts > 0) for row in rows
-        ]
+    def _attention(self, paged: Sequence[PagedRow]) -> Attend:
         if self._plan.splits_decode:
             return SplitAttention(self._pool, self._config, paged, self._attention_of)
         return self._attention_of(paged)
@@ -235,16 +255,17 @@ class NativeRunner:
             return VarlenAttention(self._pool, self._config, rows)
         return self._attend(self._pool, rows=rows)
 
-    def _use_threads(self, count: int) -> None:
-        """PyTorch's number of threads belongs to the thread that calls it, which is the engine's
-        here and not the one that loaded the model.
+    def _use_device(self, threads: int) -> None:
+        """PyTorch's number of threads, and its card, belong to the thread that calls it, which is
+        the engine's here and not the one that loaded the model.
         """
-        now = (threading.get_ident(), count)
+        now = (threading.get_ident(), threads)
         if self._using != now:
-            torch.set_num_threads(count)
+            torch.set_num_threads(threads)
+            devices.use(self._plan.device)
             self._using = now
 
-    def _tokens(self, ids: list[int]) -> Tensor:
+    def _check(self, ids: Sequence[int]) -> None:
         lowest, highest = min(ids), max(ids)
         for token in (lowest, highest):
             if not 0 <= token < self._config.vocab_size:
@@ -252,7 +273,11 @@ class NativeRunner:
                     "token_ids",
                     f"Token {token} is not in the vocabulary of {self._config.vocab_size:,}.",
                 )
-        return torch.tensor(ids, dtype=torch.long, device=self._plan.device)
+
+
+def _is_single(row: Row) -> bool:
+    """One token, whose logits are wanted."""
+    return len(row.tokens) == row.outputs == 1 and not row.drafts
 
 
 def _nothing() -> None:

@@ -34,66 +34,26 @@ def splits_rows(
     return set(kv) <= {dtype, *packed}
 
 
-class SplitAttention:
-    """Implements `hearth.backends.native.attention.Attend` for one step: rows of one token by
-    `attend_decode`, one call a layer for all of them, and the others by another `Attend`.
+class SingleTokens:
+    """Implements `hearth.backends.native.attention.Attend` for rows of one token each, of which all
+    that is needed is on the device: nothing here depends on numbers of the step but `Seen.most`.
 
     Args:
-        pool: keys and values, of any layout: of one dtype for both, in which attention is computed
-            then, or one or both of them in E4M3 or Q8_0.
-        rows: in the order of their tokens in the forward pass.
-        others: makes the `Attend` of the rows of more tokens.
+        pool: keys and values, of any layout: see `SplitAttention`.
+        slots: for each group [rows] int64: where keys and values go, as numbers of tokens in the
+            pool.
+        seen: for each group.
     """
 
     def __init__(
-        self,
-        pool: KvPool,
-        config: ModelConfig,
-        rows: Sequence[PagedRow],
-        others: Callable[[Sequence[PagedRow]], Attend],
+        self, pool: KvPool, config: ModelConfig, slots: Sequence[Tensor], seen: Sequence[Seen]
     ) -> None:
         self._pool = pool
         self._config = config
-        single = [row for row in rows if row.count == 1]
-        longer = [row for row in rows if row.count > 1]
-        self._others = others(longer) if longer else None
-        is_single = np.repeat([row.count == 1 for row in rows], [row.count for row in rows])
-        reaches = [
-            Reaches(single, group, window, pool.page)
-            for group, window in enumerate(config.groups if single else ())
-        ]
-        parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
-        if longer:
-            parts += [np.flatnonzero(some).view(np.int32) for some in (is_single, ~is_single)]
-        for reach in reaches:
-            parts += [reach.begins, reach.keys, reach.table.ravel()]
-        sent = iter(to_device(parts, pool.layer(0)[0].device))
-        self._slots = [next(sent).view(torch.int64) for _ in reaches]
-        self._places = [next(sent).view(torch.int64) for _ in range(2)] if longer else []
-        """[tokens] int64: single tokens among all, and the others; empty: all are single."""
-        self._seen = [
-            Seen(
-                begins=next(sent),
-                ends=next(sent),
-                tables=next(sent).view(reach.table.shape),
-                most=int((reach.keys - reach.begins).max()),
-            )
-            for reach in reaches
-        ]
+        self._slots = slots
+        self._seen = seen
 
     def __call__(
-        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
-    ) -> Tensor:
-        if self._others is None:
-            return self._singles(layer, query, key_value, sinks)
-        single, longer = self._places
-        out = query.new_empty(query.shape)
-        out[longer] = self._others(layer, query[longer], key_value[longer], sinks)
-        if self._seen:
-            out[single] = self._singles(layer, query[single], key_value[single], sinks)
-        return out
-
-    def _singles(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
         group = self._pool.group_of[layer]
@@ -112,3 +72,63 @@ class SplitAttention:
             sinks=sinks,
         )
         return found.to(query.dtype)
+
+
+class SplitAttention:
+    """Implements `hearth.backends.native.attention.Attend` for one step: rows of one token by
+    `attend_decode`, one call a layer for all of them, and the others by another `Attend`.
+
+    Args:
+        pool: keys and values, of any layout: of one dtype for both, in which attention is computed
+            then, or one or both of them in E4M3 or Q8_0.
+        rows: in the order of their tokens in the forward pass.
+        others: makes the `Attend` of the rows of more tokens.
+    """
+
+    def __init__(
+        self,
+        pool: KvPool,
+        config: ModelConfig,
+        rows: Sequence[PagedRow],
+        others: Callable[[Sequence[PagedRow]], Attend],
+    ) -> None:
+        single = [row for row in rows if row.count == 1]
+        longer = [row for row in rows if row.count > 1]
+        self._others = others(longer) if longer else None
+        is_single = np.repeat([row.count == 1 for row in rows], [row.count for row in rows])
+        reaches = [
+            Reaches(single, group, window, pool.page)
+            for group, window in enumerate(config.groups if single else ())
+        ]
+        parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
+        if longer:
+            parts += [np.flatnonzero(some).view(np.int32) for some in (is_single, ~is_single)]
+        for reach in reaches:
+            parts += [reach.begins, reach.keys, reach.table.ravel()]
+        sent = iter(to_device(parts, pool.layer(0)[0].device))
+        slots = [next(sent).view(torch.int64) for _ in reaches]
+        self._places = [next(sent).view(torch.int64) for _ in range(2)] if longer else []
+        """[tokens] int64: single tokens among all, and the others; empty: all are single."""
+        seen = [
+            Seen(
+                begins=next(sent),
+                ends=next(sent),
+                tables=next(sent).view(reach.table.shape),
+                most=int((reach.keys - reach.begins).max()),
+            )
+            for reach in reaches
+        ]
+        self._singles = SingleTokens(pool, config, slots, seen) if single else None
+
+    def __call__(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        if self._others is None:
+            assert self._singles is not None
+            return self._singles(layer, query, key_value, sinks)
+        single, longer = self._places
+        out = query.new_empty(query.shape)
+        out[longer] = self._others(layer, query[longer], key_value[longer], sinks)
+        if self._singles is not None:
+            out[single] = self._singles(layer, query[single], key_value[single], sinks)
+        return out

@@ -149,6 +149,7 @@ class WeightLoader:
             for leaf, one in wanted.items():
                 value = self._whole(module, leaf, one)
                 setattr(module, leaf, nn.Parameter(value, requires_grad=False))
+        self._decoder.weights_version += 1
         self._release_copied([*module.parameters(), *module.buffers()])
 
     def _stays_packed(self, module: nn.Module, wanted: dict[str, Wanted]) -> bool:

@@ -9,6 +9,7 @@ from typing import Final
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.native.kv_sizes import step_tokens
 from hearth.backends.native.model_folder import kv_bytes
+from hearth.kernels.cuda.packings import CHUNK
 from hearth.quant.families.config import ModelConfig
 
 MIN_OUTPUTS: Final = 32
@@ -24,6 +25,17 @@ _PADDED: Final = 4 / 3
 """Pages that are gathered for single tokens, for each that they need (`paged_attention`)."""
 _BASE_BYTES: Final = 64 << 20
 """Slices of matrices that are unpacked or widened, the libraries' own buffers, small tensors."""
+GRAPH_KEYS: Final = 2048
+"""Tokens of the longest row that the smallest CUDA graph is for; others are for twice as many, and
+so on."""
+MOST_GRAPHS: Final = 16
+"""That exist at a time."""
+GRAPH_PARTIAL_BYTES: Final = 128 << 20
+"""Of sums of parts of attention: steps that take more have no graph."""
+_GRAPH_BYTES: Final = 8 << 20
+"""Of the driver for a graph of some hundred kernels: an estimate, not measured on hardware."""
+_SPLIT_BYTES: Final = 2 << 20
+"""Of partial sums of one product: sixteen rows of 32,768 numbers (`kernels.cuda.matrix`)."""
 
 
 class Workspace:
@@ -35,15 +47,20 @@ class Workspace:
 
     Args:
         settings: what the model is loaded with.
+        graphs: steps of single tokens are CUDA graphs (`decode_graphs`).
 
     Raises:
         InvalidParameter: a KV type that the native runner does not have.
     """
 
-    def __init__(self, config: ModelConfig, settings: ModelSettings) -> None:
+    def __init__(
+        self, config: ModelConfig, settings: ModelSettings, *, graphs: bool = False
+    ) -> None:
+        self._graphs = graphs
         self._context = settings.context or config.context
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
+        self._sessions = settings.max_sessions
         drafted = settings.outputs(config.vocab_size)
         self.outputs = max(settings.max_sessions, MIN_OUTPUTS, drafted)
         self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
@@ -58,7 +75,20 @@ class Workspace:
         # A layer's feed-forward is computed after its attention has given its memory back.
         layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
         logits = self.outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
-        return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
+        step = _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
+        return step + self.graph_bytes
+
+    @property
+    def graph_bytes(self) -> int:
+        """Of these, what CUDA graphs keep for themselves: memory that other steps do not get."""
+        if not self._graphs:
+            return 0
+        config, rows = self._config, graph_rows(self._sessions)[-1]
+        layer = 3 * config.width * _F32 + max(self._feed_forward(), self._projected)
+        # Logits are copied out of the memory that graphs share.
+        logits = 3 * config.vocab_size * _F32 + config.width * _F32
+        partial = min(partial_bytes(config, rows, self._context), GRAPH_PARTIAL_BYTES)
+        return rows * (layer + logits) + partial + _SPLIT_BYTES + MOST_GRAPHS * _GRAPH_BYTES
 
     def _feed_forward(self) -> int:
         """Of one token: gate and up, what comes of them, and of each expert what it is given, and
@@ -69,10 +99,15 @@ class Workspace:
             return _F32 * 3 * self._config.feed_forward
         return _F32 * experts.active * (3 * experts.width + 5 * self._config.width)
 
+    @property
+    def _projected(self) -> int:
+        """Of one token: queries, keys and values, and what attention makes of them."""
+        config = self._config
+        return _F32 * config.head_dim * (4 * config.heads + 3 * config.kv_heads)
+
     def _attention(self, pool_tokens: int) -> int:
         config = self._config
-        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        projected = _F32 * self._step_tokens * (4 * queries + 3 * keys)
+        projected = self._step_tokens * self._projected
         # As they are stored, then widened to float32.
         read = self._kv_bytes + config.kv_elements * _F32
         seen = min(self._context, pool_tokens)
@@ -90,3 +125,20 @@ class Workspace:
             _MASK_BYTES * (seen if window is None else min(seen, window + self._step_tokens))
             for window in self._config.groups
         )
+
+
+def graph_rows(sessions: int) -> tuple[int, ...]:
+    """Rows that CUDA graphs are recorded for, ascending; the last is enough for `sessions`. Up to
+    64 they double, as tiles of products do; more would compute much for nothing.
+    """
+    sizes = [1]
+    while sizes[-1] < sessions:
+        sizes.append(sizes[-1] + min(sizes[-1], 32))
+    return tuple(sizes)
+
+
+def partial_bytes(config: ModelConfig, rows: int, keys: int) -> int:
+    """Sums of parts of one layer's attention, of rows of one token and up to `keys` keys: float32
+    values, the largest score, and the sum of exponentials.
+    """
+    return rows * config.heads * -(-keys // CHUNK) * (config.head_dim + 2) * _F32

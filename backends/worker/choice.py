@@ -86,7 +86,7 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
     if is_safetensors(Path(spec.path)):
         return Choice("native", "only it reads safetensors")
     machine = machine or this_machine()
-    is_cpu = not (machine.has_cuda or machine.is_apple) or spec.settings.gpu_layers == 0
+    is_cpu = not (machine.has_cuda or machine.is_apple) or spec.settings.is_on_processor
     speeds = Speeds(cache_dir) if cache_dir is not None and is_cpu else None
     wants = _native_only(spec.settings)
     if not machine.has_torch:
@@ -229,6 +229,8 @@ def _native_only(settings: ModelSettings) -> str:
     for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
         if kv_type == "fp8":
             return f"{name} {kv_type}"
+    if settings.device not in (None, "cpu"):
+        return f"device {settings.device}"
     return f"dtype {settings.dtype}" if settings.dtype is not None else ""
 
 

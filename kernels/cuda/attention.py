@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.cuda.elementwise import sides_of
+from hearth.kernels.cuda.packings import CHUNK
 
-CHUNK: Final = 256
-"""Keys of a program. Of 32,768 keys and eight heads of 128 numbers there are 1,024 programs, and
-their sums are 1.5 % of what is read."""
 _TILE: Final = 32
 _MOST_BYTES: Final = 512
 """Of a key in the query's dtype with which a program reads 32 at a time; of longer ones 16."""

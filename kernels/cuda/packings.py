@@ -11,6 +11,11 @@ PACKINGS: Final = frozenset(
 )
 FORCE: Final = "HEARTH_CUDA_KERNELS"
 """The environment variable that leaves the kernels in Triton out: "off"."""
+NO_GRAPHS: Final = "HEARTH_CUDA_GRAPHS"
+"""The environment variable that leaves CUDA graphs out: "off"."""
+CHUNK: Final = 256
+"""Keys of a program of attention. Of 32,768 keys and eight heads of 128 numbers there are 1,024
+programs, and their sums are 1.5 % of what is read."""
 NOT_RUN: Final = "compiled and interpreted, not run on hardware"
 """What is known of these kernels."""
 
@@ -18,3 +23,8 @@ NOT_RUN: Final = "compiled and interpreted, not run on hardware"
 def is_installed() -> bool:
     """Triton is there and not left out. Whether the card can use it is for `matrix.has_triton`."""
     return os.environ.get(FORCE) != "off" and importlib.util.find_spec("triton") is not None
+
+
+def has_graphs() -> bool:
+    """CUDA graphs are not left out."""
+    return os.environ.get(NO_GRAPHS) != "off"

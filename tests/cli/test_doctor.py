@@ -221,14 +221,21 @@ def test_what_multiplies_is_shown_for_each_type(
     assert hearth("doctor", "--kernels", "--json").json["routes"][1]["rows"][1]["last"] is None
 
 
-def test_apple_s_gpu_is_marked_as_not_verified(
-    hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("mps", "not verified on hardware"),
+        ("cuda", "compiled and interpreted, not run on hardware"),
+    ],
+)
+def test_gpus_are_marked_as_not_verified(
+    kind: str, said: str, hearth: Hearth, healthy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu = DeviceReport("mps", "mps", 10**9, ("f32", "f16"), is_best=True)
+    gpu = DeviceReport(kind, "name", 10**9, ("f32", "f16"), is_best=True)
     report = dataclasses.replace(TORCH, devices=(PROCESSOR, gpu))
     monkeypatch.setattr(doctor, "torch_report", lambda: report)
-    found = findings(hearth("doctor", "--json"))["MPS"]
-    assert found["state"] == "warning" and "not verified on hardware" in found["text"]
+    found = findings(hearth("doctor", "--json"))[kind.upper()]
+    assert found["state"] == "warning" and said in found["text"] and found["cure"]
 
 
 def test_a_pytorch_that_does_not_load_is_a_fault(

@@ -90,6 +90,8 @@ def test_the_free_memory_of_the_first_card(libraries: dict[str, object]) -> None
     management = libraries["ml"] = Management(61 * GB)
     assert gpus.card_free_bytes() == 61 * GB
     assert management.opened == 0
+    assert gpus.card_free_bytes(1) == 80 * GB  # Of another place on the bus.
+    assert gpus.card_free_bytes(2) is None
 
 
 def test_of_a_part_of_a_card_no_more_than_the_part(libraries: dict[str, object]) -> None:

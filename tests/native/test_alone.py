@@ -20,6 +20,7 @@ ABSENT = (
     "llguidance",
     "msgspec",
     "platformdirs",
+    "psutil",
     "starlette",
     "textual",
     "tomlkit",
@@ -85,6 +86,13 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 def test_all_of_the_native_runner_is_there_and_runs_without_what_others_need() -> None:
     runs = RUNS.replace("{for_cards}", repr(FOR_CARDS))
     run(WITHOUT.format(names=set(ABSENT + ABSENT_TOO)) + runs, str(guide_path()))
+
+
+def test_benchmarks_for_cards_are_imported_without_what_others_need() -> None:
+    paths = f"sys.path[:0] = {[str(ROOT / name) for name in ('benchmarks', 'tools')]!r}\n"
+    found = "import native_cuda\nprint(*native_cuda.PARTS)"
+    listed = run(WITHOUT.format(names=set(ABSENT + ABSENT_TOO)) + paths + found)
+    assert listed.split() == ["gemv", "attention", "end"]
 
 
 def test_tests_for_cards_are_found_without_what_others_need() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,9 +18,12 @@ from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.shortlist import ShortlistSpec
+from hearth.backends.native.decode_graphs import CudaGraphs
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen
+from hearth.kernels.cuda.matrix import has_triton
 from native_runners import runner_of
 from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
 
@@ -201,3 +206,45 @@ def test_a_card_chooses_half_precision_and_a_kernel_where_there_is_one() -> None
     texts = written(loaded, [some_tokens(20), some_tokens(300, 1)], 20)
     assert [len(text) for text in texts] == [40, 320]
     runner.close()
+
+
+@pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+@pytest.mark.parametrize("family", ["llama3", "gemma3"])
+def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: Path) -> None:
+    tiny_checkpoint(family, tmp_path, max_position_embeddings=8192)
+    settings = ModelSettings(context=6000, max_sessions=5, max_batch_tokens=512)
+    runners = [
+        runner_of(
+            tmp_path, settings, device=CUDA, dtype=torch.bfloat16, triton=True, records=records
+        )
+        for records in (CudaGraphs(CUDA), None)
+    ]
+    tokens = some_tokens(5200)
+    for length in (100, 4900):  # The pool grows for the second.
+        for slot, count in ((0, length), (1, 40), (2, 7)):
+            for runner in runners:
+                held = runner.cache.length(slot)
+                for at in range(held, held + count, 500):
+                    part = tokens[at : min(at + 500, held + count)]
+                    runner.step(StepPlan((mate(runner, slot, part),)))
+        for _ in range(4):
+            found = []
+            for runner in runners:
+                rows = [replace(mate(runner, slot, [7 + slot]), outputs=1) for slot in range(3)]
+                logits = runner.step(StepPlan(tuple(rows))).logits
+                found.append(np.concatenate([logits[slot] for slot in range(3)]))
+            # Rows are padded to four: products of PyTorch may round otherwise for them.
+            assert float(((found[0] - found[1]) ** 2).mean()) < 1e-4 * float((found[1] ** 2).mean())
+        assert runners[0].graphs is not None and len(runners[0].graphs) == 1
+        assert runners[0].graphs.refused == ""
+    (runner, _) = runners
+    spec = ShortlistSpec(1024, np.array([5, 6]))
+    rows = [replace(mate(runner, slot, [9]), outputs=1, shortlist=spec) for slot in range(3)]
+    with warnings.catch_warnings(record=True) as waits:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            result = runner.step(StepPlan(tuple(rows)))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(result.shortlists) == 3 and len(waits) == 1, [str(one.message) for one in waits]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
@@ -17,43 +14,10 @@ from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.workspace import _BASE_BYTES, Workspace
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from native_runners import runner_of
+from peak_memory import Peak
 from tiny_checkpoints import tiny_checkpoint
 
 CONTEXT = 1024
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes of tensors that were made inside and existed at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.most = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {
-            one.untyped_storage()._cdata
-            for one in tree_leaves((args, kwargs))
-            if isinstance(one, torch.Tensor)
-        }
-        found = func(*args, **(kwargs or {}))
-        for one in tree_leaves(found):
-            if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata not in given:
-                self._count(one.untyped_storage())
-        return found
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key in self._known:
-            return
-        self._known.add(key)
-        self.now += storage.nbytes()
-        self.most = max(self.most, self.now)
-        weakref.finalize(storage, self._gone, key, storage.nbytes())
-
-    def _gone(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gemma2", "gemma3", "mixtral", "gpt_oss"])

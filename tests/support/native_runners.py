@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.native.decode_graphs import GraphDevice
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
@@ -32,12 +33,14 @@ def runner_of(
     varlen: bool = False,
     triton: bool = False,
     tiled: bool = False,
+    records: GraphDevice | None = None,
 ) -> Driven:
     """The runner of a folder of weights, with everything in `dtype`, or as `settings` say.
 
     Args:
         varlen: the device has a kernel for block tables.
         triton: kernels in Triton work on the device.
+        records: what records graphs of single tokens, where `triton` works; None: none are.
         tiled: matrices are for the kernels of processors, with activations in float32.
     """
     fields = read_fields(folder / "config.json")
@@ -55,6 +58,7 @@ def runner_of(
         available_bytes=1 << 30,
         varlen=varlen,
         triton=triton,
+        graphs=records is not None,
     )
     decoder = Decoder(config, device, dtype, activations=compute, context=plan.context)
     file = SafetensorsFolder(folder)
@@ -70,6 +74,7 @@ def runner_of(
         threads=1,
         batch_threads=1,
         on_close=file.close,
+        records=records,
     )
     return Driven(runner)
 

@@ -74,6 +74,8 @@ class Decoder(nn.Module):
         self.config = config
         self.dtype = dtype
         self.activations = activations or dtype
+        self.weights_version = 0
+        """Another one when weights were replaced by others."""
         self.embedding: nn.Module = Embedding(config.vocab_size, config.width, dtype)
         self.layers = nn.ModuleList(
             Layer(config, index, dtype) for index in range(len(config.layers))

@@ -81,6 +81,11 @@ class Experts(nn.Module):
         self.gate_up: nn.Module = ExpertMatrix(count, width, 2 * hidden, biases, dtype)
         self.down: nn.Module = ExpertMatrix(count, hidden, width, biases, dtype, is_wide=is_wide)
 
+    @property
+    def stays_on_device(self) -> bool:
+        """No number of the step is needed on the processor."""
+        return bool(self.gate_up.stays_on_device and self.down.stays_on_device)
+
     def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
         """Tokens are sorted by expert, so that each expert's matrices are read once. How many go to
         which is asked of the device, once a layer, unless one call multiplies all groups there.
@@ -96,7 +101,7 @@ class Experts(nn.Module):
         numbers, order = chosen.flatten().sort(stable=True)
         ends = torch.arange(self.config.count + 1, device=numbers.device)
         offsets = torch.searchsorted(numbers, ends)
-        if not (self.gate_up.stays_on_device and self.down.stays_on_device):
+        if not self.stays_on_device:
             offsets = offsets.cpu()
         both = self.gate_up(hidden[order // self.config.active], offsets)
         # Back in the order of the choices: added up by token in the same order every time.

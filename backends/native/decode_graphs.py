@@ -1,0 +1,283 @@
+"""Decode steps as CUDA graphs: a whole forward pass of one token a row is recorded once, and
+started by one call afterwards. What changes from step to step is in buffers that stay in place.
+
+A graph is for a number of rows and a number of keys, both padded. Rows that only pad have a token
+of their own block (`KvPool.spare_block`) and are not looked at. Steps with prompts or drafts, and
+those of more rows or keys than there are graphs for, are computed without.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.experts import Experts
+from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.split_attention import SingleTokens
+from hearth.backends.native.varlen_attention import Reaches
+from hearth.backends.native.workspace import (
+    GRAPH_KEYS,
+    GRAPH_PARTIAL_BYTES,
+    MOST_GRAPHS,
+    graph_rows,
+    partial_bytes,
+)
+from hearth.kernels.cuda.attention import Seen
+
+_EAGER_STEPS: Final = 1
+"""That a shape is computed without a graph before one is recorded for it: steps of some shapes
+come once, between others."""
+log = logging.getLogger(__name__)
+
+
+class Graph(Protocol):
+    """What was recorded."""
+
+    def replay(self) -> None:
+        """Start it: the same operations on the same memory."""
+        ...
+
+
+class GraphDevice(Protocol):
+    """What records and replays: a card (`CudaGraphs`), or in tests the processor."""
+
+    def capture(self, step: Callable[[], None]) -> Graph:
+        """Run `step`, then record it. It may be run twice, and reads and writes tensors only.
+
+        Raises:
+            RuntimeError: something in it cannot be recorded, such as waiting for the device; or
+                there is no memory for it.
+        """
+        ...
+
+
+class CudaGraphs:
+    """Implements `GraphDevice` on a card. All graphs share one pool of memory: they are replayed
+    one after the other, and what one leaves in it is copied out before the next.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.stream = torch.cuda.Stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, step: Callable[[], None]) -> Graph:
+        """See `GraphDevice`. Kernels are compiled and libraries take their memory in a first run,
+        on the stream that is recorded.
+        """
+        current = torch.cuda.current_stream(self._device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            step()
+        current.wait_stream(self.stream)
+        graph = torch.cuda.CUDAGraph()
+        collects = gc.isenabled()
+        gc.disable()  # Freeing a tensor of another pool is not allowed while recording.
+        try:
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            ):
+                step()
+        finally:
+            if collects:
+                gc.enable()
+        return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a graph is recorded for."""
+
+    rows: int
+    keys: int
+    """Tokens of the longest row that it is for: of them follow the parts that attention splits keys
+    into, and the widths of block tables."""
+
+
+class DecodeGraphs:
+    """The graphs of a decoder over a pool.
+
+    Args:
+        device: records.
+        pool: with a spare block.
+        most_rows: of a step.
+        context: tokens of a row, at most.
+
+    Attributes:
+        refused: why no graph is recorded any more; "" as long as they are.
+    """
+
+    def __init__(
+        self, device: GraphDevice, decoder: Decoder, pool: KvPool, *, most_rows: int, context: int
+    ) -> None:
+        self._device = device
+        self._decoder = decoder
+        self._pool = pool
+        self._sizes = graph_rows(most_rows)
+        self._context = context
+        self._logits: Tensor | None = None
+        """[most rows, vocabulary] float32: of the last step."""
+        self._graphs: dict[Shape, tuple[_Buffers, Graph]] = {}
+        """The one that was used last is the last."""
+        self._times: Counter[Shape] = Counter()
+        self._versions = self._now()
+        self.refused = _why_not(decoder)
+
+    def __len__(self) -> int:
+        """Graphs that are recorded now."""
+        return len(self._graphs)
+
+    def logits(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> Tensor | None:
+        """A step of one token a row.
+
+        Args:
+            rows: of one token each, without drafts.
+            tokens: one of each row.
+
+        Returns:
+            [rows, vocabulary] float32 on the device, valid until the next step; None where there is
+            no graph for it, and nothing was computed.
+        """
+        shape = self._shape(rows)
+        if shape is None or self.refused:
+            return None
+        self._forget_outdated()
+        if shape in self._graphs:
+            buffers, graph = self._graphs.pop(shape)
+            buffers.fill(rows, tokens)
+        elif self._times[shape] < _EAGER_STEPS:
+            self._times[shape] += 1
+            return None
+        else:
+            while len(self._graphs) >= MOST_GRAPHS:
+                del self._graphs[next(iter(self._graphs))]
+            try:
+                buffers, graph = self._captured(shape, rows, tokens)
+            except RuntimeError as error:
+                self.refused = str(error)
+                self._graphs.clear()
+                log.warning("No CUDA graphs: recording %s failed: %s", shape, error)
+                return None
+        self._graphs[shape] = buffers, graph
+        graph.replay()
+        assert self._logits is not None
+        return self._logits[: len(rows)]
+
+    def _shape(self, rows: Sequence[PagedRow]) -> Shape | None:
+        """Padded; None: there is no graph for so many rows, or keys."""
+        if len(rows) > self._sizes[-1]:
+            return None
+        size = self._sizes[bisect_left(self._sizes, len(rows))]
+        longest = max(row.start for row in rows) + 1
+        keys = min(max(GRAPH_KEYS, 1 << (longest - 1).bit_length()), self._context)
+        is_small = partial_bytes(self._decoder.config, size, keys) <= GRAPH_PARTIAL_BYTES
+        return Shape(size, keys) if is_small else None
+
+    def _forget_outdated(self) -> None:
+        """Graphs know addresses: those of a pool or of weights that were replaced are dropped."""
+        if self._versions != self._now():
+            self._graphs.clear()
+            self._versions = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        return self._pool.version, self._decoder.weights_version
+
+    def _captured(
+        self, shape: Shape, rows: Sequence[PagedRow], tokens: Sequence[int]
+    ) -> tuple[_Buffers, Graph]:
+        """Recorded with what the step is for, so that running it changes nothing else."""
+        decoder, pool = self._decoder, self._pool
+        buffers = _Buffers(decoder, pool, shape)
+        buffers.fill(rows, tokens)
+        if self._logits is None:
+            size = (self._sizes[-1], decoder.config.vocab_size)
+            self._logits = torch.zeros(size, dtype=torch.float32, device=buffers.tokens.device)
+        out = self._logits[: shape.rows]
+        attend = SingleTokens(pool, decoder.config, buffers.slots, buffers.seen)
+
+        def step() -> None:
+            out.copy_(decoder.logits(decoder(buffers.tokens, buffers.positions, attend)))
+
+        return buffers, self._device.capture(step)
+
+
+class _Buffers:
+    """What a graph reads of a step, in one piece on the device, which is copied there in one.
+
+    Filled again only after what was computed of it was read, so that the copy is over by then.
+
+    Attributes:
+        tokens, positions: [rows] int64.
+        slots, seen: of each group, as `SingleTokens` takes them.
+    """
+
+    def __init__(self, decoder: Decoder, pool: KvPool, shape: Shape) -> None:
+        self._pool = pool
+        self._windows = decoder.config.groups
+        rows, page = shape.rows, pool.page
+        most = [shape.keys if one is None else min(one, shape.keys) for one in self._windows]
+        # A window may begin and end within a page.
+        widths = [
+            -(-keys // page) + (window is not None)
+            for keys, window in zip(most, self._windows, strict=True)
+        ]
+        groups = len(widths)
+        # First what has eight bytes each.
+        sizes = [2 * rows] * (2 + groups)
+        for width in widths:
+            sizes += [rows, rows, rows * width]
+        device = pool.layer(0)[0].device
+        self._host = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+        self._there = torch.zeros(len(self._host), dtype=torch.int32, device=device)
+        self._parts: list[NDArray[np.int32]] = [
+            part.numpy() for part in self._host.split_with_sizes(sizes)
+        ]
+        there = self._there.split_with_sizes(sizes)
+        wide = [part.view(torch.int64) for part in there[: 2 + groups]]
+        self.tokens, self.positions, self.slots = wide[0], wide[1], wide[2:]
+        self._rows = rows
+        self._tables = [
+            part.reshape(rows, width)
+            for part, width in zip(self._parts[4 + groups :: 3], widths, strict=True)
+        ]
+        self.seen = [
+            Seen(table.view(rows, width), begins, ends, keys)
+            for begins, ends, table, width, keys in zip(
+                *(there[2 + groups + at :: 3] for at in range(3)), widths, most, strict=True
+            )
+        ]
+
+    def fill(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> None:
+        """With a step; rows that only pad have position 0 of the spare blocks."""
+        count, groups = len(rows), len(self._windows)
+        spare = tuple([self._pool.spare_block(group)] for group in range(groups))
+        padded = [*rows, *[PagedRow(0, 1, spare)] * (self._rows - count)]
+        token_ids, positions, *slots = (part.view(np.int64) for part in self._parts[: 2 + groups])
+        token_ids[:count], token_ids[count:] = tokens, 0
+        positions[:] = [row.start for row in padded]
+        for group, window in enumerate(self._windows):
+            reach = Reaches(padded, group, window, self._pool.page)
+            begins, ends = self._parts[2 + groups + 3 * group :][:2]
+            slots[group][:], begins[:], ends[:] = reach.slots, reach.begins, reach.keys
+            self._tables[group][:, : reach.table.shape[1]] = reach.table
+        self._there.copy_(self._host, non_blocking=True)
+
+
+def _why_not(decoder: Decoder) -> str:
+    """What of a decoder waits for the device within a step; "" if nothing does."""
+    for module in decoder.modules():
+        if isinstance(module, Experts) and not module.stays_on_device:
+            return "the rows of each expert are counted on the processor"
+    return ""

@@ -1,0 +1,365 @@
+"""Graphs of decode steps are recorded, replayed and recorded again by the code that drives a card,
+over operators that triton interprets or PyTorch has: a replay knows the memory of its recording.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+pytest.importorskip("triton", minversion="3.9")
+
+from decode_reference import reference_decode
+from driven import Driven
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.shortlist import ShortlistSpec
+from hearth.backends.native import decode_graphs, kv_pool, runner, split_attention
+from hearth.backends.native.decode_graphs import Shape
+from hearth.backends.native.models import layers, parts
+from hearth.backends.native.weights import load_weights
+from hearth.backends.native.workspace import (
+    _GRAPH_BYTES,
+    _SPLIT_BYTES,
+    MOST_GRAPHS,
+    Workspace,
+    graph_rows,
+    partial_bytes,
+)
+from hearth.kernels.cuda.attention import Seen
+from hearth.kernels.cuda.packings import CHUNK
+from hearth.quant.families.table import family_of_hf
+from hearth.quant.json_fields import read_fields
+from hearth.quant.safetensors import SafetensorsFolder
+from native_runners import runner_of
+from peak_memory import Peak
+from recorded_graphs import Recorder
+from tiny_checkpoints import VOCABULARY, tiny_checkpoint, tiny_model
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
+)
+KERNELS = (
+    (split_attention, "attend_decode"),
+    (kv_pool, "store_tokens"),
+    (layers, "finish_heads"),
+    (parts, "silu_up"),
+)
+
+
+@dataclass
+class Both:
+    """The same model with graphs and without, which compute the same steps."""
+
+    recorder: Recorder
+    graphs: Driven
+    eager: Driven
+    tokens: list[int] = field(
+        default_factory=lambda: np.random.default_rng(0).integers(3, VOCABULARY, 4000).tolist()
+    )
+
+    def step(self, counts: Sequence[int], *, outputs: int = 1) -> None:
+        """Compute `counts` more tokens of sequences (0: none of it); the logits are alike."""
+        found = [self._step(one, counts, outputs) for one in (self.graphs, self.eager)]
+        for slot, wanted in found[1].items():
+            near = 1e-5 * float(np.abs(wanted).max())
+            np.testing.assert_allclose(found[0][slot], wanted, rtol=1e-5, atol=near)
+
+    def _step(
+        self, driven: Driven, counts: Sequence[int], outputs: int
+    ) -> dict[int, NDArray[np.float32]]:
+        rows = []
+        for slot, count in enumerate(counts):
+            held = driven.cache.length(slot)
+            if count:
+                assert driven.cache.reserve(slot, held + count)
+                more = self.tokens[held + 100 * slot :][:count]
+                rows.append(Row(slot, held, more, min(count, outputs)))
+        result = driven.step(StepPlan(tuple(rows)))
+        return {slot: logits.copy() for slot, logits in result.logits.items()}
+
+    @property
+    def replays(self) -> list[int]:
+        """Of each graph, in the order of their recordings."""
+        return [one.replays for one in self.recorder.graphs]
+
+
+class OfACard(kv_pool.KvPool):
+    """Whose tensors are replaced by larger ones, as on a card."""
+
+    @staticmethod
+    def _grows_in_place(device: torch.device) -> bool:
+        return False
+
+
+Make = Callable[..., Both]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr(runner, "KvPool", OfACard)
+
+    def both(family: str = "llama3", *, triton: bool = False, **changes: Any) -> Both:
+        """Args: triton: its interpreter computes what it can; otherwise PyTorch does."""
+        settings = ModelSettings(**{"kv_type": "f32", "context": 128, "max_sessions": 5, **changes})
+        changed = {"num_hidden_layers": 1} if triton else {}
+        tiny_checkpoint(family, tmp_path, max_position_embeddings=8192, **changed)
+        recorder = Recorder()
+        if triton:
+            for module in (kv_pool, layers, parts):
+                monkeypatch.setattr(module, "has_triton", lambda device_type: True)
+            for module, name in KERNELS:
+                monkeypatch.setattr(module, name, recorder.kernel(getattr(module, name)))
+        else:
+            monkeypatch.setattr(split_attention, "attend_decode", reference_decode)
+        of = [runner_of(tmp_path, settings, triton=True, records=one) for one in (recorder, None)]
+        assert of[0].plan.graphs and not of[1].plan.graphs and of[1].plan.splits_decode
+        return Both(recorder, *of)
+
+    return both
+
+
+def test_kernels_are_replayed_with_what_they_were_started_with(make: Make) -> None:
+    both = make(triton=True, max_sessions=2)
+    both.step([3, 2])
+    for _ in range(3):
+        both.step([1, 1])
+    assert both.replays == [2]
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma2", "gemma3", "phi3", "qwen3"])
+def test_logits_of_replayed_steps_are_those_of_others(family: str, make: Make) -> None:
+    both = make(family, kv_pool="static")
+    both.step([30, 9, 0, 0, 17])
+    for _ in range(4):
+        both.step([1, 1, 0, 0, 1])  # Padded to four rows.
+    # The first is computed without a graph; recording runs it, and so does the replay.
+    assert both.replays == [3]
+    both.step([1, 3, 1, 0, 0])
+    both.step([1, 1, 1, 1, 0])
+    both.step([1, 1, 1, 1, 1])
+    assert both.replays == [4]
+    both.step([1, 1, 1, 1, 1])
+    both.step([1, 0, 1, 1, 0])
+    assert both.replays == [5, 1]
+    both.graphs.cache.check_integrity()
+
+
+def test_sizes_are_recorded_when_they_come_again_and_only_for_single_tokens(make: Make) -> None:
+    both = make()
+    both.step([5, 5, 5, 0, 0])
+    shapes = []
+    for counts in ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0]):
+        both.step(counts)
+        shapes.append(len(both.graphs.graphs))
+        both.step(counts)
+        shapes.append(len(both.graphs.graphs))
+    assert shapes == [0, 1, 1, 2, 2, 3]
+    assert list(both.graphs.graphs._graphs) == [Shape(1, 128), Shape(2, 128), Shape(4, 128)]
+    before = sum(both.replays)
+    both.step([1, 2, 0, 0, 0])  # With the rest of a prompt,
+    both.step([1, 1, 0, 0, 0], outputs=0)  # and where nothing is asked for.
+    assert sum(both.replays) == before
+    drafted = Row(0, both.graphs.cache.length(0), [7], 1, drafts=1)
+    both.graphs.cache.reserve(0, drafted.start + 1)
+    both.graphs.step(StepPlan((drafted,)))
+    assert sum(both.replays) == before
+
+
+def test_a_pool_that_has_grown_is_recorded_again(make: Make) -> None:
+    both = make(context=64)
+    both.step([15, 3, 0, 0, 0])
+    for _ in range(3):
+        both.step([1, 1, 0, 0, 0])
+    pool, first = both.graphs.store, both.recorder.graphs[0]
+    before, version, tensors = pool.capacity(0), pool.version, pool.layer(0)
+    assert both.replays == [2]
+    both.step([0, 0, 40, 30, 20])
+    assert pool.capacity(0) > before and pool.version > version
+    assert pool.layer(0)[0] is not tensors[0]
+    for _ in range(2):
+        both.step([1, 1, 0, 0, 0])
+    # At once, and without a step in between: the shape is one that comes.
+    assert both.replays == [2, 2]
+    # What was recorded before would have given others: it reads and writes what the pool has left.
+    wanted = both.graphs.graphs._logits.clone()  # type: ignore[union-attr]
+    first.replay()
+    assert not torch.allclose(both.graphs.graphs._logits[:2], wanted[:2], atol=1e-3)  # type: ignore[union-attr,index]
+    pool.shrink(0, 0)
+    assert pool.version > version + 1 or pool.capacity(0) == before
+
+
+def test_rows_that_only_pad_write_to_a_block_that_no_sequence_has(make: Make) -> None:
+    both = make(context=64, max_sessions=3)
+    pool = both.graphs.store
+    both.step([15, 14, 13])
+    for length in (15, 16, 17):
+        before = [side.clone() for side in pool.layer(0)]
+        both.step([1, 1, 1])
+        tables = [both.graphs.cache.handle(slot)[0] for slot in range(3)]
+        spare = pool.spare_block(0)
+        assert spare not in {block for table in tables for block in table}
+        places = {
+            (table[at // 16], at % 16)
+            for table, at in zip(tables, (length, length - 1, length - 2), strict=True)
+        }
+        for old, new in zip(before, pool.layer(0), strict=True):
+            if old.shape == new.shape:
+                changed = (old != new).any(-1).any(0).nonzero().tolist()
+                assert set(map(tuple, changed)) <= places | {(spare, 0)}
+    assert both.replays
+
+
+def test_other_weights_are_recorded_again(make: Make, tmp_path: Path) -> None:
+    both = make()
+    both.step([9, 4, 0, 0, 0])
+    for _ in range(3):
+        both.step([1, 1, 0, 0, 0])
+    model, other = tiny_model("llama3", max_position_embeddings=8192), tmp_path / "other"
+    for weight in model.parameters():
+        weight.data = weight.data.flip(0)
+    model.save_pretrained(other)
+    family = family_of_hf(read_fields(other / "config.json"))
+    for driven in (both.graphs, both.eager):
+        load_weights(
+            driven.decoder, family, SafetensorsFolder(other), torch.device("cpu"), mapped=False
+        )
+    both.step([1, 1, 0, 0, 0])
+    assert both.replays == [2, 1]
+
+
+def test_longer_texts_have_graphs_of_more_parts(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "GRAPH_KEYS", 256)
+    both = make(context=1024, max_batch_tokens=256, max_sessions=2, kv_pool="static")
+    both.step([250, 3])
+    for _ in range(10):
+        both.step([1, 1])
+    both.step([0, 255])
+    for _ in range(6):
+        both.step([1, 1])
+    graphs = both.graphs.graphs
+    assert graphs is not None
+    assert list(graphs._graphs) == [Shape(2, 256), Shape(2, 512)]
+    parts = [buffers.seen[0].most // 256 for buffers, _ in graphs._graphs.values()]
+    assert parts == [1, 2]
+
+
+def test_steps_of_more_rows_or_keys_than_graphs_are_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode_graphs, "MOST_GRAPHS", 2)
+    both = make(max_sessions=4)
+    both.step([3, 4, 5, 6])
+    for count in (1, 2, 4):
+        for _ in range(2):
+            both.step([1] * count + [0] * (4 - count))
+    graphs = both.graphs.graphs
+    assert graphs is not None
+    assert list(graphs._graphs) == [Shape(2, 128), Shape(4, 128)]
+    config = both.graphs.decoder.config
+    monkeypatch.setattr(decode_graphs, "GRAPH_PARTIAL_BYTES", partial_bytes(config, 4, 128) - 1)
+    before = both.replays
+    both.step([1, 1, 1, 1])
+    assert both.replays == before
+
+
+def test_what_cannot_be_recorded_is_computed_without_and_says_so(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = make()
+    both.recorder.fails = "operation not permitted"
+    both.step([3, 4, 0, 0, 0])
+    for _ in range(3):
+        both.step([1, 1, 0, 0, 0])
+    graphs = both.graphs.graphs
+    assert graphs is not None and graphs.refused == "operation not permitted" and len(graphs) == 0
+    assert "operation not permitted" in caplog.text
+    experts = make("mixtral").graphs.graphs
+    assert experts is not None and "each expert" in experts.refused
+
+
+def test_the_recorder_refuses_to_wait_for_the_device() -> None:
+    numbers = torch.arange(4)
+    for wait in (lambda: numbers.sum().item(), lambda: numbers.nonzero(), lambda: bool(numbers[0])):
+        with pytest.raises(RuntimeError, match="not permitted"):
+            Recorder().capture(wait)  # type: ignore[arg-type]
+
+
+def test_shortlists_come_of_replayed_logits_in_one_copy(make: Make) -> None:
+    both = make()
+    both.step([9, 5, 0, 0, 0])
+    for number in range(3):
+        both.step([1, 1, 1, 0, 0])
+        found = {}
+        for driven in (both.graphs, both.eager):
+            rows = []
+            for slot in range(3):
+                held = driven.cache.length(slot)
+                assert driven.cache.reserve(slot, held + 1)
+                spec = ShortlistSpec(8, np.array([3, number + 4]))
+                rows.append(Row(slot, held, [5 + slot], 1, shortlist=spec))
+            result = driven.step(StepPlan(tuple(rows)))
+            assert not result.logits and len(result.shortlists) == 3
+            found[driven is both.eager] = [result.shortlists[slot] for slot in range(3)]
+        for ours, wanted in zip(found[False], found[True], strict=True):
+            assert ours.best == wanted.best and ours.ids.tolist() == wanted.ids.tolist()
+            np.testing.assert_allclose(ours.values, wanted.values, rtol=1e-4, atol=1e-4)
+            assert ours.log_sum == pytest.approx(wanted.log_sum, abs=1e-5)
+            np.testing.assert_allclose(ours.row(), wanted.row(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sessions", [1, 3, 8, 64, 65, 256])
+def test_every_number_of_sessions_has_a_size_that_wastes_less_than_half(sessions: int) -> None:
+    sizes = graph_rows(sessions)
+    assert sessions <= sizes[-1] < max(2 * sessions, 2) and sizes[0] == 1
+    assert all(one < other <= one + min(one, 32) for one, other in pairwise(sizes))
+
+
+def small_decode(query: Tensor, keys: Tensor, values: Tensor, seen: Seen, **how: Any) -> Tensor:
+    """Takes what the kernels take."""
+    tokens, heads, size = query.shape
+    partial = query.new_empty((tokens, heads, -(-seen.most // CHUNK), size + 2))
+    return query + partial.flatten()[0] * 0
+
+
+class Measuring:
+    """Records nothing: a replay is the step again."""
+
+    most = 0
+
+    def capture(self, step: Callable[[], None]) -> Any:
+        with Peak() as peak:
+            step()
+        self.most = max(self.most, peak.most)
+        return SimpleNamespace(replay=step)
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma2"])
+def test_a_graph_takes_no_more_than_the_plan_says(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tensors: what the driver takes is an estimate."""
+    monkeypatch.setattr(split_attention, "attend_decode", small_decode)
+    tiny_checkpoint(family, tmp_path, max_position_embeddings=8192)
+    settings = ModelSettings(kv_type="f32", context=4096, max_sessions=4)
+    measuring = Measuring()
+    both = Both(Recorder(), *[runner_of(tmp_path, settings, triton=True, records=measuring)] * 2)
+    for counts in ([9, 5, 4, 4], [1, 1, 1, 1], [1, 1, 1, 1]):
+        both._step(both.graphs, counts, 1)
+    config = both.graphs.decoder.config
+    said = Workspace(config, settings, graphs=True).graph_bytes - MOST_GRAPHS * _GRAPH_BYTES
+    logits = 4 * config.vocab_size * 4  # Those that are copied out, which are made before.
+    assert 0 < measuring.most + logits <= said - _SPLIT_BYTES < 20 * measuring.most

@@ -1,0 +1,94 @@
+"""Graphs on a processor, with what makes those of a card dangerous: they know the memory that was
+there when they were recorded, and run none of the code that asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+WAITS: Final = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique")
+"""Operators that need a number of the device, which no graph can be recorded with."""
+
+
+class RecordedGraph:
+    """Operators with the very tensors that they were called with."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self.replays = 0
+
+    def add(self, function: Callable[..., Any], args: Any, kwargs: Any, found: Any) -> None:
+        self._calls.append((function, args, kwargs, found))
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @torch.inference_mode()
+    def replay(self) -> None:
+        self.replays += 1
+        for function, args, kwargs, before in self._calls:
+            after = tree_leaves(function(*args, **kwargs))
+            given = {_memory(one) for one in tree_leaves((args, kwargs)) if _is_tensor(one)}
+            for target, new in zip(tree_leaves(before), after, strict=True):
+                if _is_tensor(target) and _memory(target) not in given:
+                    target.copy_(new)
+
+
+class Recorder(TorchDispatchMode):
+    """Implements `hearth.backends.native.decode_graphs.GraphDevice`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graphs: list[RecordedGraph] = []
+        """All that were recorded, those that were dropped too."""
+        self.fails = ""
+        """What the next recordings fail with."""
+        self._graph: RecordedGraph | None = None
+
+    def capture(self, step: Callable[[], None]) -> RecordedGraph:
+        if self.fails:
+            raise RuntimeError(self.fails)
+        step()
+        self._graph = RecordedGraph()
+        try:
+            with self:
+                step()
+            self.graphs.append(self._graph)
+            return self._graph
+        finally:
+            self._graph = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in WAITS:
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        found = func(*args, **(kwargs or {}))
+        assert self._graph is not None
+        self._graph.add(func, args, kwargs or {}, found)
+        return found
+
+    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, which starts kernels of triton, to be recorded as one operator."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._graph is None:
+                return function(*args, **kwargs)
+            with _disable_current_modes():
+                found = function(*args, **kwargs)
+            self._graph.add(function, args, kwargs, found)
+            return found
+
+        return call
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
