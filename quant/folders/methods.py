@@ -48,6 +48,11 @@ _FORMAT: Final = Option(
     choices=("compressed-tensors", *_FORMATS),
 )
 _HEAD: Final = Option("head", "flag", "Round the output matrix to 8 bits, too.")
+_E5M2: Final = Option(
+    "e5m2",
+    "flag",
+    "Two bits of fraction rather than three (E5M2): a wider range, and twice the error.",
+)
 _CALIBRATION: Final = (
     Option("calibration", "file", "A text like those that the model will see."),
     Option("samples", "number", f"Windows of that text ({_SAMPLES} by default)."),
@@ -143,6 +148,7 @@ class FolderMethod:
             if value not in choices:
                 raise BadRecipe(f"{name} is {value!r}.", f"Choose {' or '.join(choices)}.")
         if self.kind == "fp8":
+            float8: Kind = "e5m2" if options.get("e5m2") else "fp8"
             if scope == "group":
                 if group != FP8_BLOCK:
                     raise BadRecipe(
@@ -150,7 +156,7 @@ class FolderMethod:
                         "Choose --group 128, -1 or 0.",
                     )
                 scope = "block"
-            return Storage("scaled", "fp8", 8, scope, group if scope == "block" else None)
+            return Storage("scaled", float8, 8, scope, group if scope == "block" else None)
         layout: Layout = "nf4" if self.kind == "nf4" else _FORMATS.get(kind, "packed")
         if layout == "packed" and scope == "tensor":
             layout = "scaled"
@@ -215,7 +221,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "fp8",
             "FP8",
             "8-bit floats, very little loss: for GPUs that compute with them.",
-            (_GROUP, _HEAD),
+            (_GROUP, _E5M2, _HEAD),
             kind="fp8",
             bits=8,
             group=ROW,

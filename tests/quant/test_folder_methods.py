@@ -79,12 +79,23 @@ CASES: dict[str, tuple[str, Options, Grid]] = {
     "fp8": ("fp8", {}, Grid("fp8", 8, None, "row")),
     "fp8 of the whole matrix": ("fp8", {"group": 0}, Grid("fp8", 8, None, "tensor")),
     "fp8 in blocks": ("fp8", {"group": 128}, Grid("fp8", 8, 128, "block")),
+    "e5m2": ("fp8", {"e5m2": True}, Grid("fp8", 8, None, "row", e5m2=True)),
+    "e5m2 in blocks": (
+        "fp8",
+        {"e5m2": True, "group": 128},
+        Grid("fp8", 8, 128, "block", e5m2=True),
+    ),
     "nf4": ("nf4", {"group": 32}, Grid("nf4", 4, 32)),
     "int4": ("int4", {"group": 32}, Grid(group=32)),
+    "int4 in groups, asymmetric": (
+        "int4",
+        {"group": 32, "symmetry": "asym"},
+        Grid(group=32, symmetric=False, scales=torch.float32),
+    ),
     "int4 of rows, asymmetric": (
         "int4",
         {"group": -1, "symmetry": "asym"},
-        Grid(group=None, scope="row", symmetric=False),
+        Grid(group=None, scope="row", symmetric=False, scales=torch.float32),
     ),
     "int4 for GPTQ": ("int4", {"group": 32, "format": "gptq"}, Grid(group=32)),
     "int4 for GPTQ, asymmetric": (
@@ -98,7 +109,7 @@ CASES: dict[str, tuple[str, Options, Grid]] = {
         Grid(bits=8, group=32),
     ),
     "int4 for AWQ": ("int4", {"group": 32, "format": "awq"}, Grid(group=32)),
-    "hqq": ("hqq", {"group": 32}, Grid(group=32, symmetric=False)),
+    "hqq": ("hqq", {"group": 32}, Grid(group=32, symmetric=False, scales=torch.float32)),
     "hqq for AWQ": ("hqq", {"group": 16, "format": "awq"}, Grid(group=16, symmetric=False)),
 }
 
@@ -123,8 +134,7 @@ def test_a_folder_is_read_back_as_it_was_rounded(name: str, tmp_path: Path) -> N
     method, options, grid = CASES[name]
     if options.get("format") == "gptq":
         grid = replace(grid, scales=torch.float16)
-    wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
-    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False, **wide)
+    source = source_for(method, tmp_path / "model")
     plan = methods().named(method).plan(source, method, options)
     result = made(source, tmp_path / "made", method, options)
     assert result.path == tmp_path / "made" and result.size_bytes == plan.size_bytes
@@ -159,22 +169,52 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     assert 0 < change < 0.05
 
 
-@pytest.mark.parametrize(
-    "name", ["int8", "fp8", "fp8 in blocks", "int4", "int8 of the whole matrix"]
-)
+def source_for(method: str, folder: Path) -> Path:
+    """Of FP8 with blocks that end in the middle."""
+    wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
+    return tiny_checkpoint("llama2", folder, tie_word_embeddings=False, **wide)
+
+
+COMPRESSED = [
+    name
+    for name, (_, options, grid) in CASES.items()
+    if "format" not in options and grid.kind != "nf4"
+]
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
 def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
+    """As the folder's own config asks for it, in float32; and dequantized to bfloat16, which gives
+    the same bits as here.
+    """
     pytest.importorskip("compressed_tensors")
-    from transformers import AutoModelForCausalLM
+    from compressed_tensors.quantization import QuantizationConfig
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
     method, options, _ = CASES[name]
-    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
-    options = options | ({"head": True} if method == "int4" else {})
+    source = source_for(method, tmp_path / "model")
+    options = options | ({"head": True} if name == "int4" else {})
     folder = made(source, tmp_path / "made", method, options).path
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    checked = QuantizationConfig.model_validate(config).model_dump(mode="json")
+    assert set(config) - set(checked) <= {"dequantize"}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         theirs = model(torch.tensor([TEXT])).logits[0]
     ours = logits_of(load_folder(folder, packed=frozenset())[0], TEXT)
     assert (theirs - ours).abs().max() < 1e-3
+    if options.get("head"):
+        return  # Dequantized, its layout would be taken for that of the other matrices.
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.bfloat16,
+        quantization_config=CompressedTensorsConfig(dequantize=True),
+    )
+    found, state = opened(folder), model.state_dict()
+    for stored, tensor in found.stored.items():
+        if isinstance(tensor, QuantizedTensor):
+            expected = read_quantized(tensor, found.read).unpacked(torch.bfloat16)
+            assert torch.equal(state[stored], expected), stored
 
 
 def test_an_output_matrix_in_eight_bits(tmp_path: Path) -> None:
