@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Unpack
 
 from hearth.quant.errors import HearthError, UnsupportedModel
+from hearth.quant.gguf.errors import BadRecipe
 
 if TYPE_CHECKING:
     from hearth.quant.folders.methods import Runner
@@ -52,6 +53,30 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     """Of a path: what may be given in its place."""
+    least: int | None = None
+    """Of a number."""
+    are_flags: bool = False
+    """Each of `choices` is a flag of its own on a command line."""
+
+    def check(self, value: Any) -> None:
+        """Raises `BadRecipe` for a value that it cannot have."""
+        if self.kind == "choice" and value not in self.choices:
+            raise BadRecipe(
+                f"{self.name} is {value!r}.", f"Choose {' or '.join(self.choices)}.", name=self.name
+            )
+        if self.kind == "number" and (type(value) is not int or value < (self.least or value)):
+            least = "" if self.least is None else f" from {self.least} on"
+            raise BadRecipe(
+                f"{self.name} is {value!r}.", f"It must be a whole number{least}.", name=self.name
+            )
+
+
+CALIBRATION: Final = Option(
+    "calibration",
+    "file",
+    "A text like those that the model will see, for importance matrices and activations. By "
+    "default the bundled one.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +126,17 @@ class Plan(Protocol):
         ...
 
 
+class Running(TypedDict):
+    """How a method makes what was planned."""
+
+    threads: int
+    replace: bool
+    """What is there under the name of the result is replaced."""
+    on_progress: OnProgress
+    on_note: OnNote
+    check: Check
+
+
 class Method(Protocol):
     """One way to quantize."""
 
@@ -133,17 +169,7 @@ class Method(Protocol):
         """
         ...
 
-    def run(
-        self,
-        plan: Plan,
-        path: Path,
-        *,
-        threads: int,
-        replace: bool,
-        on_progress: OnProgress,
-        on_note: OnNote,
-        check: Check,
-    ) -> Quantized:
+    def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
         """Make the file `path` as `plan`, which is this method's own, says."""
         ...
 
@@ -153,20 +179,22 @@ def given_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         UnknownOption: `method` has none of that name.
+        BadRecipe: one has a value that it cannot have.
     """
     given = {
         name: value
         for name, value in options.items()
         if value is not None and value is not False and value != "" and value != []
     }
-    own = [option.name for option in method.options]
-    for name in given:
+    own = {option.name: option for option in method.options}
+    for name, value in given.items():
         if name not in own:
             raise UnknownOption(
                 f"{method.title} has no option {name}.",
                 f"Its options are: {', '.join(own)}.",
                 name=name,
             )
+        own[name].check(value)
     return given
 
 

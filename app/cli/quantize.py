@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,21 +11,60 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hearth.app import format as words
-from hearth.app.cli.options import complete_model, json_option
+from hearth.app.cli.options import Command, complete_model, json_option
 from hearth.app.cli.state import State
 
 if TYPE_CHECKING:
     from hearth.app.library.compare_quality import Quality, Sample
     from hearth.app.library.local import FoundModel
     from hearth.backends.contract.models import ModelSpec
-    from hearth.quant.methods import Method, Plan
+    from hearth.quant.methods import Method, Option, Plan
 
 
-class _Matrix(click.Path):
-    """A file, or one of the words `auto` and `off`."""
+class _FileOr(click.Path):
+    """A file, or one of some words."""
+
+    def __init__(self, choices: tuple[str, ...]) -> None:
+        super().__init__(exists=True, dir_okay=False, resolve_path=True)
+        self._choices = choices
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in ("auto", "off") else super().convert(value, param, ctx)
+        return value if value in self._choices else super().convert(value, param, ctx)
+
+
+def _method_options(command: Command) -> Command:
+    """The options of all methods, each once, with the names of the methods that have it."""
+    from hearth.app.library.quantize_methods import all_methods
+
+    owners: dict[str, list[str]] = {}
+    every: dict[str, Option] = {}
+    for method in all_methods():
+        for option in method.options:
+            owners.setdefault(every.setdefault(option.name, option).name, []).append(method.name)
+    for option in reversed(every.values()):
+        about = f"Of {', '.join(owners[option.name])}: {option.help}"
+        for declared in reversed(_click_options(option, about)):
+            command = declared(command)
+    return command
+
+
+def _click_options(option: Option, about: str) -> list[Callable[[Command], Command]]:
+    flag, name = f"--{option.name}", option.name.replace("-", "_")
+    if option.are_flags:
+        return [
+            click.option(f"--{one}", name, flag_value=one, help=about) for one in option.choices
+        ]
+    kind: dict[str, Any] = {
+        "file": {
+            "type": _FileOr(option.choices),
+            "metavar": "|".join(("FILE", *option.choices)),
+        },
+        "texts": {"multiple": True},
+        "flag": {"is_flag": True},
+        "number": {"type": click.IntRange(min=option.least), "metavar": "N"},
+        "choice": {"type": click.Choice(option.choices)},
+    }[option.kind]
+    return [click.option(flag, name, help=about, **kind)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +89,7 @@ class _Wish:
     type=click.Path(path_type=Path),
     help="The new file or folder. Default: SOURCE-TYPE in the library folder.",
 )
-@click.option(
-    "--imatrix",
-    type=_Matrix(exists=True, dir_okay=False, resolve_path=True),
-    metavar="auto|FILE|off",
-    help="An importance matrix of the model (GGUF or .dat), with which fewer bits hurt less; auto: "
-    "made by running it. Default: auto for the types that need one, else off.",
-)
-@click.option(
-    "--calibration",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="The text for importance matrices and activations. Default: a bundled one.",
-)
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "llamacpp", "native"]),
-    help="What runs the model for an importance matrix. Default: llamacpp, and native for folders.",
-)
-@click.option(
-    "--tensor",
-    multiple=True,
-    metavar="PATTERN=TYPE",
-    help="Give tensors whose name matches the regular expression another type; repeatable.",
-)
-@click.option("--requantize", is_flag=True, help="Pack weights again that are quantized already.")
-@click.option("--bits", type=int, help="Of int4, hqq, gptq, awq and best: 4 (default) or 8.")
-@click.option(
-    "--group",
-    type=int,
-    help="Weights that share a scale; -1: all of a row, 0: the whole matrix. Of fp8, 128 are "
-    "blocks of 128 x 128.",
-)
-@click.option("--sym/--asym", "symmetric", default=None, help="Groups without or with zero points.")
-@click.option("--act-order", is_flag=True, help="Of gptq: round what matters most first.")
-@click.option("--head", is_flag=True, help="Round the output matrix to 8 bits, too.")
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["compressed-tensors", "gptq", "awq"]),
-    help="What a folder is for other programs.",
-)
-@click.option("--samples", type=click.IntRange(2), help="Windows of that text. Default: 64.")
-@click.option("--seq-len", type=click.IntRange(16), help="Tokens of a window. Default: 512.")
+@_method_options
 @click.option("--threads", type=click.IntRange(1, 256), help="Default: one a physical core.")
 @click.option("--dry-run", is_flag=True, help="Say what would be made, tensor by tensor.")
 @click.option(
@@ -108,25 +107,13 @@ def quantize(
     type: str | None,  # noqa: A002 - what people call it
     to: str | None,
     output: Path | None,
-    imatrix: str | None,
-    calibration: str | None,
-    backend: str | None,
-    tensor: tuple[str, ...],
-    requantize: bool,
-    bits: int | None,
-    group: int | None,
-    symmetric: bool | None,
-    act_order: bool,
-    head: bool,
-    layout: str | None,
-    samples: int | None,
-    seq_len: int | None,
     threads: int | None,
     dry_run: bool,
     text: Path | None,
     no_check: bool,
     yes: bool,
     as_json: bool,
+    **given: Any,
 ) -> int:
     """Make a smaller file of SOURCE: a name that `hearth list` shows, or a path to a GGUF file in
     F16, BF16 or F32, or to a folder of safetensors. Ctrl+C pauses; the same command resumes.
@@ -141,25 +128,10 @@ def quantize(
 
     if (type is None) == (to is None):
         raise click.UsageError("Say once which TYPE to make, such as Q4_K_M.")
-    given = {
-        "imatrix": imatrix,
-        "calibration": calibration,
-        "backend": backend,
-        "tensor": list(tensor),
-        "requantize": requantize,
-        "bits": bits,
-        "group": group,
-        "symmetry": None if symmetric is None else "sym" if symmetric else "asym",
-        "act-order": act_order,
-        "head": head,
-        "format": layout,
-        "samples": samples,
-        "seq-len": seq_len,
-    }
     options = {
-        name: value
+        name.replace("_", "-"): list(value) if isinstance(value, tuple) else value
         for name, value in given.items()
-        if value is not False and value not in (None, [])
+        if value is not False and value not in (None, ())
     }
     wish = _wish(state, source, type or to or "", options, output)
     if dry_run:

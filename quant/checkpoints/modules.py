@@ -157,7 +157,7 @@ def resolve(
 def _check_scaled(stored: Mapping[str, TensorEntry], used: Set[str]) -> None:
     """Raises `CorruptFile` for FP8 without scales, which would be taken for plain numbers."""
     for name, entry in stored.items():
-        if entry.kind == "F8_E4M3" and name not in used:
+        if entry.kind in _FLOAT8 and name not in used:
             raise CorruptFile(
                 f"Tensor '{name}' is in FP8, and the model's files have no scale of it.",
                 "Download all of the model's files again.",
@@ -297,7 +297,7 @@ def _scaled(module: _Module) -> _Matrix:
         module.expect(".weight_zero_point", module.parts[scale].shape)
     each = module.element_bytes(scale) + (".weight_zero_point" in module.parts)
     held = weight.nbytes + outputs * columns * each
-    return _Matrix("INT8" if is_int else "FP8", outputs, inputs, held)
+    return _Matrix("INT8" if is_int else _FLOAT8[weight.kind], outputs, inputs, held)
 
 
 def _nf4(module: _Module) -> _Matrix:
@@ -339,7 +339,8 @@ def state_of(name: str, content: bytes) -> Nf4State:
 
 STATE: Final = ".weight.quant_state.bitsandbytes__nf4"
 _QZEROS: Final = {".qweight": ("I32",), ".qzeros": ("I32",), ".scales": _FLOATS}
-_SCALED: Final = {".weight": ("I8", "F8_E4M3"), ".weight_zero_point": ("I8",)}
+_FLOAT8: Final = {"F8_E4M3": "FP8", "F8_E5M2": "FP8_E5M2"}
+_SCALED: Final = {".weight": ("I8", *_FLOAT8), ".weight_zero_point": ("I8",)}
 _FORMS: Final = (
     _Form(
         "gptq",

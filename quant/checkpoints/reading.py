@@ -114,8 +114,8 @@ def _scaled(tensor: QuantizedTensor, read: Read) -> PackedWeight:
         return found.contiguous()
 
     weight, scales = read(tensor.parts[".weight"]), spread(read(scale))
-    if tensor.packing == "FP8":
-        return PackedWeight(weight.view(torch.uint8), "FP8", scales)
+    if tensor.packing != "INT8":
+        return PackedWeight(weight.view(torch.uint8), tensor.packing, scales)
     zeros = None
     if ".weight_zero_point" in tensor.parts:
         zeros = spread(read(tensor.parts[".weight_zero_point"]).view(torch.uint8) ^ 128)

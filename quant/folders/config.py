@@ -16,6 +16,7 @@ _FORMATS: Final = {
     ("packed", "int"): "pack-quantized",
     ("scaled", "int"): "int-quantized",
     ("scaled", "fp8"): "float-quantized",
+    ("scaled", "e5m2"): "float-quantized",
 }
 _STRATEGIES: Final = {"row": "channel"}
 """What compressed-tensors calls a scope, where that is something else."""
@@ -78,6 +79,8 @@ def _compressed(
         formats.add(_format(own))
     return {
         "quant_method": "compressed-tensors",
+        # Of transformers' `CompressedTensorsConfig`, which passes it on to no one.
+        **({"dequantize": True} if storage.needs_dequantizing else {}),
         "format": formats.pop() if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,
@@ -90,7 +93,7 @@ def _compressed(
 def _group(storage: Storage, target: str) -> dict[str, Any]:
     weights: dict[str, Any] = {
         "num_bits": storage.bits,
-        "type": "float" if storage.kind == "fp8" else "int",
+        "type": "float" if storage.is_float8 else "int",
         "symmetric": storage.symmetric,
         "strategy": _STRATEGIES.get(storage.scope, storage.scope),
         "dynamic": False,

@@ -77,8 +77,9 @@ def _scaled(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str,
             return values[0]
         return values[::FP8_BLOCK] if storage.scope == "block" else values
 
-    if storage.kind == "fp8":
-        codes = weight.weight.view(torch.float8_e4m3fn)
+    if storage.is_float8:
+        is_e5m2 = storage.kind == "e5m2"
+        codes = weight.weight.view(torch.float8_e5m2 if is_e5m2 else torch.float8_e4m3fn)
         return {".weight": codes, ".weight_scale": each(scales)}
     tensors = {".weight": (weight.weight ^ 128).view(torch.int8), ".weight_scale": each(scales)}
     if not storage.symmetric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from hearth.quant.checkpoints.scheme import Layout
 from hearth.quant.convert.folder import folder_of
@@ -14,12 +14,11 @@ from hearth.quant.folders.plan import Calibration, FolderPlan, plan
 from hearth.quant.folders.storage import FP8_BLOCK, Kind, Scope, Storage
 from hearth.quant.gguf.errors import BadRecipe
 from hearth.quant.methods import (
-    Check,
-    OnNote,
-    OnProgress,
+    CALIBRATION,
     Option,
     Plan,
     Quantized,
+    Running,
     Target,
     given_options,
 )
@@ -36,10 +35,15 @@ _GROUP: Final = Option(
     "number",
     "Inputs that share a scale; -1: all of a row, 0: the whole matrix. Of fp8, 128 are blocks of "
     "128 × 128.",
+    least=ROW,
 )
-_BITS: Final = Option("bits", "number", "4 (default) or 8.")
+_BITS: Final = Option("bits", "number", "4 (default) or 8.", least=1)
 _SYMMETRY: Final = Option(
-    "symmetry", "choice", "Whether groups have zero points.", choices=("sym", "asym")
+    "symmetry",
+    "choice",
+    "Groups without (sym) or with (asym) zero points.",
+    choices=("sym", "asym"),
+    are_flags=True,
 )
 _FORMAT: Final = Option(
     "format",
@@ -48,10 +52,21 @@ _FORMAT: Final = Option(
     choices=("compressed-tensors", *_FORMATS),
 )
 _HEAD: Final = Option("head", "flag", "Round the output matrix to 8 bits, too.")
+_E5M2: Final = Option(
+    "e5m2",
+    "flag",
+    "Two bits of fraction rather than three (E5M2): a wider range, and twice the error.",
+)
 _CALIBRATION: Final = (
-    Option("calibration", "file", "A text like those that the model will see."),
-    Option("samples", "number", f"Windows of that text ({_SAMPLES} by default)."),
-    Option("seq-len", "number", f"Tokens of a window ({_TOKENS} by default)."),
+    CALIBRATION,
+    Option("samples", "number", f"Windows of that text ({_SAMPLES} by default).", least=2),
+    Option("seq-len", "number", f"Tokens of a window ({_TOKENS} by default).", least=16),
+)
+_FILE_MB: Final = Option(
+    "file-mb",
+    "number",
+    "Megabytes of a safetensors file at most (5,000 by default); one matrix is never divided.",
+    least=1,
 )
 _ACT_ORDER: Final = Option("act-order", "flag", "Round the inputs that matter most first.")
 
@@ -117,8 +132,8 @@ class FolderMethod:
         if self.runner is not None:
             calibration = Calibration(
                 Path(given.get("calibration") or self.runner.text),
-                _number(given, "samples", _SAMPLES, least=2),
-                _number(given, "seq-len", _TOKENS, least=16),
+                given.get("samples", _SAMPLES),
+                given.get("seq-len", _TOKENS),
             )
         return plan(
             self.name,
@@ -127,22 +142,18 @@ class FolderMethod:
             head=head,
             calibration=calibration,
             options=given,
+            file_bytes=10**6 * given.get("file-mb", 5000),
         )
 
     def _storage(self, options: Mapping[str, Any]) -> Storage:
-        bits = _number(options, "bits", self.bits, least=1)
+        bits = options.get("bits", self.bits)
         default = self.group if bits < 8 or self.bits == 8 else ROW
-        group = _number(options, "group", default, least=ROW)
+        group = options.get("group", default)
         scope: Scope = "row" if group == ROW else "tensor" if group == MATRIX else "group"
         symmetry = options.get("symmetry", "sym" if self.is_symmetric else "asym")
         kind = options.get("format", "compressed-tensors")
-        for name, value, choices in (
-            ("symmetry", symmetry, ("sym", "asym")),
-            ("format", kind, ("compressed-tensors", *_FORMATS)),
-        ):
-            if value not in choices:
-                raise BadRecipe(f"{name} is {value!r}.", f"Choose {' or '.join(choices)}.")
         if self.kind == "fp8":
+            float8: Kind = "e5m2" if options.get("e5m2") else "fp8"
             if scope == "group":
                 if group != FP8_BLOCK:
                     raise BadRecipe(
@@ -150,7 +161,7 @@ class FolderMethod:
                         "Choose --group 128, -1 or 0.",
                     )
                 scope = "block"
-            return Storage("scaled", "fp8", 8, scope, group if scope == "block" else None)
+            return Storage("scaled", float8, 8, scope, group if scope == "block" else None)
         layout: Layout = "nf4" if self.kind == "nf4" else _FORMATS.get(kind, "packed")
         if layout == "packed" and scope == "tensor":
             layout = "scaled"
@@ -163,51 +174,25 @@ class FolderMethod:
             symmetry == "sym",
         )
 
-    def run(
-        self,
-        plan: Plan,
-        path: Path,
-        *,
-        threads: int,
-        replace: bool,
-        on_progress: OnProgress,
-        on_note: OnNote,
-        check: Check,
-    ) -> Quantized:
+    def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
         """See `write`. Raises `TypeError` for a plan of another method."""
         from hearth.quant.folders.rounders import rounding
         from hearth.quant.folders.write import write
 
         if not isinstance(plan, FolderPlan) or plan.method != self.name:
             raise TypeError(f"a plan of {type(plan).__name__} is not one of {self.title}")
-        return write(
-            plan,
-            path,
-            rounding(plan, self.runner, on_note),
-            threads=threads,
-            replace=replace,
-            on_progress=on_progress,
-            on_note=on_note,
-            check=check,
-        )
-
-
-def _number(options: Mapping[str, Any], name: str, default: int, *, least: int) -> int:
-    value = options.get(name, default)
-    if not isinstance(value, int) or value < least:
-        raise BadRecipe(f"{name} is {value!r}.", f"It must be a whole number from {least} on.")
-    return value
+        return write(plan, path, rounding(plan, self.runner, how["on_note"]), **how)
 
 
 def folder_methods(runner: Runner | None) -> list[FolderMethod]:
     """All of them, those that lose least first; without a runner those that need no activations."""
-    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, _HEAD)
+    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, _HEAD, _FILE_MB)
     found = [
         FolderMethod(
             "int8",
             "INT8",
             "8 bits, next to no loss: for processors and GPUs.",
-            (_GROUP, _SYMMETRY, _HEAD),
+            (_GROUP, _SYMMETRY, _HEAD, _FILE_MB),
             bits=8,
             group=ROW,
         ),
@@ -215,7 +200,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "fp8",
             "FP8",
             "8-bit floats, very little loss: for GPUs that compute with them.",
-            (_GROUP, _HEAD),
+            (_GROUP, _E5M2, _HEAD, _FILE_MB),
             kind="fp8",
             bits=8,
             group=ROW,
@@ -224,7 +209,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "nf4",
             "NF4",
             "4-bit floats as of bitsandbytes: for training adapters on a GPU.",
-            (_GROUP,),
+            (_GROUP, _FILE_MB),
             kind="nf4",
             group=64,
         ),

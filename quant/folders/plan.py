@@ -15,7 +15,7 @@ from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.table import family_of_hf
-from hearth.quant.folders.layout import FileLayout, lay_out
+from hearth.quant.folders.layout import Layout, lay_out
 from hearth.quant.folders.matrices import Block, Matrices, Matrix, matrices_of
 from hearth.quant.folders.storage import LAYOUT_NAMES, Storage
 from hearth.quant.gguf.errors import CannotQuantize
@@ -76,6 +76,8 @@ class FolderPlan:
     calibration: Calibration | None
     options: Mapping[str, Any]
     """As they were asked for, JSON values."""
+    file_bytes: int
+    """The most of a file, unless one matrix has more."""
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
@@ -106,17 +108,17 @@ class FolderPlan:
         return found
 
     @cached_property
-    def layout(self) -> FileLayout:
-        """Of the file with all weights."""
+    def layout(self) -> Layout:
+        """Of the files with all weights."""
         entries = {name: entry for one in self.headers for name, entry in one.tensors.items()}
-        tensors = []
+        units = []
         for piece in self.pieces:
             for matrix in piece.matrices:
                 leaves = self.stored[matrix.name].leaves(matrix.outputs, matrix.inputs)
-                tensors += [(f"{matrix.module}{leaf}", kind, shape) for leaf, kind, shape in leaves]
+                units.append([(f"{matrix.module}{leaf}", *rest) for leaf, *rest in leaves])
             plain = [entries[name] for name in piece.plain]
-            tensors += [(one.name, one.kind, one.shape) for one in plain]
-        return lay_out(tensors)
+            units += [[(one.name, one.kind, one.shape)] for one in plain]
+        return lay_out(units, self.file_bytes)
 
     @property
     def ignored(self) -> list[str]:
@@ -222,6 +224,7 @@ def plan(
     head: Storage | None = None,
     calibration: Calibration | None = None,
     options: Mapping[str, Any],
+    file_bytes: int,
 ) -> FolderPlan:
     """
     Args:
@@ -254,7 +257,17 @@ def plan(
             "Leave out --head.",
         )
     found = FolderPlan(
-        method, folder, family, config, headers, matrices, storage, head, calibration, options
+        method,
+        folder,
+        family,
+        config,
+        headers,
+        matrices,
+        storage,
+        head,
+        calibration,
+        options,
+        file_bytes,
     )
     for block in matrices.blocks:
         for one in block.matrices:

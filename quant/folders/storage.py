@@ -15,7 +15,8 @@ from hearth.quant.gguf.errors import BadRecipe, CannotQuantize
 if TYPE_CHECKING:
     from hearth.quant.rounding.grid import Grid
 
-Kind = Literal["int", "fp8", "nf4"]
+Kind = Literal["int", "fp8", "e5m2", "nf4"]
+"""Whole numbers, floats of 8 bits with three or two bits of fraction, floats of 4 bits."""
 Scope = Literal["tensor", "row", "group", "block"]
 Leaf = tuple[str, str, tuple[int, ...]]
 """A tensor of a matrix: the end of its name, its type as safetensors name it, its shape."""
@@ -23,7 +24,15 @@ Leaf = tuple[str, str, tuple[int, ...]]
 FP8_BLOCK: Final = 128
 """Outputs and inputs of a square block."""
 _GROUPS: Final = (256, 128, 64, 32, 16, 8)
-_PACKINGS: Final = {("int", 4): "INT4", ("int", 8): "INT8", ("fp8", 8): "FP8", ("nf4", 4): "NF4"}
+_PACKINGS: Final = {
+    ("int", 4): "INT4",
+    ("int", 8): "INT8",
+    ("fp8", 8): "FP8",
+    ("e5m2", 8): "FP8_E5M2",
+    ("nf4", 4): "NF4",
+}
+_WEIGHT_KINDS: Final = {"int": "I8", "fp8": "F8_E4M3", "e5m2": "F8_E5M2"}
+"""Types of the weights of the layout "scaled", as safetensors name them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +81,32 @@ class Storage:
         from hearth.quant.rounding.grid import Grid
 
         return Grid(
-            kind=self.kind,
+            kind="fp8" if self.kind == "e5m2" else self.kind,
             bits=self.bits,
             group=self.group,
             scope=self.scope,
             symmetric=self.symmetric,
+            e5m2=self.kind == "e5m2",
             scales=torch.float16 if self._scale_kind == "F16" else torch.float32,
         )
 
     @property
+    def is_float8(self) -> bool:
+        return self.kind in ("fp8", "e5m2")
+
+    @property
+    def needs_dequantizing(self) -> bool:
+        """transformers must dequantize it when it is loaded: in a model that stays packed
+        compressed-tensors has no place for packed zero points (0.20), nor for E5M2.
+        """
+        return self.kind == "e5m2" or (self.layout == "packed" and not self.symmetric)
+
+    @property
     def _scale_kind(self) -> str:
-        """Of 8 bits and a scale for each row, float32 costs next to nothing."""
-        is_half = self.bits == 4 and self.kind == "int"
+        """Of 8 bits and a scale for each row, float32 costs next to nothing. compressed-tensors
+        dequantizes in the type of the scales, so that with float16 weights would be rounded to it.
+        """
+        is_half = self.bits == 4 and self.kind == "int" and not self.needs_dequantizing
         return "F16" if is_half or self.layout in ("gptq", "awq") else "F32"
 
     @property
@@ -91,7 +114,7 @@ class Storage:
         """As `hearth.quant.checkpoints.config` reads it out of the new config.json."""
         group = self.group if self.scope == "group" else None
         block = None
-        if self.kind == "fp8" and self.group is not None:
+        if self.is_float8 and self.group is not None:
             block = (self.group if self.scope == "block" else 1, self.group)
             group = None
         return Scheme(self.layout, self.bits, group or 0, block=block)
@@ -100,9 +123,9 @@ class Storage:
         """Raises `CannotQuantize`, naming the matrix, for a shape that cannot be stored."""
         words = 32 // self.bits
         problem, hint = "", "Choose another format or method."
-        if inputs % 2 and self.kind != "fp8":
+        if inputs % 2 and not self.is_float8:
             problem = "an odd number of inputs"
-        elif self.scope == "group" and self.group and self.kind != "fp8" and inputs % self.group:
+        elif self.scope == "group" and self.group and inputs % self.group:
             fitting = next((one for one in _GROUPS if inputs % one == 0), None)
             problem = f"{inputs:,} inputs, no multiple of the group of {self.group}"
             hint = f"Choose --group {fitting or -1}."
@@ -162,11 +185,10 @@ class Storage:
             shape = (1,)
         elif self.scope == "block":
             shape = (-(-outputs // FP8_BLOCK), groups)
-        is_int = self.kind == "int"
         zeros = [] if self.symmetric else [(".weight_zero_point", "I8", shape)]
         return [
             (".weight_scale", self._scale_kind, shape),
-            (".weight", "I8" if is_int else "F8_E4M3", (outputs, inputs)),
+            (".weight", _WEIGHT_KINDS[self.kind], (outputs, inputs)),
             *zeros,
         ]
 

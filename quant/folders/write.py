@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Unpack
 
 import torch
 from torch import Tensor
@@ -34,9 +34,10 @@ from hearth.quant.gguf.quantize_file import (
     write_json,
 )
 from hearth.quant.json_fields import read_fields
-from hearth.quant.methods import Check, OnNote, OnProgress, Quantized
+from hearth.quant.methods import Check, OnProgress, Quantized, Running
 from hearth.quant.rounding.grid import Grid
 from hearth.quant.safetensors import DTYPES, SafetensorsTensors
+from hearth.quant.safetensors_shards import INDEX_NAME
 
 _COPY_BYTES: Final = 4 << 20
 _FURTHER_FILES: Final = ("*.model", "LICENSE*", "vocab.*", "merges.txt")
@@ -121,12 +122,7 @@ def write(
     plan: FolderPlan,
     target: Path,
     rounding: Callable[[SafetensorsTensors], Rounding],
-    *,
-    threads: int,
-    replace: bool,
-    on_progress: OnProgress,
-    on_note: OnNote,
-    check: Check,
+    **how: Unpack[Running],
 ) -> Quantized:
     """Make the folder `target` as `plan` says, and its manifest next to it.
 
@@ -142,6 +138,7 @@ def write(
         BeingWritten, TargetExists, NoSpace: as the names say.
         OSError: a file cannot be read or written.
     """
+    replace, check = how["replace"], how["check"]
     if target.exists() and target.samefile(plan.source):
         raise CannotQuantize(f"{target} is the source itself.", "Write to another name (--output).")
     check_target(target, replace=replace, is_folder=True)
@@ -155,18 +152,19 @@ def write(
             "replace": replace,
         },
         "size_bytes": plan.size_bytes,
+        "files": [[one.name, one.size_bytes] for one in plan.layout.files],
         "made_of": {
             "source": begun_at,
             "calibration text": _text_hash(plan),
             "options or version": [
-                hashlib.sha256(plan.layout.header).hexdigest(),
+                [hashlib.sha256(one.header).hexdigest() for one in plan.layout.files],
                 {key: value for key, value in plan.options.items() if key != "calibration"},
                 *_versions(),
             ],
         },
     }
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads))
+    torch.set_num_threads(max(1, how["threads"]))
     try:
         with (
             torch.inference_mode(),
@@ -174,8 +172,8 @@ def write(
             closing(SafetensorsTensors(plan.headers)) as file,
         ):
             if partial.note:
-                on_note(partial.note)
-            work = _Work(plan, file, partial, on_progress, check)
+                how["on_note"](partial.note)
+            work = _Work(plan, file, partial, how["on_progress"], check)
             work.write(rounding(file))
             partial.sync()
             if _stamps(plan) != begun_at:
@@ -189,7 +187,7 @@ def write(
             check_target(target, replace=replace, is_folder=True)
             # It describes the folder that is about to be replaced.
             manifest_path(target).unlink(missing_ok=True)
-            partial.finish_folder(_files(plan))
+            partial.finish_folder([one.name for one in plan.layout.files], _files(plan))
     except (CannotQuantize, CorruptFile):
         discard(target)
         raise
@@ -216,14 +214,11 @@ class _Work:
         self._on_progress = on_progress
         self._check = check
         self._total = sum(self._source_bytes(piece) for piece in plan.pieces)
+        self._headers = plan.layout.headers
 
     def write(self, rounding: Rounding) -> None:
-        """Append what the file lacks: header and pieces."""
-        partial = self._partial
-        if not partial.parts:
-            partial.write(self._plan.layout.header)
-            partial.end_part("header")
-        written, done = partial.parts - 1, 0
+        """Append the pieces that are missing."""
+        written, done = self._partial.parts, 0
         for number, piece in enumerate(self._plan.pieces):
             size = self._source_bytes(piece)
 
@@ -243,19 +238,21 @@ class _Work:
         for matrix, weight in rounding.round(piece, report):
             storage = self._plan.stored[matrix.name]
             tensors = stored_tensors(storage, weight)
-            for leaf, kind, shape in storage.leaves(matrix.outputs, matrix.inputs):
-                self._append(tensors[leaf], kind, shape)
+            for leaf, _, _ in storage.leaves(matrix.outputs, matrix.inputs):
+                self._append(f"{matrix.module}{leaf}", tensors[leaf])
             self._check()
         changed = rounding.changed(piece)
         for name in piece.plain:
-            entry = self._plan.layout.entries[name]
-            self._append(changed.get(name, self._file.read(name)), entry.kind, entry.shape)
+            self._append(name, changed.get(name, self._file.read(name)))
             self._file.release(name)
         self._partial.end_part(piece.name, rounding.facts(piece))
 
-    def _append(self, tensor: Tensor, kind: str, shape: tuple[int, ...]) -> None:
-        if tensor.dtype != DTYPES[kind] or tensor.shape != shape:
-            raise ValueError(f"{tensor.dtype} {tuple(tensor.shape)} is not {kind} {shape}")
+    def _append(self, name: str, tensor: Tensor) -> None:
+        entry = self._plan.layout.entries[name]
+        if tensor.dtype != DTYPES[entry.kind] or tensor.shape != entry.shape:
+            found = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ValueError(f"{name}: {found} is not {entry.kind} {entry.shape}")
+        self._partial.write(self._headers.get(name, b""))
         data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
         for start in range(0, len(data), _COPY_BYTES):
             self._partial.write(data[start : start + _COPY_BYTES])
@@ -264,9 +261,7 @@ class _Work:
     def _written(self, name: str) -> Tensor:
         """A tensor that is in the new file already."""
         entry = self._plan.layout.entries[name]
-        with self._partial.path.open("rb") as stream:
-            stream.seek(entry.start)
-            data = bytearray(stream.read(entry.nbytes))
+        data = bytearray(self._partial.read(entry.start, entry.nbytes))
         return torch.frombuffer(data, dtype=DTYPES[entry.kind]).view(entry.shape)
 
     def _written_weight(self, matrix: Matrix) -> PackedWeight:
@@ -299,8 +294,14 @@ def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
     head = plan.matrices.head
     own = None if plan.head is None or head is None else (head.module, plan.head)
     values[KEY] = quantization_config(plan.storage, plan.ignored, own)
-    found[CONFIG] = (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+    found[CONFIG] = _json(values)
+    if len(plan.layout.files) > 1:
+        found[INDEX_NAME] = _json(plan.layout.index)
     return found
+
+
+def _json(values: Mapping[str, Any]) -> bytes:
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _stamps(plan: FolderPlan) -> list[list[int]]:

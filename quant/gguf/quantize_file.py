@@ -5,14 +5,16 @@ records what they are, one JSON object a line: first what they are made of, then
 is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
 next run that makes the same file of the same things continues after the last part whose checksum is
 right. A kill loses the part in progress; a power failure also what was written in the last second.
-A folder with one large file, `WEIGHTS`, is written the same way: its other files come last, in
-`.NAME.quantizing.folder`, which then gets the name.
+A folder with large files is written the same way, as if these were one (those after the first are
+in `.NAME.quantizing.part-2`, …): its other files come last, in `.NAME.quantizing.folder`, which
+then gets the name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -20,8 +22,10 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -32,8 +36,8 @@ _PART: Final = ".quantizing.part"
 _JOURNAL: Final = ".quantizing.journal"
 _FOLDER: Final = ".quantizing.folder"
 _REPLACED: Final = ".quantizing.replaced"
-WEIGHTS: Final = "model.safetensors"
-"""The large file of a folder."""
+_WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
+"""One of which is in a folder of weights."""
 _SYNC_EVERY_S: Final = 1.0
 _READ_BYTES: Final = 4 << 20
 _LOCK_S: Final = 1.0
@@ -74,22 +78,88 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
 
 def discard(target: Path) -> None:
     """Delete what was written of the unfinished file `target`; no process may be writing it."""
-    _part_path(target).unlink(missing_ok=True)
+    for path in _parts_of(target):
+        path.unlink()
     _journal_path(target).unlink(missing_ok=True)
     shutil.rmtree(_beside(target, _FOLDER), ignore_errors=True)
 
 
+class _Joined:
+    """Files that are read and written as if they were one.
+
+    Args:
+        streams: opened, the first at its beginning.
+        sizes: of each but the last, in bytes, once all is written.
+    """
+
+    def __init__(self, streams: Sequence[BinaryIO], sizes: Sequence[int]) -> None:
+        self._streams = streams
+        self._ends = list(accumulate(sizes))
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, place: int) -> None:
+        self._at = place
+        number, begin = self._place()
+        self._streams[number].seek(place - begin)
+
+    def read(self, count: int) -> bytes:
+        """Less than `count` at the end of a file; none at the end of the last, or where one is cut
+        off.
+        """
+        number, begin = self._place()
+        if number < len(self._ends):
+            count = min(count, self._ends[number] - self._at)
+        self._streams[number].seek(self._at - begin)
+        data = self._streams[number].read(count)
+        self._at += len(data)
+        return data
+
+    def write(self, data: bytes | memoryview) -> None:
+        while len(data):
+            number, begin = self._place()
+            left = self._ends[number] - self._at if number < len(self._ends) else len(data)
+            if self._at == begin:
+                self._streams[number].seek(0)
+            self._streams[number].write(data[:left])
+            self._at += min(left, len(data))
+            data = data[left:]
+
+    def truncate(self) -> None:
+        """What comes after the current place is deleted."""
+        number, begin = self._place()
+        for later, stream in enumerate(self._streams[number:]):
+            stream.truncate(0 if later else self._at - begin)
+
+    def flush(self, *, to_disk: bool = False) -> None:
+        for stream in self._streams:
+            stream.flush()
+            if to_disk:
+                os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def _place(self) -> tuple[int, int]:
+        """The file that the current place is in, and where that begins."""
+        number = bisect_right(self._ends, self._at)
+        return number, self._ends[number - 1] if number else 0
+
+
 class Partial:
-    """A file that is being written, in parts; use `open_partial`.
+    """A file that is being written, in parts, or several as if they were one; use `open_partial`.
 
     Attributes:
-        path: where its bytes are until it is complete.
+        path: where the bytes of the first file are until it is complete.
         parts: how many are complete.
         facts: what was noted of each of these, JSON values.
         note: what became of an earlier attempt, in a sentence; empty: there was none.
     """
 
-    def __init__(self, target: Path, stream: BinaryIO, journal: BinaryIO) -> None:
+    def __init__(self, target: Path, stream: _Joined, journal: BinaryIO) -> None:
         self.path = _part_path(target)
         self.parts = 0
         self.facts: list[dict[str, Any]] = []
@@ -110,6 +180,15 @@ class Partial:
         self._stream.write(data)
         self._digest.update(data)
 
+    def read(self, start: int, count: int) -> bytes:
+        """`count` bytes of what was written, from `start` on."""
+        at, found = self._stream.tell(), b""
+        self._stream.seek(start)
+        while len(found) < count and (data := self._stream.read(count - len(found))):
+            found += data
+        self._stream.seek(at)
+        return found
+
     def end_part(self, name: str, facts: Mapping[str, Any] | None = None) -> None:
         """All of the part `name` was written; a run that resumes finds `facts` again."""
         self._stream.flush()
@@ -122,8 +201,7 @@ class Partial:
 
     def sync(self) -> None:
         """Wait until what was written is on the disk."""
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+        self._stream.flush(to_disk=True)
         os.fsync(self._journal.fileno())
         self._synced_at = time.monotonic()
 
@@ -143,7 +221,7 @@ class Partial:
             for entry in entries[1:]:
                 if not self._read_part(entry, check):
                     # The part was hashed before it was found to be damaged.
-                    self._digest = _digest_of(self.path, valid_bytes, check)
+                    self._digest = self._digest_of(valid_bytes, check)
                     break
                 self.parts += 1
                 self.facts.append(entry.get("facts", {}))
@@ -170,6 +248,17 @@ class Partial:
             left -= len(data)
         return bool(self.sha256 == entry["sha256"])
 
+    def _digest_of(self, size_bytes: int, check: Check) -> Any:
+        """Of the first bytes that were written."""
+        digest = hashlib.sha256()
+        self._stream.seek(0)
+        while (left := size_bytes - self._stream.tell()) and (
+            data := self._stream.read(min(left, _READ_BYTES))
+        ):
+            check()
+            digest.update(data)
+        return digest
+
     def _note(self, entry: Mapping[str, Any]) -> None:
         self._journal.write(_line(entry))
         self._journal.flush()
@@ -183,9 +272,10 @@ class Partial:
         sync_folder(self._target.parent)
         _journal_path(self._target).unlink(missing_ok=True)
 
-    def finish_folder(self, files: Mapping[str, bytes | Path]) -> None:
-        """Make the folder of the file and of `files`, by their paths in it: what they hold, or what
-        they are copies of. All of the file must have been written and synced.
+    def finish_folder(self, names: Sequence[str], files: Mapping[str, bytes | Path]) -> None:
+        """Make the folder of what was written, which is named `names`, and of `files`, by their
+        paths in it: what they hold, or what they are copies of. All must have been written and
+        synced.
         """
         target, folder = self._target, _beside(self._target, _FOLDER)
         shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +293,9 @@ class Partial:
         if sys.platform == "win32":
             self._stream.close()
             self._journal.close()
-        os.replace(self.path, folder / WEIGHTS)
+        # The first one last: by it what is unfinished is found.
+        for number, name in reversed(list(enumerate(names))):
+            os.replace(_part_path(target, number), folder / name)
         sync_folder(folder)
         replaced = _beside(target, _REPLACED)
         if target.exists():
@@ -222,7 +314,8 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
 
     Args:
         begin: `request`, `size_bytes` of the result, and `made_of`, what its bytes depend on by
-            the name of each thing; JSON values.
+            the name of each thing; of a folder `files`, names and sizes of the large ones; JSON
+            values.
 
     Raises:
         BeingWritten: another process is writing it.
@@ -231,15 +324,25 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_old_temporaries(target)
-    path = _part_path(target)
-    if (finished := _beside(target, _FOLDER) / WEIGHTS).exists() and not path.exists():
-        os.replace(finished, path)
-    written = path.stat().st_size if path.exists() else 0
-    check_room(target, begin["size_bytes"] - written)
-    stream = _open_locked(target)
+    files: Sequence[tuple[str, int]] = begin.get("files") or [(target.name, 0)]
+    for number, (name, _) in enumerate(files):
+        finished, path = _beside(target, _FOLDER) / name, _part_path(target, number)
+        if finished.exists() and not path.exists():
+            os.replace(finished, path)
+    wanted = {_part_path(target, number) for number in range(len(files))}
+    check_room(target, begin["size_bytes"] - sum(one.stat().st_size for one in _parts_of(target)))
+    first = _open_locked(target)
     try:
-        with stream, _journal_path(target).open("ab") as journal:
-            partial = Partial(target, stream, journal)
+        with contextlib.ExitStack() as opened:
+            streams = [opened.enter_context(first)]
+            for path in _parts_of(target):
+                if path not in wanted:
+                    path.unlink()
+            for number in range(1, len(files)):
+                streams.append(opened.enter_context(_open_part(_part_path(target, number))))
+            journal = opened.enter_context(_journal_path(target).open("ab"))
+            joined = _Joined(streams, [size for _, size in files[:-1]])
+            partial = Partial(target, joined, journal)
             partial.begin(begin, check)
             yield partial
     except OSError as error:
@@ -253,7 +356,7 @@ def _open_locked(target: Path) -> BinaryIO:
     path = _part_path(target)
     give_up_at = time.monotonic() + _LOCK_S
     while True:
-        stream = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        stream = _open_part(path)
         while not _lock(stream):  # `unfinished_in` holds the lock for a moment.
             if time.monotonic() >= give_up_at:
                 stream.close()
@@ -268,6 +371,10 @@ def _open_locked(target: Path) -> BinaryIO:
             if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
                 return stream
         stream.close()
+
+
+def _open_part(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b")
 
 
 def _read_journal(path: Path) -> list[dict[str, Any]]:
@@ -291,17 +398,6 @@ def _line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry).encode() + b"\n"
 
 
-def _digest_of(path: Path, size_bytes: int, check: Check) -> Any:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while (left := size_bytes - stream.tell()) and (
-            data := stream.read(min(left, _READ_BYTES))
-        ):
-            check()
-            digest.update(data)
-    return digest
-
-
 def _remove_old_temporaries(target: Path) -> None:
     """Delete what versions before 0.1.0 left behind when they were killed; it cannot be resumed."""
     for path in target.parent.glob(f".{target.name}.quantizing-*.part"):
@@ -309,8 +405,14 @@ def _remove_old_temporaries(target: Path) -> None:
             path.unlink()
 
 
-def _part_path(target: Path) -> Path:
-    return _beside(target, _PART)
+def _part_path(target: Path, number: int = 0) -> Path:
+    return _beside(target, f"{_PART}-{number + 1}" if number else _PART)
+
+
+def _parts_of(target: Path) -> list[Path]:
+    """Those that exist."""
+    name = glob.escape(_part_path(target).name)
+    return [*target.parent.glob(name), *target.parent.glob(f"{name}-*")]
 
 
 def _journal_path(target: Path) -> Path:
@@ -339,10 +441,11 @@ def check_target(target: Path, *, replace: bool, is_folder: bool = False) -> Non
     """Raises `TargetExists` if `target` exists and must not be replaced.
 
     Args:
-        is_folder: a folder is to be made, which replaces only a folder that holds `WEIGHTS`.
+        is_folder: a folder is to be made, which replaces only a folder of weights.
     """
     exists = target.exists()
-    can_replace = (target / WEIGHTS).is_file() if is_folder else not target.is_dir()
+    has_weights = any((target / name).is_file() for name in _WEIGHTS)
+    can_replace = has_weights if is_folder else not target.is_dir()
     if exists and not (replace and can_replace):
         raise TargetExists(
             f"{target} exists already.",

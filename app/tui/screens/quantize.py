@@ -579,6 +579,9 @@ class QuantizeOptions(Dialog[Wishes | None]):
         if option.kind == "number":
             if not path.removeprefix("-").isdecimal():
                 raise InvalidParameter(option.name, f"{path} is no whole number.", option.help)
+            if option.least is not None and int(path) < option.least:
+                least = f"Write a number from {option.least} on."
+                raise InvalidParameter(option.name, f"{path} is too small.", least)
             return int(path)
         if path in option.choices:
             return path

@@ -1,7 +1,9 @@
 """Makes the files of this folder with the code of the libraries that own their formats.
 
 Each holds one matrix as the library packs it, what the library reads of it in float32 ("expected"),
-and in its metadata the `quantization_config` and the versions. `manifest.json` has their sha256.
+and in its metadata the `quantization_config` (of compressed-tensors as its own models dump it) and
+the versions. `manifest.json` has their sha256. The reader is compared with "expected", and the
+writer with how the matrix is packed.
 
     python -m venv golden && golden/bin/pip install torch safetensors numpy transformers \
         accelerate bitsandbytes compressed-tensors
@@ -132,13 +134,16 @@ def of_gptq(archive: Archive) -> None:
     )
     archive.functions("gptqmodel/utils/model.py", ["convert_gptq_v2_to_v1_format_module"], space)
     cases = [
-        (bits, sym, order, version)
+        (bits, sym, order, version, 16)
         for bits in (2, 3, 4, 8)
         for sym, order, version in ((True, False, 1), (False, True, 2))
     ]
-    cases += [(4, False, False, 1), (4, True, True, 1), (3, False, False, 1)]
-    for seed, (bits, sym, order, version) in enumerate(cases):
-        group, maxq = 16, 2**bits - 1
+    cases += [(4, False, False, 1, 16), (4, True, True, 1, 16), (3, False, False, 1, 16)]
+    # What is written here.
+    cases += [(bits, sym, False, 2, 16) for bits in (4, 8) for sym in (True, False)]
+    cases += [(4, False, False, 2, INPUTS)]
+    for seed, (bits, sym, order, version, group) in enumerate(cases):
+        maxq = 2**bits - 1
         generator = drawn(seed)
         count = INPUTS // group
         zeros = torch.full((OUTPUTS, count), float((maxq + 1) // 2))
@@ -174,12 +179,13 @@ def of_gptq(archive: Archive) -> None:
         config = {
             "quant_method": "gptq",
             "bits": bits,
-            "group_size": group,
+            "group_size": group if group < INPUTS else -1,
             "sym": sym,
             "desc_act": order,
             "checkpoint_format": "gptq" if version == 1 else "gptq_v2",
         }
         name = f"gptq-{bits}-{'sym' if sym else 'asym'}{'-order' if order else ''}-v{version}"
+        name += "-rows" if group == INPUTS else ""
         write(name, tensors, expected, config=config, made_by=[archive.version, archive.sha256])
 
 
@@ -248,6 +254,31 @@ def of_compressed() -> None:
             {**floats, "strategy": "block", "block_structure": [8, 128]},
         ),
     }
+    # What is written here: its scales are not bfloat16.
+    eights = {**integers, "num_bits": 8}
+    cases |= {
+        "written-int4": ("pack-quantized", {**integers, "strategy": "group", "group_size": 16}),
+        "written-int4-asym": (
+            "pack-quantized",
+            {**integers, "strategy": "group", "group_size": 16, "symmetric": False},
+        ),
+        "written-int4-rows-asym": (
+            "pack-quantized",
+            {**integers, "strategy": "channel", "symmetric": False},
+        ),
+        "written-int8": ("pack-quantized", {**eights, "strategy": "channel"}),
+        "written-int8-groups-asym": (
+            "pack-quantized",
+            {**eights, "strategy": "group", "group_size": 16, "symmetric": False},
+        ),
+        "written-int8-tensor": ("int-quantized", {**eights, "strategy": "tensor"}),
+        "written-fp8": ("float-quantized", {**floats, "strategy": "channel"}),
+        "written-fp8-tensor": ("float-quantized", {**floats, "strategy": "tensor"}),
+        "written-fp8-blocks": (
+            "float-quantized",
+            {**floats, "strategy": "block", "block_structure": [128, 128]},
+        ),
+    }
     for seed, (name, (layout, weights)) in enumerate(cases.items()):
         scheme = QuantizationScheme(targets=["Linear"], weights=weights, format=layout)
         args = scheme.weights
@@ -266,7 +297,9 @@ def of_compressed() -> None:
             parts = padded.unflatten(1, (-1, columns)).unflatten(0, (-1, rows))
             low, high = parts.amin((1, 3)), parts.amax((1, 3))
         scale, zero = calculate_qparams(low, high, args)
-        scale = scale.to(torch.bfloat16)
+        is_ours = name.startswith("written")
+        dtype = torch.float16 if name == "written-int4" else torch.float32
+        scale = scale.to(dtype if is_ours else torch.bfloat16)
         state = {"weight": weight, "weight_scale": scale.float(), "weight_zero_point": zero}
         compressor = BaseCompressor.get_value_from_registry(layout)
         packed = compressor.compress(dict(state), scheme)
@@ -274,7 +307,10 @@ def of_compressed() -> None:
         packed["weight_scale"] = scale
         tensors = {f".{leaf}": one for leaf, one in packed.items() if one is not None}
         config = QuantizationConfig(
-            config_groups={"group_0": scheme}, format=layout, ignore=["lm_head"]
+            config_groups={"group_0": scheme},
+            format=layout,
+            ignore=["lm_head"],
+            quantization_status="compressed" if is_ours else "initialized",
         ).model_dump(mode="json")
         version = importlib.metadata.version("compressed-tensors")
         write(
