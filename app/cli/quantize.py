@@ -81,7 +81,14 @@ class _Wish:
     "blocks of 128 x 128.",
 )
 @click.option("--sym/--asym", "symmetric", default=None, help="Groups without or with zero points.")
-@click.option("--act-order", is_flag=True, help="Of gptq: round what matters most first.")
+@click.option(
+    "--act-order/--no-act-order",
+    default=None,
+    help="Of gptq: round what matters most first, or in the order of inputs. Default: first.",
+)
+@click.option(
+    "--clip/--no-clip", default=None, help="Of awq: narrow ranges, or not. Default: narrow."
+)
 @click.option("--head", is_flag=True, help="Round the output matrix to 8 bits, too.")
 @click.option(
     "--format",
@@ -116,7 +123,8 @@ def quantize(
     bits: int | None,
     group: int | None,
     symmetric: bool | None,
-    act_order: bool,
+    act_order: bool | None,
+    clip: bool | None,
     head: bool,
     layout: str | None,
     samples: int | None,
@@ -150,7 +158,8 @@ def quantize(
         "bits": bits,
         "group": group,
         "symmetry": None if symmetric is None else "sym" if symmetric else "asym",
-        "act-order": act_order,
+        "act-order": None if act_order is None else "on" if act_order else "off",
+        "clip": None if clip is None else "on" if clip else "off",
         "head": head,
         "format": layout,
         "samples": samples,

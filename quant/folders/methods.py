@@ -53,7 +53,16 @@ _CALIBRATION: Final = (
     Option("samples", "number", f"Windows of that text ({_SAMPLES} by default)."),
     Option("seq-len", "number", f"Tokens of a window ({_TOKENS} by default)."),
 )
-_ACT_ORDER: Final = Option("act-order", "flag", "Round the inputs that matter most first.")
+_SWITCH: Final = ("on", "off")
+_ACT_ORDER: Final = Option(
+    "act-order",
+    "choice",
+    "Round the inputs that matter most first, rather than in their order (on by default).",
+    choices=_SWITCH,
+)
+_CLIP: Final = Option(
+    "clip", "choice", "Narrow ranges where that loses less (on by default).", choices=_SWITCH
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,8 @@ class FolderMethod:
         for name, value, choices in (
             ("symmetry", symmetry, ("sym", "asym")),
             ("format", kind, ("compressed-tensors", *_FORMATS)),
+            ("act-order", options.get("act-order", "on"), _SWITCH),
+            ("clip", options.get("clip", "on"), _SWITCH),
         ):
             if value not in choices:
                 raise BadRecipe(f"{name} is {value!r}.", f"Choose {' or '.join(choices)}.")
@@ -252,7 +263,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "awq",
             "AWQ",
             "4 bits with scaled inputs and narrowed ranges: balanced, made in minutes to hours.",
-            (*rounds, *_CALIBRATION),
+            (*rounds, _CLIP, *_CALIBRATION),
             is_symmetric=False,
             runner=runner,
         ),

@@ -27,8 +27,12 @@ def rounding(
         return lambda file: EachAlone(plan, file, round_one)
     open_model, tokens = runner.open_model, plan.calibration.tokens
     is_best = plan.method == "best"
-    act_order = bool(plan.options.get("act-order"))
-    choose_one = {"best": best, "awq": awq, "gptq": gptq(act_order=act_order)}[plan.method]
+    is_off = {name for name in ("act-order", "clip") if plan.options.get(name) == "off"}
+    choose_one = {
+        "best": best,
+        "awq": awq(clips="clip" not in is_off),
+        "gptq": gptq(act_order="act-order" not in is_off),
+    }[plan.method]
     folds = plan.method != "gptq"
 
     def opened(file: SafetensorsTensors) -> Rounding:
