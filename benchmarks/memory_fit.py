@@ -9,9 +9,9 @@ tokens and decodes 16; then VmHWM of the worker, the most that it ever held, is 
 what `hearth.backends.llamacpp.footprint` makes of the file's header and the settings.
 
 The pool is static, so that the keys and values of the whole context are zeroed and in memory from
-the start, and the prompt fills the first 2,048 tokens of it (--filled): of what lies beyond only the mask of
-attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash attention is on
-and stays on. With --full the pool grows, as it does by default, and prompts fill all of the
+the start, and the prompt fills the first 2,048 tokens of it (--filled): of what lies beyond only
+the mask of attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash
+attention is on and stays on. With --full the pool grows, as it does by default, and prompts fill all of the
 context, in f16: that takes half an hour, and its peak is the moment at which the pool grew last.
 With --change attention is left to the worker, in f16, and it decodes until it has changed to the
 other kind, which takes copies of what the pool holds; not where that is never of use.
@@ -150,7 +150,7 @@ def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
 def predicted(path: Path, case: Case) -> MemoryUse:
     """By the header, and what is free now."""
     if case.backend == "native":
-        needed = native_bytes(path, case.settings)
+        needed = native_bytes(path, case.settings, scores=False)
         return MemoryUse(needed, 0, 0, 0, 0, 0, 0, NATIVE_BASE_BYTES, 0, 0)
     header = preflight.check(path)
     free_bytes = available_bytes()

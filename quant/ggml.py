@@ -1,5 +1,5 @@
-"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python, and over
-`ggml-cpu` for what that converts with vector instructions.
+"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python, and
+`ggml-cpu`, which converts numbers with vector instructions.
 
 llama_cpp itself is not imported. What would make ggml abort the process (a row that blocks do not
 divide, a missing importance matrix, weights that are not finite) is checked here before the call.

@@ -41,10 +41,13 @@ _GROWTH: Final = 1.5
 """While a pool doubles, the largest of its tensors is there twice."""
 
 
-def needed_bytes(path: Path, settings: ModelSettings) -> int:
+def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) -> int:
     """Memory to set aside for a model: weights, workspace, and keys and values of one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
     of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
+
+    Args:
+        scores: as of `Workspace.bytes`.
 
     Raises:
         CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
@@ -79,7 +82,7 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
     workspace = Workspace(config, settings)
-    return weights + workspace.bytes(tokens) + sizes.pool_bytes(tokens)
+    return weights + workspace.bytes(tokens, scores=scores) + sizes.pool_bytes(tokens)
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:

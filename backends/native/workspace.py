@@ -41,19 +41,25 @@ class Workspace:
         self._context = settings.context or config.context
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
-        self._outputs = max(settings.max_sessions, MIN_OUTPUTS)
+        self._sessions = settings.max_sessions
         self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
         self._is_packed = "q8_0" in (settings.kv_type, settings.value_type)
         writes_scores = config.attention_softcap or config.sinks
         self._fused = settings.flash_attention is not False and not writes_scores
 
-    def bytes(self, pool_tokens: int) -> int:
-        """With a pool of `pool_tokens` tokens; never less for more tokens."""
+    def bytes(self, pool_tokens: int, *, scores: bool = True) -> int:
+        """With a pool of `pool_tokens` tokens; never less for more tokens.
+
+        Args:
+            scores: it may be asked for the logits of many tokens of a sequence, which is what is
+                set aside for; False: for those of the next token of each session alone.
+        """
         config, tokens = self._config, self._step_tokens
         stream = 3 * config.width * _F32
         # A layer's feed-forward is computed after its attention has given its memory back.
         layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
-        logits = self._outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
+        outputs = max(self._sessions, MIN_OUTPUTS) if scores else self._sessions
+        logits = outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
         return _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
 
     def _feed_forward(self) -> int:

@@ -22,7 +22,7 @@ from hearth.quant.folders.methods import FolderMethod
 from hearth.quant.gguf.errors import BadRecipe, CannotQuantize, TargetExists
 from hearth.quant.gguf.quantize_file import manifest_path, unfinished_in
 from hearth.quant.json_fields import read_fields
-from hearth.quant.methods import Quantized, UnknownOption, methods
+from hearth.quant.methods import Quantized, UnknownOption, methods, read_options
 from hearth.quant.rounding.grid import Grid, round_plain
 from hearth.quant.rounding.hqq import round_hqq
 from hearth.quant.safetensors import SafetensorsFolder
@@ -268,6 +268,28 @@ def test_what_cannot_be_is_refused(
     with pytest.raises(error) as caught:
         methods().named(method).plan(source, method, options)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "wanted"),
+    [
+        ("int4", "asym group=64 head", {"symmetry": "asym", "group": 64, "head": True}),
+        ("int4", "group=-1 format=gptq", {"group": -1, "format": "gptq"}),
+        ("gguf", "imatrix=auto tensor=v=Q8_0", {"imatrix": "auto", "tensor": ["v=Q8_0"]}),
+        ("int8", "asyn", None),
+        ("int8", "group=many", None),
+        ("int4", "symmetry=even", None),
+        ("int4", "head=yes", None),
+        ("gguf", "imatrix", None),
+    ],
+)
+def test_options_in_words(method: str, words: str, wanted: Options | None) -> None:
+    """As `hearth eval --methods` has them; None: refused."""
+    if wanted is not None:
+        assert read_options(methods().named(method), words.split()) == wanted
+        return
+    with pytest.raises(UnknownOption):
+        read_options(methods().named(method), words.split())
 
 
 def test_sources_that_are_refused(tmp_path: Path) -> None:
