@@ -11,8 +11,9 @@ what `hearth.backends.llamacpp.footprint` makes of the file's header and the set
 The pool is static, so that the keys and values of the whole context are zeroed and in memory from
 the start, and the prompt fills the first 2,048 tokens of it (--filled): of what lies beyond only
 the mask of attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash
-attention is on and stays on. With --full the pool grows, as it does by default, and prompts fill all of the
-context, in f16: that takes half an hour, and its peak is the moment at which the pool grew last.
+attention is on and stays on. With --full the pool grows, as it does by default, and prompts fill
+all of the context, in f16: that takes half an hour, and its peak is the moment at which the pool
+grew last.
 With --change attention is left to the worker, in f16, and it decodes until it has changed to the
 other kind, which takes copies of what the pool holds; not where that is never of use.
 

@@ -68,7 +68,7 @@ class _Subject:
     "--methods",
     metavar="NAME,NAME,...",
     help="Quantize MODEL in these ways and compare: methods, METHOD:TYPE, or types like Q4_K_M, "
-    "each with +OPTION or +OPTION=VALUE after it, such as gptq+group=64+act-order=off.",
+    "each with +OPTION or +OPTION=VALUE after it, such as gptq+group=64+no-act-order.",
 )
 @click.option(
     "--output",

@@ -47,21 +47,25 @@ _FORMAT: Final = Option(
     "What the folder is for other programs; compressed-tensors by default.",
     choices=("compressed-tensors", *_FORMATS),
 )
-_HEAD: Final = Option("head", "flag", "Round the output matrix to 8 bits, too.")
+_HEAD: Final = Option(
+    "head", "flag", "Round the output matrix to 8 bits, too, or the embedding that is used as one."
+)
 _CALIBRATION: Final = (
     Option("calibration", "file", "A text like those that the model will see."),
     Option("samples", "number", f"Windows of that text ({_SAMPLES} by default)."),
     Option("seq-len", "number", f"Tokens of a window ({_TOKENS} by default)."),
 )
-_SWITCH: Final = ("on", "off")
-_ACT_ORDER: Final = Option(
-    "act-order",
+_ORDER: Final = Option(
+    "order",
     "choice",
-    "Round the inputs that matter most first, rather than in their order (on by default).",
-    choices=_SWITCH,
+    "Round the inputs that matter most first (act-order, the default), or in their own order.",
+    choices=("act-order", "no-act-order"),
 )
 _CLIP: Final = Option(
-    "clip", "choice", "Narrow ranges where that loses less (on by default).", choices=_SWITCH
+    "clip",
+    "choice",
+    "Narrow ranges where that loses less (clip, the default), or not.",
+    choices=("clip", "no-clip"),
 )
 
 
@@ -148,8 +152,8 @@ class FolderMethod:
         for name, value, choices in (
             ("symmetry", symmetry, ("sym", "asym")),
             ("format", kind, ("compressed-tensors", *_FORMATS)),
-            ("act-order", options.get("act-order", "on"), _SWITCH),
-            ("clip", options.get("clip", "on"), _SWITCH),
+            ("order", options.get("order", "act-order"), _ORDER.choices),
+            ("clip", options.get("clip", "clip"), _CLIP.choices),
         ):
             if value not in choices:
                 raise BadRecipe(f"{name} is {value!r}.", f"Choose {' or '.join(choices)}.")
@@ -256,7 +260,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "gptq",
             "GPTQ",
             "4 bits fitted to activations: balanced, made in minutes to hours.",
-            (*rounds, _ACT_ORDER, *_CALIBRATION),
+            (*rounds, _ORDER, *_CALIBRATION),
             runner=runner,
         ),
         FolderMethod(

@@ -27,11 +27,10 @@ def rounding(
         return lambda file: EachAlone(plan, file, round_one)
     open_model, tokens = runner.open_model, plan.calibration.tokens
     is_best = plan.method == "best"
-    is_off = {name for name in ("act-order", "clip") if plan.options.get(name) == "off"}
     choose_one = {
         "best": best,
-        "awq": awq(clips="clip" not in is_off),
-        "gptq": gptq(act_order="act-order" not in is_off),
+        "awq": awq(clips=plan.options.get("clip") != "no-clip"),
+        "gptq": gptq(act_order=plan.options.get("order") != "no-act-order"),
     }[plan.method]
     folds = plan.method != "gptq"
 
