@@ -1,7 +1,7 @@
 """What the memory calculator predicts for a worker, beside what the worker takes.
 
     python benchmarks/memory_fit.py [--models FOLDER] [--sdist FILE] [--full | --change]
-        [--only NAME ...] [--kv TYPE ...] [--contexts N ...] [--backend native]
+        [--only NAME ...] [--kv TYPE ...] [--contexts N ...] [--filled N] [--backend native ...]
 
 Three shapes with random weights, contexts of 2,048, 8,192 and 16,384 tokens, keys and values in f16
 and q8_0: each is loaded by a host of its own, as a front end does it, gets one prompt of random
@@ -9,15 +9,16 @@ tokens and decodes 16; then VmHWM of the worker, the most that it ever held, is 
 what `hearth.backends.llamacpp.footprint` makes of the file's header and the settings.
 
 The pool is static, so that the keys and values of the whole context are zeroed and in memory from
-the start, and the prompt fills the first 2,048 tokens of it: of what lies beyond only the mask of
-attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash attention is on
-and stays on. With --full the pool grows, as it does by default, and prompts fill all of the
-context, in f16: that takes half an hour, and its peak is the moment at which the pool grew last.
+the start, and the prompt fills the first 2,048 tokens of it (--filled): of what lies beyond only
+the mask of attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash
+attention is on and stays on. With --full the pool grows, as it does by default, and prompts fill
+all of the context, in f16: that takes half an hour, and its peak is the moment at which the pool
+grew last.
 With --change attention is left to the worker, in f16, and it decodes until it has changed to the
 other kind, which takes copies of what the pool holds; not where that is never of use.
 
-With --backend native the worker is one of the native runner, and predicted is what `hearth fit`
-adds up for it (`hearth.backends.native.footprint`, and its base), in the column of the weights.
+With --backend native the workers are those of the native runner, and predicted is what `hearth fit`
+adds up for them (`hearth.backends.native.footprint`, and its base), in the column of the weights.
 
 Exit code 1 where a prediction is off by more than 5 %.
 """
@@ -69,6 +70,8 @@ from random_models import FileType, write_model  # noqa: E402
 CONTEXTS: Final = (2048, 8192, 16_384)
 KV_TYPES: Final[tuple[KvType, ...]] = ("f16", "q8_0")
 FILLED: Final = 2048
+FIRST_FILLED: Final = 64
+"""Tokens of the worker before those that are measured."""
 NEW_TOKENS: Final = 16
 UNTIL_CHANGED: Final = 256
 BAR: Final = 0.05
@@ -127,14 +130,14 @@ class Case:
 
 
 def cases(
-    *, full: bool, changes: bool, backend: BackendName, contexts: Sequence[int]
+    *, full: bool, changes: bool, backend: BackendName, contexts: Sequence[int], filled: int
 ) -> Iterator[Case]:
     """Every row of the table."""
     for model in MODELS:
         for context in contexts[1:] if changes else contexts:
             for kv_type in KV_TYPES[:1] if full or changes else KV_TYPES:
-                filled = context if full else min(context, FILLED)
-                yield Case(model, context, kv_type, filled, changes, backend)
+                tokens = context if full else min(context, filled)
+                yield Case(model, context, kv_type, tokens, changes, backend)
 
 
 def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
@@ -148,7 +151,7 @@ def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
 def predicted(path: Path, case: Case) -> MemoryUse:
     """By the header, and what is free now."""
     if case.backend == "native":
-        needed = native_bytes(path, case.settings)
+        needed = native_bytes(path, case.settings, scores=False)
         return MemoryUse(needed, 0, 0, 0, 0, 0, 0, NATIVE_BASE_BYTES, 0, 0)
     header = preflight.check(path)
     free_bytes = available_bytes()
@@ -222,7 +225,10 @@ def main() -> int:
     parser.add_argument("--kv", nargs="+", choices=KV_TYPES, default=list(KV_TYPES))
     parser.add_argument("--only", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--contexts", nargs="+", type=int, default=list(CONTEXTS))
-    parser.add_argument("--backend", choices=("llamacpp", "native"), default="llamacpp")
+    parser.add_argument("--filled", type=int, default=FILLED, help="tokens of each prompt")
+    parser.add_argument(
+        "--backend", nargs="+", choices=("llamacpp", "native"), default=["llamacpp"]
+    )
     args = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, MiB\n")
     parts = (
@@ -236,29 +242,36 @@ def main() -> int:
         "growing",
         "turning",
     )
-    columns = ("model", "context", "filled", "KV", *parts, "predicted", "VmHWM", "ratio")
+    columns = ("runner", "model", "context", "filled", "KV", *parts, "predicted", "VmHWM", "ratio")
     print("| " + " | ".join(columns) + " |")
-    print("|---|" + "---:|" * 2 + "---|" + "---:|" * (len(columns) - 4))
+    print("|---|---|" + "---:|" * 2 + "---|" + "---:|" * (len(columns) - 5))
     worst = 0.0
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hearth-fit-")))
         folder = args.models or temporary
         # The self-test and what attention costs are found once, not in a worker that is measured.
         cache = temporary / "cache"
-        known: set[tuple[str, KvType]] = set()
-        every = cases(
-            full=args.full, changes=args.change, backend=args.backend, contexts=args.contexts
-        )
+        known: set[tuple[str, str, KvType]] = set()
+        every = [
+            case
+            for backend in args.backend
+            for case in cases(
+                full=args.full,
+                changes=args.change,
+                backend=backend,
+                contexts=args.contexts,
+                filled=args.filled,
+            )
+        ]
         for case in every:
             if case.model not in args.only or case.kv_type not in args.kv:
                 continue
             path = written(folder, case.model, args.sdist)
-            if (case.model, case.kv_type) not in known:
-                first = replace(case, context=CONTEXTS[-1], filled=512)
-                measured_bytes(path, first, cache)
-                known.add((case.model, case.kv_type))
+            if (case.backend, case.model, case.kv_type) not in known:
+                measured_bytes(path, replace(case, filled=FIRST_FILLED), cache)
+                known.add((case.backend, case.model, case.kv_type))
             if case.changes and is_never_changed(path, case, cache):
-                print(f"| {case.model} | never changes here |", flush=True)
+                print(f"| {case.backend} | {case.model} | never changes here |", flush=True)
                 continue
             use, peak_bytes = predicted(path, case), measured_bytes(path, case, cache)
             total = use.most if case.changes else use.total
@@ -266,8 +279,8 @@ def main() -> int:
             worst = max(worst, abs(ratio - 1))
             figures = [f"{getattr(use, part) / (1 << 20):,.0f}" for part in parts]
             sums = (f"{total / (1 << 20):,.0f}", f"{peak_bytes / (1 << 20):,.0f}")
-            row = (case.model, f"{case.context:,}", f"{case.filled:,}", case.kv_type, *figures)
-            print("| " + " | ".join((*row, *sums, f"{ratio:.3f}")) + " |", flush=True)
+            row = (case.backend, case.model, f"{case.context:,}", f"{case.filled:,}", case.kv_type)
+            print("| " + " | ".join((*row, *figures, *sums, f"{ratio:.3f}")) + " |", flush=True)
     print(f"\nat most {worst:.1%} off; the bar is {BAR:.0%}")
     return 0 if worst <= BAR else 1
 

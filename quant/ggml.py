@@ -1,4 +1,5 @@
-"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python.
+"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python, and
+`ggml-cpu`, which converts numbers with vector instructions.
 
 llama_cpp itself is not imported. What would make ggml abort the process (a row that blocks do not
 divide, a missing importance matrix, weights that are not finite) is checked here before the call.
@@ -24,6 +25,8 @@ Floats = NDArray[np.float32]
 
 _REINSTALL = "Install it as docs/install.md says, or run `hearth doctor`."
 _Pointer = ctypes.c_void_p
+_CONVERTS = (_Pointer, _Pointer, ctypes.c_int64)
+"""Arguments of what converts a row: from, to, how many elements."""
 
 
 class Ggml:
@@ -50,6 +53,10 @@ class Ggml:
                 (ctypes.c_int, _Pointer, ctypes.c_size_t),
             )
             version = self._function("ggml_version", ctypes.c_char_p, ())
+            self._widen = {
+                kind: self._widening(name)
+                for kind, name in ((TensorType.F16, "fp16"), (TensorType.BF16, "bf16"))
+            }
         except (OSError, AttributeError) as error:
             raise GgmlUnavailable(
                 f"{self.path.name} cannot be used: {error}.", _REINSTALL
@@ -124,28 +131,39 @@ class Ggml:
         """
         if kind is TensorType.F32:
             return data.view("<f4").astype(np.float32, copy=False).reshape(-1, length)
-        if kind is TensorType.F16:
-            return data.view("<f2").astype(np.float32).reshape(-1, length)
-        if kind is TensorType.BF16:
-            wide = data.view("<u2").astype(np.uint32) << np.uint32(16)
-            return wide.view(np.float32).reshape(-1, length)
         if kind in NOT_WEIGHTS:
             raise CannotQuantize(f"Elements of type {kind.name} are no weights.")
-        name = kind.name.lower()
-        if name.endswith("_k"):
-            name = name[:-1] + "K"
-        unpack = self._function(
-            f"dequantize_row_{name}", None, (_Pointer, _Pointer, ctypes.c_int64)
-        )
+        unpack = self._widen.get(kind)
+        if unpack is None:
+            name = kind.name.lower()
+            if name.endswith("_k"):
+                name = name[:-1] + "K"
+            unpack = self._function(f"dequantize_row_{name}", None, _CONVERTS)
         elements = data.size // kind.block_bytes * kind.block_elements
         out = np.empty(elements, dtype=np.float32)
         unpack(data.ctypes.data, out.ctypes.data, elements)
         return out.reshape(-1, length)
 
-    def _function(self, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
+    def _widening(self, name: str) -> Any:
+        """What converts a row of "fp16" or "bf16" to float32: eight or sixteen numbers at a time
+        where there is `ggml-cpu`, whose name is another one in builds for several processors.
+        """
+        try:
+            fast = ctypes.CDLL(str(self.path.with_name(self.path.name.replace("base", "cpu"))))
+            return self._function(f"ggml_cpu_{name}_to_fp32", None, _CONVERTS, fast)
+        except (OSError, AttributeError):
+            return self._function(f"ggml_{name}_to_fp32_row", None, _CONVERTS)
+
+    def _function(
+        self,
+        name: str,
+        result: Any,
+        arguments: tuple[Any, ...],
+        library: ctypes.CDLL | None = None,
+    ) -> Any:
         # A fresh object a name and call: `CDLL.__getattr__` would share one, whose types another
         # thread might be setting.
-        function = self._library[name]
+        function = (library or self._library)[name]
         function.restype, function.argtypes = result, arguments
         return function
 

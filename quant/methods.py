@@ -7,7 +7,7 @@ its name, its types and its options.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Unpack
@@ -196,6 +196,42 @@ def given_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
             )
         own[name].check(value)
     return given
+
+
+def read_options(method: Method, words: Iterable[str]) -> dict[str, Any]:
+    """Options as people write them in a word: "group=64", a flag's own name, or one of the choices
+    that only one option has, such as "asym".
+
+    Raises:
+        UnknownOption: `method` has no such option, or that is no value of it.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        fitting = [one for one in method.options if one.name == name]
+        if not value and not fitting:
+            fitting = [one for one in method.options if word in one.choices]
+            value = word
+        if len(fitting) != 1:
+            names = ", ".join(one.name for one in method.options)
+            raise UnknownOption(
+                f'{method.title} has no option "{word}".', f"Its options are: {names}.", name=word
+            )
+        (option,) = fitting
+        is_number = value.removeprefix("-").isdecimal()
+        is_good = {
+            "flag": not value,
+            "number": is_number,
+            "choice": value in option.choices,
+            "file": bool(value),
+            "texts": bool(value),
+        }
+        if not is_good[option.kind]:
+            wanted = " or ".join(option.choices) if option.kind == "choice" else option.help
+            raise UnknownOption(f"{name} cannot be {value!r}.", f"{wanted}", name=name)
+        values = {"flag": True, "number": int(value) if is_number else None, "texts": [value]}
+        found[option.name] = values.get(option.kind, value)
+    return found
 
 
 class Methods:

@@ -35,6 +35,8 @@ _PROTOCOLS: Final = ("windows", "second-half")
 _TEMPORARY: Final = "eval-"
 """Folders in the cache folder are named so, and by the process whose they are."""
 _SOURCES: Final = ("dequantized", "served")
+_FILE_NAME: Final = str.maketrans("=/\\: ", "-----")
+"""What of options is written otherwise in names of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class _Subject:
 @click.option(
     "--methods",
     metavar="NAME,NAME,...",
-    help="Quantize MODEL in these ways and compare: methods, METHOD:TYPE, or types like Q4_K_M.",
+    help="Quantize MODEL in these ways and compare: methods, METHOD:TYPE, or types like Q4_K_M, "
+    "each with +OPTION or +OPTION=VALUE after it, such as gptq+group=64+no-act-order.",
 )
 @click.option(
     "--output",
@@ -271,6 +274,7 @@ class _Evaluation:
         from hearth.app.library import quantize_job
         from hearth.app.library.quantize_methods import all_methods
         from hearth.quant.gguf.quantize_file import check_target
+        from hearth.quant.methods import read_options
 
         found = source.found
         if folder is None:
@@ -279,10 +283,13 @@ class _Evaluation:
         known, wanted = all_methods(), {"requantize"} if requantize else set()
         wishes = []
         for name in names:
-            method, target = known.named_or_making(name, found.path)
+            way, *given = name.split("+")
+            method, target = known.named_or_making(way, found.path)
             options = dict.fromkeys({one.name for one in method.options} & wanted, True)
+            options |= read_options(method, given)
             method.plan(found.path, target, options)
-            file = quantize_job.file_name(found.name, target, method.suffix)
+            own = "-".join((target, *given)).translate(_FILE_NAME)
+            file = quantize_job.file_name(found.name, own, method.suffix)
             question = quantize_job.question(
                 method=method.name,
                 source=str(found.path),

@@ -389,7 +389,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         repacked=0,
         kv=sizes.pool_bytes(tokens),
         states=0,
-        compute=workspace.bytes(tokens),
+        compute=workspace.bytes(tokens, scores=False),
         outputs=0,
         vocabulary=0,
         base=NATIVE_BASE_BYTES,

@@ -43,10 +43,13 @@ _GROWTH: Final = 1.5
 """While a pool doubles, the largest of its tensors is there twice."""
 
 
-def needed_bytes(path: Path, settings: ModelSettings) -> int:
+def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) -> int:
     """Memory to set aside for a model: weights, workspace, and keys and values of one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
     of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
+
+    Args:
+        scores: as of `Workspace.bytes`.
 
     Raises:
         CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
@@ -82,7 +85,7 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
     graphs = on_gpu and may_have_graphs(settings)
     workspace = Workspace(config, settings, graphs=graphs)
     pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
-    return weights + workspace.bytes(tokens) + pool
+    return weights + workspace.bytes(tokens, scores=scores) + pool
 
 
 def _packings() -> frozenset[str]:

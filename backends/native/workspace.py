@@ -61,20 +61,26 @@ class Workspace:
         self._config = config.for_context(self._context)
         self._step_tokens = step_tokens(settings)
         self._sessions = settings.max_sessions
-        drafted = settings.outputs(config.vocab_size)
-        self.outputs = max(settings.max_sessions, MIN_OUTPUTS, drafted)
+        self._drafted = settings.outputs(config.vocab_size)
+        self.outputs = max(settings.max_sessions, MIN_OUTPUTS, self._drafted)
         self._kv_bytes = kv_bytes(self._config, settings.kv_type, settings.value_type)
         self._is_packed = not {"q8_0", "fp8"}.isdisjoint((settings.kv_type, settings.value_type))
         writes_scores = config.attention_softcap or config.sinks
         self._fused = settings.flash_attention is not False and not writes_scores
 
-    def bytes(self, pool_tokens: int) -> int:
-        """With a pool of `pool_tokens` tokens; never less for more tokens."""
+    def bytes(self, pool_tokens: int, *, scores: bool = True) -> int:
+        """With a pool of `pool_tokens` tokens; never less for more tokens.
+
+        Args:
+            scores: it may be asked for the logits of many tokens of a sequence, which is what is
+                set aside for; False: for those of the next token of each session alone.
+        """
         config, tokens = self._config, self._step_tokens
         stream = 3 * config.width * _F32
         # A layer's feed-forward is computed after its attention has given its memory back.
         layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
-        logits = self.outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
+        outputs = self.outputs if scores else max(self._sessions, self._drafted)
+        logits = outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
         step = _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
         return step + self.graph_bytes
 

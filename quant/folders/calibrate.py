@@ -231,14 +231,21 @@ def gptq(*, act_order: bool) -> Choose:
     return round_one
 
 
-def awq(
-    matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen
-) -> tuple[PackedWeight, dict[str, Any]]:
-    """Ranges of groups narrowed, except of queries and keys, whose products are sensitive."""
-    is_clipped = not matrix.parameter.endswith(".qkv.weight") or matrix.module.endswith(".v_proj")
-    if not is_clipped or not seen.hessian.rows:
-        return round_plain(weight, grid), {}
-    return _clipped(weight, grid, seen), {}
+def awq(*, clips: bool) -> Choose:
+    """Ranges of groups narrowed, except of queries and keys, whose products are sensitive; or
+    scales alone.
+    """
+
+    def round_one(
+        matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen
+    ) -> tuple[PackedWeight, dict[str, Any]]:
+        is_value = matrix.module.endswith(".v_proj")
+        is_clipped = clips and (is_value or not matrix.parameter.endswith(".qkv.weight"))
+        if not is_clipped or not seen.hessian.rows:
+            return round_plain(weight, grid), {}
+        return _clipped(weight, grid, seen), {}
+
+    return round_one
 
 
 def _clipped(weight: Tensor, grid: Grid, seen: Seen) -> PackedWeight:

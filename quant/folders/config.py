@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
+from hearth.quant.hf_names import EMBEDDING
 
 _FORMATS: Final = {
     ("packed", "int"): "pack-quantized",
@@ -29,8 +30,8 @@ def quantization_config(
     Args:
         storage: of the matrices of all blocks.
         ignored: modules with a plain matrix, by name.
-        head: name and storage of the output matrix, where it is quantized too; of
-            compressed-tensors alone.
+        head: name and storage of the output matrix, or of the embedding that is used as one, where
+            it is quantized too; of compressed-tensors alone.
     """
     group = -1 if storage.group is None else storage.group
     match storage.layout:
@@ -77,10 +78,12 @@ def _compressed(
         name, own = head
         groups["group_1"] = _group(own, f"re:{re.escape(name)}$")
         formats.add(_format(own))
+    # transformers has no embedding of packed weights: it unpacks the model when it loads it.
+    is_embedding = head is not None and head[0].endswith(EMBEDDING.removesuffix(".weight"))
     return {
         "quant_method": "compressed-tensors",
         # Of transformers' `CompressedTensorsConfig`, which passes it on to no one.
-        **({"dequantize": True} if storage.needs_dequantizing else {}),
+        **({"dequantize": True} if storage.needs_dequantizing or is_embedding else {}),
         "format": formats.pop() if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,

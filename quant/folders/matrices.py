@@ -89,8 +89,8 @@ class Matrices:
     """Those of a model."""
 
     blocks: tuple[Block, ...]
-    head: Matrix | None
-    """The output matrix; None: it is the embedding."""
+    head: Matrix
+    """The output matrix, or the embedding that is used as one."""
 
 
 def matrices_of(
@@ -116,9 +116,8 @@ def matrices_of(
             if (one := wanted.get(f"layers.{layer}.{parameter}")) is not None:
                 vectors += _vectors(one, parameter, config)
         blocks.append(Block(layer, tuple(stages), tuple(vectors)))
-    head = None
-    if "output.weight" in wanted:
-        ((head,),) = _groups(wanted["output.weight"], config, stored).values()
+    name = "embedding.weight" if config.tied else "output.weight"
+    ((head,),) = _groups(wanted[name], config, stored).values()
     return Matrices(tuple(blocks), head)
 
 

@@ -51,7 +51,9 @@ _FORMAT: Final = Option(
     "What the folder is for other programs; compressed-tensors by default.",
     choices=("compressed-tensors", *_FORMATS),
 )
-_HEAD: Final = Option("head", "flag", "Round the output matrix to 8 bits, too.")
+_HEAD: Final = Option(
+    "head", "flag", "Round the output matrix to 8 bits, too, or the embedding that is used as one."
+)
 _E5M2: Final = Option(
     "e5m2",
     "flag",
@@ -68,7 +70,20 @@ _FILE_MB: Final = Option(
     "Megabytes of a safetensors file at most (5,000 by default); one matrix is never divided.",
     least=1,
 )
-_ACT_ORDER: Final = Option("act-order", "flag", "Round the inputs that matter most first.")
+_ORDER: Final = Option(
+    "order",
+    "choice",
+    "Round the inputs that matter most first (act-order, the default), or in their own order.",
+    choices=("act-order", "no-act-order"),
+    are_flags=True,
+)
+_CLIP: Final = Option(
+    "clip",
+    "choice",
+    "Narrow ranges where that loses less (clip, the default), or not.",
+    choices=("clip", "no-clip"),
+    are_flags=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +245,14 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "gptq",
             "GPTQ",
             "4 bits fitted to activations: balanced, made in minutes to hours.",
-            (*rounds, _ACT_ORDER, *_CALIBRATION),
+            (*rounds, _ORDER, *_CALIBRATION),
             runner=runner,
         ),
         FolderMethod(
             "awq",
             "AWQ",
             "4 bits with scaled inputs and narrowed ranges: balanced, made in minutes to hours.",
-            (*rounds, *_CALIBRATION),
+            (*rounds, _CLIP, *_CALIBRATION),
             is_symmetric=False,
             runner=runner,
         ),

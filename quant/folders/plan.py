@@ -103,7 +103,7 @@ class FolderPlan:
     def stored(self) -> dict[str, Storage]:
         """How each quantized matrix is stored, by its name."""
         found = {one.name: self.storage for block in self.matrices.blocks for one in block.matrices}
-        if self.head is not None and self.matrices.head is not None:
+        if self.head is not None:
             found[self.matrices.head.name] = self.head
         return found
 
@@ -123,7 +123,7 @@ class FolderPlan:
     @property
     def ignored(self) -> list[str]:
         """The modules that hold a plain matrix, for the new config.json."""
-        found = [] if self.head is not None else ["lm_head"]
+        found = [] if self.head is not None and not self.config.tied else ["lm_head"]
         for header in self.headers:
             for name, entry in header.tensors.items():
                 is_matrix = len(entry.shape) == 2 and name.endswith(".weight")
@@ -251,10 +251,12 @@ def plan(
         config = replace(config, tied=False)
     stored = {name: entry for one in headers for name, entry in one.tensors.items()}
     matrices = matrices_of(family, config, stored)
-    if head is not None and matrices.head is None:
+    if head is not None and config.tied and head != storage:
+        # Of two kinds of packed weights transformers unpacks a tied embedding by the wrong one.
         raise CannotQuantize(
-            f"The output matrix of {folder.name} is its embedding, which must stay as it is.",
-            "Leave out --head.",
+            f"The output matrix of {folder.name} is its embedding, which has 8 bits with a scale "
+            "for each row only where all matrices have.",
+            "Choose int8, or leave out --head.",
         )
     found = FolderPlan(
         method,
@@ -272,6 +274,6 @@ def plan(
     for block in matrices.blocks:
         for one in block.matrices:
             storage.check(one.name, one.outputs, one.inputs)
-    if head is not None and matrices.head is not None:
+    if head is not None:
         head.check(matrices.head.name, matrices.head.outputs, matrices.head.inputs)
     return found

@@ -27,8 +27,11 @@ def rounding(
         return lambda file: EachAlone(plan, file, round_one)
     open_model, tokens = runner.open_model, plan.calibration.tokens
     is_best = plan.method == "best"
-    act_order = bool(plan.options.get("act-order"))
-    choose_one = {"best": best, "awq": awq, "gptq": gptq(act_order=act_order)}[plan.method]
+    choose_one = {
+        "best": best,
+        "awq": awq(clips=plan.options.get("clip") != "no-clip"),
+        "gptq": gptq(act_order=plan.options.get("order") != "no-act-order"),
+    }[plan.method]
     folds = plan.method != "gptq"
 
     def opened(file: SafetensorsTensors) -> Rounding:

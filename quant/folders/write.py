@@ -292,7 +292,7 @@ def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
             found[path.relative_to(folder).as_posix()] = path
     values = dict(read_fields(folder / CONFIG).values)
     head = plan.matrices.head
-    own = None if plan.head is None or head is None else (head.module, plan.head)
+    own = None if plan.head is None else (head.module, plan.head)
     values[KEY] = quantization_config(plan.storage, plan.ignored, own)
     found[CONFIG] = _json(values)
     if len(plan.layout.files) > 1:

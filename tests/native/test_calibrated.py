@@ -153,10 +153,10 @@ def test_folds_leave_what_a_block_computes(family: str, dtype: torch.dtype, tmp_
     ("family", "method", "options"),
     [
         ("qwen2", "gptq", {}),
-        ("llama3", "gptq", {"act-order": True, "format": "gptq"}),
+        ("llama3", "gptq", {"order": "no-act-order", "format": "gptq"}),
         ("qwen3_moe", "best", {"symmetry": "sym"}),
         ("gemma3", "best", {}),
-        ("qwen2", "awq", {"format": "awq"}),
+        ("qwen2", "awq", {"format": "awq", "clip": "no-clip"}),
         ("gemma3", "awq", {"symmetry": "sym"}),
     ],
 )

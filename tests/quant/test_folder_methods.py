@@ -26,7 +26,7 @@ from hearth.quant.folders.plan import FolderPlan
 from hearth.quant.gguf.errors import BadRecipe, CannotQuantize, TargetExists
 from hearth.quant.gguf.quantize_file import manifest_path, unfinished_in
 from hearth.quant.json_fields import read_fields
-from hearth.quant.methods import Quantized, UnknownOption, methods
+from hearth.quant.methods import Quantized, UnknownOption, methods, read_options
 from hearth.quant.rounding.grid import Grid, round_plain
 from hearth.quant.rounding.hqq import round_hqq
 from hearth.quant.safetensors import SafetensorsFolder
@@ -225,15 +225,35 @@ def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
             assert torch.equal(state[stored], expected), stored
 
 
-def test_an_output_matrix_in_eight_bits(tmp_path: Path) -> None:
-    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
-    folder = made(source, tmp_path / "made", "int4", {"group": 32, "head": True}).path
-    head = opened(folder).stored["lm_head.weight"]
+@pytest.mark.parametrize(
+    ("is_tied", "name", "method", "options"),
+    [
+        (False, "lm_head.weight", "int4", {"group": 32}),
+        (True, "model.embed_tokens.weight", "int8", {}),
+    ],
+)
+def test_an_output_matrix_in_eight_bits(
+    is_tied: bool, name: str, method: str, options: Options, tmp_path: Path
+) -> None:
+    """It is computed with as it is stored, by transformers too."""
+    source = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=is_tied)
+    folder = made(source, tmp_path / "made", method, options | {"head": True}).path
+    head = opened(folder).stored[name]
     assert isinstance(head, QuantizedTensor) and head.packing == "INT8"
-    assert torch.isfinite(logits_of(load_folder(folder)[0], TEXT)).all()
-    tied = tiny_checkpoint("smollm2", tmp_path / "tied")
-    with pytest.raises(CannotQuantize, match="is its embedding"):
-        methods().named("int4").plan(tied, "int4", {"group": 32, "head": True})
+    if is_tied:
+        with pytest.raises(CannotQuantize, match="is its embedding"):
+            methods().named("int4").plan(source, "int4", {"group": 32, "head": True})
+    ours = logits_of(load_folder(folder, exact=True)[0], TEXT)
+    assert torch.isfinite(ours).all()
+    without = made(source, tmp_path / "without", method, options).path
+    others = logits_of(load_folder(without, exact=True)[0], TEXT)
+    assert 0 < (ours - others).norm() < 0.05 * others.norm()
+    pytest.importorskip("compressed_tensors")
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        assert (model(torch.tensor([TEXT])).logits[0] - ours).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -516,6 +536,29 @@ def test_stacked_experts_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedModel, match="matrices of all experts") as caught:
             methods().named("int8").plan(source, "int8", {})
         assert "experts.gate_up_proj" in caught.value.data["field"]
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "wanted"),
+    [
+        ("int4", "asym group=64 head", {"symmetry": "asym", "group": 64, "head": True}),
+        ("int4", "group=-1 format=gptq", {"group": -1, "format": "gptq"}),
+        ("gguf", "imatrix=auto tensor=v=Q8_0", {"imatrix": "auto", "tensor": ["v=Q8_0"]}),
+        ("gguf", "llamacpp off", {"backend": "llamacpp", "imatrix": "off"}),
+        ("int8", "asyn", None),
+        ("int8", "group=many", None),
+        ("int4", "symmetry=even", None),
+        ("int4", "head=yes", None),
+        ("gguf", "imatrix", None),
+    ],
+)
+def test_options_in_words(method: str, words: str, wanted: Options | None) -> None:
+    """As `hearth eval --methods` has them; None: refused."""
+    if wanted is not None:
+        assert read_options(methods().named(method), words.split()) == wanted
+        return
+    with pytest.raises(UnknownOption):
+        read_options(methods().named(method), words.split())
 
 
 def test_sources_that_are_refused(tmp_path: Path) -> None:
