@@ -148,13 +148,14 @@ class Generation(Sequence):
 
     def ahead(self) -> Lookahead:
         """What draws drafts for it."""
-        state = self.speculating
+        state, limits, made = self.speculating, self.limits, self.new_tokens
         return Lookahead(
             self.sampler.fork(),
             None if self._matcher is None else self._matcher.copy(),
-            self.limits,
             self.total,
-            self.new_tokens,
+            lambda drafted: limits.banned(made + drafted),
+            limits.end_ids | limits.stop_ids,
+            ends_complete=not limits.ignore_eos,
             has_laws=state is not None and state.rule == "rejection" and not self.sampler.is_greedy,
         )
 
