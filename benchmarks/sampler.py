@@ -1,4 +1,5 @@
-"""Microseconds for each draw of the sampler: `python benchmarks/sampler.py [--vocab N]`."""
+"""Microseconds for each draw of the sampler, and with rejection sampling for each token of a draft,
+guessed and verified: `python benchmarks/sampler.py [--vocab N]`."""
 
 from __future__ import annotations
 
@@ -46,16 +47,27 @@ def model_like_logits(vocab: int) -> NDArray[np.float32]:
     return logits.astype(np.float32)
 
 
-def microseconds(params: SamplingParams, logits: NDArray[np.float32]) -> tuple[float, float]:
-    """Median and 90th percentile of `draw` and `accept`, after a prompt of 2,000 tokens."""
+def microseconds(params: SamplingParams, logits: NDArray[np.float32]) -> list[float]:
+    """After a prompt of 2,000 tokens the median and the 90th percentile of `draw` and `accept`, and
+    the medians of `guess` and of `verify`.
+    """
     prompt = np.random.default_rng(1).integers(0, logits.size, 2000).tolist()
     sampler = Sampler(params, prompt_ids=prompt)
-    times = []
+    times: dict[str, list[float]] = {"draw": [], "guess": [], "verify": []}
     for position in range(DRAWS):
         began = time.perf_counter()
         sampler.accept(sampler.draw(logits, position).id)
-        times.append((time.perf_counter() - began) * 1e6)
-    return float(np.median(times)), float(np.quantile(times, 0.9))
+        drawn = time.perf_counter()
+        token, law = sampler.guess(logits, position)
+        guessed = time.perf_counter()
+        sampler.verify(logits, position, token, law)
+        ended = time.perf_counter()
+        for name, took_s in zip(
+            times, (drawn - began, guessed - drawn, ended - guessed), strict=True
+        ):
+            times[name].append(took_s * 1e6)
+    draw = times["draw"]
+    return [float(np.quantile(draw, 0.9)), *(float(np.median(each)) for each in times.values())]
 
 
 def main() -> None:
@@ -70,11 +82,11 @@ def main() -> None:
     )
     print(f"date: {datetime.date.today().isoformat()}")
     print(f"vocabulary: {vocab:,} tokens, {DRAWS} draws\n")
-    print(f"| {'parameters':34} | median µs | 90 % µs |")
-    print(f"|{'-' * 36}|----------:|--------:|")
+    print(f"| {'parameters':34} | 90 % µs | median µs | guess µs | verify µs |")
+    print(f"|{'-' * 36}|--------:|----------:|---------:|----------:|")
     for name, params in CASES.items():
-        median, slow = microseconds(params, logits)
-        print(f"| {name:34} | {median:9.0f} | {slow:7.0f} |")
+        slow, median, guess, verify = microseconds(params, logits)
+        print(f"| {name:34} | {slow:7.0f} | {median:9.0f} | {guess:8.0f} | {verify:9.0f} |")
 
 
 if __name__ == "__main__":

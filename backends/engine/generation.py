@@ -155,13 +155,14 @@ class Generation(Sequence):
 
     def ahead(self) -> Lookahead:
         """What draws drafts for it."""
-        state = self.speculating
+        state, limits, made = self.speculating, self.limits, self.new_tokens
         return Lookahead(
             self.sampler.fork(),
             None if self._matcher is None else self._matcher.copy(),
-            self.limits,
             self.total,
-            self.new_tokens,
+            lambda drafted: limits.banned(made + drafted),
+            limits.end_ids | limits.stop_ids,
+            ends_complete=not limits.ignore_eos,
             has_laws=state is not None and state.rule == "rejection" and not self.sampler.is_greedy,
         )
 
@@ -176,16 +177,26 @@ class Generation(Sequence):
         short = result.shortlists.get(row.slot)
         drafts = row.tokens[len(row.tokens) - row.drafts :]
         state = self.speculating
+        by_rejection = state is not None and state.rule == "rejection"
+        laws = None if state is None else state.laws
         for place in range(row.drafts + 1):
-            logits = result.logits[row.slot][place] if short is None else short
             banned = self.limits.banned(self.new_tokens)
-            if place < row.drafts and state is not None and state.rule == "rejection":
-                law = None if state.laws is None else state.laws[place]
+            if by_rejection and place < row.drafts:
                 drawn = self.sampler.verify(
-                    logits, self.total, drafts[place], law, banned=banned, matcher=self._matcher
+                    result.logits[row.slot][place],
+                    self.total,
+                    drafts[place],
+                    None if laws is None else laws[place],
+                    banned=banned,
+                    matcher=self._matcher,
                 )
             else:
-                drawn = self.sampler.draw(logits, self.total, banned=banned, matcher=self._matcher)
+                drawn = self.sampler.draw(
+                    result.logits[row.slot][place] if short is None else short,
+                    self.total,
+                    banned=banned,
+                    matcher=self._matcher,
+                )
             reason = self.accept(drawn)
             if reason is not None:
                 return reason

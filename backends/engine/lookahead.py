@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection
 
 from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.matcher import Matcher
 from hearth.backends.engine.sampler import Logits, Sampler
 from hearth.backends.errors import InvalidParameter
-
-if TYPE_CHECKING:
-    from hearth.backends.engine.generation import Limits
 
 
 class Lookahead:
@@ -23,7 +20,9 @@ class Lookahead:
     Args:
         sampler, matcher: copies.
         position: of the next token.
-        new_tokens: how many of the tokens before it are not of the prompt.
+        banned: what may not be drawn, by how many tokens were drafted.
+        ends: tokens that end the sequence.
+        ends_complete: so does a complete grammar.
         has_laws: draw for rejection sampling, with random numbers that the sequence does not use,
             and keep the laws; otherwise with the numbers of the sequence.
 
@@ -36,19 +35,21 @@ class Lookahead:
         self,
         sampler: Sampler,
         matcher: Matcher | None,
-        limits: Limits,
         position: int,
-        new_tokens: int,
+        banned: Callable[[int], Collection[int]],
+        ends: Collection[int],
         *,
+        ends_complete: bool,
         has_laws: bool,
     ) -> None:
         self.draft = Draft([], [] if has_laws else None)
         self.over = False
         self._sampler = sampler
         self._matcher = matcher
-        self._limits = limits
         self._position = position
-        self._new_tokens = new_tokens
+        self._banned = banned
+        self._ends = ends
+        self._ends_complete = ends_complete
 
     def draw(self, logits: Logits) -> None:
         """Add a token to the draft; none where the grammar or `logit_bias` leaves none, which the
@@ -67,7 +68,7 @@ class Lookahead:
 
     def _drawn(self, logits: Logits) -> int:
         ahead, laws = len(self.draft.tokens), self.draft.laws
-        banned = self._limits.banned(self._new_tokens + ahead)
+        banned = self._banned(ahead)
         place = self._position + ahead
         if laws is None:
             return self._sampler.draw(logits, place, banned=banned, matcher=self._matcher).id
@@ -77,10 +78,10 @@ class Lookahead:
 
     def _take(self, token: int) -> None:
         self.draft.tokens.append(token)
-        if token in self._limits.end_ids or token in self._limits.stop_ids:
+        if token in self._ends:
             self.over = True
             return
         self._sampler.accept(token)
         if self._matcher is not None:
             self._matcher.accept(token)
-            self.over = self._matcher.complete and not self._limits.ignore_eos
+            self.over = self._ends_complete and self._matcher.complete
