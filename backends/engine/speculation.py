@@ -147,6 +147,8 @@ class Speculation:
         self.accepted: list[int] = []
         self.drafts_by: dict[str, tuple[int, int]] = {}
         """(drafted, accepted) by what made them."""
+        self.declined = 0
+        """Drafts that a sequence on "auto" could have had, and that would not have paid."""
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._possible = possible
         self._clock = clock
@@ -189,6 +191,7 @@ class Speculation:
         made: dict[Sequence, list[int]] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
+            self.declined += not length
             length = min(length, spare)
             if not length or not has_room(sequence, length):
                 continue
