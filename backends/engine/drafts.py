@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hearth.backends.contract.sampling import Speculate
-from hearth.backends.engine.ngram import NgramIndex
+from hearth.backends.engine.ngram import NgramIndex, draft_from
 
 LEAST_CHANCE: Final = 0.15
 """On "auto", tokens that are less likely right are not drafted: they are only compared."""
@@ -56,8 +56,8 @@ class Chances:
     def learn(self, kind: int, right: int, wrong: int) -> None:
         """So many tokens were right, then so many wrong."""
         known, seen = self._known.get(kind) or self._first(kind)
-        for hit in [1.0] * right + [0.0] * wrong:
-            known, seen = known * self._keep + hit, seen * self._keep + 1
+        for at in range(right + wrong):
+            known, seen = known * self._keep + (at < right), seen * self._keep + 1
         self._known[kind] = known, seen
         if self._prior is not None:
             self._prior.learn(kind, right, wrong)
@@ -124,19 +124,21 @@ class Speculating:
         chances = self._chances
         if chances is None:
             chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
-        self._compare(known)
-        kind, tokens = 0, []
+        if self._guess is not None:
+            self._compare(known, *self._guess)
+        kind = 0
         best, least = (0.0, LEAST_CHANCE) if self.mode == "auto" else (-math.inf, 0.0)
         for one, cost in drafters.items():  # A token costs what it brings at most.
             if (worth := chances.of(one) - cost) > best:
                 kind, best = one, worth
+        tokens: list[int] = []
         if self.mode in ("auto", "ngram"):
-            made, matched = self._index.draft(known, most)
-            if made:
+            place, matched = self._index.find(known)
+            if matched:
                 length = matched.bit_length()
-                self._guess = length, len(known), made[0]
+                self._guess = length, len(known), known[place]
                 if chances.of(length) >= max(least, best):
-                    kind, tokens = length, made
+                    kind, tokens = length, draft_from(known, place, most)
         return Offer(kind, chances.of(kind), most, tokens) if kind else None
 
     def use(self, offer: Offer) -> None:
@@ -155,11 +157,10 @@ class Speculating:
         assert self._chances is not None
         self._chances.learn(self.kind, right, int(right < drafts))
 
-    def _compare(self, known: Seq[int]) -> None:
+    def _compare(self, known: Seq[int], kind: int, place: int, token: int) -> None:
         """What was drawn where a token had been guessed."""
-        if self._guess is None or len(known) <= self._guess[1]:
-            return
-        kind, place, token = self._guess
-        self._guess = None
-        assert self._chances is not None
-        self._chances.learn(kind, int(known[place] == token), int(known[place] != token))
+        if len(known) > place:
+            self._guess = None
+            is_right = known[place] == token
+            assert self._chances is not None
+            self._chances.learn(kind, int(is_right), int(not is_right))
