@@ -20,6 +20,11 @@ FIRST_DRAFTER: Final = 0.5
 """The same of a model, which somebody chose for that."""
 FIRST_WEIGHT: Final = 2.0
 """Tokens that what is believed at first counts as."""
+LOOKS: Final = 6
+"""Looks in a row at a sequence on "auto" after which there was nothing to draft, as after a change
+in a text that repeats itself. After more of them it is not looked at in each step:"""
+MOST_RESTING: Final = 3
+"""one step between two looks, then two, then so many."""
 SEQUENCE_WINDOW: Final = 12.0
 """Tokens back to which a sequence remembers how often its drafts were right;"""
 WORKER_WINDOW: Final = 64.0
@@ -93,6 +98,7 @@ class Speculating:
         most: tokens of a draft at most.
         entered: kinds of drafters that hold something of it.
         kind: of its last draft.
+        resting: steps until it is looked at again.
     """
 
     mode: Speculate
@@ -103,8 +109,11 @@ class Speculating:
     """how many of them were right."""
     entered: set[int] = field(default_factory=set)
     kind: int = 0
+    resting: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
     _chances: Chances | None = None
+    _idle: int = 0
+    """Looks in a row after which there was nothing to draft, as far as they count."""
     _guess: tuple[int, int, int] | None = None
     """(kind, place, token) of the first token after the last match, to be compared with what is
     drawn there; that costs nothing, unlike a wider row.
@@ -139,7 +148,13 @@ class Speculating:
                 self._guess = length, len(known), known[place]
                 if chances.of(length) >= max(least, best):
                     kind, tokens = length, draft_from(known, place, most)
-        return Offer(kind, chances.of(kind), most, tokens) if kind else None
+        if kind:
+            self._idle = 0
+            return Offer(kind, chances.of(kind), most, tokens)
+        if self.mode == "auto":
+            self._idle = min(self._idle + 1, LOOKS + MOST_RESTING)
+            self.resting = max(0, self._idle - LOOKS)
+        return None
 
     def use(self, offer: Offer) -> None:
         """`offer` is drafted."""
@@ -161,6 +176,7 @@ class Speculating:
         """What was drawn where a token had been guessed."""
         if len(known) > place:
             self._guess = None
-            is_right = known[place] == token
+            if is_right := known[place] == token:
+                self._idle = 0
             assert self._chances is not None
             self._chances.learn(kind, int(is_right), int(not is_right))

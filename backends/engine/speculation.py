@@ -182,7 +182,12 @@ class Speculation:
         costs = self._costs_of_drafters
         for sequence in decoding:
             state = sequence.speculating
-            if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
+            if state is None:
+                continue
+            if state.resting:
+                state.resting -= 1
+                continue
+            if (most := min(state.most, sequence.most_drafts, spare)) < 1:
                 continue
             key = state.mode, len(decoding)
             if (own := costs.get(key)) is None:
