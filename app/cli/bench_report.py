@@ -220,13 +220,15 @@ def ablation_table(found: list[Ablated], job: Job) -> list[tuple[str, ...]]:
 def speculation_table(found: list[Speculated]) -> list[tuple[str, ...]]:
     """Medians, and next to each speed-up what the formula predicts."""
     head = ("SESSIONS", "DRAFTS", "RIGHT BY POSITION", "TOKENS A STEP", "COST K+1", "COST OF DRAFT")
-    rows = [(*head, "PREDICTED", "SPEED-UP", "PREDICTED (CPU)", "SPEED-UP (CPU)", "SAME TOKENS")]
+    rows: list[tuple[str, ...]] = [
+        (*head, "PREDICTED", "SPEED-UP", "PREDICTED (CPU)", "SPEED-UP (CPU)", "SAME TOKENS")
+    ]
     for one in found:
         rows.append(
             (
                 str(one.sessions),
                 one.mode,
-                words.right_by_position(one.drafted_tokens, one.accepted_tokens),
+                words.right_by_position(one.drafted_tokens, one.accepted_tokens) or "none drafted",
                 f"{one.tokens_a_step:.2f}",
                 f"{one.cost_ratio:.2f}",
                 f"{one.draft_ratio:.2f}" if one.draft_ratio else "",

@@ -119,6 +119,7 @@ def _speculation(engines: Sequence[EngineStats]) -> dict[str, Any]:
         "acceptance": [right / made for right, made in zip(accepted, drafted, strict=True)],
         "tokens_per_step": generated / (generated - sum(accepted)) if generated else None,
         "drafters": by,
+        "declined_drafts": sum(engine.declined_drafts for engine in engines),
     }
 
 

@@ -226,6 +226,12 @@ def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
             ],
         ),
         Family(
+            "hearth_declined_drafts_total",
+            "counter",
+            "Drafts that were not used, because they would not have paid.",
+            [(labels, engine.declined_drafts) for labels, engine in engines],
+        ),
+        Family(
             "hearth_tokens_per_step",
             "gauge",
             "Tokens that a sequence generated in a step, on average; 1 without drafts.",

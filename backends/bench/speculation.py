@@ -35,7 +35,7 @@ from hearth.backends.worker.drafting import open_draft
 from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
-PROMPT_TOKENS: Final = 512
+PROMPT_TOKENS: Final = 384
 """Of the texts below, in any vocabulary, at most."""
 COST_STEPS: Final = 24
 """Steps of each width that are measured, in turns."""

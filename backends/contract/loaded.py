@@ -126,6 +126,8 @@ class EngineStats(CacheStats):
     """and how many of them were right."""
     drafts_by: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The same sums by what made them: "ngram", or the mode of a drafter."""
+    declined_drafts: int = 0
+    """That "auto" did without, because they would not have paid."""
     requests: tuple[RequestStats, ...] = ()
     """Those that run, then those that wait; the first 256."""
     window_pool_bytes: int = 0

@@ -10,7 +10,7 @@ from typing import Final
 
 from hearth.backends.contract.sampling import Speculate, SpeculateRule
 from hearth.backends.engine.laws import Law
-from hearth.backends.engine.ngram import NgramIndex
+from hearth.backends.engine.ngram import NgramIndex, draft_from
 
 LEAST_CHANCE: Final = 0.15
 """On "auto", tokens that are less likely right are not drafted: they are only compared."""
@@ -21,6 +21,11 @@ FIRST_DRAFTER: Final = 0.5
 """The same of a model, which somebody chose for that."""
 FIRST_WEIGHT: Final = 2.0
 """Tokens that what is believed at first counts as."""
+LOOKS: Final = 6
+"""Looks in a row at a sequence on "auto" after which there was nothing to draft, as after a change
+in a text that repeats itself. After more of them it is not looked at in each step:"""
+MOST_RESTING: Final = 3
+"""one step between two looks, then two, then so many."""
 SEQUENCE_WINDOW: Final = 12.0
 """Tokens back to which a sequence remembers how often its drafts were right;"""
 WORKER_WINDOW: Final = 64.0
@@ -57,8 +62,8 @@ class Chances:
     def learn(self, kind: int, right: int, wrong: int) -> None:
         """So many tokens were right, then so many wrong."""
         known, seen = self._known.get(kind) or self._first(kind)
-        for hit in [1.0] * right + [0.0] * wrong:
-            known, seen = known * self._keep + hit, seen * self._keep + 1
+        for at in range(right + wrong):
+            known, seen = known * self._keep + (at < right), seen * self._keep + 1
         self._known[kind] = known, seen
         if self._prior is not None:
             self._prior.learn(kind, right, wrong)
@@ -106,6 +111,7 @@ class Speculating:
         kind: of its last draft.
         rule: which drafts are kept.
         laws: of the draft of this step, see `Draft`.
+        resting: steps until it is looked at again.
     """
 
     mode: Speculate
@@ -118,8 +124,11 @@ class Speculating:
     """how many of them were right."""
     entered: set[int] = field(default_factory=set)
     kind: int = 0
+    resting: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
     _chances: Chances | None = None
+    _idle: int = 0
+    """Looks in a row after which there was nothing to draft, as far as they count."""
     _guess: tuple[int, int, int] | None = None
     """(kind, place, token) of the first token after the last match, to be compared with what is
     drawn there; that costs nothing, unlike a wider row.
@@ -139,20 +148,28 @@ class Speculating:
         chances = self._chances
         if chances is None:
             chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
-        self._compare(known)
-        kind, tokens = 0, []
+        if self._guess is not None:
+            self._compare(known, *self._guess)
+        kind = 0
         best, least = (0.0, LEAST_CHANCE) if self.mode == "auto" else (-math.inf, 0.0)
         for one, cost in drafters.items():  # A token costs what it brings at most.
             if (worth := chances.of(one) - cost) > best:
                 kind, best = one, worth
+        tokens: list[int] = []
         if self.mode in ("auto", "ngram"):
-            made, matched = self._index.draft(known, most)
-            if made:
+            place, matched = self._index.find(known)
+            if matched:
                 length = matched.bit_length()
-                self._guess = length, len(known), made[0]
+                self._guess = length, len(known), known[place]
                 if chances.of(length) >= max(least, best):
-                    kind, tokens = length, made
-        return Offer(kind, chances.of(kind), most, tokens) if kind else None
+                    kind, tokens = length, draft_from(known, place, most)
+        if kind:
+            self._idle = 0
+            return Offer(kind, chances.of(kind), most, tokens)
+        if self.mode == "auto":
+            self._idle = min(self._idle + 1, LOOKS + MOST_RESTING)
+            self.resting = max(0, self._idle - LOOKS)
+        return None
 
     def use(self, offer: Offer) -> None:
         """`offer` is drafted."""
@@ -170,11 +187,11 @@ class Speculating:
         assert self._chances is not None
         self._chances.learn(self.kind, right, int(right < drafts))
 
-    def _compare(self, known: Seq[int]) -> None:
+    def _compare(self, known: Seq[int], kind: int, place: int, token: int) -> None:
         """What was drawn where a token had been guessed."""
-        if self._guess is None or len(known) <= self._guess[1]:
-            return
-        kind, place, token = self._guess
-        self._guess = None
-        assert self._chances is not None
-        self._chances.learn(kind, int(known[place] == token), int(known[place] != token))
+        if len(known) > place:
+            self._guess = None
+            if is_right := known[place] == token:
+                self._idle = 0
+            assert self._chances is not None
+            self._chances.learn(kind, int(is_right), int(not is_right))

@@ -446,6 +446,7 @@ class Engine:
             preemptions=self._scheduler.preemptions,
             drafted_tokens=tuple(self._speculation.drafted),
             accepted_tokens=tuple(self._speculation.accepted),
+            declined_drafts=self._speculation.declined,
             drafts_by=dict(self._speculation.drafts_by),
             requests=self._requests(),
             window_pool_bytes=info.window_pool_bytes,

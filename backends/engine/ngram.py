@@ -33,12 +33,12 @@ class NgramIndex:
         """For each place the one before with the same last tokens; 0: none."""
         self._key = 0
 
-    def draft(self, tokens: Seq[int], most: int) -> tuple[list[int], int]:
-        """What may follow `tokens`, `most` tokens or none, and how many tokens matched.
+    def find(self, tokens: Seq[int]) -> tuple[int, int]:
+        """The place of the token that may follow `tokens`, and how many matched before it; 0 and 0
+        if none did.
 
         Args:
             tokens: those of the last call, and any number of further ones.
-            most: at least 1.
         """
         size = len(tokens)
         last, before, key = self._last, self._before, self._key
@@ -48,7 +48,7 @@ class NgramIndex:
             last[key] = place
         self._key = key
         if size <= SHORTEST:
-            return [], 0
+            return 0, 0
         place = last.get((key << _ID_BITS | tokens[-1]) & _KEY_MASK, 0)
         best, matched, places = 0, 0, MOST_PLACES
         while place and matched < LONGEST and places:
@@ -64,7 +64,10 @@ class NgramIndex:
                 if length > matched:
                     best, matched = place, length
             place = before[place]
-        if matched < SHORTEST:
-            return [], 0
-        period = size - best
-        return [tokens[best + ahead % period] for ahead in range(most)], matched
+        return (best, matched) if matched >= SHORTEST else (0, 0)
+
+
+def draft_from(tokens: Seq[int], place: int, most: int) -> list[int]:
+    """`most` tokens that may follow `tokens`, as they follow `place`; what lies between repeats."""
+    period = len(tokens) - place
+    return [tokens[place + ahead % period] for ahead in range(most)]

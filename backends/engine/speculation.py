@@ -40,6 +40,9 @@ RETHINK_STEPS: Final = 256
 BEST_CHANCE: Final = 0.9
 """A drafter that does not pay where so many tokens are right is not tried."""
 
+COSTS_STEPS: Final = 32
+"""Steps for which what a token of a drafter costs is not worked out again."""
+
 LAST_STEPS: Final = 8
 """The fastest of so many steps tells what one costs: other programs only make them longer,"""
 LEAST_STEPS: Final = 3
@@ -149,10 +152,16 @@ class Speculation:
         self.accepted: list[int] = []
         self.drafts_by: dict[str, tuple[int, int]] = {}
         """(drafted, accepted) by what made them."""
+        self.declined = 0
+        """Drafts that a sequence on "auto" could have had, and that would not have paid."""
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._possible = possible
         self._clock = clock
         self._since_plain = 0
+        self._costs_of_drafters: dict[tuple[Speculate, int], dict[int, float]] = {}
+        """By mode and sequences that decode: see `_work_out`."""
+        self._left = COSTS_STEPS
+        """Steps after which these are worked out again."""
         self._allowance_s = 0.0
         """What exploring may still take."""
         self._drafting = 0
@@ -172,16 +181,20 @@ class Speculation:
         if not self._possible or spare < 1:
             return {}
         offers: Offers = []
-        costs: dict[Speculate, dict[int, float]] = {}
+        costs = self._costs_of_drafters
         for sequence in decoding:
             state = sequence.speculating
             if state is None:
                 continue
             state.laws = None
+            if state.resting:
+                state.resting -= 1
+                continue
             if (most := min(state.most, sequence.most_drafts, spare)) < 1:
                 continue
-            if (own := costs.get(state.mode)) is None:
-                own = costs[state.mode] = self._costs_of_drafters(state.mode, len(decoding))
+            key = state.mode, len(decoding)
+            if (own := costs.get(key)) is None:
+                own = costs[key] = self._work_out(*key)
             offer = state.offer(sequence.tokens, most, own, self.chances)
             if offer is not None:
                 offers.append((sequence, state, offer))
@@ -194,6 +207,7 @@ class Speculation:
         made: dict[Sequence, list[int]] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
+            self.declined += not length
             length = min(length, spare)
             if not length or not has_room(sequence, length):
                 continue
@@ -230,9 +244,15 @@ class Speculation:
     def observe(self, tokens: int, seconds: float) -> None:
         """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
         self.costs.observe(tokens, seconds)
+        if not self._drafters:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            self._left = COSTS_STEPS
+            self._costs_of_drafters.clear()
         before = tokens - self._drafting
         plain_s = self.costs.seconds(before)
-        if not self._drafters or plain_s is None:
+        if plain_s is None:
             return
         self._allowance_s += EXPLORING * plain_s
         if self._drafting:
@@ -257,12 +277,13 @@ class Speculation:
         began = self._clock()
         made = {one: draft for one, draft in drafter.draft(lengths).items() if draft.tokens}
         took_s = self._clock() - began
+        self._left = 0
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
         expected_s = drafter.token_s * max((len(one.tokens) for one in made.values()), default=0)
         self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
         return made
 
-    def _costs_of_drafters(self, mode: Speculate, decoding: int) -> dict[int, float]:
+    def _work_out(self, mode: Speculate, decoding: int) -> dict[int, float]:
         """What a token costs of each drafter that `mode` may have, as a part of one of a step
         without drafts.
         """

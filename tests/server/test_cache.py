@@ -22,6 +22,7 @@ KEPT = {
     "drafted_tokens": (8, 4),
     "accepted_tokens": (4, 1),
     "drafts_by": {"ngram": (10, 5), "draft": (2, 0)},
+    "declined_drafts": 3,
     "kv_bytes_per_token": 1000,
     "cached_tokens": 600,
     "computed_tokens": 500,
@@ -83,6 +84,7 @@ def test_what_is_kept_by_tier_and_model(two) -> None:
             "ngram": {"drafted": 20, "accepted": 10},
             "draft": {"drafted": 4, "accepted": 0},
         },
+        "declined_drafts": 6,
     }
     first, second = found["models"]
     assert (first["model"], first["total_entries"], first["hit_rate"]) == ("tiny", 6, 0.6)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from driven import Driven
-from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.contract.sampling import SamplingParams, Speculate
 from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.sequence import Sequence
 from speakers import at_rest, drain, generation
@@ -25,6 +25,7 @@ TOKENS = 40
 class Oracle:
     """Implements `Drafter`: what will be said, but every third token."""
 
+    mode: Speculate = "draft"
     token_s = 0.0
     nbytes = 0
 

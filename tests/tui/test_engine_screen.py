@@ -242,6 +242,8 @@ def test_drafts_are_shown_by_what_made_them_and_by_position():
         "drafts: draft model 8 of 10 right, n-grams 12 of 30 right"
         " · by position 0.75 0.25 · 1.20 tokens a step"
     )
+    unused = replace(ENGINE, declined_drafts=7)
+    assert drafts_line(unused) == "drafts: 7 not used, as they would not pay"
 
 
 def test_the_rate_is_that_of_the_last_minute():

@@ -98,18 +98,19 @@ def kv_legend(engine: EngineStats) -> Content:
 
 
 def drafts_line(engine: EngineStats) -> str:
-    """What speculation brought; empty before the first draft."""
-    if not sum(engine.drafted_tokens):
-        return ""
+    """What speculation brought; empty before the first draft that there was or could have been."""
     names = {"ngram": "n-grams", "draft": "draft model"}
-    by = (
+    parts = [
         f"{names.get(name, name)} {accepted:,} of {drafted:,} right"
         for name, (drafted, accepted) in sorted(engine.drafts_by.items())
-    )
-    places = right_by_position(engine.drafted_tokens, engine.accepted_tokens)
-    return (
-        f"drafts: {', '.join(by)} · by position {places} · {engine.tokens_a_step:.2f} tokens a step"
-    )
+    ]
+    if parts:
+        places = right_by_position(engine.drafted_tokens, engine.accepted_tokens)
+        parts = [", ".join(parts), f"by position {places}"]
+        parts.append(f"{engine.tokens_a_step:.2f} tokens a step")
+    if engine.declined_drafts:
+        parts.append(f"{engine.declined_drafts:,} not used, as they would not pay")
+    return f"drafts: {' · '.join(parts)}" if parts else ""
 
 
 def _counts(engine: EngineStats) -> tuple[int, int, int, int]:
