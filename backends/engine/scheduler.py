@@ -325,13 +325,11 @@ class Scheduler:
             self._pin(sequence)
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)
-            if (
-                sequence.dropped
-                and (streaming := sequence.streaming) is not None
-                and (slot := sequence.slot) is not None
-                and sequence.held < streaming.most - streaming.step
-            ):
-                self.forget_computed(slot)
+            streaming, place = sequence.streaming, sequence.slot
+            if streaming is None or place is None or not sequence.dropped:
+                continue
+            if sequence.held < streaming.most - streaming.step:  # See `_open`.
+                self.forget_computed(place)
         if len(self._running) > 1 and not self._arriving:
             self._copy_ahead()
 
