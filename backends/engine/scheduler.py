@@ -407,9 +407,11 @@ class Scheduler:
         Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
         """
         for sequence in list(self._running.values()):
-            if sequence.streaming is not None:
-                self._forget(sequence, sequence.streaming)
-            while sequence.slot is not None and not self._kv.reserve(sequence.slot, sequence.room):
+            streaming = sequence.streaming
+            if streaming is not None:
+                self._forget(sequence, streaming)
+            tokens = sequence.total if streaming is None else sequence.room
+            while sequence.slot is not None and not self._kv.reserve(sequence.slot, tokens):
                 self._preempt(self._least())
 
     def _rows(self) -> list[Row]:
@@ -554,7 +556,7 @@ class Scheduler:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
-        row = Row(sequence.slot, sequence.held, tokens, sequence.outputs(count))
+        row = Row(sequence.slot, start - sequence.dropped, tokens, sequence.outputs(count))
         if drafts:
             row.tokens = [*tokens, *drafts]
             row.drafts = len(drafts)
