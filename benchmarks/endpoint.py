@@ -252,6 +252,7 @@ class Running:
             "HEARTH_HOME": str(home),
             "HEARTH_BENCH_STEP_S": str(step_s),
             "HEARTH_MAX_SESSIONS": "64",
+            "HEARTH_KV_DISK_BUDGET": "0",  # The fake computes no keys that could be written.
         }
         from hearth.app.paths import find_paths
 

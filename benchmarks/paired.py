@@ -39,7 +39,10 @@ def environment(checkout: Path, folder: Path) -> dict[str, str]:
     package.mkdir(parents=True)
     for part in ("app", "backends", "quant", "kernels"):
         (package / part).symlink_to(checkout.resolve() / part)
-    return os.environ | {"PYTHONPATH": str(folder)}
+    made = os.environ | {"PYTHONPATH": str(folder)}
+    if "kv_disk_budget" in (checkout / "app" / "settings_keys.py").read_text(encoding="utf-8"):
+        made["HEARTH_KV_DISK_BUDGET"] = "0"  # As benchmarks/endpoint.py has it now.
+    return made
 
 
 def figures(checkout: Path, name: str, options: list[str], env: Mapping[str, str]) -> list[str]:

@@ -32,6 +32,7 @@ from hearth.backends.engine.streaming import Streaming
 from hearth.backends.errors import from_info
 from hearth.backends.worker.runners import open_model
 
+WAYS: Final = ("sinks", "no sinks", "fresh window")
 PARTS: Final = 4
 """Of the text, whose perplexity is printed apart."""
 
@@ -89,6 +90,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--text", type=Path)
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=WAYS)
     args = parser.parse_args()
     text = "\n".join(pydoc_data.topics.topics.values())
     if args.text is not None:
@@ -112,13 +114,13 @@ def main() -> None:
     print(f"| | perplexity | up to {' | '.join(parts)} | CPU s |")
     print("|---|---:|" + "---:|" * (PARTS + 1))
     ways = {
-        f"{args.sinks} sinks": lambda: evicted(engine, tokens, sinks),
+        "sinks": lambda: evicted(engine, tokens, sinks),
         "no sinks": lambda: evicted(engine, tokens, plain),
         "fresh window": lambda: fresh(engine, tokens, plain),
     }
-    for name, way in ways.items():
+    for name in args.ways:
         began = time.process_time()
-        found = way()
+        found = ways[name]()
         seconds = time.process_time() - began
         assert len(found) == len(tokens) - sinks.most
         size = len(tokens) // PARTS

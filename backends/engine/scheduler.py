@@ -325,13 +325,11 @@ class Scheduler:
             self._pin(sequence)
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)
-            if (
-                sequence.dropped
-                and (streaming := sequence.streaming) is not None
-                and (slot := sequence.slot) is not None
-                and sequence.held < streaming.most - streaming.step
-            ):
-                self.forget_computed(slot)
+            streaming, place = sequence.streaming, sequence.slot
+            if streaming is None or place is None or not sequence.dropped:
+                continue
+            if sequence.held < streaming.most - streaming.step:  # See `_open`.
+                self.forget_computed(place)
         if len(self._running) > 1 and not self._arriving:
             self._copy_ahead()
 
@@ -409,9 +407,11 @@ class Scheduler:
         Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
         """
         for sequence in list(self._running.values()):
-            if sequence.streaming is not None:
-                self._forget(sequence, sequence.streaming)
-            while sequence.slot is not None and not self._kv.reserve(sequence.slot, sequence.room):
+            streaming = sequence.streaming
+            if streaming is not None:
+                self._forget(sequence, streaming)
+            tokens = sequence.total if streaming is None else sequence.room
+            while sequence.slot is not None and not self._kv.reserve(sequence.slot, tokens):
                 self._preempt(self._least())
 
     def _rows(self) -> list[Row]:
@@ -557,7 +557,7 @@ class Scheduler:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
-        row = Row(sequence.slot, sequence.held, tokens, sequence.outputs(count))
+        row = Row(sequence.slot, start - sequence.dropped, tokens, sequence.outputs(count))
         if drafts:
             row.tokens = [*tokens, *drafts]
             row.drafts = len(drafts)

@@ -7,12 +7,14 @@ keys and values hold of forgotten tokens stays in those that are kept; it is not
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from hearth.backends.engine.kv.tree import TOKEN_TYPE
 from hearth.backends.errors import InvalidParameter
 from hearth.quant.families.config import ModelConfig
 
@@ -97,4 +99,4 @@ def obstacle(config: ModelConfig) -> str:
 
 
 def _bytes(tokens: Seq[int]) -> bytes:
-    return b"".join(token.to_bytes(4, "little") for token in tokens)
+    return array(TOKEN_TYPE, tokens).tobytes()

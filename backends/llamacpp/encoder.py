@@ -167,6 +167,9 @@ class _NoBlocks:
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         raise InternalError(f"Block {source} does not exist: an encoder has none.")
 
+    def move(self, table: Sequence[int], start: int, end: int, by: int) -> None:
+        raise InternalError(f"Block {table[0]} does not exist: an encoder has none.")
+
     def save_part(self, table: Sequence[int], start: int, end: int) -> None:
         return None
 

@@ -13,6 +13,7 @@ import torch
 from hearth.backends.native.kv_pool import KvPool, Layout
 from hearth.backends.native.kv_rows import Q8_0, from_rows, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
+from hearth.backends.native.models.rope import apply_rope, cosine_and_sine, inverse_frequencies
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 PAGE, KV_HEADS, WIDTH = 16, 2, 64
@@ -29,6 +30,7 @@ def pool_of(
     device: str = "cpu",
     window: int | None = 8,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    frequencies: tuple[torch.Tensor | None, ...] = (),
 ) -> KvPool:
     """Three layers, of which two are in the first group."""
     rope = Rope(1e4, WIDTH)
@@ -54,6 +56,7 @@ def pool_of(
         most=(most, most),
         start=(start, start),
         layout=layout,
+        frequencies=frequencies,
     )
 
 
@@ -168,6 +171,46 @@ def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> Non
     assert torch.equal(back[0], wanted[:, 0])
     assert torch.equal(back[1], to_rows(wanted[:, 1], Q8_0))
     assert not keys[3, 4:].any() and not keys[5, :4, :, 0].eq(0).any()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("dtype", "most"),
+    [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 4e-2), (Q8_0, 8e-2)],
+)
+def test_moved_keys_are_those_of_their_new_positions(
+    layout: Layout, dtype: torch.dtype, most: float
+) -> None:
+    """Also of blocks in any order, of heads that are rotated in part, and after several moves."""
+    frequencies = inverse_frequencies(Rope(1e4, WIDTH // 2), 64)
+    turns = (frequencies, None, inverse_frequencies(Rope(1e6, WIDTH), 64))
+    pool = pool_of(8, 8, layout=layout, window=None, dtypes=(dtype, dtype), frequencies=turns)
+    table, first, count, by = [5, 2, 3], 4, 40, 16
+    slots = torch.tensor([table[at // PAGE] * PAGE + at % PAGE for at in range(count)])
+    plain = torch.randn(count, 2, KV_HEADS, WIDTH, generator=torch.Generator().manual_seed(1))
+
+    def at_positions(more: int) -> list[torch.Tensor]:
+        positions = torch.arange(count) + more * (torch.arange(count) >= first)
+        made = []
+        for one in turns:
+            rows = plain.clone()
+            if one is not None:
+                cosine, sine = cosine_and_sine(positions, one, 1.0)
+                apply_rope(plain[:, 0].contiguous(), cosine, sine, rows[:, 0])
+            made.append(rows)
+        return made
+
+    with torch.inference_mode():
+        for layer, rows in enumerate(at_positions(3 * by)):
+            pool.write(layer, slots, rows)
+        values = pool.layer(0)[1].clone()
+        for _ in range(3):
+            pool.move(table, first, count, by)
+    assert torch.equal(pool.layer(0)[1], values)
+    for layer, rows in enumerate(at_positions(0)):
+        blocks = torch.cat([block(pool, layer, one)[:1] for one in table], dim=2)[0, :, :count]
+        stored = from_rows(blocks, torch.float32)
+        assert (stored - rows[:, 0].transpose(0, 1)).abs().max() < most, layer
 
 
 def test_rows_of_q8_0_are_ggmls() -> None:

@@ -119,6 +119,7 @@ def test_no_field_of_a_request_is_ignored_by_any_kind() -> None:
         "skip_special_tokens": False,
         "add_generation_prompt": False,
         "truncate_prompt_tokens": 8,
+        "attention_sinks": 4,
         "speculate": "ngram",
         "speculate_rule": "rejection",
         "beams": BeamSearch(4),

@@ -43,6 +43,15 @@ def test_ask_and_read_the_answer(services: Services) -> None:
     run(go())
 
 
+def test_that_a_chat_streams_is_shown(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await say(pilot, "/set attention_sinks 4")
+            await until_shown(pilot, "streaming: 4 sinks + last")
+
+    run(go())
+
+
 def test_escape_stops_and_keeps_the_text(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         gate = asyncio.Semaphore(0)

@@ -97,6 +97,15 @@ def test_it_is_usable_at_every_width(shown, width):
     shown(test, stats(), (width, 30))
 
 
+def test_what_a_request_forgot_is_told(shown):
+    async def test(app, pilot):
+        await until(pilot, lambda: "streaming forgot 12k" in text_of(app))
+
+    [busy] = stats().workers
+    row = replace(REQUESTS[0], forgotten_tokens=12_345)
+    shown(test, stats(replace(busy, engine=replace(ENGINE, requests=(row,)))))
+
+
 def test_a_request_of_somebody_else_is_ended(shown, host):
     async def test(app, pilot):
         await until(pilot, lambda: "decoding" in text_of(app))

@@ -258,6 +258,26 @@ def test_a_chat_may_refuse_to_leave_anything_out(services: Services, host: Scrip
     run(go())
 
 
+def test_with_attention_sinks_nothing_is_left_out(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        def reply(request: Request) -> str:
+            if len(request.messages or ()) > 3 and request.attention_sinks is None:
+                raise PromptTooLong("messages", "The prompt has 9 tokens; 8 fit.", "Be brief.")
+            return "Fits."
+
+        host.scripts["guide"] = Script(reply)
+        session = await Sessions(services).create()
+        for text in ("one", "two", "three"):
+            await asked(session, text)
+        assert session.left_out == 2
+        await session.change(settings={"set": {"attention_sinks": 4}})
+        await asked(session, "four")
+        sent = host.models["guide"].requests[-1]
+        assert (sent.attention_sinks, len(sent.messages or ()), session.left_out) == (4, 7, 0)
+
+    run(go())
+
+
 def test_settings_of_a_chat_hold(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         values = {"set": {"temperature": 0.0, "max_tokens": 5}, "constraint": {"kind": "json"}}

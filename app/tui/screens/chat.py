@@ -431,17 +431,16 @@ class ChatScreen(HearthScreen):
 
     def _overflow(self, used: int, context: int) -> str:
         """What the context has no room for, by the messages' average size; empty: it has room. With
-        attention sinks, what is forgotten instead.
+        attention sinks, what the model sees.
         """
         session, draft = self.session, self._draft_tokens
         changes = self._setup["settings"].get("set", {})
         sinks = self.services.settings.all(self.model)["attention_sinks"].value
         sinks = changes.get("attention_sinks", sinks)
         if isinstance(sinks, int):
-            if context and used + draft <= context:
-                return ""
-            newest = f"{context - sinks:,} tokens" if context else "tokens of a context"
-            return f"streaming: {sinks} sinks + last {newest}; earlier text is forgotten"
+            newest = f"{context - sinks:,} tokens" if context else "tokens"
+            is_over = "; earlier text is forgotten" if used + draft > context > 0 else ""
+            return f"streaming: {sinks} sinks + last {newest}{is_over}"
         if context and draft > context:
             return "this message does not fit"
         left_out = session.left_out if session is not None else 0

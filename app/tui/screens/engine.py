@@ -54,6 +54,7 @@ _COLORS: Final = {
     "generating": "$text-success",
     "loading": "$text-warning",
     "decoding": "$text-success",
+    "streaming": "$text-warning",
     "prefill": "$text-warning",
 }
 
@@ -269,13 +270,13 @@ def _host_line(stats: HostStats, now_s: float) -> str:
 
 
 def _doing(request: RequestStats) -> Cell:
-    rest = ""
-    if request.state == "prefill":
-        total = request.prompt_tokens + request.generated_tokens
-        rest = f" {request.computed_tokens:,}/{total:,}"
-    if request.forgotten_tokens:
-        rest += f" · streaming: {request.forgotten_tokens:,} forgotten"
-    return _colored(request.state, rest)
+    gone = request.forgotten_tokens
+    if gone and request.state == "decoding":
+        return _colored("streaming", f" forgot {gone if gone < 1000 else f'{gone // 1000}k'}")
+    if request.state != "prefill":
+        return _colored(request.state)
+    total = request.prompt_tokens + request.generated_tokens
+    return _colored("prefill", f" {request.computed_tokens:,}/{total:,}")
 
 
 def _colored(word: str, rest: str = "") -> Cell:
