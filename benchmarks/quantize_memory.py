@@ -1,5 +1,5 @@
-"""The most anonymous memory that quantizing a folder of safetensors takes, for each method, from the
-start of the job's process to its end.
+"""The most anonymous memory that quantizing a folder of safetensors takes, for each method, from
+the start of the job's process to its end.
 
     python benchmarks/quantize_memory.py [--layers 16] [--methods gptq,awq,best,hqq,…]
         [--samples 64] [--seq-len 512] [--threads N] [--folder MODEL]
@@ -27,11 +27,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
 from gguf_folder import write_folder
-from model_shapes import SHAPES
-from random_models import write_model
-
 from hearth.app.library import quantize_job
 from hearth.app.library.quantize_methods import all_methods
+from model_shapes import SHAPES
+from random_models import write_model
 
 _EVERY_S = 0.02
 _CALIBRATED = ("gptq", "awq", "best")

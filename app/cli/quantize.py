@@ -54,7 +54,7 @@ def _click_options(option: Option, about: str) -> list[Callable[[Command], Comma
         return [
             click.option(f"--{one}", name, flag_value=one, help=about) for one in option.choices
         ]
-    kind: dict[str, Any] = {
+    kinds: dict[str, dict[str, Any]] = {
         "file": {
             "type": _FileOr(option.choices),
             "metavar": "|".join(("FILE", *option.choices)),
@@ -63,8 +63,8 @@ def _click_options(option: Option, about: str) -> list[Callable[[Command], Comma
         "flag": {"is_flag": True},
         "number": {"type": click.IntRange(min=option.least), "metavar": "N"},
         "choice": {"type": click.Choice(option.choices)},
-    }[option.kind]
-    return [click.option(flag, name, help=about, **kind)]
+    }
+    return [click.option(flag, name, help=about, **kinds[option.kind])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,7 @@ class _Wish:
 @click.pass_obj
 def quantize(
     state: State,
+    /,
     source: str,
     type: str | None,  # noqa: A002 - what people call it
     to: str | None,

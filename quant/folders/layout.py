@@ -1,4 +1,5 @@
-"""The headers of new safetensors files whose tensors are written one after the other. Without torch.
+"""The headers of new safetensors files, whose tensors are written one after the other. Without
+torch.
 
 Source: the layout that transformers writes, see `hearth.quant.safetensors_shards`.
 """

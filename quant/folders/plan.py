@@ -15,7 +15,7 @@ from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.table import family_of_hf
-from hearth.quant.folders.layout import Layout, lay_out
+from hearth.quant.folders.layout import Layout, New, lay_out
 from hearth.quant.folders.matrices import Block, Matrices, Matrix, matrices_of
 from hearth.quant.folders.storage import LAYOUT_NAMES, Storage
 from hearth.quant.gguf.errors import CannotQuantize
@@ -111,11 +111,13 @@ class FolderPlan:
     def layout(self) -> Layout:
         """Of the files with all weights."""
         entries = {name: entry for one in self.headers for name, entry in one.tensors.items()}
-        units = []
+        units: list[list[New]] = []
         for piece in self.pieces:
             for matrix in piece.matrices:
                 leaves = self.stored[matrix.name].leaves(matrix.outputs, matrix.inputs)
-                units.append([(f"{matrix.module}{leaf}", *rest) for leaf, *rest in leaves])
+                units.append(
+                    [(f"{matrix.module}{leaf}", kind, shape) for leaf, kind, shape in leaves]
+                )
             plain = [entries[name] for name in piece.plain]
             units += [[(one.name, one.kind, one.shape)] for one in plain]
         return lay_out(units, self.file_bytes)

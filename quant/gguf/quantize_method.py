@@ -50,7 +50,8 @@ class GgufMethod:
         Option(
             "backend",
             "choice",
-            "What runs the model for an importance matrix. By default llamacpp, and native for folders.",
+            "What runs the model for an importance matrix. By default llamacpp, and native for "
+            "folders.",
             choices=(AUTO, "llamacpp", "native"),
         ),
         Option(
