@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hearth.backends.bench.model_facts import ModelFacts
 from hearth.backends.contract.models import Dtype, KvType, ModelSpec
 from hearth.backends.errors import (
     BackendUnavailable,
@@ -19,6 +18,10 @@ from hearth.backends.errors import (
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
 from hearth.backends.native.workspace import Workspace
+
+if TYPE_CHECKING:  # It needs msgspec, which a machine with nothing but PyTorch may lack.
+    from hearth.backends.bench.model_facts import ModelFacts
+
 
 _POOLS: Final = 3
 """Of keys and values: the engine's, and one for each way of transformers to generate."""
