@@ -31,7 +31,7 @@ from hearth.backends.remote.server import Kind, RemoteServer
 # Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
 _OWN_VARIABLES = (
     *("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX"),
-    *("HEARTH_CPU_KERNELS", "HEARTH_CUDA_KERNELS", "HEARTH_CUDA_GRAPHS"),
+    *("HEARTH_CPU_KERNELS", "HEARTH_CUDA_KERNELS", "HEARTH_CUDA_GRAPHS", "HEARTH_METAL_KERNELS"),
 )
 _TABLES = ("load", "sampling", "models", "remotes", "aliases", "keys")
 _REMOTE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")

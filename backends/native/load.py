@@ -348,7 +348,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
                 *(unpacked, free),
                 packed=bool(packed),
                 # Where there are kernels, packed weights are not unpacked in each step.
-                on_gpu=on_gpu and not has_triton(device.type),
+                on_gpu=on_gpu and not packed <= _packings(device.type),
             ),
             *about_tensors(report.unknown),
             *about_sampling(source.defaults),

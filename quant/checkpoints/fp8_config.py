@@ -12,8 +12,8 @@ from hearth.quant.checkpoints.scheme import Checkpoint, Scheme
 from hearth.quant.json_fields import Fields
 
 WEIGHTS_ALONE: Final = (
-    "The checkpoint was made for activations in {what}, too. They stay as they are here: weights "
-    "alone are quantized."
+    "The checkpoint was made for activations in {what}, too. They stay as they are here, but for "
+    "prompts on NVIDIA cards: weights alone are quantized."
 )
 
 

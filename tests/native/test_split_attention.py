@@ -70,6 +70,8 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     tokens = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()
     assert found.plan.splits_decode and not wanted.plan.splits_decode
     count = len(found.decoder.config.layers)
+    # What differs in the last bit may be rounded to another code.
+    limit = 1e-4 if kv_types == ("f32",) else 1e-3
     for start, end in ((0, 30), (30, 31), (31, 32), (32, 44), (44, 45)):
         results = []
         for runner in (wanted, found):
@@ -86,12 +88,11 @@ def test_logits_are_those_of_attention_over_gathered_pages(
                 assert runner.cache.reserve(slot, held + more)
                 others.append(Row(slot, held, tokens[start : start + more], 0))
             results.append(advance(runner, 0, tokens[start:end], *others))
-        np.testing.assert_allclose(
-            results[1], results[0], rtol=1e-4, atol=1e-4 * float(np.abs(results[0]).max())
-        )
+        largest = float(np.abs(results[0]).max())
+        np.testing.assert_allclose(results[1], results[0], rtol=limit, atol=limit * largest)
     assert calls == count * [1] + 2 * count * [2] + count * [1] + count * [2]
     alone = [advance(runner, 0, [7]) for runner in (wanted, found)]
-    np.testing.assert_allclose(*alone, rtol=1e-4, atol=1e-4 * float(np.abs(alone[0]).max()))
+    np.testing.assert_allclose(*alone, rtol=limit, atol=limit * float(np.abs(alone[0]).max()))
     assert calls[-count:] == count * [1]
 
 
