@@ -45,7 +45,7 @@ import psutil  # noqa: E402
 
 import vocabularies  # noqa: E402
 from hearth.app.host_link import HostLink  # noqa: E402
-from hearth.app.library.fit import NATIVE_BASE_BYTES  # noqa: E402
+from hearth.app.library.fit import NATIVE_BASE_BYTES, NATIVE_TOKEN_BYTES  # noqa: E402
 from hearth.app.machine import this_machine  # noqa: E402
 from hearth.backends.contract.events import Finished  # noqa: E402
 from hearth.backends.contract.models import (  # noqa: E402
@@ -64,6 +64,7 @@ from hearth.backends.machine.threads import usable_cores  # noqa: E402
 from hearth.backends.native.footprint import needed_bytes as native_bytes  # noqa: E402
 from hearth.quant.gguf import preflight  # noqa: E402
 from hearth.quant.memory import MemoryUse  # noqa: E402
+from hearth.quant.memory_shape import shape_of  # noqa: E402
 from model_shapes import SHAPES, Shape  # noqa: E402
 from random_models import FileType, write_model  # noqa: E402
 
@@ -150,10 +151,11 @@ def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
 
 def predicted(path: Path, case: Case) -> MemoryUse:
     """By the header, and what is free now."""
+    header = preflight.check(path)
     if case.backend == "native":
         needed = native_bytes(path, case.settings, scores=False)
-        return MemoryUse(needed, 0, 0, 0, 0, 0, 0, NATIVE_BASE_BYTES, 0, 0)
-    header = preflight.check(path)
+        vocabulary = NATIVE_TOKEN_BYTES * shape_of(header).vocabulary
+        return MemoryUse(needed, 0, 0, 0, 0, 0, vocabulary, NATIVE_BASE_BYTES, 0, 0)
     free_bytes = available_bytes()
     plan = plan_for(header, case.settings, free_bytes)
     return memory_of(

@@ -14,11 +14,14 @@ from hearth.quant.memory_graph import Graph, compute_bytes, work_bytes
 from hearth.quant.memory_shape import GUESS_FACTOR, ModelShape
 from hearth.quant.memory_weights import Weights
 
-RUNTIME_BASE_BYTES: Final = 62 << 20
+RUNTIME_BASE_BYTES: Final = 92 << 20
 """What a worker takes without a model: the interpreter, numpy, llama.cpp and their libraries, and
-what its threads allocate. What VmHWM leaves after the other parts, for the models of
-benchmarks/memory_fit.py: CPython 3.11 and llama-cpp-python 0.3.36 on Linux x86-64 (2026-11-21).
-Render and grammar helpers are processes of their own."""
+what its threads allocate. With `_WORKER_TOKEN_BYTES` what VmHWM leaves after the other parts, for
+the models of benchmarks/memory_fit.py --full: CPython 3.11 and llama-cpp-python 0.3.36 on Linux
+x86-64, a processor with AVX-512 (2026-11-25). Render and grammar helpers are processes of their
+own."""
+_WORKER_TOKEN_BYTES: Final = 350
+"""What a worker takes for each token of its vocabulary, next to what llama.cpp does."""
 
 _TOKEN_BYTES: Final = {"gpt2": 229, "llama": 152, "bert": 149, "t5": 527}
 _MERGE_BYTES: Final = 89
@@ -139,7 +142,7 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
         states=pool.state_bytes,
         compute=compute_bytes(shape, graph) + work_bytes(shape, pool.tokens),
         outputs=_LOGIT_BYTES * shape.vocabulary * max(pool.sequences, pool.outputs),
-        vocabulary=vocabulary_bytes(shape),
+        vocabulary=vocabulary_bytes(shape) + _WORKER_TOKEN_BYTES * shape.vocabulary,
         base=RUNTIME_BASE_BYTES,
         growing=pool.copied_cells * token_bytes,
         turning=pool.used_cells * token_bytes if pool.may_turn else 0,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from hearth.quant.gguf.imatrix import PART_TOKENS, WINDOW_TOKENS
 from hearth.quant.gguf.quantize import CHUNK_WEIGHTS, CHUNKS_AHEAD
 from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
-from hearth.quant.memory import RUNTIME_BASE_BYTES, vocabulary_bytes
+from hearth.quant.memory import vocabulary_bytes
 from hearth.quant.memory_graph import (
     Graph,
     activation_bytes,
@@ -30,6 +30,8 @@ _PACKING_BASE_BYTES: Final = 84 << 20
 """What the process that quantizes takes by itself: interpreter, numpy, libggml and the header. What
 VmHWM leaves after the chunks, for the shape of Qwen3-0.6B (CPython 3.11, Linux x86-64,
 2026-11-24)."""
+_CALIBRATING_BASE_BYTES: Final = 62 << 20
+"""What the process that makes an importance matrix takes by itself."""
 _CHUNK_BYTES_A_WEIGHT: Final = 12
 """Of a chunk on its way: as it is read, as float32, and packed."""
 _COMMON_BITS: Final = {
@@ -134,7 +136,7 @@ class Sizing:
         graph = Graph(PART_TOKENS, WINDOW_TOKENS, 1, PART_TOKENS, flash=False)
         window = replace(self, tokens=WINDOW_TOKENS, sessions=1, kv_type="f32")
         return (
-            RUNTIME_BASE_BYTES
+            _CALIBRATING_BASE_BYTES
             + vocabulary_bytes(self.shape)
             + self.weight_bytes
             + window.kv_bytes

@@ -41,10 +41,13 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where no number is given; or what the model was trained for, if that is less."""
-NATIVE_BASE_BYTES: Final = 224 << 20
+NATIVE_BASE_BYTES: Final = 192 << 20
 """What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
-need. VmHWM of one that has imported it all (CPython 3.11, torch 2.11 for processors, Linux x86-64,
-2026-11-21)."""
+need, less the buffers of libraries that `Workspace` counts. What VmHWM leaves after the other parts
+(benchmarks/memory_fit.py; CPython 3.11, torch 2.13 for processors, Linux x86-64, 2026-11-25)."""
+NATIVE_TOKEN_BYTES: Final = 745
+"""What its tokenizer keeps for each token, merges included: by how much VmHWM of a worker with the
+151,936 tokens of Qwen3 is larger when it has loaded the model (the same place and date)."""
 _EXPERTS: Final = ".experts."
 _USUAL_BITS: Final = 4.85
 """Of a weight, where nothing says how many weights a file has: those of Q4_K_M."""
@@ -391,7 +394,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         states=0,
         compute=workspace.bytes(tokens, scores=False),
         outputs=0,
-        vocabulary=0,
+        vocabulary=NATIVE_TOKEN_BYTES * config.vocab_size,
         base=NATIVE_BASE_BYTES,
         growing=0,
         turning=0,
