@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +19,25 @@ PROBE_AFTER: Final = 16
 PROBE_AT_MOST: Final = 256
 """twice as many each time that the probe was wrong."""
 MODEL: Final = 0
-"""The kind of draft that a model makes; the others are of n-grams, by the length of the match."""
+"""The kind of draft that a model makes; others are of n-grams, by the length of the match,"""
+HEADS: Final = -1
+"""or of Medusa heads."""
+
+Costs = Mapping[int, tuple[float, float]]
+"""By kind, what guessing costs, in steps without drafts: for the first token, and for each."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """Tokens that are guessed to follow a sequence.
+
+    Attributes:
+        parents: of a tree, for each token the place of the one that it follows: 0 is the last that
+            is known, 1 the first of the draft. Empty: each follows the one before it.
+    """
+
+    tokens: list[int]
+    parents: Seq[int] = ()
 
 
 @dataclass(slots=True)
@@ -53,17 +72,27 @@ class Speculating:
     _skipped: int = 0
     _patience: int = PROBE_AFTER
 
-    def offer(self, known: Seq[int], most: int, *, has_model: bool) -> Offer | None:
-        """The better draft of at most `most` tokens after those `known`; None: there is none."""
-        best = None
-        if self.mode in ("auto", "draft") and has_model:
-            best = Offer(MODEL, self._chance(MODEL), most)
+    def offer(
+        self, known: Seq[int], most: int, costs: Costs, most_by_heads: int | None = None
+    ) -> Offer | None:
+        """The best draft of at most `most` tokens after those `known`; None: there is none.
+
+        Args:
+            costs: of `MODEL` and `HEADS`, as far as they can guess now.
+            most_by_heads: tokens that heads guess at most; None: `most`.
+        """
+        offers = []
         if self.mode in ("auto", "ngram"):
             tokens, matched = self._index.draft(known, most)
             kind = matched.bit_length()
-            if tokens and (best is None or self._chance(kind) >= best.chance):
-                best = Offer(kind, self._chance(kind), most, tokens)
-        return best
+            if tokens:
+                offers.append(Offer(kind, self._chance(kind), most, tokens))
+        if self.mode in ("auto", "draft") and MODEL in costs:
+            offers.append(Offer(MODEL, self._chance(MODEL), most))
+        if self.mode in ("auto", "medusa") and HEADS in costs:
+            at_most = most if most_by_heads is None else min(most, most_by_heads)
+            offers.append(Offer(HEADS, self._chance(HEADS), at_most))
+        return max(offers, key=lambda offer: _rate(offer, costs), default=None)
 
     def use(self, offer: Offer, length: int) -> int:
         """`length` tokens of `offer` would pay; returns how many to draft."""
@@ -93,3 +122,10 @@ class Speculating:
     def _chance(self, kind: int) -> float:
         """That a token is right if those before it are."""
         return self._chances.get(kind, FIRST_CHANCE)
+
+
+def _rate(offer: Offer, costs: Costs) -> float:
+    """Tokens of a step with all of `offer`, by the time of a step without and of guessing."""
+    first, each = costs.get(offer.kind, (0.0, 0.0))
+    tokens = sum(offer.chance**ahead for ahead in range(offer.most + 1))
+    return tokens / (1.0 + first + each * offer.most)

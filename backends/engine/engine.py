@@ -19,6 +19,7 @@ from hearth.backends.engine.background import BackgroundPrompts
 from hearth.backends.engine.cached_runner import CachedRunner, lost_slots
 from hearth.backends.engine.embedding import TextJob
 from hearth.backends.engine.kv.disk import DiskTier
+from hearth.backends.engine.medusa import HeadsDrafter
 from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import (
     Interrupted,
@@ -56,6 +57,7 @@ class Engine:
         clock: seconds, for the pace of prefill.
         kv_clock, disk: see `CachedRunner`.
         drafter: a draft model for sequences that speculate.
+        heads: Medusa heads for them.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Engine:
         kv_clock: Callable[[], float] = time.monotonic,
         disk: DiskTier | None = None,
         drafter: Drafter | None = None,
+        heads: HeadsDrafter | None = None,
     ) -> None:
         self._runner = runner
         self._budget = PrefillBudget(target_itl_s, runner.info.max_batch_tokens)
@@ -75,7 +78,9 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._speculation = Speculation(drafter, possible=runner.info.can_roll_back)
+        self._speculation = Speculation(
+            drafter, possible=runner.info.can_roll_back, heads=heads
+        )
         self._scheduler = Scheduler(
             runner.info, self.kv, self._budget, self._background, self._speculation
         )
@@ -286,6 +291,8 @@ class Engine:
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
         self._scheduler.verified(row, sequence)
+        if result.hidden and sequence.total > before:
+            self._speculation.observe(sequence, row, result, before)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)

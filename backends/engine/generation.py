@@ -153,8 +153,8 @@ class Generation(Sequence):
         if not row.outputs:
             return None
         short = result.shortlists.get(row.slot)
-        drafts = row.tokens[len(row.tokens) - row.drafts :]
-        for place in range(row.drafts + 1):
+        place = 0
+        while True:
             drawn = self.sampler.draw(
                 result.logits[row.slot][place] if short is None else short,
                 self.total,
@@ -164,9 +164,9 @@ class Generation(Sequence):
             reason = self.accept(drawn)
             if reason is not None:
                 return reason
-            if place < row.drafts and drawn.id != drafts[place]:
+            place = row.next_place(place, drawn.id)
+            if not place:
                 return None
-        return None
 
     def accept(self, drawn: Drawn) -> events.FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""

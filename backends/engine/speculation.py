@@ -13,8 +13,9 @@ from collections.abc import Sequence as Seq
 from itertools import pairwise
 from typing import Final, Protocol
 
-from hearth.backends.engine.drafts import Offer, Speculating
-from hearth.backends.engine.runner import Row
+from hearth.backends.engine.drafts import HEADS, MODEL, Draft, Offer, Speculating
+from hearth.backends.engine.medusa import HeadsDrafter
+from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sequence import Sequence
 
 LEAST_GAIN: Final = 1.02
@@ -96,11 +97,15 @@ class Speculation:
     Args:
         drafter: a draft model, if one is loaded.
         possible: False: the memory cannot forget tokens that turn out wrong.
+        heads: of the model, if they are loaded.
     """
 
-    def __init__(self, drafter: Drafter | None, *, possible: bool) -> None:
+    def __init__(
+        self, drafter: Drafter | None, *, possible: bool, heads: HeadsDrafter | None = None
+    ) -> None:
         self.costs = StepCosts()
         self._drafter = drafter
+        self._heads = heads
         self._possible = possible
         self.drafted: list[int] = []
         self.accepted: list[int] = []
@@ -108,7 +113,7 @@ class Speculation:
 
     def draft(
         self, decoding: Seq[Sequence], spare: int, has_room: Callable[[Sequence, int], bool]
-    ) -> dict[Sequence, list[int]]:
+    ) -> dict[Sequence, Draft]:
         """Drafts for those who decode, of at most `spare` tokens in all.
 
         Args:
@@ -116,43 +121,63 @@ class Speculation:
         """
         if not self._possible or spare < 1:
             return {}
-        has_model = self._drafter is not None
+        costs = self._guessing_costs(len(decoding))
         offers: Offers = []
         for sequence in decoding:
             state = sequence.speculating
             most = 0 if state is None else min(state.most, sequence.most_drafts, spare)
             if state is not None and most > 0:
-                offer = state.offer(sequence.tokens, most, has_model=has_model)
+                own = costs
+                if self._heads is not None and not self._heads.can_draft(sequence):
+                    own = {kind: cost for kind, cost in costs.items() if kind != HEADS}
+                heads_most = None if self._heads is None else self._heads.most
+                offer = state.offer(sequence.tokens, most, own, heads_most)
                 if offer is not None:
                     offers.append((sequence, state, offer))
         if not offers:
             return {}
         lengths = self._lengths(offers, len(decoding), spare)
-        made: dict[Sequence, list[int]] = {}
+        made: dict[Sequence, Draft] = {}
         by_model: dict[Sequence, int] = {}
+        by_heads: dict[Sequence, int] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
             length = min(state.use(offer, length), spare)
             if not length or not has_room(sequence, length):
                 continue
             spare -= length
             if offer.tokens:
-                made[sequence] = offer.tokens[:length]
+                made[sequence] = Draft(offer.tokens[:length])
+            elif offer.kind == HEADS:
+                by_heads[sequence] = length
             else:
                 by_model[sequence] = length
         if self._drafter is not None and by_model:
             drafts = self._drafter.draft(by_model)
-            made |= {sequence: tokens for sequence, tokens in drafts.items() if tokens}
+            made |= {sequence: Draft(tokens) for sequence, tokens in drafts.items() if tokens}
+        if self._heads is not None and by_heads:
+            made |= self._heads.draft(by_heads)
         return made
+
+    def observe(self, sequence: Sequence, row: Row, result: StepResult, before: int) -> None:
+        """`sequence`, which had `before` tokens, has taken what `row` brought: its last token was
+        drawn from one of the hidden states.
+        """
+        state = sequence.speculating
+        if self._heads is None or state is None or row.slot not in result.hidden:
+            return
+        if state.mode in ("auto", "medusa") and sequence.slot is not None:
+            path = row.path(sequence.tokens[before:])
+            self._heads.observe(sequence, result.hidden[row.slot][path[-1] if path else 0])
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
         """The first `right` of the drafts of `row` were right."""
         state = sequence.speculating
         assert state is not None
-        state.verified(row.drafts, right)
-        more = row.drafts - len(self.drafted)
+        state.verified(row.depth, right)
+        more = row.depth - len(self.drafted)
         self.drafted += [0] * more
         self.accepted += [0] * more
-        for place in range(row.drafts):
+        for place in range(row.depth):
             self.drafted[place] += 1
             self.accepted[place] += place < right
 
@@ -160,11 +185,24 @@ class Speculation:
         """`sequence` gave up its slot."""
         if self._drafter is not None:
             self._drafter.forget(sequence)
+        if self._heads is not None:
+            self._heads.forget(sequence)
 
     @property
     def drafter_bytes(self) -> int:
-        """What keys and values of the draft model take of memory."""
-        return 0 if self._drafter is None else self._drafter.nbytes
+        """What heads, and keys and values of the draft model take of memory."""
+        return sum(one.nbytes for one in (self._drafter, self._heads) if one is not None)
+
+    def _guessing_costs(self, decoding: int) -> dict[int, tuple[float, float]]:
+        """See `Costs`: of the draft model and the heads, where there are any."""
+        plain_s = self.costs.seconds(decoding)
+        unit = 0.0 if not plain_s else 1.0 / plain_s
+        costs = {}
+        if self._drafter is not None:
+            costs[MODEL] = (0.0, self._drafter.token_s * unit)
+        if self._heads is not None:
+            costs[HEADS] = (self._heads.call_s * unit, 0.0)
+        return costs
 
     def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
@@ -192,12 +230,15 @@ class Speculation:
             self._since_plain = 0
             return 0
         best, best_rate = 0, LEAST_GAIN * before / plain_s
-        gain, depth = float(before), 0
+        gain, depth, heads_s = float(before), 0, 0.0
         for count, (chance, ahead, index) in enumerate(places, 1):
             gain += chance
-            if self._drafter is not None and not offers[index][2].tokens:
+            kind = offers[index][2].kind
+            if kind == MODEL:
                 depth = max(depth, -ahead)
-            seconds = self.costs.seconds(before + count) or plain_s
+            elif self._heads is not None and kind == HEADS:
+                heads_s = self._heads.call_s
+            seconds = (self.costs.seconds(before + count) or plain_s) + heads_s
             if self._drafter is not None:
                 seconds += depth * self._drafter.token_s
             if gain / seconds > best_rate:

@@ -214,6 +214,13 @@ class KvPool:
             blocks = self._by_token(index)
             blocks[target, :tokens] = blocks[source, :tokens]
 
+    def move(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """See the protocol."""
+        old, new = (torch.tensor(cells, device=self._device) for cells in (sources, targets))
+        for index in self._tensors_of(group):
+            tokens = self._by_token(index)
+            tokens[new // self.page, new % self.page] = tokens[old // self.page, old % self.page]
+
     @property
     def token_bytes(self) -> int:
         """See the protocol."""

@@ -37,7 +37,7 @@ from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.drafting import open_draft
+from hearth.backends.worker.drafting import open_draft, open_heads
 from hearth.backends.worker.preparer import Preparer, no_rollback
 from hearth.backends.worker.runners import open_model
 
@@ -274,6 +274,7 @@ def serve(
     try:
         loaded = open_model(spec, cache_dir)
         draft = open_draft(spec, loaded, cache_dir)
+        heads = open_heads(spec, loaded)
     except Exception as error:
         log.exception("loading %s", spec.path)
         outbox.put(load_id, Failed(to_info(error)))
@@ -283,7 +284,8 @@ def serve(
         renderer.start()
     info = loaded.runner.info
     disk = _disk(loaded, spec, cache_dir)
-    engine = Engine(loaded.runner, spec.settings.target_itl_ms / 1000, disk=disk, drafter=draft)
+    target_itl_s = spec.settings.target_itl_ms / 1000
+    engine = Engine(loaded.runner, target_itl_s, disk=disk, drafter=draft, heads=heads)
     grammars = Grammars(loaded.tokenizer, info.vocab_size, info.end_ids)
     preparer = Preparer(
         loaded.info.name,
@@ -293,6 +295,7 @@ def serve(
         renderer,
         grammars,
         spec.settings,
+        drafters=[name for name, one in (("draft", draft), ("medusa", heads)) if one is not None],
     )
     described = loaded.info
     if spec.settings.speculate != "off" and info.generates and not info.can_roll_back:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from driven import Driven
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.drafts import Speculating
+from hearth.backends.engine.drafts import Draft, Speculating
+from hearth.backends.engine.medusa import TakesHeads
 from hearth.backends.engine.sequence import Sequence
 from speakers import at_rest, drain, generation
 
@@ -45,23 +47,78 @@ class Oracle:
         """Nothing is held."""
 
 
+class OracleTrees:
+    """Implements what `Speculation` asks of `HeadsDrafter`: trees at random, some of whose ways are
+    what will be said.
+    """
+
+    call_s = 0.0
+    nbytes = 0
+    most = None
+
+    def __init__(self, said: list[list[int]]) -> None:
+        self._said = said
+        self._random = random.Random(3)
+
+    def can_draft(self, sequence: Sequence) -> bool:
+        return True
+
+    def observe(self, sequence: Sequence, hidden: Any) -> None:
+        """Nothing is needed."""
+
+    def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
+        return {sequence: self._tree(sequence, length) for sequence, length in lengths.items()}
+
+    def _tree(self, sequence: Sequence, length: int) -> Draft:
+        at = sequence.total - sequence.prompt_tokens
+        coming = self._said[sequence.id][at : at + length]
+        draft, depths = Draft([], []), [0]
+        right = 0  # The last place on the way that is right.
+        while len(draft.tokens) < min(length, len(coming)):
+            parent = self._random.choice([right, self._random.randrange(len(depths))])
+            siblings = {
+                token
+                for token, other in zip(draft.tokens, draft.parents, strict=True)
+                if other == parent
+            }
+            wanted = coming[depths[parent]] if parent == right else 9
+            token = wanted if self._random.random() < 0.6 else self._random.randrange(40)
+            if token in siblings:
+                continue
+            draft.tokens.append(token)
+            draft.parents.append(parent)
+            depths.append(depths[parent] + 1)
+            if parent == right and token == wanted:
+                right = len(draft.tokens)
+        return draft
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is held."""
+
+
 def assert_drafts_change_nothing(runner: Driven, kind: str) -> None:
-    """Neither right ones, nor wrong ones, nor those of n-grams; and some of each were there."""
-    plain, _ = _said(runner, kind, None, None)
-    for mode in ("draft", "ngram"):
-        said, stats = _said(runner, kind, mode, Oracle([ids for ids, _ in plain]))
+    """Neither right ones, nor wrong ones, nor trees of both, nor those of n-grams; and some of each
+    were there. Trees where the runner takes them.
+    """
+    plain, _ = _said(runner, kind, None)
+    ids = [ids for ids, _ in plain]
+    modes = {"draft": {"drafter": Oracle(ids)}, "ngram": {}, "medusa": {"heads": OracleTrees(ids)}}
+    for mode, drafters in modes.items():
+        if mode == "medusa" and not isinstance(runner.runner, TakesHeads):
+            continue
+        said, stats = _said(runner, kind, mode, **drafters)
         assert [ids for ids, _ in said] == [ids for ids, _ in plain]
         for (_, logprobs), (_, expected) in zip(said, plain, strict=True):
             assert [one.id for one in logprobs] == [one.id for one in expected]
             assert [one.logprob for one in logprobs] == pytest.approx(
                 [one.logprob for one in expected], abs=1e-4
             )
-        if mode == "draft":
+        if mode != "ngram":
             assert 0 < sum(stats.accepted_tokens) < sum(stats.drafted_tokens)
 
 
-def _said(runner: Driven, kind: str, mode: Any, drafter: Oracle | None) -> tuple[list[Any], Any]:
-    engine = runner.engine(drafter=drafter)
+def _said(runner: Driven, kind: str, mode: Any, **drafters: Any) -> tuple[list[Any], Any]:
+    engine = runner.engine(**drafters)
     heard = []
     for ident in range(8):
         # The end repeats the beginning, so that n-grams are found.
@@ -74,7 +131,7 @@ def _said(runner: Driven, kind: str, mode: Any, drafter: Oracle | None) -> tuple
             tokens=TOKENS,
             end_ids=frozenset(),
             params=replace(params, seed=ident if params.seed else None),
-            speculating=None if mode is None else Speculating(mode, 3),
+            speculating=None if mode is None else Speculating(mode, 7 if mode == "medusa" else 3),
         )
         engine.submit(made)
         heard.append(listener)
