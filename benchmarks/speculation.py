@@ -1,8 +1,9 @@
-"""What drafts bring: `python benchmarks/speculation.py MODEL [--draft MODEL] [--backend NAME]`.
+"""What drafts bring: `python benchmarks/speculation.py MODEL [--draft MODEL] [--heads FILE]`.
 
-The model is asked to repeat a piece of code with a name changed, by 1, 4 and 8 sessions at once,
-without drafts and with them. Predicted is E[tokens a step] / (cost of a step with drafts / cost of
-one without + drafted tokens x cost of drafting one / cost of a step without).
+The model is asked to repeat a piece of code with a name changed, or to answer questions, by some
+sessions at once, without drafts and with those of everything that can make them. Predicted is
+E[tokens a step] / (cost of a step with drafts / cost of one without + cost of drafting / cost of a
+step without). With `--cpu` all times are of the process's CPU, for machines that are in use.
 """
 
 from __future__ import annotations
@@ -14,18 +15,24 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams, Speculate
 from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.medusa import HeadsDrafter, TakesHeads
 from hearth.backends.engine.sampler import Sampler
+from hearth.backends.text.renderer import Renderer
 from hearth.backends.worker.drafting import open_draft
+from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
 CODE = """\
@@ -52,126 +59,153 @@ class Measured:
 
     tokens: list[list[int]]
     new_tokens: int
-    wall_s: float
-    cpu_s: float
+    seconds: float
     steps: int
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     step_s: float | None
     """Of the number of tokens that a step had on average."""
+    drafting_s: float
+    """Of what guessed tokens, in each step."""
+
+    @property
+    def right(self) -> str:
+        pairs = zip(self.accepted, self.drafted, strict=True)
+        return ", ".join(f"{accepted / drafted:.2f}" for accepted, drafted in pairs)
 
 
-def run(
-    loaded: Loaded,
-    draft: DraftModel | None,
-    prompt: list[int],
-    *,
-    sessions: int,
-    mode: Speculate,
-    most: int,
-    count: int,
-) -> Measured:
-    """`count` tokens for each of `sessions`."""
-    engine = Engine(loaded.runner, drafter=draft)
-    greedy = SamplingParams(temperature=0.0)
-    limits = Limits(count, 0, True, loaded.runner.info.end_ids)
-    made = []
-    for ident in range(sessions):
-        speculating = None if mode == "off" else Speculating(mode, most)
-        sampler = Sampler(greedy, prompt_ids=prompt)
-        piece, own = loaded.tokenizer.piece, [*prompt]
-        made.append(
-            Generation(
-                ident, own, sampler, limits, (), piece, lambda _: None, speculating=speculating
-            )
+@dataclass
+class Bench:
+    """A model, and what can guess for it."""
+
+    loaded: Loaded
+    draft: DraftModel | None
+    heads: HeadsDrafter | None
+    clock: Callable[[], float]
+    most: int
+    count: int
+
+    def run(self, prompts: list[list[int]], sessions: int, mode: str) -> Measured:
+        """`count` tokens at most after each of `prompts`, by `sessions` at once."""
+        info = self.loaded.runner.info
+        engine = Engine(
+            self.loaded.runner, clock=self.clock, drafter=self.draft, heads=self.heads
         )
-    engine.submit(*made)
-    while not all(one.new_tokens for one in made):
-        engine.turn()
-    begun = sum(one.new_tokens for one in made)
-    wall_s, cpu_s, steps = time.perf_counter(), time.process_time(), engine._steps
-    while not all(one.done for one in made):
-        engine.turn()
-    wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    stats = engine._count()
-    steps = stats.steps - steps
-    width = round(sessions + sum(stats.drafted_tokens) / steps)
-    engine.kv.clear()
-    return Measured(
-        [one.tokens for one in made],
-        sum(one.new_tokens for one in made) - begun,
-        wall_s,
-        cpu_s,
-        steps,
-        stats.drafted_tokens,
-        stats.accepted_tokens,
-        engine._speculation.costs.seconds(width),
-    )
+        if self.heads is not None:
+            self.heads._trees = mode != "chain"
+        speculate: Speculate = "medusa" if mode in ("chain", "tree") else mode  # type: ignore[assignment]
+        made = []
+        limits = Limits(self.count, 0, len(prompts) == 1, info.end_ids)
+        for ident, prompt in enumerate(prompts * sessions if len(prompts) == 1 else prompts):
+            speculating = None if mode == "off" else Speculating(speculate, self.most)
+            sampler = Sampler(SamplingParams(temperature=0.0), prompt_ids=prompt)
+            made.append(
+                Generation(
+                    *(ident, [*prompt], sampler, limits, (), self.loaded.tokenizer.piece),
+                    lambda _: None,
+                    speculating=speculating,
+                )
+            )
+        seconds, steps, begun = 0.0, 0, 0
+        for at in range(0, len(made), sessions):
+            together = made[at : at + sessions]
+            engine.submit(*together)
+            while not all(one.new_tokens or one.done for one in together):
+                engine.turn()
+            begun += sum(one.new_tokens for one in together)
+            began, before = self.clock(), engine._steps
+            while not all(one.done for one in together):
+                engine.turn()
+            seconds, steps = seconds + self.clock() - began, steps + engine._steps - before
+            engine.kv.clear()
+        stats = engine._count()
+        drafted = sum(stats.drafted_tokens)
+        new = sum(one.new_tokens for one in made) - begun
+        if speculate == "medusa":  # By place of a tree there is one number for all at a depth.
+            drafted = self.most * steps * sessions
+        drafting_s = 0.0
+        if mode == "draft" and self.draft is not None:
+            drafting_s = self.most * self.draft.token_s
+        elif speculate == "medusa" and self.heads is not None:
+            drafting_s = self.heads.call_s
+        width = round(sessions + drafted / max(1, steps))
+        return Measured(
+            *([one.tokens for one in made], new, seconds, steps),
+            *(stats.drafted_tokens, stats.accepted_tokens),
+            *(engine._speculation.costs.seconds(width), drafting_s),
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", default="", help="file of a draft model")
+    parser.add_argument("--heads", type=Path, help="file of Medusa heads, of the native runner")
+    parser.add_argument("--questions", type=Path, help="ask the lines of this file")
+    parser.add_argument("--most-questions", type=int, default=16)
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
-    threads = args.threads
+    threads, clock = args.threads, time.process_time if args.cpu else time.perf_counter
     settings = ModelSettings(context=2048, threads=threads, batch_threads=threads, draft=args.draft)
     spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
     print(f"command: python {' '.join(sys.argv)}")
     print(f"machine: {platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}")
     print(f"date: {datetime.date.today().isoformat()}, load: {os.getloadavg()[0]:.1f}\n")
-    modes: tuple[Speculate, ...] = ("off", "ngram", "auto")
-    if args.draft:
-        modes = ("off", "draft", "auto")
+    modes = ["off", "ngram"]
     with tempfile.TemporaryDirectory() as cache:
         loaded = open_model(spec, Path(cache))
-        draft = open_draft(spec, loaded, Path(cache))
-        prompt = loaded.tokenizer.encode(PROMPT, special=False, add_bos=True)
+        draft, heads = open_draft(spec, loaded, Path(cache)), None
+        if draft is not None:
+            draft._clock = clock
+            modes.append("draft")
+        if args.heads is not None:
+            assert isinstance(loaded.runner, TakesHeads), "heads are for the native runner"
+            found, takes_trees = loaded.runner.load_heads(args.heads)
+            heads = HeadsDrafter(found, trees=takes_trees, clock=clock)
+            modes += ["chain", "tree"]
+        bench = Bench(loaded, draft, heads, clock, args.draft_tokens, args.tokens)
+        prompts = _prompts(loaded, args.questions, args.most_questions)
+        unit = "tok/CPU s" if args.cpu else "tok/s"
         print(
-            "| sessions | drafts | same | right, by position | tokens a step | tok/s | tok/CPU s |"
+            f"| sessions | drafts | same | right, by position | tokens a step | {unit} "
+            "| a step costs | drafting costs | predicted | measured |"
         )
-        print("|---:|---|---|---|---:|---:|---:|")
-        for sessions in (1, 4, 8):
-            made = {
-                mode: run(
-                    loaded,
-                    draft,
-                    prompt,
-                    sessions=sessions,
-                    mode=mode,
-                    most=args.draft_tokens,
-                    count=args.tokens,
-                )
-                for mode in modes
-            }
-            plain = made["off"]
-            for mode, one in made.items():
-                pairs = zip(one.accepted, one.drafted, strict=True)
-                right = ", ".join(f"{accepted / drafted:.2f}" for accepted, drafted in pairs)
+        print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
+        for sessions in args.sessions:
+            plain = bench.run(prompts, sessions, "off")
+            for mode in [*modes, "auto"]:
+                one = plain if mode == "off" else bench.run(prompts, sessions, mode)
                 same = "yes" if one.tokens == plain.tokens else "no"
-                print(
-                    f"| {sessions} | {mode} | {same} | {right} "
-                    f"| {one.new_tokens / one.steps / sessions:.2f} "
-                    f"| {one.new_tokens / one.wall_s:.1f} | {one.new_tokens / one.cpu_s:.1f} |"
-                )
-            drafted = made[modes[1]]
-            if plain.step_s and drafted.step_s:
-                a_step = drafted.new_tokens / drafted.steps / (plain.new_tokens / plain.steps)
-                ratio = drafted.step_s / plain.step_s
-                drafting = 0.0 if draft is None else args.draft_tokens * draft.token_s
-                predicted = a_step / (ratio + drafting / plain.step_s)
-                speed_up = plain.wall_s / plain.new_tokens * drafted.new_tokens / drafted.wall_s
-                of_cpu = plain.cpu_s / plain.new_tokens * drafted.new_tokens / drafted.cpu_s
-                print(
-                    f"\n{sessions} sessions, {modes[1]}: a step costs {ratio:.2f} times as much,"
-                    f" drafting {drafting * 1e3:.2f} ms; predicted {predicted:.2f} times the speed,"
-                    f" measured {speed_up:.2f} (CPU time: {of_cpu:.2f})\n"
-                )
+                per_step = one.new_tokens / one.steps / (plain.new_tokens / plain.steps)
+                costs = ["", "", ""]
+                if plain.step_s and one.step_s and mode not in ("off", "auto"):
+                    ratio = one.step_s / plain.step_s
+                    drafting = one.drafting_s / plain.step_s
+                    costs = [f"{ratio:.2f}", f"{drafting:.2f}"]
+                    costs.append(f"{per_step / (ratio + drafting):.2f}")
+                rate, plain_rate = (x.new_tokens / x.seconds for x in (one, plain))
+                cells = [
+                    *(str(sessions), mode, same, one.right, f"{per_step:.2f}", f"{rate:.1f}"),
+                    *(*costs, f"{rate / plain_rate:.2f}"),
+                ]
+                print(f"| {' | '.join(cells)} |", flush=True)
     loaded.runner.close()
+
+
+def _prompts(loaded: Loaded, questions: Path | None, most: int) -> list[list[int]]:
+    if questions is None:
+        return [loaded.tokenizer.encode(PROMPT, special=False, add_bos=True)]
+    renderer = Renderer()
+    made = Prompts(loaded.info.name, loaded.tokenizer, loaded.templates, renderer)
+    lines = questions.read_text(encoding="utf-8").splitlines()[:most]
+    prompts = [made.prepare(Request(messages=(Message("user", line),))).ids for line in lines]
+    renderer.close()
+    return prompts
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from hearth.backends.engine.medusa import Guesses
 from hearth.backends.errors import CorruptFile, InvalidParameter
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.packed import PackedLinear
+from hearth.kernels import device as devices
 from hearth.quant.safetensors import SafetensorsFile
 
 VOCABULARY: Final = "vocabulary"
@@ -86,7 +87,8 @@ def read_heads(path: Path, width: int, vocab_size: int) -> HeadWeights:
 
 
 class Heads:
-    """Heads over the hidden states of a decoder, on its device, in float32.
+    """Heads over the hidden states of a decoder, on its device: blocks in float32, output matrices
+    in bfloat16 where the device multiplies that.
 
     Args:
         decoder: with weights.
@@ -99,12 +101,13 @@ class Heads:
         self._decoder = decoder
         self._outputs: Tensor | None = None
         self._ids: Tensor | None = None
+        half = torch.bfloat16 if devices.multiplies(device, torch.bfloat16) else torch.float32
         if weights.outputs is not None:
-            self._outputs = weights.outputs.to(device).transpose(-1, -2).contiguous()
+            self._outputs = weights.outputs.to(device, half)
         if weights.vocabulary is not None:
             self._ids = weights.vocabulary.to(device)
             if self._outputs is None:
-                self._outputs = output_rows(decoder, self._ids).t().contiguous()
+                self._outputs = output_rows(decoder, self._ids).to(half)
         self.count = weights.count
         held = [self._blocks, self._biases, self._outputs, self._ids]
         self.nbytes = sum(one.nbytes for one in held if one is not None)
@@ -128,10 +131,10 @@ class Heads:
         x = mixed(hidden.float(), self._blocks[:, :heads], self._biases[:, :heads])
         if self._outputs is None:
             return self._decoder.logits(x.flatten(0, 1).to(hidden.dtype)).view(*x.shape[:2], -1)
+        x = x.to(self._outputs.dtype)
         if self._outputs.ndim == 3:
-            outputs = self._outputs[:heads]
-            return torch.bmm(x.to(outputs.dtype), outputs).float()
-        return x.flatten(0, 1).matmul(self._outputs).view(*x.shape[:2], -1)
+            return torch.bmm(x, self._outputs[:heads].transpose(1, 2)).float()
+        return F.linear(x.flatten(0, 1), self._outputs).float().view(*x.shape[:2], -1)
 
 
 def mixed(hidden: Tensor, blocks: Tensor, biases: Tensor) -> Tensor:

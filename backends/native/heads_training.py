@@ -423,5 +423,6 @@ def _fit(
             )
         ]
     accepted = torch.cat(right).float().mean(dim=0).tolist()
-    return (blocks.detach(), biases.detach().squeeze(2)), [round(one, 4) for one in accepted]
+    blocks = blocks.detach().transpose(-1, -2).contiguous()  # As `nn.Linear` has them.
+    return (blocks, biases.detach().squeeze(2)), [round(one, 4) for one in accepted]
 

@@ -250,7 +250,8 @@ def lengths(step_s, right, steps=400, mode="auto"):
     speculation = Speculation(None, possible=True)
     sequence, made = Lone(mode), []
     for _ in range(steps):
-        drafts = speculation.draft([sequence], 32, lambda one, more: True).get(sequence, [])
+        draft = speculation.draft([sequence], 32, lambda one, more: True).get(sequence)
+        drafts = [] if draft is None else draft.tokens
         made.append(len(drafts))
         if drafts:
             sequence.speculating.verified(len(drafts), min(right, len(drafts)))
