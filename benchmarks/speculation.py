@@ -88,9 +88,7 @@ class Bench:
     def run(self, prompts: list[list[int]], sessions: int, mode: str) -> Measured:
         """`count` tokens at most after each of `prompts`, by `sessions` at once."""
         info = self.loaded.runner.info
-        engine = Engine(
-            self.loaded.runner, clock=self.clock, drafter=self.draft, heads=self.heads
-        )
+        engine = Engine(self.loaded.runner, clock=self.clock, drafter=self.draft, heads=self.heads)
         if self.heads is not None:
             self.heads._trees = mode != "chain"
         speculate: Speculate = "medusa" if mode in ("chain", "tree") else mode  # type: ignore[assignment]

@@ -22,7 +22,7 @@ from hearth.app.paths import Paths, own_folder
 from hearth.backends.contract.models import ModelSpec
 from hearth.quant.fingerprint import WeightFile, fingerprint
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Of how heads are trained: what another one began is not gone on with."""
 _CONTEXT: Final = 1024
 _ETA_AFTER_S: Final = 2.0
@@ -119,7 +119,9 @@ def train(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             made = Prompts(loaded.info.name, loaded.tokenizer, loaded.templates, renderer)
             for one in prompts_of(question["text"], are_questions=question["are_questions"]):
                 if loaded.templates:
-                    prompts.append(list(made.prepare(Request(messages=(Message("user", one),))).ids))
+                    prompts.append(
+                        list(made.prepare(Request(messages=(Message("user", one),))).ids)
+                    )
                 else:
                     ids = loaded.tokenizer.encode(one, special=False, add_bos=True)
                     prompts.append(ids[: _CONTEXT // 2])

@@ -78,9 +78,7 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._speculation = Speculation(
-            drafter, possible=runner.info.can_roll_back, heads=heads
-        )
+        self._speculation = Speculation(drafter, possible=runner.info.can_roll_back, heads=heads)
         self._scheduler = Scheduler(
             runner.info, self.kv, self._budget, self._background, self._speculation
         )

@@ -112,7 +112,7 @@ def tree_of(guesses: Guesses, most: int) -> Draft:
     A token is named by the ranks, in their heads, of those on the way to it. The likeliest child
     of a node comes before its others and after itself, so the heap holds what may be next.
     """
-    heap = [(-guesses[0][0][0], (0,))]
+    heap: list[tuple[float, tuple[int, ...]]] = [(-guesses[0][0][0], (0,))]
     chosen: list[tuple[int, ...]] = []
     while heap and len(chosen) < most:
         cost, ranks = heapq.heappop(heap)

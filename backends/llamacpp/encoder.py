@@ -164,6 +164,9 @@ class _NoBlocks:
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         raise InternalError(f"Block {source} does not exist: an encoder has none.")
 
+    def move(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        raise InternalError("An encoder has no tokens to move.")
+
     def save_part(self, table: Sequence[int], start: int, end: int) -> None:
         return None
 

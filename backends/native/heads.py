@@ -159,9 +159,7 @@ def output_rows(decoder: Decoder, ids: Tensor) -> Tensor:
     return module.get_parameter("weight")[ids].float()
 
 
-def _weights(
-    path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: int
-) -> HeadWeights:
+def _weights(path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: int) -> HeadWeights:
     linear: dict[tuple[int, int], dict[str, Tensor]] = {}
     outputs: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
@@ -196,12 +194,16 @@ def _weights(
         )
     if vocabulary is not None:
         vocabulary = vocabulary.long()
-        if vocabulary.ndim != 1 or not rows or not 0 <= int(vocabulary.min()) <= int(
-            vocabulary.max()
-        ) < vocab_size:
+        if (
+            vocabulary.ndim != 1
+            or not rows
+            or not 0 <= int(vocabulary.min()) <= int(vocabulary.max()) < vocab_size
+        ):
             raise CorruptFile(f"The vocabulary in {path.name} is not one of token ids.")
     blocks, bias = (
-        torch.stack([linear[at][kind] for at in places]).unflatten(0, (depth, heads))
+        torch.stack([linear[at][kind] for at in places]).view(
+            depth, heads, *linear[places[0]][kind].shape
+        )
         for kind in kinds
     )
     stacked = torch.stack([outputs[head] for head in range(heads)]) if outputs else None

@@ -16,11 +16,11 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -41,9 +41,9 @@ from hearth.quant.folders.layout import lay_out
 WINDOW: Final = 512
 """Tokens of a piece of text."""
 _DECAY: Final = 0.8
-_BATCH: Final = 1024
+_BATCH: Final = 512
 """Tokens of a training step."""
-_RATE: Final = 1e-3
+_RATE: Final = 3e-3
 _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
@@ -83,10 +83,8 @@ class HeadsPlan:
     seed: int = 1
 
 
-class Progress(Protocol):
-    """Gets (phase, done, total), some times a second; raises to stop."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
+Progress = Callable[[str, int, int], None]
+"""Gets (phase, done, total), some times a second; raises to stop."""
 
 
 @dataclass(slots=True)
@@ -323,9 +321,7 @@ def _vocabulary(pieces: Sequence[Piece], most: int) -> Tensor:
     return torch.tensor(sorted(token for token, _ in counts.most_common(most)))
 
 
-def _targets(
-    pieces: Sequence[Piece], vocabulary: Tensor, heads: int
-) -> tuple[Tensor, Tensor]:
+def _targets(pieces: Sequence[Piece], vocabulary: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Places among the tokens of all pieces, and what each head should say there, as an index of
     `vocabulary`; -1 where it does not matter: [places] and [places, heads].
     """
@@ -415,14 +411,16 @@ def _fit(
     except HearthError:  # `report` stops it.
         save(step + 1)
         raise
+    sizes = [min(_BATCH, cut - at) for at in range(0, cut, _BATCH)]
     with torch.no_grad():
         right = [
             (logits(part_places).argmax(dim=-1).view(heads, -1).t() == part_targets).cumprod(dim=1)
             for part_places, part_targets in zip(
-                places[-cut:].split(_BATCH), targets[-cut:].split(_BATCH), strict=True
+                torch.split_with_sizes(places[-cut:], sizes),
+                torch.split_with_sizes(targets[-cut:], sizes),
+                strict=True,
             )
         ]
     accepted = torch.cat(right).float().mean(dim=0).tolist()
     blocks = blocks.detach().transpose(-1, -2).contiguous()  # As `nn.Linear` has them.
     return (blocks, biases.detach().squeeze(2)), [round(one, 4) for one in accepted]
-

@@ -64,7 +64,6 @@ class PagedRow:
     def positions(self) -> Sequence[int]:
         if not self.parents:
             return range(self.start, self.start + self.count)
-        plain = self.count - len(self.parents)
         return [
             self.known - 1 + len(path) if path else self.start + at
             for at, path in enumerate(self.paths)

@@ -177,7 +177,7 @@ class NativeRunner:
         return self._text
 
     def load_heads(self, path: Path) -> tuple[Heads, bool]:
-        """See `TakesHeads`: from now on steps give hidden states. Kernels for GPUs take no trees."""
+        """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
         weights = read_heads(path, self._config.width, self._config.vocab_size)
         self._gives_hidden = True
         takes_trees = self._plan.attention == "gather" and not self._plan.splits_decode

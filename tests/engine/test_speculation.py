@@ -16,6 +16,7 @@ from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex
 from hearth.backends.engine.speculation import Speculation
+from oracles import OddAfterEven
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
 SEEDED = SamplingParams(seed=5, temperature=0.9)
@@ -26,30 +27,6 @@ class Markov(FakeRunner):
 
     def logits(self, tokens):
         return 3 * super().logits(tokens[-1:])
-
-
-class OddAfterEven:
-    """A `Matcher`: even and odd tokens take turns; complete after 24."""
-
-    notices = ()
-
-    def __init__(self, vocab):
-        self._odd = np.arange(vocab) % 2 == 1
-        self._taken = 0
-
-    def allows(self, token):
-        return bool(self.allowed()[token])
-
-    def allowed(self):
-        return self._odd if self._taken % 2 else ~self._odd
-
-    def accept(self, token):
-        assert self.allows(token), "only what was drawn"
-        self._taken += 1
-
-    @property
-    def complete(self):
-        return self._taken >= 24
 
 
 CASES = {

@@ -69,7 +69,8 @@ def assert_trees_equal_sequences(runner: Driven, trees: int, tolerance: float = 
 
 @TREES
 @pytest.mark.parametrize(
-    "family, changes", [("llama2", {}), ("mistral", {"sliding_window": WINDOW}), ("mixtral", {})]
+    ("family", "changes"),
+    [("llama2", {}), ("mistral", {"sliding_window": WINDOW}), ("mixtral", {})],
 )
 def test_random_trees_equal_sequences_in_exact_mode(
     family: str, changes: dict[str, Any], trees: int, tmp_path: Path

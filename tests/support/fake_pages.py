@@ -148,6 +148,12 @@ class FakePages:
         pages[target] = [*pages[source][:tokens], *[None] * (self.page - tokens)]
         self.copies += 1
 
+    def move(self, group: int, sources: Seq[int], targets: Seq[int]) -> None:
+        pages = self._pages[group]
+        held = [pages[cell // self.page][cell % self.page] for cell in sources]
+        for cell, one in zip(targets, held, strict=True):
+            pages[cell // self.page][cell % self.page] = one
+
     def write(self, tables: Seq[Seq[int]], start: int, tokens: Seq[int], before: bytes) -> bytes:
         """What a step writes; `before` stands for all tokens before `start`."""
         for position, token in enumerate(tokens, start):

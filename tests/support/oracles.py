@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from driven import Driven
@@ -20,8 +21,35 @@ KINDS = {
     "greedy": SamplingParams(temperature=0.0),
     "seeded": SamplingParams(seed=7, temperature=0.9, logprobs=2),
     "penalties": SamplingParams(seed=7, repetition_penalty=1.3, dry_multiplier=0.8),
+    "grammar": SamplingParams(temperature=0.0),
+    "stops": SamplingParams(seed=7, temperature=1.5),
 }
+STOPS = tuple(chr(code) for code in range(32, 122, 4))
 TOKENS = 40
+
+
+class OddAfterEven:
+    """A `Matcher`: even and odd tokens take turns; complete after 24."""
+
+    notices = ()
+
+    def __init__(self, vocab):
+        self._odd = np.arange(vocab) % 2 == 1
+        self._taken = 0
+
+    def allows(self, token):
+        return bool(self.allowed()[token])
+
+    def allowed(self):
+        return self._odd if self._taken % 2 else ~self._odd
+
+    def accept(self, token):
+        assert self.allows(token), "only what was drawn"
+        self._taken += 1
+
+    @property
+    def complete(self):
+        return self._taken >= 24
 
 
 class Oracle:
@@ -130,6 +158,8 @@ def _said(runner: Driven, kind: str, mode: Any, **drafters: Any) -> tuple[list[A
             runner.runner,
             tokens=TOKENS,
             end_ids=frozenset(),
+            stops=STOPS if kind == "stops" else (),
+            matcher=OddAfterEven(runner.info.vocab_size) if kind == "grammar" else None,
             params=replace(params, seed=ident if params.seed else None),
             speculating=None if mode is None else Speculating(mode, 7 if mode == "medusa" else 3),
         )
@@ -141,5 +171,8 @@ def _said(runner: Driven, kind: str, mode: Any, **drafters: Any) -> tuple[list[A
         (one.ids, [logprob for e in one.events for logprob in getattr(e, "logprobs", None) or ()])
         for one in heard
     ]
-    assert all(len(ids) == TOKENS for ids, _ in said)
+    if kind == "stops":
+        assert any(one.last.stop for one in heard)
+    else:
+        assert all(len(ids) == (24 if kind == "grammar" else TOKENS) for ids, _ in said)
     return said, engine.stats()
