@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from driven import Driven
+from fake_runner import FakeRunner
 from hearth.assets import guide
 from hearth.backends.contract.models import ModelSettings, ModelSpec, heads_path, is_heads
 from hearth.backends.engine.drafts import Speculating
@@ -19,6 +20,7 @@ from hearth.backends.errors import CorruptFile, HearthError, InvalidParameter
 from hearth.backends.native.heads import HeadWeights, read_heads
 from hearth.backends.native.heads_training import HeadsPlan, Piece, train_heads, write_heads
 from hearth.backends.native.load import open_model
+from hearth.backends.worker.drafting import open_heads
 from speakers import drain, generation
 
 GUIDE = Path(guide.__file__).parent / "guide.f16.gguf"
@@ -146,6 +148,35 @@ def test_the_bundled_heads_guess_for_guide(loaded):
     assert steps[1] < 0.7 * steps[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "here", "has_heads"),
+    [
+        ({"speculate": "medusa"}, True, True),
+        ({"speculate": "auto"}, True, True),
+        ({"speculate": "off"}, True, False),
+        ({"speculate": "ngram"}, True, False),
+        ({"speculate": "auto"}, False, False),
+        ({"speculate": "medusa"}, False, None),
+        ({"speculate": "off", "draft": str(heads_path(GUIDE))}, False, True),
+    ],
+)
+def test_who_gets_heads(settings, here, has_heads, loaded, tmp_path):
+    """Those next to the model where they may be of use, or those that are named."""
+    path = GUIDE if here else tmp_path / "other.gguf"
+    spec = ModelSpec(str(path), settings=replace(SETTINGS, **settings))
+    if has_heads is None:
+        with pytest.raises(InvalidParameter, match="train-medusa"):
+            open_heads(spec, loaded)
+    else:
+        assert (open_heads(spec, loaded) is not None) == has_heads
+    elsewhere = replace(loaded, runner=FakeRunner())
+    if settings["speculate"] == "medusa" and here or settings.get("draft"):
+        with pytest.raises(InvalidParameter, match="native"):
+            open_heads(spec, elsewhere)
+    elif has_heads is not None:
+        assert open_heads(spec, elsewhere) is None
+
+
 class Killed(HearthError):
     code = "killed"
 
@@ -180,7 +211,7 @@ def test_answers_are_not_made_twice(tmp_path, loaded):
         loaded.tokenizer.encode(
             f"<|user|>What is {word}?<|end|><|assistant|>", special=True, add_bos=False
         )
-        for word in "Hearth quantization GGUF llama temperature top-k a-draft memory".split()
+        for word in "Hearth quantization GGUF llama temperature top-k top-p memory RAM".split()
     ]
     plan = HeadsPlan(heads=1, epochs=1, tokens=10_000, answer_tokens=60, sessions=3)
 
