@@ -121,7 +121,9 @@ def test_drafts_are_made_as_the_request_says_or_else_the_settings():
             assert (drafts and (drafts.mode, drafts.most)) == (mode and (mode, 7))
 
 
-@pytest.mark.parametrize(("mode", "can_roll_back"), [("draft", True), ("ngram", False)])
+@pytest.mark.parametrize(
+    ("mode", "can_roll_back"), [("draft", True), ("medusa", True), ("ngram", False)]
+)
 def test_drafts_that_cannot_be_are_refused_by_name(mode, can_roll_back):
     made = with_info(can_roll_back=can_roll_back)
     with pytest.raises(UnsupportedParameter) as refused:

@@ -170,7 +170,7 @@ def test_who_gets_heads(settings, here, has_heads, loaded, tmp_path):
     else:
         assert (open_heads(spec, loaded) is not None) == has_heads
     elsewhere = replace(loaded, runner=FakeRunner())
-    if settings["speculate"] == "medusa" and here or settings.get("draft"):
+    if (settings["speculate"] == "medusa" and here) or settings.get("draft"):
         with pytest.raises(InvalidParameter, match="native"):
             open_heads(spec, elsewhere)
     elif has_heads is not None:
