@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import cast
 
 from hearth.app.library.local import FoundModel, Library
@@ -10,8 +11,8 @@ from hearth.app.library.sources import find_sources
 from hearth.app.paths import Paths, find_paths
 from hearth.app.settings import ModelUse, Settings
 from hearth.app.settings_keys import LOADING
-from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.errors import SettingsError
+from hearth.backends.contract.models import ModelSettings, ModelSpec, is_heads
+from hearth.backends.errors import ModelNotFound, SettingsError
 from hearth.backends.remote.errors import RemoteOffline
 
 
@@ -76,6 +77,14 @@ def _draft(use: ModelUse, settings: Settings) -> str:
     name = use.load.draft
     if not name:
         return ""
+    if is_heads(Path(name)):
+        path = Path(name).expanduser().absolute()
+        if not path.is_file():
+            raise ModelNotFound(
+                f"{use.origins['draft']}: there is no file {path}.",
+                "`hearth train-medusa MODEL --self` makes heads for a model.",
+            )
+        return str(path)
     found = library_of(find_paths(), settings).resolve(name)
     if found.remote is not None:
         raise SettingsError(

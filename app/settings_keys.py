@@ -347,7 +347,7 @@ LOADING = (
         "speculate",
         "text",
         "guess tokens before each step; auto: where that pays; ngram: what followed when the text"
-        " was like this; draft: what the draft model says",
+        " was like this; draft: what the draft model says; medusa: what the heads of the model say",
         choices=get_args(Speculate),
     ),
     Key(
@@ -357,7 +357,12 @@ LOADING = (
         " on them; rejection: more of a draft model's, for requests without a seed",
         choices=get_args(SpeculateRule),
     ),
-    Key("draft", "text", "small model of the same vocabulary that guesses tokens", default=""),
+    Key(
+        "draft",
+        "text",
+        "small model of the same vocabulary that guesses tokens, or Medusa heads for the model",
+        default="",
+    ),
     Key("draft_tokens", "int", "tokens that are guessed at most", low=1, high=32),
     Key(
         "kv_budget",

@@ -88,8 +88,8 @@ class PlayedSide(EngineSide):
         return made
 
 
-class Forced:
-    """Implements `Drafter`: computes what `model` would draft, and returns what will be drawn, each
+class Forced(Drafter):
+    """Computes what `model` would draft, and returns what will be drawn, each
     token with the chance `right`, else another one.
     """
 

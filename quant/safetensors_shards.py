@@ -90,7 +90,8 @@ def _is_plain_name(name: object) -> bool:
 
 def _unindexed(folder: Path) -> list[str]:
     """The files of a model without an index: one, or numbered ones that are all there."""
-    found = sorted(path.name for path in folder.glob(f"*{_SUFFIX}"))
+    files = folder.glob(f"*{_SUFFIX}")
+    found = sorted(path.name for path in files if path.stem != "medusa_lm_head")
     matches = [match for name in found if (match := _SHARD.fullmatch(name))]
     if matches:
         count = int(matches[0][2])

@@ -28,6 +28,11 @@ COMMANDS = {
     "rm": ("models", "rm", "Delete models, after showing what that frees."),
     "fit": ("fit", "fit", "Show whether a model fits this machine, and how fast it will be."),
     "quantize": ("quantize", "quantize", "Quantize a model into a smaller file."),
+    "train-medusa": (
+        "train_medusa",
+        "train_medusa",
+        "Train heads that guess the next tokens of a model.",
+    ),
     "eval": ("evaluate", "evaluate", "Measure the quality of models, or of ways to quantize one."),
     "bench": ("bench", "bench", "Measure the speed of a model, or of a server."),
     "serve": ("serve", "serve", "Start a server compatible with OpenAI, Anthropic and Ollama."),

@@ -67,8 +67,8 @@ _QUESTIONS: Final = (
 )
 
 
-class Timed:
-    """Implements `Drafter` over another one, and counts what it takes.
+class Timed(Drafter):
+    """Drafts by another drafter, and counts what it takes.
 
     Attributes:
         calls_s: wall and CPU seconds of all calls.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from hearth.backends.contract.fields import number
@@ -20,6 +21,21 @@ OUTPUT_BYTES: Final = 64 << 20
 """Most memory that rows of logits take for drafts."""
 MAX_THREADS: Final = 512
 """GGML_MAX_N_THREADS of ggml.h."""
+HEADS_SUFFIX: Final = ".medusa.safetensors"
+_HEADS_IN_FOLDERS: Final = "medusa_lm_head"
+
+
+def heads_path(model: Path) -> Path:
+    """Where the Medusa heads of a model are looked for: next to its file, or in its folder."""
+    if model.is_dir():
+        return model / f"{_HEADS_IN_FOLDERS}.safetensors"
+    return model.with_name(model.stem + HEADS_SUFFIX)
+
+
+def is_heads(path: Path) -> bool:
+    """Whether a file is one of Medusa heads, by its name: that of FasterDecoding's, or our own."""
+    is_theirs = path.stem == _HEADS_IN_FOLDERS and path.suffix in (".safetensors", ".pt")
+    return is_theirs or path.name.endswith(HEADS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +89,9 @@ class ModelSettings:
     speculate_rule: SpeculateRule = "match"
     """For requests that do not say otherwise."""
     draft: str = ""
-    """Path of a model of the same vocabulary that makes drafts; empty: none does."""
+    """Path of a model of the same vocabulary that makes drafts, or of Medusa heads; empty: none
+    does. Heads in the file `heads_path` of the model are found without it.
+    """
     draft_tokens: int = number(4, 1, 32)
     """Most tokens that are guessed for a sequence before a step."""
     kv_budget_bytes: int | None = number(None, 1, 1 << 60)
@@ -144,9 +162,9 @@ class ModelSpec:
     @property
     def draft(self) -> ModelSpec | None:
         """The draft model, loaded in the same way, into half of the memory that is left; None:
-        there is none.
+        there is none, or `draft` names heads.
         """
-        if not self.settings.draft:
+        if not self.settings.draft or is_heads(Path(self.settings.draft)):
             return None
         own = replace(
             self.settings,

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from hearth.backends.contract.fields import MOST_TOKENS, MOST_TOP, number, numbers_of
 
-Speculate = Literal["auto", "off", "ngram", "draft"]
+Speculate = Literal["auto", "off", "ngram", "draft", "medusa"]
 """Which tokens are guessed before a step computes them. auto: with both, where that pays. ngram:
 what followed when the text was like this before. draft: what a draft model says.
 """

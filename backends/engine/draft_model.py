@@ -18,6 +18,7 @@ from hearth.backends.engine.lookahead import Lookahead
 from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sampler import Logits
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import HearthError
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ FEW_TOKENS: Final = 32
 _LAST_CALLS: Final = 8
 
 
-class DraftModel:
-    """Implements `hearth.backends.engine.speculation.Drafter` over a second runner.
+class DraftModel(Drafter):
+    """Guesses tokens by a second runner.
 
     Its KV cache is managed like that of the large model, and only known tokens are committed to it:
     the few that were guessed are computed again with each further one. Tokens are drawn as the

@@ -81,12 +81,18 @@ class Chances:
 
 @dataclass(slots=True)
 class Draft:
-    """Tokens that may follow a sequence."""
+    """Tokens that are guessed to follow a sequence.
+
+    Attributes:
+        laws: what each of them was drawn from. None: nothing else could have been guessed, as by
+            n-grams, greedily, or where the rule does not need it.
+        parents: of a tree, for each token the place of the one that it follows: 0 is the last that
+            is known, 1 the first of the draft. Empty: each follows the one before it.
+    """
 
     tokens: list[int]
     laws: list[Law] | None = None
-    """What each of them was drawn from. None: nothing else could have been guessed, as by n-grams,
-    greedily, or where the rule does not need it."""
+    parents: Seq[int] = ()
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class Engine:
         target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
         clock: seconds, for the pace of prefill.
         kv_clock, disk: see `CachedRunner`.
-        drafters: models that guess tokens of sequences that speculate.
+        drafters: models, or heads, that guess tokens of sequences that speculate.
     """
 
     def __init__(
@@ -294,6 +294,8 @@ class Engine:
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
         self._scheduler.verified(row, sequence)
+        if result.hidden and sequence.total > before:
+            self._speculation.see(sequence, row, result, before)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)

@@ -177,9 +177,11 @@ class Generation(Sequence):
         short = result.shortlists.get(row.slot)
         drafts = row.tokens[len(row.tokens) - row.drafts :]
         state = self.speculating
-        by_rejection = state is not None and state.rule == "rejection"
+        # Tokens of a tree are nobody's draw, so that there is nothing to reject by.
+        by_rejection = state is not None and state.rule == "rejection" and not row.parents
         laws = None if state is None else state.laws
-        for place in range(row.drafts + 1):
+        place = 0
+        while True:
             banned = self.limits.banned(self.new_tokens)
             if by_rejection and place < row.drafts:
                 drawn = self.sampler.verify(
@@ -200,9 +202,9 @@ class Generation(Sequence):
             reason = self.accept(drawn)
             if reason is not None:
                 return reason
-            if place < row.drafts and drawn.id != drafts[place]:
+            place = row.next_place(place, drawn.id)
+            if not place:
                 return None
-        return None
 
     def accept(self, drawn: Drawn) -> events.FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""

@@ -101,10 +101,57 @@ class Row:
     drafts: int = 0
     """The last of `tokens` that are guesses; only what the sequence draws as well is kept of them.
     """
+    parents: Seq[int] = ()
+    """Where they are a tree: see `Draft.parents`. A token is at the position after its parent's,
+    and sees what that sees and itself; keys and values are in the cells from `start` on, in their
+    order, until `KvManager.keep` has those that are accepted moved together.
+    """
     shortlist: ShortlistSpec | None = None
     """Ask a runner that `has_shortlists` for a shortlist of the last of them instead."""
     handle: Any = None
     """Where the keys and values of `slot` are: see `Handle`. Set before the step."""
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest way through its drafts."""
+        return max(self.depths, default=0) if self.parents else self.drafts
+
+    @property
+    def depths(self) -> list[int]:
+        """For each draft of a tree how many of them are on the way to it, itself included."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        return depths[1:]
+
+    def path(self, tokens: Seq[int]) -> list[int]:
+        """The places of the drafts that are the first of `tokens`, counted from 1, as far as there
+        are such.
+        """
+        path: list[int] = []
+        for token in tokens:
+            place = self.next_place(path[-1] if path else 0, token)
+            if not place:
+                break
+            path.append(place)
+        return path
+
+    def next_place(self, place: int, token: int) -> int:
+        """The place of the draft `token` after the one at `place`, 0 being what comes before all;
+        0: there is none.
+        """
+        first = len(self.tokens) - self.drafts - 1
+        if not self.parents:
+            is_it = place < self.drafts and self.tokens[first + place + 1] == token
+            return place + 1 if is_it else 0
+        return next(
+            (
+                child
+                for child, parent in enumerate(self.parents, 1)
+                if parent == place and self.tokens[first + child] == token
+            ),
+            0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +177,10 @@ class StepResult:
     """
     shortlists: Mapping[int, Shortlist] = field(default_factory=dict)
     """For each row that asked for one."""
+    hidden: Mapping[int, Any] = field(default_factory=dict)
+    """[outputs, width] for each row with outputs, on the device: what the logits were made of. Only
+    of a runner with Medusa heads.
+    """
 
 
 class BackgroundPrompt(Protocol):

@@ -7,13 +7,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.background import BackgroundPrompts
+from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.prefill_budget import PrefillBudget
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan
@@ -202,12 +202,13 @@ class Scheduler:
             return
         known = len(row.tokens) - row.drafts
         start = row.start + sequence.dropped
-        taken = sequence.tokens[start : start + len(row.tokens)]
-        count = known
-        while count < len(taken) and taken[count] == row.tokens[count]:
-            count += 1
-        self._speculation.verified(sequence, row, count - known)
-        if not self._kv.commit(row.slot, taken[:count], computed=len(row.tokens)):
+        path = row.path(sequence.tokens[start + known :])
+        count = known + len(path)
+        taken = sequence.tokens[start : start + count]
+        self._speculation.verified(sequence, row, len(path))
+        if row.parents:
+            self._kv.keep(row.slot, [*range(known), *(known - 1 + place for place in path)])
+        if not self._kv.commit(row.slot, taken, computed=len(row.tokens)):
             self.forget_computed(row.slot)
             return
         sequence.computed = start + count
@@ -449,7 +450,7 @@ class Scheduler:
         drafts = self._speculation.draft(
             decoding, min(self._info.max_batch_tokens // 2, most - len(decoding)), self._has_room
         )
-        return [self._row(sequence, 1, drafts.get(sequence, [])) for sequence in decoding]
+        return [self._row(sequence, 1, drafts.get(sequence)) for sequence in decoding]
 
     def _has_room(self, sequence: Sequence, more: int) -> bool:
         assert sequence.slot is not None
@@ -553,14 +554,14 @@ class Scheduler:
         excess = sequence.outputs(count) - outputs
         return count - excess if excess > 0 else count
 
-    def _row(self, sequence: Sequence, count: int, drafts: Seq[int] = ()) -> Row:
+    def _row(self, sequence: Sequence, count: int, draft: Draft | None = None) -> Row:
         assert sequence.slot is not None
         start = sequence.computed
         tokens = sequence.tokens[start : start + count]
         row = Row(sequence.slot, start - sequence.dropped, tokens, sequence.outputs(count))
-        if drafts:
-            row.tokens = [*tokens, *drafts]
-            row.drafts = len(drafts)
+        if draft is not None:
+            row.tokens = [*tokens, *draft.tokens]
+            row.drafts, row.parents = len(draft.tokens), draft.parents
             row.outputs += row.drafts
         elif row.outputs and self._info.has_shortlists:
             row.shortlist = sequence.shortlist()

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import (
@@ -23,7 +23,7 @@ from hearth.backends.engine.drafts import (
     Speculating,
     kind_of,
 )
-from hearth.backends.engine.runner import Row
+from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sequence import Sequence
 
 LEAST_GAIN: Final = 1.02
@@ -37,6 +37,8 @@ MOST_EXPLORING: Final = 4
 PROBE_TOKENS: Final = 2
 RETHINK_STEPS: Final = 256
 """Steps without drafts after which it is asked again whether a drafter could pay."""
+MOST_COUNTED: Final = 4
+"""Tokens of a draft that the time of a call is divided among where drafters are compared."""
 BEST_CHANCE: Final = 0.9
 """A drafter that does not pay where so many tokens are right is not tried."""
 
@@ -52,7 +54,7 @@ Offers = list[tuple[Sequence, Speculating, Offer]]
 
 
 class Drafter(Protocol):
-    """A model that guesses how sequences go on."""
+    """What guesses how sequences go on: a model, or heads of the model itself."""
 
     @property
     def mode(self) -> Speculate:
@@ -65,9 +67,27 @@ class Drafter(Protocol):
         ...
 
     @property
+    def call_s(self) -> float:
+        """Seconds that guessing takes however long drafts are; 0 while not measured."""
+        return 0.0
+
+    @property
     def nbytes(self) -> int:
-        """What its keys and values take of memory now."""
+        """What it takes of memory now, weights of models left out."""
         ...
+
+    @property
+    def most(self) -> int | None:
+        """Tokens of a draft at most; None: as many as may be."""
+        return None
+
+    def can_draft(self, sequence: Sequence) -> bool:
+        """Whether it can guess for `sequence` now."""
+        return True
+
+    def observe(self, sequence: Sequence, hidden: Any) -> None:
+        """The last token of `sequence` was drawn from the state `hidden`."""
+        return
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """What may follow each sequence: as many tokens as given for it, or fewer."""
@@ -171,7 +191,7 @@ class Speculation:
 
     def draft(
         self, decoding: Seq[Sequence], spare: int, has_room: Callable[[Sequence, int], bool]
-    ) -> dict[Sequence, list[int]]:
+    ) -> dict[Sequence, Draft]:
         """Drafts for those who decode, of at most `spare` tokens in all.
 
         Args:
@@ -195,8 +215,13 @@ class Speculation:
             key = state.mode, len(decoding)
             if (own := costs.get(key)) is None:
                 own = costs[key] = self._work_out(*key)
+            if own:
+                can_draft = self._drafters
+                own = {kind: own[kind] for kind in own if can_draft[kind].can_draft(sequence)}
             offer = state.offer(sequence.tokens, most, own, self.chances)
             if offer is not None:
+                if not offer.tokens:
+                    offer.most = min(offer.most, self._drafters[offer.kind].most or offer.most)
                 offers.append((sequence, state, offer))
         if offers:
             lengths = self._lengths(offers, len(decoding), spare)
@@ -204,7 +229,7 @@ class Speculation:
             offers, lengths = [probe], [probe[2].most]
         else:
             return {}
-        made: dict[Sequence, list[int]] = {}
+        made: dict[Sequence, Draft] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
             self.declined += not length
@@ -214,30 +239,42 @@ class Speculation:
             spare -= length
             state.use(offer)
             if offer.tokens:
-                made[sequence] = offer.tokens[:length]
+                made[sequence] = Draft(offer.tokens[:length])
             else:
                 state.entered.add(offer.kind)
                 asked.setdefault(offer.kind, {})[sequence] = length
         for kind, by_model in asked.items():
             for sequence, draft in self._ask(self._drafters[kind], by_model).items():
                 if sequence.speculating is not None:
-                    made[sequence], sequence.speculating.laws = draft.tokens, draft.laws
-        self._drafting = sum(map(len, made.values()))
+                    made[sequence], sequence.speculating.laws = draft, draft.laws
+        self._drafting = sum(len(draft.tokens) for draft in made.values())
         return made
+
+    def see(self, sequence: Sequence, row: Row, result: StepResult, before: int) -> None:
+        """`sequence`, which had `before` tokens, has taken what `row` brought: its last token was
+        drawn from one of the hidden states of `result`.
+        """
+        state = sequence.speculating
+        if state is None or sequence.slot is None or row.slot not in result.hidden:
+            return
+        for drafter in self._drafters.values():
+            if state.mode in ("auto", drafter.mode):
+                path = row.path(sequence.tokens[before:])
+                drafter.observe(sequence, result.hidden[row.slot][path[-1] if path else 0])
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
         """The first `right` of the drafts of `row` were right."""
         state = sequence.speculating
         assert state is not None
-        state.verified(row.drafts, right)
+        state.verified(row.depth, right)
         by = "ngram" if state.kind > 0 else self._drafters[state.kind].mode
         drafted, accepted = self.drafts_by.get(by, (0, 0))
-        self.drafts_by[by] = drafted + row.drafts, accepted + right
+        self.drafts_by[by] = drafted + row.depth, accepted + right
         self._right += right
-        more = row.drafts - len(self.drafted)
+        more = row.depth - len(self.drafted)
         self.drafted += [0] * more
         self.accepted += [0] * more
-        for place in range(row.drafts):
+        for place in range(row.depth):
             self.drafted[place] += 1
             self.accepted[place] += place < right
 
@@ -279,7 +316,8 @@ class Speculation:
         took_s = self._clock() - began
         self._left = 0
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
-        expected_s = drafter.token_s * max((len(one.tokens) for one in made.values()), default=0)
+        depth = max((len(one.tokens) for one in made.values()), default=0)
+        expected_s = _seconds(drafter, depth)
         self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
         return made
 
@@ -291,7 +329,7 @@ class Speculation:
             return {}
         plain_s = self.costs.seconds(decoding)
         return {
-            kind: drafter.token_s / plain_s if plain_s else 0.0
+            kind: _seconds(drafter, MOST_COUNTED) / MOST_COUNTED / plain_s if plain_s else 0.0
             for kind, drafter in self._drafters.items()
             if mode in ("auto", drafter.mode)
         }
@@ -332,7 +370,8 @@ class Speculation:
                 continue
             most = min(state.most, sequence.most_drafts, spare)
             for kind, drafter in self._drafters.items():
-                if most > 0 and self._could_pay(drafter, most, before):
+                can_draft = most > 0 and drafter.can_draft(sequence)
+                if can_draft and self._could_pay(drafter, most, before):
                     return sequence, state, Offer(kind, 0.0, min(most, PROBE_TOKENS))
         # None of them could: that is asked again when this much may be explored again.
         self._allowance_s = -RETHINK_STEPS * EXPLORING * (self.costs.seconds(before) or 0.0)
@@ -347,7 +386,7 @@ class Speculation:
         for ahead in range(1, most + 1):
             gain += BEST_CHANCE**ahead
             seconds = self.costs.seconds(before * (1 + ahead)) or plain_s
-            if gain * plain_s > LEAST_GAIN * (seconds + ahead * drafter.token_s):
+            if gain * plain_s > LEAST_GAIN * (seconds + _seconds(drafter, ahead)):
                 return True
         return False
 
@@ -370,11 +409,16 @@ class Speculation:
                 if not offer.tokens:
                     depths[offer.kind] = max(depths.get(offer.kind, 0), -ahead)
                 for kind, depth in depths.items():
-                    seconds += depth * self._drafters[kind].token_s
+                    seconds += _seconds(self._drafters[kind], depth)
             if gain / seconds > best_rate:
                 best, best_rate = count, gain / seconds
         self._since_plain += best > 0
         return best
+
+
+def _seconds(drafter: Drafter, tokens: int) -> float:
+    """What drafts of `tokens` tokens take."""
+    return drafter.call_s + tokens * drafter.token_s
 
 
 def _group(tokens: int) -> int:

@@ -170,6 +170,9 @@ class _NoBlocks:
     def move(self, table: Sequence[int], start: int, end: int, by: int) -> None:
         raise InternalError(f"Block {table[0]} does not exist: an encoder has none.")
 
+    def rearrange(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        raise InternalError("An encoder has no tokens to move.")
+
     def save_part(self, table: Sequence[int], start: int, end: int) -> None:
         return None
 

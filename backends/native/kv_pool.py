@@ -272,6 +272,14 @@ class KvPool:
                 apply_rope(heads, *rotations[id(frequencies)], heads)
                 keys.copy_(to_rows(heads, self.dtypes[0]))
 
+    @torch.inference_mode()
+    def rearrange(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """See the protocol."""
+        old, new = (torch.tensor(cells, device=self._device) for cells in (sources, targets))
+        for index in self._tensors_of(group):
+            tokens = self._by_token(index)
+            tokens[new // self.page, new % self.page] = tokens[old // self.page, old % self.page]
+
     @property
     def token_bytes(self) -> int:
         """See the protocol."""

@@ -43,6 +43,31 @@ class PagedRow:
     """
     has_drafts: bool = False
     """Its tokens are attended for as if each came alone, with the same bits."""
+    parents: Sequence[int] = ()
+    """Of the last tokens, which are a tree; see `Row.parents`."""
+
+    @property
+    def known(self) -> int:
+        """The first position of nodes of a tree; without one, the end."""
+        return self.start + self.count - len(self.parents)
+
+    @property
+    def paths(self) -> list[list[int]]:
+        """For each token the cells, counted from `start`, of the nodes of the tree that it sees."""
+        plain = self.count - len(self.parents)
+        paths: list[list[int]] = [[] for _ in range(plain)]
+        for place, parent in enumerate(self.parents):
+            paths.append([*paths[plain - 1 + parent], plain + place])
+        return paths
+
+    @property
+    def positions(self) -> Sequence[int]:
+        if not self.parents:
+            return range(self.start, self.start + self.count)
+        return [
+            self.known - 1 + len(path) if path else self.start + at
+            for at, path in enumerate(self.paths)
+        ]
 
 
 _Sides = tuple[Tensor, Tensor]
@@ -80,7 +105,7 @@ class _Run:
     """Of the pages' tokens."""
     mask: Tensor | None = None
     """[1, 1, tokens, keys], to add; None: each sees itself and all before it."""
-    spans: tuple[slice, ...] = ()
+    spans: tuple[slice | Tensor, ...] = ()
     """Instead, where each token is computed for itself: which of the keys it sees."""
 
 
@@ -289,7 +314,7 @@ class PagedAttention:
                 if self._kernels_take_runs and not self._is_for_kernels(row):
                     runs.append((len(positions), len(positions) + row.count))
                 starts += [len(tables)] * row.count
-                positions += range(row.start, row.start + row.count)
+                positions += row.positions
                 apart += [not self._is_for_kernels(row)] * row.count
                 tables += row.tables[group]
             self._pages[group] = Pages(
@@ -298,8 +323,18 @@ class PagedAttention:
                 torch.tensor(starts),
                 torch.tensor(apart),
                 torch.tensor(runs, dtype=torch.int64),
+                *self._trees(),
             )
         return self._pages[group]
+
+    def _trees(self) -> tuple[Tensor | None, Tensor | None]:
+        """`Pages.known` and `Pages.paths`."""
+        if not any(row.parents for row in self._rows):
+            return None, None
+        known = [row.known for row in self._rows for _ in range(row.count)]
+        paths = [[row.start + at for at in path] for row in self._rows for path in row.paths]
+        reach = max(map(len, paths))
+        return torch.tensor(known), torch.tensor([[*p, *[0] * (reach - len(p))] for p in paths])
 
     def _plan(self, rows: Sequence[PagedRow], group: int, window: int | None) -> _GroupPlan:
         page = self.pool.page
@@ -317,6 +352,8 @@ class PagedAttention:
                 pass
             elif row.count == 1 and not self._deterministic:
                 singles.append(reach)
+            elif row.parents:
+                runs.append(self._tree(row, reach, window))
             else:
                 runs.append(self._run(row, reach, window))
             begin += row.count
@@ -343,6 +380,21 @@ class PagedAttention:
         queries, positions = range(row.start, reach.end), range(reach.first, reach.end)
         mask = causal_mask(queries, positions, window, dtype=self._compute, device=self._device)
         return _Run(begin, end, pages, keys, mask)
+
+    def _tree(self, row: PagedRow, reach: _Reach, window: int | None) -> _Run:
+        offset, length = reach.first % self.pool.page, reach.end - reach.first
+        sees = torch.zeros((row.count, length), dtype=torch.bool)
+        for at, (position, path) in enumerate(zip(row.positions, row.paths, strict=True)):
+            begin = 0 if window is None else max(position + 1 - window, 0)
+            sees[at, begin - reach.first : min(position + 1, row.known) - reach.first] = True
+            sees[at, [row.start + cell - reach.first for cell in path[-(window or 0) :]]] = True
+        spans: tuple[Tensor, ...] = ()
+        if self._deterministic:
+            spans = tuple(one.nonzero().flatten().to(self._device) for one in sees)
+        mask = additive(sees.to(self._device), self._compute)[None, None]
+        ends = reach.token, reach.token + row.count
+        pages = self._places(reach.blocks)
+        return _Run(*ends, pages, slice(offset, offset + length), mask, spans=spans)
 
     def _buckets(self, singles: list[_Reach]) -> Iterable[list[_Reach]]:
         """Rows that are read together."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
@@ -19,6 +22,7 @@ from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
+from hearth.backends.native.heads import Heads, read_heads
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.outputs import step_result
@@ -112,6 +116,7 @@ class NativeRunner:
             decoder, plan, own_pooling, self._attend, lambda: self._use_device(batch_threads)
         )
         self._text: NativeSlicedText | None = None
+        self._gives_hidden = False
         self.threads = self._fastest_threads() if threads is None else threads
         self._info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
@@ -191,6 +196,20 @@ class NativeRunner:
         self._text = self._embedder.begin(text, pooling)
         return self._text
 
+    def load_heads(self, path: Path) -> tuple[Heads, bool]:
+        """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
+        weights = read_heads(path, self._config.width, self._config.vocab_size)
+        self._gives_hidden = True
+        takes_trees = self._plan.attention == "gather" and not self._plan.splits_decode
+        return Heads(weights, self.decoder), takes_trees
+
+    @torch.inference_mode()
+    def hidden_states(self, text: Sequence[int]) -> Tensor:
+        """[tokens, width] float32: after the last norm, of a text of one step at most, apart from
+        all slots.
+        """
+        return self._embedder.hidden(self._embedder.pages([len(text)]), [text])
+
     def interrupt(self, wanted: bool) -> None:
         """See the protocol; ignored: a step is one chunk of prefill, or of a text, at most."""
 
@@ -222,17 +241,14 @@ class NativeRunner:
     def _forward(self, rows: Sequence[Row], ids: Sequence[int]) -> StepResult:
         device = self._plan.device
         self._use_device(self._batch_threads if len(ids) > len(rows) else self.threads)
-        paged = [
-            PagedRow(row.start, len(row.tokens), tuple(row.handle), row.drafts > 0) for row in rows
-        ]
-        if self.graphs is not None and all(_is_single(row) for row in rows):
+        paged = _paged(rows)
+        in_graph = self.graphs is not None and not self._gives_hidden
+        if in_graph and self.graphs is not None and all(_is_single(row) for row in rows):
             logits = self.graphs.logits(paged, ids)
             if logits is not None:
                 return step_result(rows, logits)
         tokens = torch.tensor(ids, dtype=torch.long, device=device)
-        positions = torch.cat(
-            [torch.arange(row.start, row.start + len(row.tokens)) for row in rows]
-        ).to(device)
+        positions = torch.cat([_positions(row) for row in paged]).to(device)
         hidden = self.decoder(tokens, positions, self._attention(paged))
         wanted: list[int] = []
         end = 0
@@ -243,12 +259,18 @@ class NativeRunner:
             return StepResult({})
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
-        return step_result(rows, self.decoder.logits(hidden))
+        result = step_result(rows, self.decoder.logits(hidden))
+        if not self._gives_hidden:
+            return result
+        each = hidden.split([row.outputs for row in rows])
+        return replace(
+            result, hidden={row.slot: one for row, one in zip(rows, each, strict=True) if len(one)}
+        )
 
-    def _attention(self, paged: Sequence[PagedRow]) -> Attend:
+    def _attention(self, rows: Sequence[PagedRow]) -> Attend:
         if self._plan.splits_decode:
-            return SplitAttention(self._pool, self._config, paged, self._attention_of)
-        return self._attention_of(paged)
+            return SplitAttention(self._pool, self._config, rows, self._attention_of)
+        return self._attention_of(rows)
 
     def _attention_of(self, rows: Sequence[PagedRow]) -> Attend:
         if self._plan.attention == "varlen":
@@ -278,6 +300,19 @@ class NativeRunner:
 def _is_single(row: Row) -> bool:
     """One token, whose logits are wanted."""
     return len(row.tokens) == row.outputs == 1 and not row.drafts
+
+
+def _paged(rows: Sequence[Row]) -> list[PagedRow]:
+    return [
+        PagedRow(row.start, len(row.tokens), tuple(row.handle), row.drafts > 0, row.parents)
+        for row in rows
+    ]
+
+
+def _positions(row: PagedRow) -> Tensor:
+    if row.parents:
+        return torch.tensor(row.positions)
+    return torch.arange(row.start, row.start + row.count)
 
 
 def _nothing() -> None:

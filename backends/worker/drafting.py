@@ -1,13 +1,14 @@
-"""Loads the model that makes drafts for another."""
+"""Loads what makes drafts for a model: another model, and Medusa heads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from hearth.backends.contract.models import ModelSpec
+from hearth.backends.contract.models import ModelSpec, heads_path, is_heads
 from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.medusa import HeadsDrafter, TakesHeads
 from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.tokenizer import Tokenizer
 from hearth.backends.worker.runners import open_model
@@ -51,6 +52,41 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
     model = DraftModel(draft.runner, loaded.runner.info.vocab_size)
     model.warm_up()
     return model
+
+
+def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
+    """The Medusa heads of `spec`, whose model is `loaded`: those that `draft` names, or, where
+    `speculate` is "medusa" or "auto", those that are next to the model. None: it has none.
+
+    Raises:
+        InvalidParameter: `speculate` is "medusa" or `draft` names some, and there are none, they
+            are of another model, or the runner has none.
+        CorruptFile: as `read_heads`.
+    """
+    settings, path = spec.settings, heads_path(Path(spec.path))
+    is_named = bool(settings.draft) and is_heads(Path(settings.draft))
+    is_wanted = is_named or settings.speculate == "medusa"
+    if is_named:
+        path = Path(settings.draft)
+    elif settings.speculate not in ("medusa", "auto") or not path.is_file():
+        if not is_wanted:
+            return None
+        raise InvalidParameter(
+            "speculate",
+            f"speculate is medusa, and there is no file {path}.",
+            "`hearth train-medusa` makes it, or name another (--draft).",
+        )
+    runner = loaded.runner
+    if not isinstance(runner, TakesHeads) or not runner.info.can_roll_back:
+        if not is_wanted:
+            return None
+        raise InvalidParameter(
+            "speculate",
+            f"{loaded.info.name} runs with {loaded.info.backend}, which takes no Medusa heads.",
+            "Set backend (--backend) to native, or speculate to ngram.",
+        )
+    heads, takes_trees = runner.load_heads(path)
+    return HeadsDrafter(heads, trees=takes_trees)
 
 
 def _has_same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

@@ -4,7 +4,7 @@ step loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -55,6 +55,7 @@ _SEARCHED: Final = (
     "Beam search ranks answers by their log probability: temperature, top_p and the other "
     "parameters of sampling have no effect."
 )
+_DRAFTERS: Final = {"draft": "a draft model", "medusa": "Medusa heads"}
 _TEXT_BYTES: Final = 16
 """Of a token's text in an answer: more than the mean of any vocabulary."""
 _NAMES_BYTES: Final = 32
@@ -68,6 +69,7 @@ class Preparer:
         templates: the model's chat templates; empty if it does not chat.
         renderer: renders them in a killable process.
         grammars: makes what answers must follow.
+        drafters: what besides n-grams guesses tokens for the model, as `Speculate` names it.
     """
 
     def __init__(
@@ -79,8 +81,10 @@ class Preparer:
         renderer: Renderer,
         grammars: Grammars,
         settings: ModelSettings | None = None,
+        drafters: Collection[str] = (),
     ) -> None:
         self._name = name
+        self._drafters = drafters
         self._info = info
         self._tokenizer = tokenizer
         self._prompts = Prompts(name, tokenizer, templates, renderer)
@@ -418,12 +422,13 @@ class Preparer:
             ConflictingParameters: rejection sampling with a seed.
         """
         mode = request.speculate or self._settings.speculate
-        if request.speculate in ("ngram", "draft") and not self._info.can_roll_back:
+        if request.speculate not in (None, "off", "auto") and not self._info.can_roll_back:
             raise UnsupportedParameter("speculate", no_rollback(self._name), "Leave it out.")
-        if request.speculate == "draft" and not self._settings.draft:
+        lacking = _DRAFTERS.get(request.speculate or "")
+        if lacking is not None and request.speculate not in self._drafters:
             raise UnsupportedParameter(
                 "speculate",
-                f"{self._name} was loaded without a draft model.",
+                f"{self._name} was loaded without {lacking}.",
                 "Use speculate ngram, or auto.",
             )
         if not self._info.can_roll_back:

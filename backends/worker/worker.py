@@ -37,7 +37,7 @@ from hearth.backends.machine.fair_pool import FairPool
 from hearth.backends.machine.memory import release_free_memory
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.text.tokenizer import Tokenizer
-from hearth.backends.worker.drafting import open_draft
+from hearth.backends.worker.drafting import open_draft, open_heads
 from hearth.backends.worker.preparer import Preparer, no_rollback
 from hearth.backends.worker.runners import open_model
 
@@ -287,6 +287,7 @@ def serve(
     try:
         loaded = open_model(spec, cache_dir)
         draft = open_draft(spec, loaded, cache_dir)
+        heads = open_heads(spec, loaded)
     except Exception as error:
         log.exception("loading %s", spec.path)
         outbox.put(load_id, Failed(to_info(error)))
@@ -300,7 +301,7 @@ def serve(
         loaded.runner,
         spec.settings.target_itl_ms / 1000,
         disk=disk,
-        drafters=[draft] if draft else [],
+        drafters=[one for one in (draft, heads) if one is not None],
     )
     if disk is not None and (tokens := disk.latest_tokens):
         engine.kv.expect(tokens)
@@ -313,6 +314,7 @@ def serve(
         renderer,
         grammars,
         spec.settings,
+        drafters=[name for name, one in (("draft", draft), ("medusa", heads)) if one is not None],
     )
     described = loaded.info
     if spec.settings.speculate not in ("off", "auto") and info.generates and not info.can_roll_back:

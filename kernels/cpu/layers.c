@@ -43,7 +43,17 @@ typedef struct {
   const float *sines;       /* likewise, negative for the first half */
   int64_t rotated;
   int64_t blocks;           /* of the pool */
+  /* Of tokens in a tree, whose places in the blocks of their sequence, cells, are not their positions; NULL: there are none. */
+  const int64_t *known;     /* [tokens] positions before it are in cells of the same number */
+  const int64_t *paths;     /* [tokens, reach] the cells of the positions from there to that of the token */
+  int64_t reach;
 } Step;
+
+static int64_t cell_of(const Step *step, int64_t token) {
+  const int64_t position = step->positions[token];
+  if (!step->known || position < step->known[token]) return position;
+  return step->paths[token * step->reach + position - step->known[token]];
+}
 
 static int is_misshapen(const Heads *about) {
   return about->heads <= 0 || about->kv_heads <= 0 || about->heads % about->kv_heads || about->head_dim <= 0 ||
@@ -90,7 +100,9 @@ static void attend_spans(int64_t begin, int64_t end, void *context) {
         job->keys + rows * kv_row_bytes(about->key_type, about->head_dim),
         job->values + rows * kv_row_bytes(about->value_type, about->head_dim),
         job->step->tables + job->step->starts[token],
-        start > first ? start : first, start + SPAN <= position ? start + SPAN : position + 1};
+        start > first ? start : first, start + SPAN <= position ? start + SPAN : position + 1,
+        job->step->known ? job->step->known[token] : INT64_MAX,
+        job->step->known ? job->step->paths + token * job->step->reach : NULL};
     job->tiles.attend(about, &span, job->query + token * job->stride + head * shared * about->head_dim, shared,
                       job->parts + index * shared * about->head_dim, job->peaks + index * shared,
                       job->totals + index * shared);
@@ -199,10 +211,10 @@ static void place_heads(int64_t begin, int64_t end, void *context) {
       if (step->cosines)
         rotate(heads + head * size, step->cosines + token * step->rotated, step->sines + token * step->rotated, step->rotated);
     }
-    const int64_t position = step->positions[token];
-    const int64_t block = step->tables[step->starts[token] + position / about->page];
+    const int64_t cell = cell_of(step, token);
+    const int64_t block = step->tables[step->starts[token] + cell / about->page];
     for (int64_t head = 0; head < about->kv_heads; head++) {
-      const int64_t row = (head * step->blocks + block) * about->page + position % about->page;
+      const int64_t row = (head * step->blocks + block) * about->page + cell % about->page;
       const float *key = heads + (about->heads + head) * size, *value = key + about->kv_heads * size;
       job->tiles.keep(about->key_type, key, job->keys + row * kv_row_bytes(about->key_type, size), size);
       job->tiles.keep(about->value_type, value, job->values + row * kv_row_bytes(about->value_type, size), size);

@@ -69,6 +69,7 @@ class Step(ctypes.Structure):
         *(("tokens", _LONG), ("positions", _POINTER), ("tables", _POINTER), ("starts", _POINTER)),
         *(("is_apart", _POINTER), ("runs", _POINTER), ("run_count", _LONG), ("cosines", _POINTER)),
         *(("sines", _POINTER), ("rotated", _LONG), ("blocks", _LONG)),
+        *(("known", _POINTER), ("paths", _POINTER), ("reach", _LONG)),
     )
 
 
@@ -166,6 +167,13 @@ class Pages:
     """[runs, 2] int64: neighbours of one sequence that a library with AMX attends to together, in
     bfloat16: the first, and the one behind the last.
     """
+    known: Tensor | None = None
+    """[tokens] int64, where some are nodes of a tree: keys and values of positions before it are in
+    cells of the same number of the token's sequence, those from there on in `paths`.
+    """
+    paths: Tensor | None = None
+    """[tokens, deepest] int64: the cells of a token's ancestors that are in the step, and its own.
+    """
 
     def step(self, blocks: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """For calls.
@@ -181,6 +189,8 @@ class Pages:
             *(self.starts.data_ptr(), self.is_apart.data_ptr(), self.runs.data_ptr()),
             *(len(self.runs), _address(cosines), _address(sines)),
             *(0 if cosines is None else cosines.shape[-1], blocks),
+            *(_address(self.known), _address(self.paths)),
+            0 if self.paths is None else self.paths.shape[1],
         )
 
 

@@ -195,9 +195,11 @@ HERE void attend_some(const int shared, const Heads *about, const Span *span, co
     const int64_t row = kv_row_bytes(type, size);
     const uint8_t *rows = is_second ? span->values : span->keys;
     for (int64_t at = span->begin, end; at < span->end; at = end) {
-      const int64_t place = at % about->page;
-      end = at - place + about->page < span->end ? at - place + about->page : span->end;
-      const int64_t start = ((int64_t)span->table[at / about->page] * about->page + place) * row;
+      int64_t cell = at, most = span->known < span->end ? span->known : span->end;
+      if (at >= span->known) cell = span->path[at - span->known], most = at + 1;
+      const int64_t place = cell % about->page;
+      end = at - place + about->page < most ? at - place + about->page : most;
+      const int64_t start = ((int64_t)span->table[cell / about->page] * about->page + place) * row;
       float *to = scores + (at - span->begin);
       if (end < span->end)
         look_at_block(rows + (int64_t)span->table[end / about->page] * about->page * row, about->page * row);

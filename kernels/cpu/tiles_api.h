@@ -50,6 +50,8 @@ typedef struct {
   const uint8_t *keys, *values;
   const int32_t *table; /* blocks of the sequence */
   int64_t begin, end;
+  int64_t known;       /* positions from here on are in the cells of `path`, those before in their own */
+  const int64_t *path;
 } Span;
 
 typedef struct {

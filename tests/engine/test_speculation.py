@@ -16,7 +16,8 @@ from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex, draft_from
 from hearth.backends.engine.runner import Row
-from hearth.backends.engine.speculation import Speculation
+from hearth.backends.engine.speculation import Drafter, Speculation
+from oracles import OddAfterEven
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
 SEEDED = SamplingParams(seed=5, temperature=0.9)
@@ -27,33 +28,6 @@ class Markov(FakeRunner):
 
     def logits(self, tokens):
         return 3 * super().logits(tokens[-1:])
-
-
-class OddAfterEven:
-    """A `Matcher`: even and odd tokens take turns; complete after 24."""
-
-    notices = ()
-
-    def __init__(self, vocab, taken=0):
-        self._odd = np.arange(vocab) % 2 == 1
-        self._taken = taken
-
-    def copy(self):
-        return OddAfterEven(self._odd.size, self._taken)
-
-    def allows(self, token):
-        return bool(self.allowed()[token])
-
-    def allowed(self):
-        return self._odd if self._taken % 2 else ~self._odd
-
-    def accept(self, token):
-        assert self.allows(token), "only what was drawn"
-        self._taken += 1
-
-    @property
-    def complete(self):
-        return self._taken >= 24
 
 
 CASES = {
@@ -291,7 +265,8 @@ def lengths(step_s, text, steps=400, mode="auto", drafters=(), clock=lambda: 0.0
     speculation = Speculation(drafters, possible=True, clock=clock)
     sequence, made = Lone(text[:30], mode), []
     for _ in range(steps):
-        drafts = speculation.draft([sequence], 32, lambda one, more: True).get(sequence, [])
+        draft = speculation.draft([sequence], 32, lambda one, more: True).get(sequence)
+        drafts = [] if draft is None else draft.tokens
         made.append(len(drafts))
         after = text[len(sequence.tokens) :]
         right = next((at for at, one in enumerate(drafts) if one != after[at]), len(drafts))
@@ -336,7 +311,7 @@ def test_other_modes_always_draft():
     assert made.count(6) > 100
 
 
-class Costly:
+class Costly(Drafter):
     """A drafter that takes `first_s` to catch up with a sequence, then `token_s` for a token; the
     first token of every third draft is wrong, or all tokens are.
     """

@@ -147,7 +147,9 @@ def test_rejection_is_refused_with_a_seed_alone(setting, asked, seed, rule):
         assert one.speculating.rule == rule
 
 
-@pytest.mark.parametrize(("mode", "can_roll_back"), [("draft", True), ("ngram", False)])
+@pytest.mark.parametrize(
+    ("mode", "can_roll_back"), [("draft", True), ("medusa", True), ("ngram", False)]
+)
 def test_drafts_that_cannot_be_are_refused_by_name(mode, can_roll_back):
     made = with_info(can_roll_back=can_roll_back)
     with pytest.raises(UnsupportedParameter) as refused:

@@ -12,11 +12,12 @@ from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
+from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import Busy
 
 
-class ScriptedDrafter:
-    """Implements `Drafter`: what the greedy `runner` says, but every `wrong_at`-th token of a
+class ScriptedDrafter(Drafter):
+    """What the greedy `runner` says, but every `wrong_at`-th token of a
     sequence.
     """
 

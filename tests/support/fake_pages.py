@@ -156,6 +156,12 @@ class FakePages:
         assert [cell.position - by for cell in cells[start:]] == list(range(start, end))
         self.write([table], 0, [cell.token for cell in cells], NOTHING)
 
+    def rearrange(self, group: int, sources: Seq[int], targets: Seq[int]) -> None:
+        pages = self._pages[group]
+        held = [pages[cell // self.page][cell % self.page] for cell in sources]
+        for cell, one in zip(targets, held, strict=True):
+            pages[cell // self.page][cell % self.page] = one
+
     def write(self, tables: Seq[Seq[int]], start: int, tokens: Seq[int], before: bytes) -> bytes:
         """What a step writes; `before` stands for all tokens before `start`."""
         for position, token in enumerate(tokens, start):

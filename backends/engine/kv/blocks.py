@@ -348,6 +348,16 @@ class BlockLeaves:
         self.append(prefix, tokens[:start] + tokens[start + count :])
         return True
 
+    def rearrange(self, prefix: Prefix, moved: Seq[tuple[int, int]]) -> None:
+        """Copy tokens beyond the end of `prefix`: (from, to), counted from there."""
+        page = self._page
+        for group, table in enumerate(prefix.tables):
+            cells = [
+                [table[at // page] * page + at % page for at in (prefix.length + x for x in places)]
+                for places in zip(*moved, strict=True)
+            ]
+            self.store.rearrange(group, *cells)
+
     def drop_spare(self, prefix: Prefix) -> None:
         """Give back the blocks that `prefix` has not filled."""
         for group in self.groups:

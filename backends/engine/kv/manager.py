@@ -329,6 +329,15 @@ class KvManager:
             return self.undo(slot, computed - len(tokens))
         return True
 
+    def keep(self, slot: int, places: Seq[int]) -> None:
+        """Of the tokens that a step computed to the end of `slot`, those at `places`, ascending,
+        are what comes next: have them one after the other. To be `commit`ted then.
+        """
+        assert self._blocks is not None, "only runners with blocks take trees"
+        moved = [(place, at) for at, place in enumerate(places) if place != at]
+        if moved:
+            self._blocks.rearrange(self._prefix(slot), moved)
+
     def undo(self, slot: int, computed: int) -> bool:
         """None of the `computed` tokens of a step for `slot` count; see `commit`."""
         prefix = self._prefix(slot)

@@ -223,6 +223,10 @@ class BlockStore(Store, Protocol):
         """
         ...
 
+    def rearrange(self, group: int, sources: Seq[int], targets: Seq[int]) -> None:
+        """Copy tokens, all at once: from and to cells, which are block times `page` plus place."""
+        ...
+
     def save_part(self, table: Seq[int], start: int, end: int) -> SavedState | None:
         """A copy of the tokens `start` to `end` of a sequence, in plain memory; None if that cannot
         be had. Only with one group, which sees everything.

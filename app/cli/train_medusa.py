@@ -1,0 +1,131 @@
+"""`hearth train-medusa`: heads that guess tokens ahead for a model, trained on this machine."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hearth.app import format as words
+from hearth.app import settings_keys as keys
+from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
+from hearth.app.cli.output import ProgressLine
+from hearth.app.cli.state import State
+
+
+@click.command("train-medusa")
+@click.argument("model", shell_complete=complete_model)
+@click.option(
+    "--text",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Learn from this text; with --self, each line is a question to the model.",
+)
+@click.option(
+    "--self",
+    "is_self",
+    is_flag=True,
+    help="Learn from what the model answers; without --text, to requests about a bundled text.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The new file. Default: next to MODEL, where it is found when MODEL is loaded.",
+)
+@click.option("--heads", type=click.IntRange(1, 8), help="Tokens guessed ahead. Default: 4.")
+@click.option("--blocks", type=click.IntRange(1, 4), help="Layers of each head. Default: 1.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(256),
+    help="Tokens of the text or of the answers, at most. Default: 200,000.",
+)
+@click.option("--epochs", type=click.IntRange(1, 100), help="Passes over them. Default: 4.")
+@click.option("--yes", "-y", is_flag=True, help="Replace a file that is there.")
+@setting_options((keys.ALL["threads"],))
+@json_option
+@click.pass_context
+def train_medusa(
+    ctx: click.Context,
+    /,
+    model: str,
+    text: Path | None,
+    is_self: bool,
+    output: Path | None,
+    heads: int | None,
+    blocks: int | None,
+    tokens: int | None,
+    epochs: int | None,
+    yes: bool,
+    as_json: bool,
+    **_options: Any,
+) -> int:
+    """Train Medusa heads for MODEL, which stays as it is: small networks that guess its next tokens
+    (`--speculate medusa`, or auto). Ctrl+C pauses; the same command resumes, also after a crash.
+
+    It learns from --text FILE or, better, from what the model itself writes: --self.
+    """
+    from hearth.app.jobs.child import Stopped
+    from hearth.app.jobs.job import run_job
+    from hearth.app.library.heads_job import question, train
+    from hearth.app.library.model_files import files_of
+    from hearth.app.paths import own_folder
+    from hearth.backends.contract.models import heads_path
+    from hearth.backends.errors import UnsupportedModel
+
+    state: State = ctx.obj
+    if not is_self and text is None:
+        raise click.UsageError("Say what to learn from: --self, or --text FILE.")
+    found = state.library.resolve(model)
+    if found.remote is not None:
+        raise UnsupportedModel(
+            f"{found.name} is on another machine; heads are trained next to a file on this one.",
+            "Run the command there.",
+        )
+    source = text or Path(str(files("hearth.assets") / "texts" / "calibration.txt"))
+    try:
+        learned = source.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{source} cannot be read as UTF-8 text: {error}.") from None
+    target = (output or heads_path(found.path)).absolute()
+    if target.exists() and not yes:
+        raise click.UsageError(f"{target} is there already; --yes replaces it.")
+    given = {"heads": heads, "blocks": blocks, "tokens": tokens, "epochs": epochs}
+    asked = question(
+        state.choose(model, typed_settings(ctx)).spec,
+        files_of(found.path),
+        state.paths,
+        text=learned,
+        is_self=is_self,
+        are_questions=text is not None,
+        target=target,
+        options={name: value for name, value in given.items() if value is not None},
+    )
+    share, phase = 0.0, ""
+    with ProgressLine(target.name) as line:
+
+        def show(values: dict[str, Any]) -> None:
+            nonlocal share, phase
+            phase, share = values["phase"], values["done"] / max(1, values["total"])
+            left = values["eta_s"]
+            after = phase if left is None else f"{phase}, {words.duration(left)} left"
+            line.show(values["done"], values["total"], after=after, amount=lambda n: f"{n:,}")
+
+        try:
+            made = run_job(train, asked, show, own_folder(state.paths.log))
+        except Stopped as stopped:
+            raise Stopped(
+                f"Paused at {share:.0%} of {phase}; run the same command again to resume.",
+                share=share,
+            ) from stopped
+    if as_json:
+        state.output.json(made)
+        return 0
+    right = ", ".join(f"{one:.0%}" for one in made["accepted"])
+    state.output.note(
+        f"{made['path']} ({words.size(made['size_bytes'])}) was made in "
+        f"{words.duration(made['wall_s'])} from {made['tokens']:,} tokens. Of places it did not "
+        f"learn from, the first 1 to {made['heads']} guesses are right at {right}."
+    )
+    return 0

@@ -1,0 +1,429 @@
+"""Training Medusa heads (arXiv 2401.10774, section 2.2.1: the model itself does not change).
+
+Three phases, of which each goes on from its file in the working folder when it was interrupted:
+
+    answers.jsonl  what the model answers to prompts (`--self`), in lines {"prompt", "first", "ids"}
+    hidden.f16     its last hidden states [tokens, W] of these, or of a given text
+    state.pt       heads and their optimizer after so many steps
+
+A head learns to say which token follows so many tokens later, by cross entropy; of K heads the one
+that looks i tokens further ahead counts 0.8^i.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.engine.cached_runner import CachedRunner
+from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.runner import Row, Runner, StepPlan
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.errors import HearthError, InvalidParameter
+from hearth.backends.native.heads import HeadWeights, mixed, output_rows
+from hearth.backends.native.runner import NativeRunner
+from hearth.kernels import device as devices
+from hearth.quant.folders.layout import lay_out
+
+WINDOW: Final = 512
+"""Tokens of a piece of text."""
+_DECAY: Final = 0.8
+_BATCH: Final = 512
+"""Tokens of a training step."""
+_RATE: Final = 3e-3
+_WARM_UP: Final = 50
+_SAVE_EVERY_S: Final = 15.0
+_LEAST_TOKENS: Final = 256
+_TEMPERATURES: Final = (0.0, 0.7)
+"""Of answers, in turn: a draft is for both."""
+_WAYS: Final = (
+    "{}",
+    "Continue this text:\n\n{}",
+    "Summarize this text:\n\n{}",
+    "Copy this text and correct its mistakes:\n\n{}",
+    "What is this about? Explain it to a beginner:\n\n{}",
+    "Write a short story in which this is said:\n\n{}",
+)
+"""What is asked about each paragraph of a text that is not one of questions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsPlan:
+    """What is to be trained.
+
+    Attributes:
+        heads: so many tokens further ahead; `blocks` of each.
+        vocabulary: tokens that are guessed at most, the most frequent ones.
+        tokens: of text, or of answers, at most.
+        epochs: how often each token is seen.
+        answer_tokens: of an answer, at most.
+        sessions: answers that are made at the same time.
+    """
+
+    heads: int = 4
+    blocks: int = 1
+    vocabulary: int = 8192
+    tokens: int = 200_000
+    epochs: int = 4
+    answer_tokens: int = 192
+    sessions: int = 16
+    seed: int = 1
+
+
+Progress = Callable[[str, int, int], None]
+"""Gets (phase, done, total), some times a second; raises to stop."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """A text, as token ids."""
+
+    ids: list[int]
+    first: int = 1
+    """The first token that is to be guessed; those before are a prompt."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """What came out.
+
+    Attributes:
+        accepted: of held-out places, the share at which head i and all before it are right.
+        tokens: that were learned from.
+    """
+
+    weights: HeadWeights
+    accepted: list[float]
+    tokens: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By phase, of this run."""
+
+
+def pieces_of(loaded: Loaded, text: str, plan: HeadsPlan) -> list[Piece]:
+    """A text in windows."""
+    ids = loaded.tokenizer.encode(text, special=False, add_bos=False)[: plan.tokens]
+    begin = loaded.tokenizer.encode("", special=False, add_bos=True)
+    step = WINDOW - len(begin)
+    starts = range(0, len(ids), step)
+    return [Piece([*begin, *ids[at : at + step]], max(1, len(begin))) for at in starts]
+
+
+def prompts_of(text: str, *, are_questions: bool) -> list[str]:
+    """What the model is asked: each line of a text of questions, or in several ways about each
+    paragraph of another.
+    """
+    if are_questions:
+        return [line.strip() for line in text.splitlines() if line.strip()]
+    paragraphs = [one.strip() for one in text.split("\n\n") if len(one.split()) >= 8]
+    return [way.format(one) for way in _WAYS for one in paragraphs]
+
+
+def train_heads(
+    loaded: Loaded,
+    texts: Sequence[Piece],
+    prompts: Sequence[list[int]],
+    plan: HeadsPlan,
+    folder: Path,
+    report: Progress,
+) -> Trained:
+    """Heads for the model, which is open on the native runner.
+
+    Args:
+        texts: to learn from.
+        prompts: token ids that the model answers itself; it learns from the answers, too.
+        folder: where the phases keep what is done; the same as before to go on.
+
+    Raises:
+        InvalidParameter: there is too little text.
+        HearthError: the model failed, or what `report` raises.
+    """
+    runner = loaded.runner
+    assert isinstance(runner, NativeRunner)
+    began = time.monotonic()
+    pieces = list(texts)
+    if prompts:
+        pieces += _answers(loaded, prompts, plan, folder / "answers.jsonl", report)
+    total = sum(len(one.ids) for one in pieces)
+    if total < _LEAST_TOKENS:
+        raise InvalidParameter(
+            "text",
+            f"The text has {total:,} tokens; at least {_LEAST_TOKENS} are needed.",
+            "Take a longer one.",
+        )
+    answered = time.monotonic()
+    hidden = _hidden(runner, pieces, folder / "hidden.f16", report)
+    computed = time.monotonic()
+    vocabulary = _vocabulary(pieces, plan.vocabulary)
+    places, targets = _targets(pieces, vocabulary, plan.heads)
+    output = output_rows(runner.decoder, vocabulary)
+    weights, accepted = _fit(hidden, places, targets, output, plan, folder / "state.pt", report)
+    seconds = {
+        "answers": answered - began,
+        "hidden states": computed - answered,
+        "training": time.monotonic() - computed,
+    }
+    made = HeadWeights(weights[0], weights[1], None, vocabulary)
+    return Trained(made, accepted, total, {name: round(one, 1) for name, one in seconds.items()})
+
+
+def write_heads(weights: HeadWeights, path: Path) -> None:
+    """Write the file that `read_heads` reads, in float16, under its name when it is complete."""
+    kinds = {torch.float16: "F16", torch.int32: "I32"}
+    tensors = {
+        name: one if one.dtype == torch.int32 else one.to(torch.float16)
+        for name, one in weights.named().items()
+    }
+    [file] = lay_out(
+        [[(name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items()]],
+        sum(one.nbytes for one in tensors.values()),
+    ).files
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as stream:
+        stream.write(file.header)
+        for one in tensors.values():
+            stream.write(one.contiguous().numpy().tobytes())
+        stream.flush()
+        os.fsync(stream.fileno())
+    part.replace(path)
+
+
+# ---- answers
+
+
+def _answers(
+    loaded: Loaded,
+    prompts: Sequence[list[int]],
+    plan: HeadsPlan,
+    path: Path,
+    report: Progress,
+) -> list[Piece]:
+    """Answers to `prompts`, up to `plan.tokens` tokens in all; those in `path` are not repeated."""
+    done = {one["prompt"]: Piece(one["ids"], one["first"]) for one in _lines(path)}
+    tokens = sum(len(one.ids) - one.first for one in done.values())
+    report("answers", min(tokens, plan.tokens), plan.tokens)
+    if tokens < plan.tokens:
+        wanted = [at for at in range(len(prompts)) if at not in done]
+        order = np.random.default_rng(plan.seed).permutation(len(prompts))
+        wanted.sort(key=lambda at: order[at])
+        with path.open("a", encoding="utf-8") as stream:
+            for at, text in _generated(loaded.runner, prompts, wanted, plan):
+                done[at] = text
+                line = {"prompt": at, "first": text.first, "ids": text.ids}
+                stream.write(json.dumps(line) + "\n")
+                stream.flush()
+                tokens += len(text.ids) - text.first
+                report("answers", min(tokens, plan.tokens), plan.tokens)
+                if tokens >= plan.tokens:
+                    break
+    return [done[at] for at in sorted(done)]
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a file, after which it ends."""
+    if not path.exists():
+        return
+    whole = path.read_bytes()
+    whole = whole[: whole.rfind(b"\n") + 1]
+    os.truncate(path, len(whole))
+    yield from map(json.loads, whole.splitlines())
+
+
+@dataclass(slots=True)
+class _Answering:
+    at: int
+    text: Piece
+    sampler: Sampler
+
+
+def _generated(
+    runner: Runner, prompts: Sequence[list[int]], wanted: Sequence[int], plan: HeadsPlan
+) -> Iterator[tuple[int, Piece]]:
+    """(number of the prompt, its answer), as they are done."""
+    cached, info = CachedRunner(runner), runner.info
+    free = list(range(min(info.max_sequences, plan.sessions)))
+    active: dict[int, _Answering] = {}
+    waiting = iter(wanted)
+    while True:
+        for at in islice(waiting, len(free)):
+            ids = list(prompts[at])
+            if len(ids) + plan.answer_tokens > info.context:
+                continue
+            temperature = _TEMPERATURES[at % len(_TEMPERATURES)]
+            sampler = Sampler(SamplingParams(temperature=temperature, seed=plan.seed + at))
+            slot = free.pop()
+            active[slot] = _Answering(at, Piece(ids, len(ids)), sampler)
+            cached.kv.open(slot, ids)
+        if not active:
+            return
+        rows, left = [], info.max_batch_tokens
+        for slot, one in active.items():
+            held = cached.kv.length(slot)
+            tokens = one.text.ids[held : held + left]
+            if tokens and cached.kv.reserve(slot, held + len(tokens)):
+                is_last = held + len(tokens) == len(one.text.ids)
+                rows.append(Row(slot, held, tokens, int(is_last)))
+                left -= len(tokens)
+        result = cached.advance(StepPlan(tuple(rows)))
+        for row in rows:
+            if not row.outputs:
+                continue
+            one = active[row.slot]
+            drawn = one.sampler.draw(result.logits[row.slot][-1], len(one.text.ids))
+            one.text.ids.append(drawn.id)
+            count = len(one.text.ids) - one.text.first
+            if drawn.id in info.end_ids or count >= plan.answer_tokens:
+                cached.kv.release(row.slot, keep=True)
+                del active[row.slot]
+                free.append(row.slot)
+                yield one.at, one.text
+
+
+# ---- hidden states
+
+
+@torch.inference_mode()
+def _hidden(
+    runner: NativeRunner, pieces: Sequence[Piece], path: Path, report: Progress
+) -> np.memmap[Any, Any]:
+    """[tokens of all pieces, width] float16, of which those in `path` are not computed again."""
+    width = runner.info.embedding_width
+    total = sum(len(one.ids) for one in pieces)
+    held = path.stat().st_size // (2 * width) if path.exists() else 0
+    done = 0
+    with path.open("ab") as stream:
+        for piece in pieces:
+            end = done + len(piece.ids)
+            if end > held:
+                stream.truncate(2 * width * done)
+                stream.seek(0, os.SEEK_END)
+                found = runner.hidden_states(piece.ids).to(torch.float16)
+                stream.write(found.cpu().numpy().tobytes())
+                stream.flush()
+                held = end
+            done = end
+            report("hidden states", done, total)
+    return np.memmap(path, np.float16, "r", shape=(total, width))
+
+
+def _vocabulary(pieces: Sequence[Piece], most: int) -> Tensor:
+    """The most frequent tokens, ascending."""
+    counts = Counter(token for piece in pieces for token in piece.ids[piece.first :])
+    return torch.tensor(sorted(token for token, _ in counts.most_common(most)))
+
+
+def _targets(pieces: Sequence[Piece], vocabulary: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Places among the tokens of all pieces, and what each head should say there, as an index of
+    `vocabulary`; -1 where it does not matter: [places] and [places, heads].
+    """
+    index = {int(token): at for at, token in enumerate(vocabulary)}
+    places, targets, start = [], [], 0
+    for piece in pieces:
+        numbers = [index.get(token, -1) for token in piece.ids]
+        # The token after `at` is drawn from the model's own logits there; heads say what follows.
+        for at in range(piece.first - 1, len(piece.ids) - 2):
+            ahead = numbers[at + 2 : at + 2 + heads]
+            places.append(start + at)
+            targets.append(ahead + [-1] * (heads - len(ahead)))
+        start += len(piece.ids)
+    return torch.tensor(places), torch.tensor(targets)
+
+
+# ---- training
+
+
+def _fit(
+    hidden: np.memmap[Any, Any],
+    places: Tensor,
+    targets: Tensor,
+    output: Tensor,
+    plan: HeadsPlan,
+    path: Path,
+    report: Progress,
+) -> tuple[tuple[Tensor, Tensor], list[float]]:
+    """Blocks and biases as of `HeadWeights`, and what of the last twentieth of the places, which is
+    held out, each head and all before it say rightly.
+    """
+    width, heads = hidden.shape[1], targets.shape[1]
+    cut = max(1, len(places) // 20)
+    is_bf16 = devices.multiplies(torch.device("cpu"), torch.bfloat16)
+    matrix = output.to(torch.bfloat16 if is_bf16 else torch.float32)
+    blocks = torch.zeros(plan.blocks, heads, width, width, requires_grad=True)
+    biases = torch.zeros(plan.blocks, heads, 1, width, requires_grad=True)
+    optimizer = torch.optim.AdamW([blocks, biases], lr=_RATE, betas=(0.9, 0.99), weight_decay=0.0)
+    learned = len(places) - cut
+    batches = -(-learned // _BATCH)
+    steps = plan.epochs * batches
+    begun = 0
+    if path.exists():
+        state = torch.load(path, weights_only=True)
+        with torch.no_grad():
+            blocks.copy_(state["blocks"])
+            biases.copy_(state["biases"])
+        optimizer.load_state_dict(state["optimizer"])
+        begun = int(state["step"])
+
+    def save(step: int) -> None:
+        part = path.with_suffix(".part")
+        state = {"blocks": blocks.detach(), "biases": biases.detach(), "step": step}
+        torch.save({**state, "optimizer": optimizer.state_dict()}, part)
+        part.replace(path)
+
+    def logits(at: Tensor) -> Tensor:
+        rows = torch.from_numpy(np.asarray(hidden[at.numpy()], dtype=np.float32))
+        x = mixed(rows, blocks, biases).flatten(0, 1)
+        return F.linear(x.to(matrix.dtype), matrix).float()
+
+    weights = _DECAY ** torch.arange(heads)
+    saved = time.monotonic()
+    step, order = begun, torch.empty(0)
+    try:
+        for step in range(begun, steps):
+            epoch, batch = divmod(step, batches)
+            if batch == 0 or step == begun:
+                generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + epoch)
+                order = torch.randperm(learned, generator=generator)
+            chosen = order[batch * _BATCH : (batch + 1) * _BATCH]
+            wanted = targets[chosen].t()
+            losses = F.cross_entropy(
+                logits(places[chosen]), wanted.flatten(), ignore_index=-1, reduction="none"
+            ).view(heads, -1)
+            loss = (losses.sum(dim=1) / (wanted >= 0).sum(dim=1).clamp(min=1) * weights).sum()
+            rate = min(1.0, (step + 1) / _WARM_UP) * max(0.02, 1.0 - step / steps)
+            optimizer.param_groups[0]["lr"] = _RATE * rate
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            if time.monotonic() - saved > _SAVE_EVERY_S:
+                save(step + 1)
+                saved = time.monotonic()
+            report("training", step + 1, steps)
+        save(steps)
+    except HearthError:  # `report` stops it.
+        save(step + 1)
+        raise
+    sizes = [min(_BATCH, cut - at) for at in range(0, cut, _BATCH)]
+    with torch.no_grad():
+        right = [
+            (logits(part_places).argmax(dim=-1).view(heads, -1).t() == part_targets).cumprod(dim=1)
+            for part_places, part_targets in zip(
+                torch.split_with_sizes(places[-cut:], sizes),
+                torch.split_with_sizes(targets[-cut:], sizes),
+                strict=True,
+            )
+        ]
+    accepted = torch.cat(right).float().mean(dim=0).tolist()
+    blocks = blocks.detach().transpose(-1, -2).contiguous()  # As `nn.Linear` has them.
+    return (blocks, biases.detach().squeeze(2)), [round(one, 4) for one in accepted]

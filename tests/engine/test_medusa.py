@@ -1,0 +1,125 @@
+"""Trees of the likeliest guesses, and which drafter a sequence gets."""
+
+import itertools
+import math
+import random
+
+import pytest
+
+from fake_runner import FakeRunner
+from hearth.backends.engine.drafts import HEADS, MODEL, Speculating
+from hearth.backends.engine.medusa import HeadsDrafter, tree_of
+from hearth.backends.engine.runner import Row
+from hearth.backends.engine.speculation import Speculation
+from speakers import generation
+
+
+def guesses_at_random(rng, heads, choices):
+    chances = [sorted((rng.random() for _ in range(choices)), reverse=True) for _ in range(heads)]
+    return [
+        [(math.log(chance / 4), 100 * head + rank) for rank, chance in enumerate(level)]
+        for head, level in enumerate(chances)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tree_has_the_likeliest_ways(seed):
+    rng = random.Random(seed)
+    guesses = guesses_at_random(rng, rng.randint(1, 4), rng.randint(1, 3))
+    every = {
+        tuple(token for _, token in way): sum(chance for chance, _ in way)
+        for depth in range(1, len(guesses) + 1)
+        for way in itertools.product(*guesses[:depth])
+    }
+    most = rng.randint(1, 12)
+    draft = tree_of(guesses, most)
+    ways = []
+    parents = draft.parents or range(len(draft.tokens))
+    for token, parent in zip(draft.tokens, parents, strict=True):
+        ways.append((*(ways[parent - 1] if parent else ()), token))
+    assert len(set(ways)) == len(ways) == min(most, len(every))
+    least = min(every[way] for way in ways)
+    assert all(every[way] <= least for way in every.keys() - set(ways))
+
+
+def test_the_likeliest_way_is_in_one_piece():
+    """So that what is accepted of it need not be moved."""
+    guesses = [[(-0.1, 1), (-2.0, 2)], [(-0.2, 3), (-0.4, 4)], [(-0.3, 5), (-9.0, 6)]]
+    draft = tree_of(guesses, 5)
+    assert (draft.tokens, draft.parents) == ([1, 3, 5, 4, 5], [0, 1, 2, 1, 4])
+    row = Row(0, 7, [9, *draft.tokens], 6, drafts=5, parents=draft.parents)
+    assert (row.path([1, 4, 5, 8]), row.path([1, 3, 3]), row.path([2])) == ([1, 4, 5], [1, 2], [])
+    assert (row.depth, row.depths) == (3, [1, 2, 3, 2, 3])
+
+
+class FakeHeads:
+    """Say 50, 51, … whatever the state is."""
+
+    nbytes = 0
+    count = 3
+
+    def guesses(self, hidden, heads, choices):
+        level = [(-1.0 - rank, 50 + rank) for rank in range(choices)]
+        return [[level for _ in range(heads)] for _ in hidden]
+
+
+class FakeModel:
+    nbytes = 0
+
+    def __init__(self, token_s):
+        self.token_s = token_s
+
+    def draft(self, lengths):
+        return {sequence: [7] * length for sequence, length in lengths.items()}
+
+    def forget(self, sequence):
+        """Nothing is held."""
+
+
+def chosen(right, *, heads_s, model_s, steps=300):
+    """How often each kind of draft was chosen last by a sequence whose drafts are right at so many
+    places, by kind, where a step takes 10 ms.
+    """
+    ticks = itertools.count()
+    heads = HeadsDrafter(FakeHeads(), trees=False, clock=lambda: next(ticks) * heads_s)
+    speculation = Speculation(FakeModel(model_s), possible=True, heads=heads)
+    runner = FakeRunner()
+    sequence, _ = generation(1, [5, 6, 7, 8], runner, tokens=2000)
+    sequence.speculating = Speculating("auto", 3)
+    sequence.slot = 0
+    kinds = []
+    for _ in range(steps):
+        heads.observe(sequence, None)
+        draft = speculation.draft([sequence], 32, lambda one, more: True).get(sequence)
+        tokens = [] if draft is None else draft.tokens
+        kinds.append(None if draft is None else HEADS if tokens[0] == 50 else MODEL)
+        if tokens:
+            sequence.speculating.verified(len(tokens), min(right[kinds[-1]], len(tokens)))
+        speculation.costs.observe(1 + len(tokens), 0.010)
+        sequence.tokens.append(len(sequence.tokens))
+    return [kinds[100:].count(kind) / (steps - 100) for kind in (HEADS, MODEL)]
+
+
+def test_auto_takes_the_drafter_that_brings_the_most():
+    """The better one, unless it costs more than it is better."""
+    heads, _ = chosen({HEADS: 2, MODEL: 1}, heads_s=0.001, model_s=0.001)
+    assert heads > 0.9
+    _, model = chosen({HEADS: 0, MODEL: 3}, heads_s=0.001, model_s=0.001)
+    assert model > 0.9
+    heads, _ = chosen({HEADS: 2, MODEL: 3}, heads_s=0.001, model_s=0.010)
+    assert heads > 0.9
+
+
+def test_without_a_state_there_is_no_draft():
+    """After a sequence lost its slot, or its last token was drawn elsewhere."""
+    heads = HeadsDrafter(FakeHeads(), trees=True)
+    speculation = Speculation(None, possible=True, heads=heads)
+    sequence, _ = generation(1, [5, 6], FakeRunner(), tokens=20)
+    sequence.speculating = Speculating("medusa", 5)
+    heads.observe(sequence, None)
+    assert speculation.draft([sequence], 32, lambda one, more: True)[sequence].parents
+    sequence.tokens.append(3)
+    assert not speculation.draft([sequence], 32, lambda one, more: True)
+    heads.observe(sequence, None)
+    speculation.forget(sequence)
+    assert not speculation.draft([sequence], 32, lambda one, more: True)
