@@ -7,10 +7,10 @@ import random
 import pytest
 
 from fake_runner import FakeRunner
-from hearth.backends.engine.drafts import HEADS, MODEL, Speculating
+from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.medusa import HeadsDrafter, tree_of
 from hearth.backends.engine.runner import Row
-from hearth.backends.engine.speculation import Speculation
+from hearth.backends.engine.speculation import Drafter, Speculation
 from speakers import generation
 
 
@@ -63,57 +63,63 @@ class FakeHeads:
         return [[level for _ in range(heads)] for _ in hidden]
 
 
-class FakeModel:
+class FakeModel(Drafter):
+    mode = "draft"
     nbytes = 0
+    token_s = 0.0
 
     def __init__(self, token_s):
         self.token_s = token_s
 
     def draft(self, lengths):
-        return {sequence: [7] * length for sequence, length in lengths.items()}
+        return {sequence: Draft([7] * length) for sequence, length in lengths.items()}
 
     def forget(self, sequence):
         """Nothing is held."""
 
 
-def chosen(right, *, heads_s, model_s, steps=300):
-    """How often each kind of draft was chosen last by a sequence whose drafts are right at so many
-    places, by kind, where a step takes 10 ms.
+def chosen(right, *, heads_s, model_s, steps=2000):
+    """How often each kind of draft was chosen in the end by a sequence whose drafts are right at so
+    many places, by kind, where a step takes 10 ms.
     """
     ticks = itertools.count()
     heads = HeadsDrafter(FakeHeads(), trees=False, clock=lambda: next(ticks) * heads_s)
-    speculation = Speculation(FakeModel(model_s), possible=True, heads=heads)
-    runner = FakeRunner()
-    sequence, _ = generation(1, [5, 6, 7, 8], runner, tokens=2000)
+    drafters = [heads, FakeModel(model_s)]
+    speculation = Speculation(drafters, possible=True, clock=lambda: 0.0)
+    sequence, _ = generation(1, [5, 6, 7, 8], FakeRunner(), tokens=10_000)
     sequence.speculating = Speculating("auto", 3)
     sequence.slot = 0
-    kinds = []
+    modes = []
     for _ in range(steps):
         heads.observe(sequence, None)
         draft = speculation.draft([sequence], 32, lambda one, more: True).get(sequence)
         tokens = [] if draft is None else draft.tokens
-        kinds.append(None if draft is None else HEADS if tokens[0] == 50 else MODEL)
+        modes.append(None if draft is None else "medusa" if tokens[0] == 50 else "draft")
         if tokens:
-            sequence.speculating.verified(len(tokens), min(right[kinds[-1]], len(tokens)))
-        speculation.costs.observe(1 + len(tokens), 0.010)
+            row = Row(0, 0, tokens, 1, drafts=len(tokens))
+            speculation.verified(sequence, row, min(right[modes[-1]], len(tokens)))
+        speculation.observe(1 + len(tokens), 0.010)
         sequence.tokens.append(len(sequence.tokens))
-    return [kinds[100:].count(kind) / (steps - 100) for kind in (HEADS, MODEL)]
+    return {mode: modes[-200:].count(mode) / 200 for mode in ("medusa", "draft")}
 
 
-def test_auto_takes_the_drafter_that_brings_the_most():
+@pytest.mark.parametrize(
+    ("right", "model_s", "mode"),
+    [
+        ({"medusa": 2, "draft": 1}, 0.001, "medusa"),
+        ({"medusa": 0, "draft": 3}, 0.001, "draft"),
+        ({"medusa": 2, "draft": 3}, 0.010, "medusa"),
+    ],
+)
+def test_auto_takes_the_drafter_that_brings_the_most(right, model_s, mode):
     """The better one, unless it costs more than it is better."""
-    heads, _ = chosen({HEADS: 2, MODEL: 1}, heads_s=0.001, model_s=0.001)
-    assert heads > 0.9
-    _, model = chosen({HEADS: 0, MODEL: 3}, heads_s=0.001, model_s=0.001)
-    assert model > 0.9
-    heads, _ = chosen({HEADS: 2, MODEL: 3}, heads_s=0.001, model_s=0.010)
-    assert heads > 0.9
+    assert chosen(right, heads_s=0.001, model_s=model_s)[mode] > 0.9
 
 
 def test_without_a_state_there_is_no_draft():
     """After a sequence lost its slot, or its last token was drawn elsewhere."""
     heads = HeadsDrafter(FakeHeads(), trees=True)
-    speculation = Speculation(None, possible=True, heads=heads)
+    speculation = Speculation([heads], possible=True)
     sequence, _ = generation(1, [5, 6], FakeRunner(), tokens=20)
     sequence.speculating = Speculating("medusa", 5)
     heads.observe(sequence, None)

@@ -137,7 +137,7 @@ def test_the_bundled_heads_guess_for_guide(loaded):
     said, steps = [], []
     for mode in ("off", "medusa"):
         driven = Driven(loaded.runner)
-        engine = driven.engine(heads=HeadsDrafter(heads, trees=trees))
+        engine = driven.engine(drafters=[HeadsDrafter(heads, trees=trees)])
         speculating = Speculating("medusa", 6) if mode == "medusa" else None
         made, listener = generation(1, prompt, loaded.runner, tokens=40, speculating=speculating)
         engine.submit(made)
