@@ -72,7 +72,7 @@ def accepted(
     count: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Drafted and accepted tokens by position, of `count` tokens after each of `prompts`."""
-    engine = Engine(loaded.runner, drafter=draft)
+    engine = Engine(loaded.runner, drafters=[draft])
     limits = Limits(count, 0, False, loaded.runner.info.end_ids)
     made = [
         Generation(

@@ -395,7 +395,7 @@ class Speculation:
         bring the most tokens per second in addition to `before` other tokens.
         """
         plain_s = self.costs.seconds(before)
-        if plain_s is None or self._since_plain >= PLAIN_EVERY:
+        if not plain_s or self._since_plain >= PLAIN_EVERY:
             self._since_plain = 0
             return 0
         best, best_rate = 0, LEAST_GAIN * before / plain_s

@@ -200,7 +200,7 @@ def texts(
     """What follows each of `prompts`, and how many drafts were made and accepted, by position."""
     runner = Chain(table)
     model = DRAFTERS[drafter](Chain(drafted), len(table))
-    engine = Engine(runner, kv_clock=lambda: 0.0, drafter=model)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[model])
     mode = "ngram" if drafter == "ngram" else "draft"
     said = []
     for ident, prompt in enumerate(prompts):

@@ -318,6 +318,7 @@ class Costly(Drafter):
 
     mode = "draft"
     nbytes = 0
+    token_s = 0.0
 
     def __init__(self, text, right, token_s, first_s=0.0):
         self.now_s, self.calls, self.token_s = 0.0, 0, 0.0

@@ -30,7 +30,9 @@ ABSENT = (
 """What a machine with a card and a PyTorch of its own may lack."""
 ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers", "triton")
 """What the tests need, and the runner does not, but on a card."""
-FOR_CARDS = {f"hearth.kernels.cuda.{name}" for name in ("decode_attention", "fused", "products")}
+FOR_CARDS = {
+    f"hearth.kernels.cuda.{name}" for name in ("codes", "decode_attention", "fused", "products")
+}
 """What imports triton."""
 WITHOUT = """
 import sys
