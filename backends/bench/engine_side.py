@@ -168,24 +168,21 @@ class EngineSide:
         ]
 
     def race(self, prompts: list[list[int]], count: int, mode: Speculate, most: int) -> Raced:
-        """Begin with `prompts`, and decode until a session has `count` new tokens.
+        """Begin with `prompts`, without drafts until all have a token, and decode until a session
+        has `count` new ones.
 
         Args:
             mode: how tokens are guessed.
             most: of them in a draft.
         """
-        sessions = [
-            self._new(
-                prompt,
-                len(prompt) + count + 2 * (most + 1),
-                speculating=None if mode == "off" else Speculating(mode, most),
-            )[0]
-            for prompt in prompts
-        ]
-        states = [one.speculating for one in sessions if one.speculating is not None]
+        size = count + 2 * (most + 1)
+        sessions = [self._new(prompt, len(prompt) + size)[0] for prompt in prompts]
         self._engine.submit(*sessions)
         while not all(one.new_tokens for one in sessions):
             self._turn()
+        states = [] if mode == "off" else [Speculating(mode, most) for _ in sessions]
+        for session, state in zip(sessions, states, strict=False):
+            session.speculating = state
         begun = sum(one.new_tokens for one in sessions)
         before = _by_position(states)
         steps = depth = 0
@@ -228,12 +225,7 @@ class EngineSide:
             self._turn()
 
     def _new(
-        self,
-        prompt: list[int],
-        most: int,
-        *,
-        reuses_prefix: bool = True,
-        speculating: Speculating | None = None,
+        self, prompt: list[int], most: int, *, reuses_prefix: bool = True
     ) -> tuple[Generation, Listener]:
         listener = Listener()
         session = Generation(
@@ -245,7 +237,6 @@ class EngineSide:
             self._piece,
             listener,
             reuse_prefix=reuses_prefix,
-            speculating=speculating,
         )
         self._sessions.append((session, listener))
         return session, listener
