@@ -83,7 +83,7 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
         raise InvalidParameter(
             "speculate",
             f"speculate is medusa, and there is no file {path}.",
-            "`hearth train-medusa` makes it, or name another (--draft).",
+            "`hearth train-medusa` makes it, or name another in draft (--draft).",
         )
     runner = loaded.runner
     if not isinstance(runner, TakesHeads) or not runner.info.can_roll_back:
