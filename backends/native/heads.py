@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hearth.backends.engine.medusa import Guesses
-from hearth.backends.errors import CorruptFile, InvalidParameter
+from hearth.backends.errors import CorruptFile, InvalidParameter, UnsupportedModel
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.packed import PackedLinear
 from hearth.kernels import device as devices
@@ -70,14 +70,19 @@ def read_heads(path: Path, width: int, vocab_size: int) -> HeadWeights:
     """The heads in a file, for a model of this width and vocabulary.
 
     Args:
-        path: safetensors, or of `torch.save` (`.pt`), of which only tensors are read.
+        path: safetensors.
 
     Raises:
+        UnsupportedModel: it is a pickle.
         CorruptFile: it cannot be read, or has no heads.
         InvalidParameter: they are of another model.
     """
     if path.suffix == ".pt":
-        return _weights(path, _unpickled(path), width, vocab_size)
+        raise UnsupportedModel(
+            f"{path.name} is a pickle, which can run any code when it is loaded.",
+            "Take the heads as safetensors, or write them so: "
+            "safetensors.torch.save_file(torch.load(FILE), 'medusa_lm_head.safetensors').",
+        )
     file = SafetensorsFile(path)
     try:
         tensors = {name: file.read(name).clone() for name in file.stored}
@@ -208,15 +213,3 @@ def _weights(path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: 
     )
     stacked = torch.stack([outputs[head] for head in range(heads)]) if outputs else None
     return HeadWeights(blocks, bias, stacked, vocabulary)
-
-
-def _unpickled(path: Path) -> Mapping[str, Tensor]:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Whatever is in the file: torch names no errors.
-        raise CorruptFile(
-            f"{path.name} cannot be read as tensors: {type(error).__name__}."
-        ) from error
-    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
-        raise CorruptFile(f"{path.name} holds something other than tensors by name.")
-    return found

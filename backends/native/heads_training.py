@@ -2,9 +2,9 @@
 
 Three phases, of which each goes on from its file in the working folder when it was interrupted:
 
-    answers.jsonl  what the model answers to prompts (`--self`), in lines {"prompt", "first", "ids"}
-    hidden.f16     its last hidden states [tokens, W] of these, or of a given text
-    state.pt       heads and their optimizer after so many steps
+    answers.jsonl      what the model answers to prompts, in lines {"prompt", "first", "ids"}
+    hidden.f16         its last hidden states [tokens, W] of these, or of a given text
+    state.safetensors  heads and their optimizer after so many steps
 
 A head learns to say which token follows so many tokens later, by cross entropy; of K heads the one
 that looks i tokens further ahead counts 0.8^i.
@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -37,6 +37,7 @@ from hearth.backends.native.heads import HeadWeights, mixed, output_rows
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels import device as devices
 from hearth.quant.folders.layout import lay_out
+from hearth.quant.safetensors import SafetensorsFile
 
 WINDOW: Final = 512
 """Tokens of a piece of text."""
@@ -44,6 +45,8 @@ _DECAY: Final = 0.8
 _BATCH: Final = 512
 """Tokens of a training step."""
 _RATE: Final = 3e-3
+_MOMENTS: Final = ("exp_avg", "exp_avg_sq")
+"""Of AdamW, for each parameter."""
 _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
@@ -169,7 +172,9 @@ def train_heads(
     vocabulary = _vocabulary(pieces, plan.vocabulary)
     places, targets = _targets(pieces, vocabulary, plan.heads)
     output = output_rows(runner.decoder, vocabulary)
-    weights, accepted = _fit(hidden, places, targets, output, plan, folder / "state.pt", report)
+    weights, accepted = _fit(
+        hidden, places, targets, output, plan, folder / "state.safetensors", report
+    )
     seconds = {
         "answers": answered - began,
         "hidden states": computed - answered,
@@ -181,6 +186,7 @@ def train_heads(
 
 def write_heads(weights: HeadWeights, path: Path) -> None:
     """Write the file that `read_heads` reads, in float16, under its name when it is complete."""
+<<<<<<< HEAD
     kinds = {torch.float16: "F16", torch.int32: "I32"}
     tensors = {
         name: one if one.dtype == torch.int32 else one.to(torch.float16)
@@ -190,6 +196,21 @@ def write_heads(weights: HeadWeights, path: Path) -> None:
         [[(name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items()]],
         sum(one.nbytes for one in tensors.values()),
     ).files
+=======
+    _write(
+        {
+            name: one if one.dtype == torch.int32 else one.to(torch.float16)
+            for name, one in weights.named().items()
+        },
+        path,
+    )
+
+
+def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """As safetensors, under its name when it is complete."""
+    kinds = {torch.float16: "F16", torch.int32: "I32", torch.float32: "F32"}
+    file = lay_out((name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items())
+>>>>>>> w-medusa
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as stream:
         stream.write(file.header)
@@ -362,24 +383,29 @@ def _fit(
     matrix = output.to(torch.bfloat16 if is_bf16 else torch.float32)
     blocks = torch.zeros(plan.blocks, heads, width, width, requires_grad=True)
     biases = torch.zeros(plan.blocks, heads, 1, width, requires_grad=True)
-    optimizer = torch.optim.AdamW([blocks, biases], lr=_RATE, betas=(0.9, 0.99), weight_decay=0.0)
+    trained = [blocks, biases]
+    optimizer = torch.optim.AdamW(trained, lr=_RATE, betas=(0.9, 0.99), weight_decay=0.0)
     learned = len(places) - cut
     batches = -(-learned // _BATCH)
     steps = plan.epochs * batches
     begun = 0
     if path.exists():
-        state = torch.load(path, weights_only=True)
-        with torch.no_grad():
-            blocks.copy_(state["blocks"])
-            biases.copy_(state["biases"])
-        optimizer.load_state_dict(state["optimizer"])
+        file = SafetensorsFile(path)
+        state = {name: file.read(name).clone() for name in file.stored}
+        file.close()
         begun = int(state["step"])
+        with torch.no_grad():
+            for index, one in enumerate(trained):
+                one.copy_(state[f"{index}.weight"])
+                moments = {name: state[f"{index}.{name}"] for name in _MOMENTS}
+                optimizer.state[one] = {"step": state["step"].squeeze(0).clone(), **moments}
 
     def save(step: int) -> None:
-        part = path.with_suffix(".part")
-        state = {"blocks": blocks.detach(), "biases": biases.detach(), "step": step}
-        torch.save({**state, "optimizer": optimizer.state_dict()}, part)
-        part.replace(path)
+        state = {"step": torch.tensor([float(step)])}
+        for index, one in enumerate(trained):
+            state[f"{index}.weight"] = one.detach()
+            state |= {f"{index}.{name}": optimizer.state[one][name] for name in _MOMENTS}
+        _write(state, path)
 
     def logits(at: Tensor) -> Tensor:
         rows = torch.from_numpy(np.asarray(hidden[at.numpy()], dtype=np.float32))

@@ -173,7 +173,8 @@ def test_a_row_does_not_depend_on_others(case: str, dtype: torch.dtype) -> None:
     x = torch.randn(16, 2304, generator=torch.Generator().manual_seed(1)).to(dtype)
     whole = matrix.matmul(x)
     assert error(whole, x, weight.unpacked(torch.float32)) < 1e-5
-    # At the same places of a tile: products of numpy, which the interpreter takes, may depend on that.
+    # At the same places of a tile: numpy's products, which the interpreter takes, may depend on
+    # them.
     for count in (1, 5, 9):
         assert torch.equal(matrix.matmul(x[:count]), whole[:count])
         others = torch.cat([x[:count], torch.ones_like(x[count:])])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from driven import Driven
@@ -16,7 +17,7 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec, heads_path
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.medusa import HeadsDrafter
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.errors import CorruptFile, HearthError, InvalidParameter
+from hearth.backends.errors import CorruptFile, HearthError, InvalidParameter, UnsupportedModel
 from hearth.backends.native.heads import HeadWeights, read_heads
 from hearth.backends.native.heads_training import HeadsPlan, Piece, train_heads, write_heads
 from hearth.backends.native.load import open_model
@@ -58,8 +59,8 @@ def reference_heads(blocks=1, heads=3):
 @torch.inference_mode()
 def test_original_heads_say_what_they_say_in_the_reference(blocks, tmp_path, loaded):
     reference = reference_heads(blocks)
-    path = tmp_path / "medusa_lm_head.pt"
-    torch.save(reference.state_dict(), path)
+    path = tmp_path / "medusa_lm_head.safetensors"
+    save_file(reference.state_dict(), path)
     assert is_heads(path)
     weights = read_heads(path, WIDTH, VOCAB)
     found, _ = loaded.runner.load_heads(path)
@@ -107,13 +108,12 @@ def test_heads_without_outputs_use_those_of_the_model(tmp_path, loaded):
 def test_files_that_are_no_heads_of_this_model(change, error, tmp_path):
     tensors = dict(reference_heads().state_dict())
     change(tensors)
-    path = tmp_path / "medusa_lm_head.pt"
-    torch.save(tensors, path)
+    path = tmp_path / "medusa_lm_head.safetensors"
+    save_file(tensors, path)
     with pytest.raises(error):
         read_heads(path, WIDTH, VOCAB)
-    path.write_bytes(b"no pickle")
-    with pytest.raises(CorruptFile):
-        read_heads(path, WIDTH, VOCAB)
+    with pytest.raises(UnsupportedModel, match="save_file"):
+        read_heads(path.with_suffix(".pt"), WIDTH, VOCAB)
 
 
 def test_steps_give_the_states_that_logits_are_made_of(loaded):
