@@ -186,17 +186,6 @@ def train_heads(
 
 def write_heads(weights: HeadWeights, path: Path) -> None:
     """Write the file that `read_heads` reads, in float16, under its name when it is complete."""
-<<<<<<< HEAD
-    kinds = {torch.float16: "F16", torch.int32: "I32"}
-    tensors = {
-        name: one if one.dtype == torch.int32 else one.to(torch.float16)
-        for name, one in weights.named().items()
-    }
-    [file] = lay_out(
-        [[(name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items()]],
-        sum(one.nbytes for one in tensors.values()),
-    ).files
-=======
     _write(
         {
             name: one if one.dtype == torch.int32 else one.to(torch.float16)
@@ -209,8 +198,10 @@ def write_heads(weights: HeadWeights, path: Path) -> None:
 def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
     """As safetensors, under its name when it is complete."""
     kinds = {torch.float16: "F16", torch.int32: "I32", torch.float32: "F32"}
-    file = lay_out((name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items())
->>>>>>> w-medusa
+    [file] = lay_out(
+        [[(name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items()]],
+        sum(one.nbytes for one in tensors.values()),
+    ).files
     part = path.with_name(f"{path.name}.part")
     with part.open("wb") as stream:
         stream.write(file.header)

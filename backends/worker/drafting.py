@@ -74,11 +74,7 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
         raise InvalidParameter(
             "speculate",
             f"speculate is medusa, and there is no file {path}.",
-<<<<<<< HEAD
             "Make it with `hearth train-medusa`, or name another file as draft (--draft).",
-=======
-            "`hearth train-medusa` makes it, or name another in draft (--draft).",
->>>>>>> w-medusa
         )
     runner = loaded.runner
     if not isinstance(runner, TakesHeads) or not runner.info.can_roll_back:

@@ -497,6 +497,16 @@ TOKENIZER_INFO: Final = exactly(
 )
 
 _TIER: Final = exactly({"tokens": COUNT, "size_mb": AMOUNT})
+_SPECULATION: Final = exactly(
+    {
+        "drafted_tokens": many(COUNT),
+        "accepted_tokens": many(COUNT),
+        "acceptance": many(SHARE),
+        "tokens_per_step": or_null(AMOUNT),
+        "drafters": table_of(exactly({"drafted": COUNT, "accepted": COUNT})),
+        "declined_drafts": COUNT,
+    }
+)
 _HELD: Final[Json] = {
     "total_entries": COUNT,
     "total_size_mb": AMOUNT,
@@ -504,6 +514,7 @@ _HELD: Final[Json] = {
     "tiers": exactly(dict.fromkeys(("live", "kept", "pinned", "offloaded", "disk"), _TIER)),
     "disk_read_tokens": COUNT,
     "disk_written_mb": AMOUNT,
+    "speculation": _SPECULATION,
 }
 CACHE_STATS: Final = exactly({**_HELD, "models": many(exactly({"model": TEXT, **_HELD}))})
 _FREED: Final[Json] = {
