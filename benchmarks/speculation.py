@@ -65,6 +65,10 @@ class Played(Sampler):
         drawn = super().draw(logits, position, **how)
         return dataclasses.replace(drawn, id=self.script(position))
 
+    def fork(self) -> Sampler:
+        """What a draft model draws with, which knows nothing of the script."""
+        return Sampler(self.params)
+
 
 class PlayedSide(EngineSide):
     """Sessions that say what `script` says: another text for each round and session, the same in

@@ -175,6 +175,8 @@ class Speculation:
         self.declined = 0
         """Drafts that a sequence on "auto" could have had, and that would not have paid."""
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
+        self._may_lack = any(type(one).can_draft is not Drafter.can_draft for one in drafters)
+        """Some of them cannot draft always."""
         self._possible = possible
         self._clock = clock
         self._since_plain = 0
@@ -201,7 +203,7 @@ class Speculation:
         if not self._possible or spare < 1:
             return {}
         offers: Offers = []
-        costs = self._costs_of_drafters
+        costs, all_of = self._costs_of_drafters, self._drafters
         for sequence in decoding:
             state = sequence.speculating
             if state is None:
@@ -215,9 +217,8 @@ class Speculation:
             key = state.mode, len(decoding)
             if (own := costs.get(key)) is None:
                 own = costs[key] = self._work_out(*key)
-            if own:
-                can_draft = self._drafters
-                own = {kind: own[kind] for kind in own if can_draft[kind].can_draft(sequence)}
+            if self._may_lack:
+                own = {kind: own[kind] for kind in own if all_of[kind].can_draft(sequence)}
             offer = state.offer(sequence.tokens, most, own, self.chances)
             if offer is not None:
                 if not offer.tokens:
