@@ -119,7 +119,9 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
             super().__init__(vocab=256, context=4096, pool=1 << 20, slots=64, chunk=512)
             self.store = Store(64, 1 << 20)
             self.limits = replace(self.limits, kept_tokens=0)
-            self.info = replace(self.info, can_roll_back=False)  # No drafts: its logits are one row.
+            self.info = replace(
+                self.info, can_roll_back=False
+            )  # No drafts: its logits are one row.
             self._row = np.zeros((1, 256), dtype=np.float32)
             self._row[0, ord("x")] = 1.0
 

@@ -56,7 +56,8 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
 
 def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
     """The Medusa heads of `spec`, whose model is `loaded`: those that `draft` names, or, where
-    `speculate` is "medusa" or "auto", those that are next to the model. None: it has none.
+    `speculate` is "medusa", those that are next to the model. None: it has none. With "auto" they
+    must be named, as a small model loses by having them where they do not pay.
 
     Raises:
         InvalidParameter: `speculate` is "medusa" or `draft` names some, and there are none, they
@@ -65,12 +66,11 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
     """
     settings, path = spec.settings, heads_path(Path(spec.path))
     is_named = bool(settings.draft) and is_heads(Path(settings.draft))
-    is_wanted = is_named or settings.speculate == "medusa"
+    if not is_named and settings.speculate != "medusa":
+        return None
     if is_named:
         path = Path(settings.draft)
-    elif settings.speculate not in ("medusa", "auto") or not path.is_file():
-        if not is_wanted:
-            return None
+    elif not path.is_file():
         raise InvalidParameter(
             "speculate",
             f"speculate is medusa, and there is no file {path}.",
@@ -78,8 +78,6 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
         )
     runner = loaded.runner
     if not isinstance(runner, TakesHeads) or not runner.info.can_roll_back:
-        if not is_wanted:
-            return None
         raise InvalidParameter(
             "speculate",
             f"{loaded.info.name} runs with {loaded.info.backend}, which takes no Medusa heads.",

@@ -152,16 +152,14 @@ def test_the_bundled_heads_guess_for_guide(loaded):
     ("settings", "here", "has_heads"),
     [
         ({"speculate": "medusa"}, True, True),
-        ({"speculate": "auto"}, True, True),
-        ({"speculate": "off"}, True, False),
-        ({"speculate": "ngram"}, True, False),
-        ({"speculate": "auto"}, False, False),
+        ({"speculate": "auto"}, True, False),
+        ({"speculate": "auto", "draft": str(heads_path(GUIDE))}, True, True),
         ({"speculate": "medusa"}, False, None),
         ({"speculate": "off", "draft": str(heads_path(GUIDE))}, False, True),
     ],
 )
 def test_who_gets_heads(settings, here, has_heads, loaded, tmp_path):
-    """Those next to the model where they may be of use, or those that are named."""
+    """Those next to the model where they are asked for, or those that are named."""
     path = GUIDE if here else tmp_path / "other.gguf"
     spec = ModelSpec(str(path), settings=replace(SETTINGS, **settings))
     if has_heads is None:
