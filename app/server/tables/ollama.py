@@ -52,7 +52,7 @@ OPTIONS: Final = Table(
         *(SEED if row.name == "seed" else row for row in common.sampling()),
         common.STOP,
         without_effect("num_keep", _NEVER_CUT, OneOf((0, -1))),
-        without_effect("draft_num_predict", "there is no speculative decoding"),
+        without_effect("draft_num_predict", "set draft_tokens (--draft-tokens) instead"),
         without_effect("mirostat", "use min_p or xtc_probability", OneOf((0,))),
         without_effect("mirostat_tau", "use min_p or xtc_probability"),
         without_effect("mirostat_eta", "use min_p or xtc_probability"),
