@@ -43,6 +43,22 @@ def test_ask_and_read_the_answer(services: Services) -> None:
     run(go())
 
 
+def test_a_chat_with_answers_is_restored_when_something_is_written(
+    services: Services, host: ScriptedHost
+) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await pilot.press("a")
+            await ask(pilot, "does it work?")
+            await until_shown(pilot, "It works.")
+            await until(pilot, lambda: not chat_of(pilot).current.is_busy)
+            assert not host.models["guide"].restored, "a new chat has nothing"
+            await pilot.press("a", "n", "d")
+            await until(pilot, lambda: len(host.models["guide"].restored) == 1)
+
+    run(go())
+
+
 def test_that_a_chat_streams_is_shown(services: Services) -> None:
     async def go() -> None:
         async with opened(services) as (_, pilot):
