@@ -148,7 +148,7 @@ def _of_others(
     """Products by an operator that this machine may lack, or that may not take the matrix."""
     try:
         multiply, nbytes = make(plain)
-    except Exception as error:  # noqa: BLE001 - Whatever a library that nobody tried here says.
+    except Exception as error:  # noqa: BLE001 - Libraries that were never run here.
         yield Skipped(name, by, f"{type(error).__name__}: {error}")
         return
     for rows in ROWS:

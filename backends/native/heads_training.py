@@ -6,7 +6,7 @@ Three phases, of which each goes on from its file in the working folder when it 
     hidden.f16         its last hidden states [tokens, W] of these, or of a given text
     state.safetensors  heads and their optimizer after so many steps
 
-A head learns to say which token follows so many tokens later, by cross entropy; of K heads the one
+A head learns to say which token follows some tokens later, by cross entropy; of K heads the one
 that looks i tokens further ahead counts 0.8^i.
 """
 
@@ -68,7 +68,7 @@ class HeadsPlan:
     """What is to be trained.
 
     Attributes:
-        heads: so many tokens further ahead; `blocks` of each.
+        heads: how many, each one token further ahead; `blocks` of each.
         vocabulary: tokens that are guessed at most, the most frequent ones.
         tokens: of text, or of answers, at most.
         epochs: how often each token is seen.
