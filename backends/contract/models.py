@@ -90,7 +90,7 @@ class ModelSettings:
     """For requests that do not say otherwise."""
     draft: str = ""
     """Path of a model of the same vocabulary that makes drafts, or of Medusa heads; empty: none
-    does. Heads in the file `heads_path` of the model are found without it.
+    does. With `speculate` "medusa" heads in the model's `heads_path` are found without it.
     """
     draft_tokens: int = number(4, 1, 32)
     """Most tokens that are guessed for a sequence before a step."""

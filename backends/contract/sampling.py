@@ -8,8 +8,9 @@ from typing import Final, Literal
 from hearth.backends.contract.fields import MOST_TOKENS, MOST_TOP, number, numbers_of
 
 Speculate = Literal["auto", "off", "ngram", "draft", "medusa"]
-"""Which tokens are guessed before a step computes them. auto: with both, where that pays. ngram:
-what followed when the text was like this before. draft: what a draft model says.
+"""Which tokens are guessed before a step computes them. auto: with those that there are, where that
+pays. ngram: what followed when the text was like this before. draft: what a draft model says.
+medusa: what Medusa heads of the model say.
 """
 SpeculateRule = Literal["match", "rejection"]
 """Which guesses are kept. match: those that the model draws as well, so that text is the same as

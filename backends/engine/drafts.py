@@ -60,7 +60,7 @@ class Chances:
         return right / seen
 
     def learn(self, kind: int, right: int, wrong: int) -> None:
-        """So many tokens were right, then so many wrong."""
+        """`right` tokens of a draft were right, and the `wrong` ones after them were not."""
         known, seen = self._known.get(kind) or self._first(kind)
         for at in range(right + wrong):
             known, seen = known * self._keep + (at < right), seen * self._keep + 1

@@ -177,7 +177,7 @@ class Generation(Sequence):
         short = result.shortlists.get(row.slot)
         drafts = row.tokens[len(row.tokens) - row.drafts :]
         state = self.speculating
-        # Tokens of a tree are nobody's draw, so that there is nothing to reject by.
+        # Tokens of a tree are not sampled from a law, so that there is nothing to reject by.
         by_rejection = state is not None and state.rule == "rejection" and not row.parents
         laws = None if state is None else state.laws
         place = 0

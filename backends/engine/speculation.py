@@ -40,7 +40,7 @@ RETHINK_STEPS: Final = 256
 MOST_COUNTED: Final = 4
 """Tokens of a draft that the time of a call is divided among where drafters are compared."""
 BEST_CHANCE: Final = 0.9
-"""A drafter that does not pay where so many tokens are right is not tried."""
+"""A drafter that would not pay with this share of its tokens right is not tried."""
 
 COSTS_STEPS: Final = 32
 """Steps for which what a token of a drafter costs is not worked out again."""

@@ -19,8 +19,8 @@ from hearth.backends.errors import InvalidParameter
 from hearth.quant.families.config import ModelConfig
 
 _SHARE: Final = 4
-"""One in so many of the tokens after the sinks are forgotten at once, so that a key is moved only
-so many times.
+"""A quarter of the tokens after the sinks is forgotten at once, so that a key is moved four times
+at most.
 """
 
 

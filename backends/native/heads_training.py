@@ -58,7 +58,7 @@ _WAYS: Final = (
     "Summarize this text:\n\n{}",
     "Copy this text and correct its mistakes:\n\n{}",
     "What is this about? Explain it to a beginner:\n\n{}",
-    "Write a short story in which this is said:\n\n{}",
+    "Write a short story that contains this:\n\n{}",
 )
 """What is asked about each paragraph of a text that is not one of questions."""
 
@@ -68,7 +68,7 @@ class HeadsPlan:
     """What is to be trained.
 
     Attributes:
-        heads: how many, each one token further ahead; `blocks` of each.
+        heads: their number, each guesses one token further ahead; `blocks` of each.
         vocabulary: tokens that are guessed at most, the most frequent ones.
         tokens: of text, or of answers, at most.
         epochs: how often each token is seen.

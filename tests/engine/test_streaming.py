@@ -119,4 +119,4 @@ def test_what_depends_on_forgotten_text_is_found_only_with_the_same_text(kind):
     assert cached([*prompt, 1, 2, 3]) >= 150, "the next question of a chat"
     assert cached([*prompt[:10], 96 - prompt[10], *prompt[11:]]) <= 10
     left = streaming.kept(prompt, streaming.dropped(149))
-    assert cached(left, None) <= 4, "nobody else finds it"
+    assert cached(left, None) <= 4, "other sequences do not find it"

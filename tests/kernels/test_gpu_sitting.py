@@ -1,5 +1,5 @@
 """What `make gpu` runs on a card, as far as a processor can say: the parts that there are, that
-each line is written when it is measured, and that what is not there is said and stops nothing.
+each line is written when it is measured, and that what is missing is named and stops nothing.
 """
 
 from __future__ import annotations
