@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -352,6 +353,30 @@ def test_commands_confirm_and_errors_stay_until_the_next_key(services: Services)
             assert "Did you mean" not in text_of(app)
             await say(pilot, "/set temperature 99")
             await until_shown(pilot, "temperature: expected a number")
+
+    run(go())
+
+
+def test_what_is_typed_while_the_chat_changes_stays_with_its_chat(services: Services) -> None:
+    read = services.chats.draft
+    may_go_on = threading.Event()
+
+    def slowly(thread: str) -> str:
+        may_go_on.wait()
+        return read(thread)
+
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            await ask(pilot, "first")
+            (thread,) = services.chats.threads()
+            services.chats.draft = slowly  # type: ignore[method-assign]
+            await pilot.press("ctrl+n")
+            await pilot.press(*"late")
+            assert chat_of(pilot).prompt.text == "late"
+            may_go_on.set()
+            await until(pilot, lambda: chat_of(pilot).session is None)
+            assert chat_of(pilot).prompt.text == ""
+            await until(pilot, lambda: read(thread.id) == "late")
 
     run(go())
 

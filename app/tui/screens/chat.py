@@ -165,7 +165,7 @@ class ChatScreen(HearthScreen):
         """Keep what is written and not sent."""
         self._leave_session()
         with suppress(HearthError):
-            await self._keep_draft(self._draft)
+            await self._keep_draft(self._draft, self._shown_thread)
 
     # ---- which chat
 
@@ -181,10 +181,12 @@ class ChatScreen(HearthScreen):
 
     async def _switch(self, session: ChatSession | None) -> None:
         if self.session is not session:
-            await self.told(self._keep_draft(self.prompt.text))
             draft = await self._read_draft(session.thread.id if session is not None else "")
+            # Read after the wait: what was typed meanwhile stays with the chat it was typed in.
+            written, before = self.prompt.text, self._shown_thread
             self.session = session
             self.prompt.load(draft)
+            await self.told(self._keep_draft(written, before))
         await self._watch()
 
     async def _watch(self) -> None:
@@ -210,7 +212,7 @@ class ChatScreen(HearthScreen):
         """The chat that is shown; created where it is a new one, with what is being written."""
         if self.session is None:
             made = await self.sessions.create(**self._first)
-            await self._keep_draft("")
+            await self._keep_draft("", "")
             self.session = made
             await self._watch()
             self._first |= {"system": "", "settings": {}}
@@ -247,9 +249,13 @@ class ChatScreen(HearthScreen):
         self._kept[thread] = await asyncio.to_thread(self.services.chats.draft, thread)
         return self._kept[thread]
 
-    async def _keep_draft(self, text: str) -> None:
-        """Keep `text`, which is written in the chat that is shown and not sent."""
-        thread = self.session.thread.id if self.session is not None else ""
+    @property
+    def _shown_thread(self) -> str:
+        """Of the chat that is shown; '': a new one."""
+        return self.session.thread.id if self.session is not None else ""
+
+    async def _keep_draft(self, text: str, thread: str) -> None:
+        """Keep `text`, which is written in this chat and not sent."""
         async with self._keeping:
             if self._kept.get(thread, "") != text:
                 await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
@@ -270,7 +276,7 @@ class ChatScreen(HearthScreen):
 
     def show_list(self) -> None:
         """Show the list of chats, with the state of each."""
-        current = self.session.thread.id if self.session is not None else ""
+        current = self._shown_thread
 
         def state_of(thread: str) -> tuple[str, bool]:
             session = self.sessions.open_ones.get(thread)
@@ -517,7 +523,7 @@ class ChatScreen(HearthScreen):
     async def _count_draft(self) -> None:
         """Keep and count what is being written, once the writer pauses."""
         await asyncio.sleep(0.3)
-        await self.told(self._keep_draft(self.prompt.text))
+        await self.told(self._keep_draft(self.prompt.text, self._shown_thread))
         self._draft_tokens, hint = await self._count(self.prompt.text)
         self.prompt.set_hint(hint)
         self.show_status()
@@ -572,7 +578,7 @@ class ChatScreen(HearthScreen):
         ids = [thread.id for thread in self._threads]
         if not ids:
             return
-        current = self.session.thread.id if self.session is not None else ""
+        current = self._shown_thread
         at = ids.index(current) + by if current in ids else 0
         await self.told(self.open(ids[at % len(ids)]))
 
