@@ -63,6 +63,17 @@ static int is_misshapen(const Heads *about) {
 
 /* ---- attention */
 
+/* Tokens of sequences that begin with the same block: where they have more in common, it is read once for all of them. */
+typedef struct {
+  int32_t block;
+  int64_t tokens, first; /* how many, and where in `order` they begin */
+  int64_t span, spans;   /* the first that one of them sees, and how many there are to the last */
+  int64_t work;          /* for a head, of the groups before it */
+} Group;
+
+/* Queries over the same keys, which are attended together. */
+enum { TOGETHER = 12, MOST_SIZE = 256 };
+
 typedef struct {
   Tiles tiles;
   const Heads *about;
@@ -71,9 +82,12 @@ typedef struct {
   const float *query; /* [tokens, heads, head_dim], of `stride` numbers a token */
   int64_t stride;
   float *out;         /* [tokens, heads, head_dim] */
+  Group *groups;
+  int64_t *order;     /* [tokens] those of a group one after the other */
   int64_t *firsts;    /* [tokens + 1] the first span of each token; each has as many for a head of keys */
   float *parts;       /* [spans, shared, head_dim] */
   float *peaks, *totals; /* [spans, shared] */
+  int64_t work;       /* for a head: pairs of a span and a token that may see it */
 } Attention;
 
 static int64_t first_seen(const Heads *about, int64_t position) {
@@ -85,27 +99,68 @@ static int64_t spans_of(const Heads *about, int64_t position) {
   return position / SPAN - first_seen(about, position) / SPAN + 1;
 }
 
+/* The keys of span `number` that a token sees. */
+static Span span_of(const Attention *job, int64_t token, int64_t head, int64_t number) {
+  const Heads *about = job->about;
+  const Step *step = job->step;
+  const int64_t first = first_seen(about, step->positions[token]), behind = step->positions[token] + 1;
+  const int64_t start = number * SPAN, rows = head * step->blocks * about->page;
+  return (Span){job->keys + rows * kv_row_bytes(about->key_type, about->head_dim),
+                job->values + rows * kv_row_bytes(about->value_type, about->head_dim),
+                step->tables + step->starts[token],
+                start > first ? start : first,
+                start + SPAN < behind ? start + SPAN : behind,
+                step->known ? step->known[token] : INT64_MAX,
+                step->known ? step->paths + token * step->reach : NULL};
+}
+
+/* How many of `tokens`, at most `most`, see the keys of `span`, of the first one, and no others of span `number`. */
+static int64_t seen_together(const Attention *job, const Span *span, const int64_t *tokens, int64_t number, int64_t most) {
+  const int64_t from = span->begin / job->about->page, to = (span->end - 1) / job->about->page + 1;
+  int64_t count = 1;
+  if (span->known < span->end) return count; /* Each has a path of its own. */
+  for (; count < most; count++) {
+    const Span other = span_of(job, tokens[count], 0, number);
+    if (other.begin != span->begin || other.end != span->end || other.known < other.end) break;
+    if (memcmp(other.table + from, span->table + from, sizeof(int32_t) * (to - from))) break;
+  }
+  return count;
+}
+
 static void attend_spans(int64_t begin, int64_t end, void *context) {
   const Attention *job = context;
   const Heads *about = job->about;
-  const int64_t shared = about->heads / about->kv_heads;
-  int64_t token = 0;
-  for (int64_t index = begin; index < end; index++) {
-    while (index >= job->firsts[token + 1]) token++;
-    const int64_t position = job->step->positions[token], first = first_seen(about, position);
-    const int64_t count = spans_of(about, position), within = index - job->firsts[token];
-    const int64_t head = within / count, start = (first / SPAN + within % count) * SPAN;
-    const int64_t rows = head * job->step->blocks * about->page;
-    const Span span = {
-        job->keys + rows * kv_row_bytes(about->key_type, about->head_dim),
-        job->values + rows * kv_row_bytes(about->value_type, about->head_dim),
-        job->step->tables + job->step->starts[token],
-        start > first ? start : first, start + SPAN <= position ? start + SPAN : position + 1,
-        job->step->known ? job->step->known[token] : INT64_MAX,
-        job->step->known ? job->step->paths + token * job->step->reach : NULL};
-    job->tiles.attend(about, &span, job->query + token * job->stride + head * shared * about->head_dim, shared,
-                      job->parts + index * shared * about->head_dim, job->peaks + index * shared,
-                      job->totals + index * shared);
+  const int64_t shared = about->heads / about->kv_heads, size = about->head_dim, each = shared * size;
+  const int64_t together = size <= MOST_SIZE && shared < TOGETHER ? TOGETHER / shared : 1;
+  float queries[TOGETHER * MOST_SIZE], found[TOGETHER * MOST_SIZE], peaks[TOGETHER], totals[TOGETHER];
+  for (int64_t at = begin, count; at < end; at += count) {
+    const int64_t head = at / job->work, rest = at % job->work;
+    const Group *group = job->groups;
+    while (rest >= group[1].work) group++;
+    const int64_t place = (rest - group->work) % group->tokens, number = group->span + (rest - group->work) / group->tokens;
+    const int64_t *tokens = job->order + group->first + place;
+    const Span span = span_of(job, *tokens, head, number);
+    count = 1;
+    if (span.begin >= span.end) continue;
+    const int64_t left = group->tokens - place < end - at ? group->tokens - place : end - at;
+    count = seen_together(job, &span, tokens, number, left < together ? left : together);
+    for (int64_t t = 0; t < count; t++) {
+      const int64_t position = job->step->positions[tokens[t]], first = first_seen(about, position) / SPAN;
+      const int64_t index = (job->firsts[tokens[t]] + head * spans_of(about, position) + number - first) * shared;
+      if (count == 1) {
+        job->tiles.attend(about, &span, job->query + *tokens * job->stride + head * each, shared, job->parts + index * size,
+                          job->peaks + index, job->totals + index);
+        break;
+      }
+      if (!t) {
+        for (int64_t i = 0; i < count; i++)
+          memcpy(queries + i * each, job->query + tokens[i] * job->stride + head * each, sizeof(float) * each);
+        job->tiles.attend(about, &span, queries, count * shared, found, peaks, totals);
+      }
+      memcpy(job->parts + index * size, found + t * each, sizeof(float) * each);
+      memcpy(job->peaks + index, peaks + t * shared, sizeof(float) * shared);
+      memcpy(job->totals + index, totals + t * shared, sizeof(float) * shared);
+    }
   }
 }
 
@@ -124,28 +179,58 @@ static void join(int64_t begin, int64_t end, void *context) {
   }
 }
 
+/* Fills in groups[tokens + 1] and order[tokens]. Returns the work for a head, which is that of the group behind the last. */
+static int64_t grouped(const Heads *about, const Step *step, Group *groups, int64_t *order) {
+  int64_t count = 0, place = 0, work = 0, at = 0;
+  for (int64_t token = 0; token < step->tokens; token++) {
+    if (step->is_apart[token]) continue;
+    const int64_t position = step->positions[token], span = first_seen(about, position) / SPAN, end = position / SPAN + 1;
+    const int32_t block = step->tables[step->starts[token]];
+    if (!count || groups[at].block != block)
+      for (at = 0; at < count && groups[at].block != block;) at++;
+    if (at == count) groups[count++] = (Group){block, 0, 0, span, end - span, 0};
+    Group *group = groups + at;
+    const int64_t last = group->span + group->spans;
+    group->tokens++;
+    group->span = span < group->span ? span : group->span;
+    group->spans = (end > last ? end : last) - group->span;
+  }
+  for (at = 0; at < count; at++) {
+    groups[at].first = place;
+    groups[at].work = work;
+    work += groups[at].spans * groups[at].tokens;
+    for (int64_t token = 0; token < step->tokens; token++)
+      if (!step->is_apart[token] && step->tables[step->starts[token]] == groups[at].block) order[place++] = token;
+  }
+  groups[count].work = work;
+  return work;
+}
+
 static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
                       const float *query, int64_t stride, float *out) {
   int64_t spans = 0;
-  int64_t *firsts = malloc(sizeof(int64_t) * (step->tokens + 1));
-  if (!firsts) return NO_MEMORY;
+  Group *groups = malloc((sizeof(Group) + 2 * sizeof(int64_t)) * (step->tokens + 1));
+  if (!groups) return NO_MEMORY;
+  int64_t *firsts = (int64_t *)(groups + step->tokens + 1), *order = firsts + step->tokens + 1;
   for (int64_t token = 0; token < step->tokens; token++) {
     firsts[token] = spans;
     if (!step->is_apart[token]) spans += about->kv_heads * spans_of(about, step->positions[token]);
   }
   firsts[step->tokens] = spans;
+  const int64_t work = grouped(about, step, groups, order);
   const int64_t shared = about->heads / about->kv_heads, queries = spans * shared;
   float *parts = malloc(sizeof(float) * (queries * (about->head_dim + 2) + 1));
   if (!parts) {
-    free(firsts);
+    free(groups);
     return NO_MEMORY;
   }
   float *peaks = parts + queries * about->head_dim;
-  Attention job = {tiles, about, step, keys, values, query, stride, out, firsts, parts, peaks, peaks + queries};
-  in_parallel(spans, SPANS_ALONE, attend_spans, &job);
+  Attention job = {tiles,  about,  step,  keys,  values, query,          stride, out,
+                   groups, order, firsts, parts, peaks,  peaks + queries, work};
+  in_parallel(about->kv_heads * work, SPANS_ALONE, attend_spans, &job);
   in_parallel(step->tokens, TOKENS_ALONE, join, &job);
   free(parts);
-  free(firsts);
+  free(groups);
   int32_t fault = OK;
   for (int64_t run = 0; run < step->run_count && !fault; run++) {
     const int64_t begin = step->runs[2 * run], end = step->runs[2 * run + 1];
