@@ -1,20 +1,25 @@
 """Processor time of the native runner's steps on one thread: a prompt of 512 tokens, and single
 tokens of some sessions behind 150 others. It hardly depends on what else the machine does.
 
-    python benchmarks/step_cpu.py MODEL.gguf [--sessions 1 8 16] [--steps 16]
+    python benchmarks/step_cpu.py MODEL.gguf [--sessions 1 8 16] [--steps 16] [--behind 150]
+        [--at-once 1] [--common]
 
-Tokens are random; milliseconds, the least of four prompts and the median of the steps.
+Tokens are random; milliseconds, the least of four prompts and the median of the steps. `--at-once`
+is how many tokens each session has in a step, as with drafts; with `--common` sessions have the
+pages of what is behind in common.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import torch
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.runner import Row, StepPlan
@@ -22,7 +27,6 @@ from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
 
 PROMPT: Final = 512
-START: Final = 150
 
 
 def main() -> None:
@@ -31,20 +35,35 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--behind", type=int, default=150)
+    parser.add_argument("--at-once", type=int, nargs="+", default=[1])
+    parser.add_argument("--common", action="store_true")
     asked = parser.parse_args()
+    most = max(PROMPT, asked.behind + asked.steps * max(asked.at_once))
     settings = ModelSettings(
-        context=1024, max_sessions=max(asked.sessions), threads=1, batch_threads=1, gpu_layers=0
+        context=max(1024, most),
+        max_sessions=max(asked.sessions),
+        threads=1,
+        batch_threads=1,
+        gpu_layers=0,
     )
     runner = open_model(ModelSpec(path=str(asked.model), settings=settings)).runner
     assert isinstance(runner, NativeRunner)
     rng = np.random.default_rng(0)
     page = runner.store.page
-    blocks = -(-max(PROMPT, START + asked.steps) // page)
+    blocks = -(-most // page)
+    common = asked.behind // page if asked.common else 0
+    with (
+        torch.inference_mode()
+    ):  # Pages that nothing was written to are one page of zeros in memory.
+        for layer in range(len(runner.store.group_of)):
+            for side in runner.store.layer(layer):
+                side.fill_(1)
     runner.store.grow(0, blocks * max(asked.sessions))
 
     def row(slot: int, start: int, count: int) -> Row:
         tokens = tuple(int(token) for token in rng.integers(0, runner.info.vocab_size, count))
-        handle = [list(range(slot * blocks, (slot + 1) * blocks))]
+        handle = [[*range(common), *range(slot * blocks + common, (slot + 1) * blocks)]]
         return Row(slot=slot, start=start, tokens=tokens, outputs=1, handle=handle)
 
     def cpu_ms(rows: list[Row]) -> float:
@@ -55,12 +74,13 @@ def main() -> None:
     print("| step | ms | tokens/s |\n|---|---:|---:|")
     prompt = min(cpu_ms([row(0, 0, PROMPT)]) for _ in range(4))
     print(f"| {PROMPT} tokens | {prompt:.1f} | {1e3 * PROMPT / prompt:.1f} |")
-    for sessions in asked.sessions:
+    for sessions, count in itertools.product(asked.sessions, asked.at_once):
         taken = statistics.median(
-            cpu_ms([row(slot, START + step, 1) for slot in range(sessions)])
+            cpu_ms([row(slot, asked.behind + step * count, count) for slot in range(sessions)])
             for step in range(asked.steps)
         )
-        print(f"| 1 token × {sessions} | {taken:.2f} | {1e3 * sessions / taken:.1f} |")
+        what = f"{count} token{'s' * (count > 1)} × {sessions}"
+        print(f"| {what} | {taken:.2f} | {1e3 * sessions * count / taken:.1f} |")
     runner.close()
 
 

@@ -16,10 +16,8 @@ from hearth.backends.native.scores import additive, attend_to, causal_mask
 from hearth.kernels.cpu.layers import Attention, Pages, Step
 from hearth.quant.families.config import ModelConfig
 
-_MOST_TOKENS: Final = 16
-"""Of a row whose attention the kernels for processors compute token by token,"""
 _MOST_BEFORE_RUNS: Final = 4
-"""and where they take runs."""
+"""Tokens of a row that the kernels for processors compute as any others where they take runs."""
 _PADDING: Final = 0.25
 """Of the pages that are read for single tokens of several sequences at once, so much may be there
 only to make their lengths equal; sequences that differ by more are read apart.
@@ -291,10 +289,9 @@ class PagedAttention:
     # ---- once a step
 
     def _is_for_kernels(self, row: PagedRow) -> bool:
-        """Long runs are faster by matrices."""
-        most = _MOST_BEFORE_RUNS if self._kernels_take_runs else _MOST_TOKENS
-        is_few = row.count <= most or row.has_drafts or self._deterministic
-        return bool(self._kernels) and is_few
+        """Long runs are faster by AMX."""
+        is_few = row.count <= _MOST_BEFORE_RUNS or row.has_drafts or self._deterministic
+        return bool(self._kernels) and (is_few or not self._kernels_take_runs)
 
     def _plan_of(self, layer: int) -> _GroupPlan:
         group = self.pool.group_of[layer]

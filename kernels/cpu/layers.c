@@ -74,6 +74,9 @@ typedef struct {
 /* Queries over the same keys, which are attended together. */
 enum { TOGETHER = 12, MOST_SIZE = 256 };
 
+/* Of the sums over spans, unless those of a single token are larger: for more tokens they are had one batch after the other. */
+enum { PARTS_BYTES = 16 << 20 };
+
 typedef struct {
   Tiles tiles;
   const Heads *about;
@@ -85,6 +88,7 @@ typedef struct {
   Group *groups;
   int64_t *order;     /* [tokens] those of a group one after the other */
   int64_t *firsts;    /* [tokens + 1] the first span of each token; each has as many for a head of keys */
+  int64_t begin;      /* the first token of the batch */
   float *parts;       /* [spans, shared, head_dim] */
   float *peaks, *totals; /* [spans, shared] */
   int64_t work;       /* for a head: pairs of a span and a token that may see it */
@@ -168,7 +172,7 @@ static void join(int64_t begin, int64_t end, void *context) {
   const Attention *job = context;
   const Heads *about = job->about;
   const int64_t shared = about->heads / about->kv_heads, size = about->head_dim;
-  for (int64_t token = begin; token < end; token++) {
+  for (int64_t token = job->begin + begin; token < job->begin + end; token++) {
     if (job->step->is_apart[token]) continue;
     const int64_t count = spans_of(about, job->step->positions[token]);
     for (int64_t head = 0; head < about->heads; head++) {
@@ -179,27 +183,29 @@ static void join(int64_t begin, int64_t end, void *context) {
   }
 }
 
-/* Fills in groups[tokens + 1] and order[tokens]. Returns the work for a head, which is that of the group behind the last. */
-static int64_t grouped(const Heads *about, const Step *step, Group *groups, int64_t *order) {
+/* Fills in groups[tokens + 1] and order[tokens] for the tokens from `begin` to `end`. Returns the work for a head, which is that
+ * of the group behind the last.
+ */
+static int64_t grouped(const Heads *about, const Step *step, int64_t begin, int64_t end, Group *groups, int64_t *order) {
   int64_t count = 0, place = 0, work = 0, at = 0;
-  for (int64_t token = 0; token < step->tokens; token++) {
+  for (int64_t token = begin; token < end; token++) {
     if (step->is_apart[token]) continue;
-    const int64_t position = step->positions[token], span = first_seen(about, position) / SPAN, end = position / SPAN + 1;
+    const int64_t position = step->positions[token], span = first_seen(about, position) / SPAN, behind = position / SPAN + 1;
     const int32_t block = step->tables[step->starts[token]];
     if (!count || groups[at].block != block)
       for (at = 0; at < count && groups[at].block != block;) at++;
-    if (at == count) groups[count++] = (Group){block, 0, 0, span, end - span, 0};
+    if (at == count) groups[count++] = (Group){block, 0, 0, span, behind - span, 0};
     Group *group = groups + at;
     const int64_t last = group->span + group->spans;
     group->tokens++;
     group->span = span < group->span ? span : group->span;
-    group->spans = (end > last ? end : last) - group->span;
+    group->spans = (behind > last ? behind : last) - group->span;
   }
   for (at = 0; at < count; at++) {
     groups[at].first = place;
     groups[at].work = work;
     work += groups[at].spans * groups[at].tokens;
-    for (int64_t token = 0; token < step->tokens; token++)
+    for (int64_t token = begin; token < end; token++)
       if (!step->is_apart[token] && step->tables[step->starts[token]] == groups[at].block) order[place++] = token;
   }
   groups[count].work = work;
@@ -208,27 +214,36 @@ static int64_t grouped(const Heads *about, const Step *step, Group *groups, int6
 
 static int32_t attend(Tiles tiles, const Heads *about, const Step *step, const uint8_t *keys, const uint8_t *values,
                       const float *query, int64_t stride, float *out) {
-  int64_t spans = 0;
+  const int64_t shared = about->heads / about->kv_heads, numbers = about->head_dim + 2;
+  const int64_t enough = PARTS_BYTES / (int64_t)sizeof(float) / numbers / shared; /* spans of a batch */
+  int64_t spans = 0, most = 0, all = 0;
   Group *groups = malloc((sizeof(Group) + 2 * sizeof(int64_t)) * (step->tokens + 1));
   if (!groups) return NO_MEMORY;
   int64_t *firsts = (int64_t *)(groups + step->tokens + 1), *order = firsts + step->tokens + 1;
   for (int64_t token = 0; token < step->tokens; token++) {
-    firsts[token] = spans;
-    if (!step->is_apart[token]) spans += about->kv_heads * spans_of(about, step->positions[token]);
+    spans = step->is_apart[token] ? 0 : about->kv_heads * spans_of(about, step->positions[token]);
+    most = spans > most ? spans : most;
+    all += spans;
   }
-  firsts[step->tokens] = spans;
-  const int64_t work = grouped(about, step, groups, order);
-  const int64_t shared = about->heads / about->kv_heads, queries = spans * shared;
-  float *parts = malloc(sizeof(float) * (queries * (about->head_dim + 2) + 1));
+  const int64_t queries = shared * (all < enough ? all : most < enough ? enough : most);
+  float *parts = malloc(sizeof(float) * (queries * numbers + 1));
   if (!parts) {
     free(groups);
     return NO_MEMORY;
   }
   float *peaks = parts + queries * about->head_dim;
-  Attention job = {tiles,  about,  step,  keys,  values, query,          stride, out,
-                   groups, order, firsts, parts, peaks,  peaks + queries, work};
-  in_parallel(about->kv_heads * work, SPANS_ALONE, attend_spans, &job);
-  in_parallel(step->tokens, TOKENS_ALONE, join, &job);
+  for (int64_t begin = 0, end; begin < step->tokens; begin = end) {
+    for (end = begin, firsts[begin] = 0; end < step->tokens; end++) {
+      spans = step->is_apart[end] ? 0 : about->kv_heads * spans_of(about, step->positions[end]);
+      if (end > begin && (firsts[end] + spans) * shared > queries) break;
+      firsts[end + 1] = firsts[end] + spans;
+    }
+    const int64_t work = grouped(about, step, begin, end, groups, order);
+    Attention job = {tiles, about, step,   keys,  values, query, stride,          out,
+                     groups, order, firsts, begin, parts,  peaks, peaks + queries, work};
+    in_parallel(about->kv_heads * work, SPANS_ALONE, attend_spans, &job);
+    in_parallel(end - begin, TOKENS_ALONE, join, &job);
+  }
   free(parts);
   free(groups);
   int32_t fault = OK;
