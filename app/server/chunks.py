@@ -112,6 +112,8 @@ class Chunks(ABC):
         self._running_usage = options.get("continuous_usage_stats", False)
         self._progress = given.get("return_progress", False)
         self._ids = given.get("return_token_ids", False)
+        self._is_plain = not (self._ids or self._running_usage)
+        """A chunk of text differs from the one before in its text alone, but for logprobs."""
         self._repeated: dict[tuple[int, int, str], sse.Repeated] = {}
 
     @abstractmethod
@@ -178,9 +180,11 @@ class Chunks(ABC):
         return {"usage": None} if self._include_usage else {}
 
     def _token(self, answer: Answer, event: Token) -> bytes:
-        logprobs = self.logprobs(answer, event)
-        if logprobs or self._ids or self._running_usage:
-            content = self.content(event.text, event.channel)
+        if event.logprobs or not self._is_plain:
+            content, logprobs = (
+                self.content(event.text, event.channel),
+                self.logprobs(answer, event),
+            )
             return self.chunk(answer, event.index, content, None, logprobs, event.ids)
         key = (answer.position, event.index, event.channel)
         repeated = self._repeated.get(key)

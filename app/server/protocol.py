@@ -125,13 +125,13 @@ class StreamedBody:
     def write(self, part: bytes) -> None:
         """Send `part`; does nothing before the head, after the end, or if the client is gone."""
         self.writes += 1
-        cycle = self._cycle
+        cycle, outgoing = self._cycle, self._outgoing
         if not part or cycle.disconnected or cycle.response_complete or not cycle.response_started:
             return
-        if not self._outgoing.holding:
-            self._outgoing.hold()
-            self._loop.call_soon(self._outgoing.release)
-        self._outgoing.write(b"%x\r\n%b\r\n" % (len(part), part) if self._in_chunks else part)
+        if not outgoing.holding:
+            outgoing.hold()
+            self._loop.call_soon(outgoing.release)
+        outgoing.write(b"%x\r\n%b\r\n" % (len(part), part) if self._in_chunks else part)
 
     @property
     def is_full(self) -> bool:
