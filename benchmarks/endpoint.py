@@ -13,9 +13,10 @@ figures come out:
   processor time of every process for a token. The client reads and counts, in a process of its own.
 
 With `--before`, the endpoint of another checkout (its own copy of this script, its own packages,
-this Python) runs next to this one, and both get the same streams in alternating rounds: the
-processor time of a token before and after, the median over the rounds of "after" by "before" with
-its quartiles, and the first deciles of both: what else the machine does falls on both, and adds.
+this Python) runs next to this one, and both get the same streams and requests in alternating
+rounds: the processor time of a token and of a request before and after, the median over the rounds
+of "after" by "before" with its quartiles, and the first deciles of both. What else the machine does
+falls on both, and only adds.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ import psutil
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 STEP_S = 0.010
 WAKING_S = 0.0005
+WARM_UP = 20
+"""Requests before those whose latency counts."""
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
@@ -217,7 +220,7 @@ async def measure_latency(port: int, clients: int, requests: int) -> Latency:
             took.append(1000 * (time.perf_counter() - began - STEP_S))
         writer.close()
 
-    await client(20)
+    await client(WARM_UP)
     took.clear()
     await asyncio.gather(*(client(requests // clients) for _ in range(clients)))
     took.sort()
@@ -335,33 +338,45 @@ def throughput(running: Running, streams: int, tokens: int) -> Throughput:
     return Throughput(streams, total, total / took_s, shares)
 
 
+def request_us(running: Running, requests: int) -> dict[str, float]:
+    """Processor time of a request for one token, by process."""
+    before = running.processor_s()
+    asyncio.run(measure_latency(running.port, 4, requests))
+    spent = {name: now - before[name] for name, now in running.processor_s().items()}
+    return {name: 1e6 * s / (requests + WARM_UP) for name, s in spent.items()}
+
+
 def compare(before: Path, rounds: int, streams: int, tokens: int) -> None:
     """Print processor time by process, before and after, and the medians of their ratios."""
     with ExitStack() as stack:
         sides = [stack.enter_context(closing(Running(0.0, side))) for side in (before, None)]
         for side in sides:
             asyncio.run(read_streams(side.port, 4, 64))
-        found: tuple[list[Throughput], list[Throughput]] = ([], [])
+        token: tuple[list[dict[str, float]], ...] = ([], [])
+        request: tuple[list[dict[str, float]], ...] = ([], [])
         for number in range(rounds):
             for at in (0, 1) if number % 2 == 0 else (1, 0):
-                found[at].append(throughput(sides[at], streams, tokens))
+                token[at].append(throughput(sides[at], streams, tokens).us_per_token)
+                request[at].append(request_us(sides[at], 4 * WARM_UP))
     print(f"{rounds} rounds of {streams} streams, {streams * tokens:,} tokens\n")
-    print("| µs of processor time a token | before | after | ratio of rounds | least disturbed |")
+    print("| µs of processor time | before | after | ratio of rounds | least disturbed |")
     print("|---|---|---|---|---|")
-    for names in (("serve",), ("host",), ("serve", "host"), ("worker",)):
-        old, new = (
-            [sum(one.us_per_token[name] for name in names) for one in side] for side in found
-        )
-        low, middle, high = statistics.quantiles(
-            (b / a for a, b in zip(old, new, strict=True)), n=4
-        )
-        # What else runs only adds: the tenth with the least of it says most.
-        least = [statistics.quantiles(side, n=10)[0] for side in (old, new)]
-        print(
-            f"| {' and '.join(names)} | {statistics.median(old):.2f} | {statistics.median(new):.2f}"
-            f" | {middle:.3f} ({low:.3f} to {high:.3f})"
-            f" | {least[0]:.2f} → {least[1]:.2f} ({least[1] / least[0]:.3f}) |"
-        )
+    for what, found in (("a token", token), ("a request for one", request)):
+        for names in (("serve",), ("host",), ("serve", "host"), ("worker",)):
+            old, new = ([sum(one[name] for name in names) for one in side] for side in found)
+            print(f"| {what}: {' and '.join(names)} | {_compared(old, new)} |")
+
+
+def _compared(old: list[float], new: list[float]) -> str:
+    """The medians, that of the ratios with its quartiles, and the first deciles."""
+    ratios = [b / a for a, b in zip(old, new, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    least = [statistics.quantiles(side, n=10)[0] for side in (old, new)]
+    return (
+        f"{statistics.median(old):.2f} | {statistics.median(new):.2f}"
+        f" | {middle:.3f} ({low:.3f} to {high:.3f})"
+        f" | {least[0]:.2f} → {least[1]:.2f} ({least[1] / least[0]:.3f})"
+    )
 
 
 def main() -> int:

@@ -133,7 +133,6 @@ class Chunks(ABC):
         made: dict[int, Answer] = {}
         async with aclosing(events):
             async for answer, event in events:
-                made[answer.position] = answer
                 if isinstance(event, Token):
                     if event.text or event.logprobs or (self._ids and event.ids):
                         yield self._token(answer, event)
@@ -141,6 +140,7 @@ class Chunks(ABC):
                     delta = {"delta": {"tool_calls": [_call_delta(event)]}}
                     yield self.chunk(answer, event.index, delta, ids=event.ids)
                 elif isinstance(event, Started):
+                    made[answer.position] = answer
                     for choice in answer.choices:
                         yield self.begin(answer, choice.index)
                 elif isinstance(event, Progress):

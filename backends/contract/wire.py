@@ -355,12 +355,15 @@ Body = Hello | Welcome | Cancel | Call[object] | Answer
 PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
 """Answers that more of a stream follows."""
 _NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
-_PART_NAMES = tuple(kind.__name__ for kind in PARTS)
-_PART_FIELDS = tuple(attrgetter(*kind.__match_args__) for kind in PARTS)
-_PART_DECODERS = tuple(
-    msgspec.msgpack.Decoder(tuple[tuple(get_type_hints(kind).values())])  # type: ignore[misc]
+_PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
+_FIELDS = {kind: attrgetter(*kind.__match_args__) for kind in PARTS}
+_FIELD_DECODERS = {
+    kind.__name__: (
+        kind,
+        msgspec.msgpack.Decoder(tuple[tuple(get_type_hints(kind).values())]),  # type: ignore[misc]
+    )
     for kind in PARTS
-)
+}
 _ID_BITS = 56
 _MOST_ID = (1 << _ID_BITS) - 1
 
@@ -406,8 +409,8 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
         """The decoded body. Raises `WireError` if it is not what its kind says."""
         try:
             if self.part:
-                fields = _PART_DECODERS[self.part - 1].decode(self.content)
-                return PARTS[self.part - 1](*fields)
+                kind, fields = _FIELD_DECODERS[self.kind]
+                return kind(*fields.decode(self.content))
             return _DECODERS[self.kind].decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
@@ -463,7 +466,7 @@ def _encode(ident: int, body: Body, *call: object) -> bytes:
     kind = type(body)
     part = _NUMBERS.get(kind, 0)
     try:
-        sent = _PART_FIELDS[part - 1](body) if part else (kind.__name__, body, *call)
+        sent = _FIELDS[kind](body) if part else (kind.__name__, body, *call)
         content = _ENCODER.encode(sent)
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind.__name__} frame cannot be written: {error}") from error
@@ -520,7 +523,7 @@ def _sealed(head: int, content: bytes) -> Sealed:
     if part:
         if part > len(PARTS):
             raise WireError(f"unknown part {part} of a stream")
-        return Sealed(_PART_NAMES[part - 1], _NO_BODY, None, "", None, ident, content, part)
+        return Sealed(_PART_NAMES[part], _NO_BODY, None, "", None, ident, content, part)
     try:
         sealed = _CONTENT.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
