@@ -20,7 +20,7 @@ import struct
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import BinaryIO, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -356,7 +356,9 @@ PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
 """Answers that more of a stream follows."""
 _NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
 _PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
-_FIELDS = {kind: attrgetter(*kind.__match_args__) for kind in PARTS}
+_FIELDS: dict[type, attrgetter[tuple[Any, ...]]] = {
+    kind: attrgetter(*kind.__match_args__) for kind in PARTS
+}
 _FIELD_DECODERS = {
     kind.__name__: (
         kind,
