@@ -371,7 +371,7 @@ def _compared(old: list[float], new: list[float]) -> str:
     """The medians, that of the ratios with its quartiles, and the first deciles."""
     ratios = [b / a for a, b in zip(old, new, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
-    least = [statistics.quantiles(side, n=10)[0] for side in (old, new)]
+    least = [statistics.quantiles(side, n=10, method="inclusive")[0] for side in (old, new)]
     return (
         f"{statistics.median(old):.2f} | {statistics.median(new):.2f}"
         f" | {middle:.3f} ({low:.3f} to {high:.3f})"
