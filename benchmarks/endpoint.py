@@ -1,6 +1,7 @@
 """What the endpoint itself costs: HTTP, host, worker, scheduler around a model that takes no time.
 
     python benchmarks/endpoint.py [--streams 64] [--tokens 512] [--requests 2000] [--json FILE]
+    python benchmarks/endpoint.py --before CHECKOUT [--rounds 15] [--streams 64] [--tokens 256]
 
 `hearth serve`, its host and a worker run as they always do, as processes of their own; only the
 runner in the worker is a fake whose steps compute nothing, or last as long as they are told. Two
@@ -10,6 +11,12 @@ figures come out:
   at a time;
 - throughput: tokens per second of many streams together, an event for each token, with the
   processor time of every process for a token. The client reads and counts, in a process of its own.
+
+With `--before`, the endpoint of another checkout (its own copy of this script, its own packages,
+this Python) runs next to this one, and both get the same streams and requests in alternating
+rounds: the processor time of a token and of a request before and after, the median over the rounds
+of "after" by "before" with its quartiles, and the first deciles of both. What else the machine does
+falls on both, and only adds.
 """
 
 from __future__ import annotations
@@ -25,16 +32,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import paired
 import psutil
 
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 STEP_S = 0.010
 WAKING_S = 0.0005
+WARM_UP = 20
+"""Requests before those whose latency counts."""
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
@@ -209,7 +220,7 @@ async def measure_latency(port: int, clients: int, requests: int) -> Latency:
             took.append(1000 * (time.perf_counter() - began - STEP_S))
         writer.close()
 
-    await client(20)
+    await client(WARM_UP)
     took.clear()
     await asyncio.gather(*(client(requests // clients) for _ in range(clients)))
     took.sort()
@@ -241,22 +252,36 @@ async def read_streams(port: int, streams: int, tokens: int) -> float:
 # ---- the whole
 
 
+def processor_s(pid: int) -> float:
+    """Seconds that the threads of a process have run; to the nanosecond where Linux counts it."""
+    try:
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
+    except OSError:
+        spent = psutil.Process(pid).cpu_times()
+        return spent.user + spent.system
+
+
 class Running:
     """A host and an endpoint in a folder of their own."""
 
-    def __init__(self, step_s: float) -> None:
+    def __init__(self, step_s: float, checkout: Path | None = None) -> None:
+        """Args: checkout: whose endpoint it is; None: this one's."""
         sys.path.insert(0, str(SUPPORT))
         from gguf_builder import tiny_llama
 
         self._folder = tempfile.TemporaryDirectory(prefix="hearth-bench-")
         home = Path(self._folder.name)
+        script = str((checkout or SUPPORT.parent.parent) / "benchmarks" / "endpoint.py")
         environment = {
-            **os.environ,
+            **(os.environ if checkout is None else paired.environment(checkout, home / "links")),
             "HEARTH_HOME": str(home),
             "HEARTH_BENCH_STEP_S": str(step_s),
             "HEARTH_MAX_SESSIONS": "64",
-            "HEARTH_KV_DISK_BUDGET": "0",  # The fake computes no keys that could be written.
         }
+        if checkout is None:
+            # The fake computes no keys that could be written.
+            environment["HEARTH_KV_DISK_BUDGET"] = "0"
         from hearth.app.paths import find_paths
 
         place = find_paths(environment).host_place()
@@ -264,7 +289,7 @@ class Running:
         folders = [place.runtime_dir, place.log_dir, place.cache_dir]
         names = ("--runtime", "--logs", "--cache")
         where = [str(item) for pair in zip(names, folders, strict=True) for item in pair]
-        command = [sys.executable, __file__, "--role", "host", *where, "--idle", "30"]
+        command = [sys.executable, script, "--role", "host", *where, "--idle", "30"]
         self._host = subprocess.Popen(command, env=environment)
         for _ in range(200):
             if Path(place.address).exists():
@@ -281,11 +306,10 @@ class Running:
     def processor_s(self) -> dict[str, float]:
         """Seconds of each process so far."""
         host = psutil.Process(self._host.pid)
-        found = {"serve": psutil.Process(self._serve.pid), "host": host}
+        found = {"serve": self._serve.pid, "host": host.pid}
         workers = [one for one in host.children() if "worker" in one.cmdline()]
-        found |= {"worker": workers[0]} if workers else {}
-        times = {name: process.cpu_times() for name, process in found.items()}
-        return {name: spent.user + spent.system for name, spent in times.items()}
+        found |= {"worker": workers[0].pid} if workers else {}
+        return {name: processor_s(pid) for name, pid in found.items()}
 
     def close(self) -> None:
         self._serve.send_signal(signal.SIGINT)
@@ -303,20 +327,56 @@ def latency(requests: int) -> list[Latency]:
         running.close()
 
 
-def throughput(streams: int, tokens: int) -> Throughput:
-    running = Running(0.0)
-    try:
-        asyncio.run(read_streams(running.port, 4, 64))
-        before = running.processor_s()
-        own = time.process_time()
-        took_s = asyncio.run(read_streams(running.port, streams, tokens))
-        own = time.process_time() - own
-        spent = {name: now - before[name] for name, now in running.processor_s().items()}
-    finally:
-        running.close()
+def throughput(running: Running, streams: int, tokens: int) -> Throughput:
+    before = running.processor_s()
+    own = time.process_time()
+    took_s = asyncio.run(read_streams(running.port, streams, tokens))
+    own = time.process_time() - own
+    spent = {name: now - before[name] for name, now in running.processor_s().items()}
     total = streams * tokens
     shares = {name: 1e6 * s / total for name, s in {**spent, "client": own}.items()}
     return Throughput(streams, total, total / took_s, shares)
+
+
+def request_us(running: Running, requests: int) -> dict[str, float]:
+    """Processor time of a request for one token, by process."""
+    before = running.processor_s()
+    asyncio.run(measure_latency(running.port, 4, requests))
+    spent = {name: now - before[name] for name, now in running.processor_s().items()}
+    return {name: 1e6 * s / (requests + WARM_UP) for name, s in spent.items()}
+
+
+def compare(before: Path, rounds: int, streams: int, tokens: int) -> None:
+    """Print processor time by process, before and after, and the medians of their ratios."""
+    with ExitStack() as stack:
+        sides = [stack.enter_context(closing(Running(0.0, side))) for side in (before, None)]
+        for side in sides:
+            asyncio.run(read_streams(side.port, 4, 64))
+        token: tuple[list[dict[str, float]], ...] = ([], [])
+        request: tuple[list[dict[str, float]], ...] = ([], [])
+        for number in range(rounds):
+            for at in (0, 1) if number % 2 == 0 else (1, 0):
+                token[at].append(throughput(sides[at], streams, tokens).us_per_token)
+                request[at].append(request_us(sides[at], 4 * WARM_UP))
+    print(f"{rounds} rounds of {streams} streams, {streams * tokens:,} tokens\n")
+    print("| µs of processor time | before | after | ratio of rounds | least disturbed |")
+    print("|---|---|---|---|---|")
+    for what, found in (("a token", token), ("a request for one", request)):
+        for names in (("serve",), ("host",), ("serve", "host"), ("worker",)):
+            old, new = ([sum(one[name] for name in names) for one in side] for side in found)
+            print(f"| {what}: {' and '.join(names)} | {_compared(old, new)} |")
+
+
+def _compared(old: list[float], new: list[float]) -> str:
+    """The medians, that of the ratios with its quartiles, and the first deciles."""
+    ratios = [b / a for a, b in zip(old, new, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    least = [statistics.quantiles(side, n=10, method="inclusive")[0] for side in (old, new)]
+    return (
+        f"{statistics.median(old):.2f} | {statistics.median(new):.2f}"
+        f" | {middle:.3f} ({low:.3f} to {high:.3f})"
+        f" | {least[0]:.2f} → {least[1]:.2f} ({least[1] / least[0]:.3f})"
+    )
 
 
 def main() -> int:
@@ -330,8 +390,15 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--before", type=Path, help="a checkout to compare this one with")
+    parser.add_argument("--rounds", type=int, default=15, help="with --before; two or more")
     args = parser.parse_args()
-    made = throughput(args.streams, args.tokens)
+    if args.before is not None:
+        compare(args.before.resolve(), args.rounds, args.streams, args.tokens)
+        return 0
+    with closing(Running(0.0)) as running:
+        asyncio.run(read_streams(running.port, 4, 64))
+        made = throughput(running, args.streams, args.tokens)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
     print(f"{made.streams} streams, {made.tokens:,} tokens: {made.tok_per_s:,.0f} tokens/s")
     for name, share in made.us_per_token.items():

@@ -4,10 +4,11 @@
     python benchmarks/paired.py ../before MODEL.gguf [--after .] [--rounds 3]
 
 Each round runs the same benchmarks from both checkouts with the Python of this one: steps of both
-runners (decode, and prefill of the native one), of the engine without a model, and the endpoint.
-Every number that they print is paired with that of the same place, and the median over the rounds
-of "after" by "before" is printed, with the medians themselves. The kernels of a checkout are built
-if it has none. Three rounds take about eight minutes on two idle cores.
+runners (decode, and prefill of the native one) and of the engine without a model. Every number that
+they print is paired with that of the same place, and the median over the rounds of "after" by
+"before" is printed, with the medians themselves. The endpoints of both run at the same time, in
+alternating rounds of their own (`endpoint.py --before`). The kernels of a checkout are built if it
+has none. Three rounds take about eight minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "step_cpu.py": ("{model}", "--sessions", "1", "8", "--steps", "16"),
     "llamacpp_step.py": ("--model", "{model}", "--steps", "40"),
     "engine_step.py": ("--runs", "3"),
-    "endpoint.py": ("--streams", "16", "--tokens", "128", "--requests", "200"),
 }
 """By script; all of them print a table."""
+ENDPOINT: Final = "endpoint.py"
 
 
 def environment(checkout: Path, folder: Path) -> dict[str, str]:
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--after", type=Path, default=Path(__file__).resolve().parent.parent)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=tuple(COMMANDS), nargs="+", default=tuple(COMMANDS))
+    parser.add_argument("--only", choices=(*COMMANDS, ENDPOINT), nargs="+")
     asked = parser.parse_args()
     checkouts = [asked.before.resolve(), asked.after.resolve()]
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +98,9 @@ def main() -> None:
             if not list((checkout / "kernels" / "cpu" / "built").glob("libhearth_cpu*")):
                 build = [sys.executable, "kernels/cpu/build_library.py"]
                 subprocess.run(build, cwd=checkout, env=env, check=True)
-        for name in asked.only:
+        for name in COMMANDS:
+            if asked.only and name not in asked.only:
+                continue
             options = [word.format(model=asked.model.resolve()) for word in COMMANDS[name]]
             found: list[list[list[str]]] = [[], []]
             for number in range(asked.rounds):
@@ -105,6 +108,11 @@ def main() -> None:
                     found[at].append(figures(checkouts[at], name, options, envs[at]))
             print(f"\n{name} {' '.join(options)}\n\n| | before → after (ratio) |\n|---|---|")
             print("\n".join(compared(*found)), flush=True)
+        if not asked.only or ENDPOINT in asked.only:
+            script = checkouts[1] / "benchmarks" / ENDPOINT
+            command = [sys.executable, str(script), "--before", str(checkouts[0])]
+            print(f"\n{ENDPOINT} --before\n", flush=True)
+            subprocess.run(command, env=envs[1], check=True)
 
 
 if __name__ == "__main__":

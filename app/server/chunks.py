@@ -112,6 +112,8 @@ class Chunks(ABC):
         self._running_usage = options.get("continuous_usage_stats", False)
         self._progress = given.get("return_progress", False)
         self._ids = given.get("return_token_ids", False)
+        self._is_plain = not (self._ids or self._running_usage)
+        """A chunk of text differs from the one before in its text alone, but for logprobs."""
         self._repeated: dict[tuple[int, int, str], sse.Repeated] = {}
 
     @abstractmethod
@@ -131,7 +133,6 @@ class Chunks(ABC):
         made: dict[int, Answer] = {}
         async with aclosing(events):
             async for answer, event in events:
-                made[answer.position] = answer
                 if isinstance(event, Token):
                     if event.text or event.logprobs or (self._ids and event.ids):
                         yield self._token(answer, event)
@@ -139,6 +140,7 @@ class Chunks(ABC):
                     delta = {"delta": {"tool_calls": [_call_delta(event)]}}
                     yield self.chunk(answer, event.index, delta, ids=event.ids)
                 elif isinstance(event, Started):
+                    made[answer.position] = answer
                     for choice in answer.choices:
                         yield self.begin(answer, choice.index)
                 elif isinstance(event, Progress):
@@ -178,9 +180,11 @@ class Chunks(ABC):
         return {"usage": None} if self._include_usage else {}
 
     def _token(self, answer: Answer, event: Token) -> bytes:
-        logprobs = self.logprobs(answer, event)
-        if logprobs or self._ids or self._running_usage:
-            content = self.content(event.text, event.channel)
+        if event.logprobs or not self._is_plain:
+            content, logprobs = (
+                self.content(event.text, event.channel),
+                self.logprobs(answer, event),
+            )
             return self.chunk(answer, event.index, content, None, logprobs, event.ids)
         key = (answer.position, event.index, event.channel)
         repeated = self._repeated.get(key)

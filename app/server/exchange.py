@@ -32,7 +32,14 @@ from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
 from hearth.backends.contract.backend import Backend
-from hearth.backends.contract.events import ChoiceFinished, Embeddings, Event, Finished, Ranks
+from hearth.backends.contract.events import (
+    ChoiceFinished,
+    Embeddings,
+    Event,
+    Finished,
+    Ranks,
+    Token,
+)
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 
@@ -224,7 +231,7 @@ async def _generate(
         async with aclosing(answer.follow(backend, request, overflow)) as events:
             async for event in events:
                 recorder.event(answer, event)
-                if isinstance(event, (ChoiceFinished, Finished)):
+                if not isinstance(event, Token) and isinstance(event, (ChoiceFinished, Finished)):
                     if event.reason == "cancelled":
                         raise Interrupted(
                             "The generation was interrupted.", "Send the request again."

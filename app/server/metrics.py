@@ -203,9 +203,12 @@ class Recorder:
                 gap_s, count = answer.choices[event.index].gap_s, len(event.ids)
                 if gap_s is not None:
                     self._series.inter_token.observe(gap_s / count, count)
-                elif not self._answers:
-                    self._series.ttft.observe(answer.last_s - self._began_s)
-                self._generated(count, answer, answer.last_s)
+                else:
+                    if not self._answers:
+                        self._series.ttft.observe(answer.last_s - self._began_s)
+                    self._answers[answer.position] = answer
+                self._series.generated_tokens += count
+                self._metrics.generated.add(answer.last_s, count)
         elif isinstance(event, Started):
             self.prompt(event.prompt_tokens, event.cached_tokens)
         elif isinstance(event, Finished):
@@ -217,12 +220,9 @@ class Recorder:
             # Others than those of its events, e.g. those of a cut tool call.
             unseen = usage.completion_tokens - answer.tokens
             if unseen > 0:
-                self._generated(unseen, answer, self.clock())
-
-    def _generated(self, count: int, answer: Answer, now_s: float) -> None:
-        self._answers[answer.position] = answer
-        self._series.generated_tokens += count
-        self._metrics.generated.add(now_s, count)
+                self._answers[answer.position] = answer
+                self._series.generated_tokens += unseen
+                self._metrics.generated.add(self.clock(), unseen)
 
     def prompt(self, tokens: int, cached_tokens: int = 0) -> None:
         """Count more prompt tokens. Requests without events call it once."""

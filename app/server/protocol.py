@@ -90,6 +90,27 @@ class Outgoing:
         self._transport.close()
 
 
+class Releases:
+    """Releases the transports of a server that hold data back, all in one callback in the next
+    iteration of the event loop: one for each would cost as much as writing a token.
+    """
+
+    def __init__(self) -> None:
+        self._holding: list[Outgoing] = []
+
+    def soon(self, outgoing: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
+        """Hold back what is written to `outgoing` until then."""
+        outgoing.hold()
+        if not self._holding:
+            loop.call_soon(self._release)
+        self._holding.append(outgoing)
+
+    def _release(self) -> None:
+        holding, self._holding = self._holding, []
+        for outgoing in holding:
+            outgoing.release()
+
+
 class StreamedBody:
     """The body of a response whose parts are written as they are generated.
 
@@ -112,10 +133,12 @@ class StreamedBody:
         outgoing: Outgoing,
         cycle: RequestResponseCycle,
         loop: asyncio.AbstractEventLoop,
+        releases: Releases,
         *,
         in_chunks: bool,
     ) -> None:
         self._outgoing = outgoing
+        self._releases = releases
         self._cycle = cycle
         self._flow = cycle.flow
         self._loop = loop
@@ -125,13 +148,12 @@ class StreamedBody:
     def write(self, part: bytes) -> None:
         """Send `part`; does nothing before the head, after the end, or if the client is gone."""
         self.writes += 1
-        cycle = self._cycle
+        cycle, outgoing = self._cycle, self._outgoing
         if not part or cycle.disconnected or cycle.response_complete or not cycle.response_started:
             return
-        if not self._outgoing.holding:
-            self._outgoing.hold()
-            self._loop.call_soon(self._outgoing.release)
-        self._outgoing.write(b"%x\r\n%b\r\n" % (len(part), part) if self._in_chunks else part)
+        if not outgoing.holding:
+            self._releases.soon(outgoing, self._loop)
+        outgoing.write(b"%x\r\n%b\r\n" % (len(part), part) if self._in_chunks else part)
 
     @property
     def is_full(self) -> bool:
@@ -192,8 +214,11 @@ class Connection(H11Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        releases: Releases,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self._releases = releases
         self.conn = Reader()
         self._application = self.app
         self.app = self._answer
@@ -223,7 +248,7 @@ class Connection(H11Protocol):
         """Run the application for one request, with as few writes as possible."""
         outgoing = self._outgoing
         in_chunks = scope["http_version"] == "1.1"
-        body = StreamedBody(outgoing, self.cycle, self.loop, in_chunks=in_chunks)
+        body = StreamedBody(outgoing, self.cycle, self.loop, self._releases, in_chunks=in_chunks)
         scope["extensions"] = {STREAMED_BODY: body}
 
         async def joined(message: Message) -> None:

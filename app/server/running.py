@@ -10,13 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 
-from hearth.app.server.protocol import Connection
+from hearth.app.server.protocol import Connection, Releases
 from hearth.app.server.services import ServerState
 
 DRAIN_S: Final = 30
@@ -44,7 +45,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 application,
                 loop="asyncio",
-                http=Connection,
+                http=partial(Connection, releases=Releases()),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -59,7 +59,8 @@ class Repeated:
 
     def event(self, text: str) -> bytes:
         """The event with `text` in it."""
-        return one_line(text).join(self._parts)
+        data = _JSON.encode(text)
+        return (data if data.isascii() else one_line(text)).join(self._parts)
 
 
 def comment(text: str) -> bytes:

@@ -1,10 +1,13 @@
 """Length-prefixed msgpack frames between front ends, host and workers.
 
-A frame is four bytes of length, eight of id (both big-endian), and its content, a msgpack array:
-`[kind, body]` for an answer, `[kind, body, model, session, cost]` for a call. `kind` names one of
-the types below or an event of this package. Front ends and workers decode the body into that type,
-so a malformed frame is a `WireError` before anything acts on it; the host relays contents as bytes
-(`Sealed`) under another id. Nothing that is executed is ever sent: no pickles.
+A frame is four bytes of length, one of part, seven of id (all big-endian), and its content. The
+part is the number in `PARTS`, from 1, of what is sent of a stream, and the content is the msgpack
+array of its fields. It is 0 for all others, whose content is the array `[kind, body]` for an
+answer, `[kind, body, model, session, cost]` for a call, where `kind` names one of the types below
+or an event of this package. Front ends and workers decode the body into its type, so a malformed
+frame is a `WireError` before anything acts on it; the host relays contents as bytes (`Sealed`)
+under another id, parts of a stream without looking into them. Nothing that is executed is ever
+sent: no pickles.
 
 A new call is one class here, a subclass of `Call`, or of `ModelCall` if a worker answers it.
 """
@@ -16,7 +19,8 @@ import logging
 import struct
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Generic, TypeVar, get_args
+from operator import attrgetter
+from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -348,24 +352,34 @@ Answer = (
 )
 Body = Hello | Welcome | Cancel | Call[object] | Answer
 
-_KINDS = (
-    *(Hello, Welcome, Cancel),
-    *(
-        kind
-        for base in (Call, ModelCall)
-        for kind in base.__subclasses__()
-        if kind is not ModelCall
-    ),
-    *get_args(Answer),
-)
+PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
+"""Answers that more of a stream follows."""
+_NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
+_PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
+_FIELDS: dict[type, attrgetter[tuple[Any, ...]]] = {
+    kind: attrgetter(*kind.__match_args__) for kind in PARTS
+}
+_FIELD_DECODERS = {
+    kind.__name__: (
+        kind,
+        msgspec.msgpack.Decoder(tuple[tuple(get_type_hints(kind).values())]),  # type: ignore[misc]
+    )
+    for kind in PARTS
+}
+_ID_BITS = 56
+_MOST_ID = (1 << _ID_BITS) - 1
+
 _DECODERS: dict[str, msgspec.msgpack.Decoder[Body]] = {
-    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in _KINDS
+    kind.__name__: msgspec.msgpack.Decoder(kind)
+    for kind in (
+        *(Hello, Welcome, Cancel),
+        *(kind for kind in Call.__subclasses__() if kind is not ModelCall),
+        *ModelCall.__subclasses__(),
+        *get_args(Answer),
+    )
 }
 RELAYED = frozenset(kind.__name__ for kind in ModelCall.__subclasses__())
 """Kinds of calls that the host does not decode."""
-_MORE_FOLLOWS = frozenset(
-    kind.__name__ for kind in (Started, Progress, Token, ToolCallPart, ChoiceFinished)
-)
 
 
 class Sealed(msgspec.Struct, array_like=True, gc=False):
@@ -378,21 +392,27 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
     session: str = ""
     cost: Cost | None = None
     id: int = 0
-    """The frame's; not part of what is sent as content, like the next."""
+    """The frame's; not part of what is sent as content, like the next two."""
     content: bytes = b""
     """All of it, encoded."""
+    part: int = 0
+    """Which of `PARTS` it is, from 1."""
 
     def relayed(self, ident: int) -> bytes:
         """The frame with this content under another id."""
-        return _HEAD.pack(len(self.content), ident) + self.content
+        content = self.content
+        return _HEAD.pack(len(content), self.part << _ID_BITS | ident) + content
 
     def drop(self) -> None:
         """Free the bytes, which may be megabytes, once they are relayed."""
-        self.content, self.body = b"", msgspec.Raw()
+        self.content, self.body = b"", _NO_BODY
 
     def open(self) -> Body:
         """The decoded body. Raises `WireError` if it is not what its kind says."""
         try:
+            if self.part:
+                kind, fields = _FIELD_DECODERS[self.kind]
+                return kind(*fields.decode(self.content))
             return _DECODERS[self.kind].decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
@@ -412,6 +432,7 @@ class Frame:
 
 
 # Made once: finding out what a type is costs more than reading a frame.
+_NO_BODY = msgspec.Raw()
 _CONTENT = msgspec.msgpack.Decoder(Sealed)
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -421,15 +442,9 @@ def unsealed(body: Body | Sealed) -> Body:
     return body.open() if isinstance(body, Sealed) else body
 
 
-def kind_of(body: Body | Sealed) -> str:
-    """The name of the type of `body`."""
-    return body.kind if isinstance(body, Sealed) else type(body).__name__
-
-
 def is_last(answer: Answer | Sealed) -> bool:
     """Does `answer` end what a call gets? All do but those that more of a stream follows."""
-    kind = answer.kind if isinstance(answer, Sealed) else type(answer).__name__
-    return kind not in _MORE_FOLLOWS
+    return not answer.part if isinstance(answer, Sealed) else type(answer) not in _NUMBERS
 
 
 def encode(frame: Frame) -> bytes:
@@ -450,14 +465,18 @@ def encode(frame: Frame) -> bytes:
 
 def _encode(ident: int, body: Body, *call: object) -> bytes:
     """See `encode`; `call` is what only calls have."""
-    kind = type(body).__name__
+    kind = type(body)
+    part = _NUMBERS.get(kind, 0)
     try:
-        content = _ENCODER.encode((kind, body, *call))
+        sent = _FIELDS[kind](body) if part else (kind.__name__, body, *call)
+        content = _ENCODER.encode(sent)
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
-        raise WireError(f"a {kind} frame cannot be written: {error}") from error
+        raise WireError(f"a {kind.__name__} frame cannot be written: {error}") from error
     if len(content) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(f"a {kind} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}")
-    return _HEAD.pack(len(content), ident) + content
+        raise FrameTooLarge(
+            f"a {kind.__name__} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}"
+        )
+    return _HEAD.pack(len(content), part << _ID_BITS | ident) + content
 
 
 def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
@@ -476,10 +495,8 @@ def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
         )
 
 
-def encode_answer(ident: int, body: Body | Sealed) -> bytes:
+def encode_answer(ident: int, body: Body) -> bytes:
     """The frame of an answer; one that cannot be sent becomes a `Failed` that says why."""
-    if isinstance(body, Sealed):
-        return body.relayed(ident)
     try:
         return _encode(ident, body)
     except FrameTooLarge as error:
@@ -498,15 +515,24 @@ def unreadable(error: WireError) -> Failed:
     return Failed(to_info(InvalidParameter("request", why)))
 
 
-def sealed_frame(ident: int, content: bytes) -> Sealed:
-    """The frame that has `content`, its body not decoded. Raises `WireError`."""
+def _sealed(head: int, content: bytes) -> Sealed:
+    """The frame that has `content`, its body not decoded. Raises `WireError`.
+
+    Args:
+        head: part and id.
+    """
+    part, ident = head >> _ID_BITS, head & _MOST_ID
+    if part:
+        if part > len(PARTS):
+            raise WireError(f"unknown part {part} of a stream")
+        return Sealed(_PART_NAMES[part], _NO_BODY, None, "", None, ident, content, part)
     try:
         sealed = _CONTENT.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"malformed frame: {error}") from error
     if sealed.kind not in _DECODERS:
         raise WireError(f"unknown frame kind {sealed.kind!r}")
-    sealed.id, sealed.content = ident, content
+    sealed.id, sealed.content, sealed.part = ident, content, 0
     return sealed
 
 
@@ -531,20 +557,20 @@ async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Sealed, 
     Raises:
         WireError: one is malformed or too large, or the connection ended inside one.
     """
-    buffer = bytearray()
+    left = bytearray()
     while data := await reader.read(_READ_BYTES):
-        buffer += data
-        start = 0
-        while len(buffer) - start >= _HEAD.size:
-            size, ident = _HEAD.unpack_from(buffer, start)
+        left += data
+        start, end = 0, len(left)
+        while end - start >= _HEAD.size:
+            size, head = _HEAD.unpack_from(left, start)
             _check_length(size)
-            begin, end = start + _HEAD.size, start + _HEAD.size + size
-            if end > len(buffer):
+            begin = start + _HEAD.size
+            if begin + size > end:
                 break
-            yield sealed_frame(ident, bytes(buffer[begin:end]))
-            start = end
-        del buffer[:start]
-    if buffer:
+            start = begin + size
+            yield _sealed(head, bytes(left[begin:start]))
+        del left[:start]
+    if left:
         raise WireError("the connection ended inside a frame")
 
 
@@ -557,7 +583,7 @@ def read_frame(stream: BinaryIO) -> Frame | None:
         return None
     size, ident = _HEAD.unpack(head)
     _check_length(size)
-    return opened(sealed_frame(ident, _read(stream, size)))
+    return opened(_sealed(ident, _read(stream, size)))
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:

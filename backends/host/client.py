@@ -23,6 +23,7 @@ from hearth.backends.contract.models import HostLimits, ModelSpec
 from hearth.backends.contract.requests import Pooling, Request
 from hearth.backends.contract.version import hearth_version
 from hearth.backends.contract.wire import (
+    PARTS,
     Answer,
     Call,
     Cancel,
@@ -47,7 +48,6 @@ from hearth.backends.contract.wire import (
     Welcome,
     WireError,
     encode,
-    is_last,
     sealed_frames,
 )
 from hearth.backends.errors import (
@@ -203,7 +203,7 @@ class HostClient:
                 del question  # It may have megabytes.
             while True:
                 for answer in await mailbox.take():
-                    over = is_last(answer)
+                    over = type(answer) not in PARTS
                     yield answer
                     if over:
                         return

@@ -156,7 +156,7 @@ class Client:
         """Frames that come in one iteration of the loop, such as those of a model's step, are
         written together. What a front end does not read is held up to a limit.
         """
-        data = encode_answer(ident, body)
+        data = body.relayed(ident) if isinstance(body, Sealed) else encode_answer(ident, body)
         if self._sending is None:
             if not self._outgoing:
                 asyncio.get_running_loop().call_soon(self._flush)

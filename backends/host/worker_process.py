@@ -24,7 +24,6 @@ from hearth.backends.contract.events import (
     Progress,
     Ranks,
     Scores,
-    Started,
     Token,
     ToolCallPart,
 )
@@ -42,7 +41,6 @@ from hearth.backends.contract.wire import (
     WireError,
     encode,
     is_last,
-    kind_of,
     sealed_frames,
     unsealed,
 )
@@ -58,7 +56,6 @@ log = logging.getLogger(__name__)
 _STOP_GRACE_S = 3.0
 _STATS_TIMEOUT_S = 0.5
 """The longest wait for the statistics of a worker that hangs."""
-_STARTED = Started.__name__
 _STEPS = frozenset(
     kind.__name__ for kind in (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
 )
@@ -89,10 +86,10 @@ class Stream:
         """Deliver `answer`; what comes after the last one is dropped."""
         if self.ended.done():
             return
-        if kind_of(answer) == _STARTED:
-            self.started = True
-        elif is_last(answer):
+        if is_last(answer):
             self.ended.set_result(None)
+        else:
+            self.started = True
         self._listener(answer)
 
     def fail(self, error: HearthError) -> None:
@@ -147,6 +144,7 @@ class WorkerProcess:
         """`GetEngineStats` under way: no calls, so that looking keeps no model from unloading."""
         self._idents = itertools.count(1)
         self._stopping = False
+        self._has_stepped = False
         self._watch = ProgressWatch(STALL_S, LONGEST_STEP_S)
         self._ended_after_s: float | None = None
         """How long it made no progress, if that is why it was killed."""
@@ -364,7 +362,8 @@ class WorkerProcess:
         assert process.stdout is not None
         try:
             async for answer in sealed_frames(process.stdout):
-                if answer.kind in _STEPS:
+                if not self._has_stepped and answer.kind in _STEPS:
+                    self._has_stepped = True
                     self._breaker.step()
                 self._deliver(answer)
         except WireError as error:
@@ -384,7 +383,7 @@ class WorkerProcess:
             return
         self._watch.progress()
         stream.put(answer)
-        if stream.over:
+        if not answer.part:
             del self._streams[answer.id]
             self.last_active = time.monotonic()
 

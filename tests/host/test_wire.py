@@ -39,7 +39,6 @@ from hearth.backends.contract.wire import (
     is_last,
     opened,
     read_frame,
-    sealed_frame,
     sealed_frames,
 )
 from hearth.backends.errors import (
@@ -94,8 +93,8 @@ FRAMES = [
 ]
 
 
-def read_content(content):
-    return read_frame(io.BytesIO(struct.pack(">IQ", len(content), 1) + content))
+def read_content(content, part=0):
+    return read_frame(io.BytesIO(struct.pack(">IQ", len(content), part << 56 | 1) + content))
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
@@ -125,8 +124,8 @@ def test_asynchronous_reading_agrees_and_ends_cleanly():
                 ["Cancel"],
                 ["os.system", {}, None],
                 [1, "Cancel", {}, None],
-                ["Token", {"text": 5}, None],
-                ["Token", {}, None],
+                ["Score", {"ids": 5}, None],
+                ["Score", {}, None],
                 ["Finished", {"reason": "bored"}, None],
                 ["Load", {}, {"path": 7}],
             ),
@@ -136,6 +135,14 @@ def test_asynchronous_reading_agrees_and_ends_cleanly():
 def test_malformed_contents_are_refused(payload):
     with pytest.raises(WireError):
         read_content(payload)
+
+
+@pytest.mark.parametrize(
+    ("part", "content"), [(3, [5]), (3, []), (3, {}), (2, [1]), (6, ["x"]), (255, ["x"])]
+)
+def test_malformed_parts_of_streams_are_refused(part, content):
+    with pytest.raises(WireError):
+        read_content(msgspec.msgpack.encode(content), part)
 
 
 def test_what_is_nested_too_deeply_is_refused_on_both_sides():
@@ -200,10 +207,15 @@ def test_what_came_before_a_frame_that_is_too_large_is_read():
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
 def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
+    async def read_one():
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        return await anext(sealed_frames(reader))
+
     data = encode(frame)
-    relayed = sealed_frame(99, data[12:])
-    assert encode(Frame(relayed.id, relayed)) == data[:4] + (99).to_bytes(8, "big") + data[12:]
-    assert opened(relayed).body == frame.body
+    relayed = encode(Frame(99, asyncio.run(read_one())))
+    assert relayed == data[:5] + (99).to_bytes(7, "big") + data[12:]
+    assert read_frame(io.BytesIO(relayed)).body == frame.body
 
 
 def test_errors_keep_their_type_and_data():

@@ -12,7 +12,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from endpoints import HELLO
-from hearth.app.server.protocol import STREAMED_BODY, Connection, Outgoing
+from hearth.app.server.protocol import STREAMED_BODY, Connection, Outgoing, Releases
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = GET.replace(b"GET", b"HEAD")
@@ -57,7 +57,7 @@ def connected(app):
     one, other = socket.socketpair()
     with one, other:
         config = Config(app, lifespan="off", log_config=None)
-        connection = Connection(config, ServerState(), {})
+        connection = Connection(config, ServerState(), {}, releases=Releases())
         client = Client(one)
         connection.connection_made(client)
         yield client, connection
