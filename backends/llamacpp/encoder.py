@@ -19,7 +19,7 @@ from hearth.backends.engine.runner import (
     StepResult,
 )
 from hearth.backends.errors import HearthError, InternalError
-from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.embedder import Embedder
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
@@ -51,12 +51,16 @@ class EncoderRunner:
         threads: int | None,
         has_rank_head: bool,
     ) -> None:
-        texts = text_abilities(model, plan, has_rank_head)
         self._model = model
         self.store = _NoBlocks()
         self.limits = KvLimits(slots=0, pool_tokens=0, context=0, kept_tokens=0)
         self.background = None
-        self._info = RunnerInfo(
+        self.threads = threads or usable_cores()
+        self._interrupt = Interrupt()
+        self._embedder = texts = Embedder(
+            model, plan, self.threads, self._interrupt, has_rank_head=has_rank_head
+        )
+        self.info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=texts.max_tokens,
             pool_tokens=texts.max_tokens,
@@ -70,18 +74,11 @@ class EncoderRunner:
             can_rank=texts.can_rank,
             generates=False,
         )
-        self.threads = threads or usable_cores()
-        self._interrupt = Interrupt()
-        self._embedder = Embedder(model, plan, self.threads, self._interrupt)
         try:
             self._warm_up(measure=threads is None)
         except HearthError:
             self._embedder.close()
             raise
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
 
     @property
     def beside_bytes(self) -> int:
@@ -105,8 +102,6 @@ class EncoderRunner:
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.rank` for more."""
-        if not self._info.can_rank:
-            raise not_a_reranker(self._model)
         return self._embedder.rank(texts)
 
     def begin_text(
@@ -122,7 +117,7 @@ class EncoderRunner:
 
     def _warm_up(self, *, measure: bool) -> None:
         """Touch every weight once, and choose the number of threads."""
-        tokens = min(_PROBE_TOKENS, self._info.context)
+        tokens = min(_PROBE_TOKENS, self.info.context)
         if measure:
             self.threads = fastest_threads(
                 lambda count: self._embedder.warm_up(tokens, count), self.threads
