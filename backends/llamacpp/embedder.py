@@ -191,7 +191,10 @@ class Embedder:
         Raises:
             UnsupportedParameter, InvalidParameter, PromptTooLong: as `embed` and `rank`.
             DoesNotFit: as `embed`; for a large context `compute` raises it.
+            InternalError: the model does not only look back.
         """
+        if not self.can_slice:
+            raise InternalError(f"{self._model.path.name} computes texts whole.")
         if pooling is None:
             self._check_ranks()
         kind = RANK if pooling is None else self._pooling_type(pooling)
@@ -444,6 +447,31 @@ class Embedder:
         )
 
 
+class TextRunner:
+    """What a runner does with texts: in contexts of an embedder, apart from that of sequences."""
+
+    _embedder: Embedder
+    _interrupt: Interrupt
+
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
+        """See `Embedder.embed`."""
+        return self._embedder.embed(texts, pooling)
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """See `Embedder.rank`."""
+        return self._embedder.rank(texts)
+
+    def begin_text(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> LlamaSlicedText:
+        """See `Embedder.begin`."""
+        return self._embedder.begin(text, pooling, ready)
+
+    def interrupt(self, wanted: bool) -> None:
+        """See the protocol. On a processor it takes effect within one operation of the graph."""
+        self._interrupt.set(wanted)
+
+
 class LlamaSlicedText:
     """Implements `hearth.backends.engine.runner.SlicedText`: one text of a causal model, the only
     one in its context.
@@ -579,11 +607,6 @@ class _PoolingContext(Context):
     def suits(self, kind: int, batch_tokens: int, cells: int) -> bool:
         """Whether it gives what one would that is made with these."""
         return self.kind == kind and self.batch_tokens >= batch_tokens and self.cells >= cells
-
-    def clear(self) -> None:
-        """Forget every sequence."""
-        if self.has_memory:
-            self._api.llama_memory_clear(self._memory, False)
 
     def compute(self, rows: Sequence[Row]) -> Vectors:
         """[len(rows), width]: the pooled vector of each row, not normalized."""

@@ -4,22 +4,13 @@ generate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
-from hearth.backends.engine.runner import (
-    RunnerInfo,
-    SlicedText,
-    StepPlan,
-    StepResult,
-)
+from hearth.backends.engine.runner import RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import HearthError, InternalError
-from hearth.backends.llamacpp.embedder import Embedder
+from hearth.backends.llamacpp.embedder import Embedder, TextRunner
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
@@ -29,7 +20,7 @@ _PROBE_TOKENS = 64
 """Size of the text that thread counts are measured with."""
 
 
-class EncoderRunner:
+class EncoderRunner(TextRunner):
     """Implements `hearth.backends.engine.runner.Runner` for texts alone: `step` always fails. Owns
     `model` and frees it in `close`.
 
@@ -92,23 +83,6 @@ class EncoderRunner:
     def step(self, plan: StepPlan) -> StepResult:
         """Raises `InternalError`: see `RunnerInfo.generates`."""
         raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
-
-    def interrupt(self, wanted: bool) -> None:
-        self._interrupt.set(wanted)
-
-    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.embed` for more."""
-        return self._embedder.embed(texts, pooling)
-
-    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.rank` for more."""
-        return self._embedder.rank(texts)
-
-    def begin_text(
-        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
-    ) -> SlicedText:
-        """Raises `InternalError`: see `RunnerInfo.slices_texts`."""
-        raise InternalError(f"{self._model.path.name} is an encoder: it computes texts whole.")
 
     def close(self) -> None:
         """Free contexts and model. May be called twice."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.checks import check_token_ids
-from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import (
@@ -22,7 +21,7 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.background_prefill import LlamaBackground
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
-from hearth.backends.llamacpp.embedder import Embedder, LlamaSlicedText
+from hearth.backends.llamacpp.embedder import Embedder, TextRunner
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import TILE, ContextPlan
@@ -45,7 +44,7 @@ _PROBE_TOKENS = 16
 """Size of the batch that prefill threads are measured with."""
 
 
-class LlamaRunner:
+class LlamaRunner(TextRunner):
     """Implements `hearth.backends.engine.runner.Runner`. Owns `model` and frees it in `close`.
 
     A step costs one `llama_decode` for all rows, prefill and decode mixed.
@@ -212,24 +211,6 @@ class LlamaRunner:
                 logits[row.slot] = outputs[at : at + row.outputs]
                 at += row.outputs
         return StepResult(logits)
-
-    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See `Embedder.embed`, which has a context apart from that of the sequences."""
-        return self._embedder.embed(texts, pooling)
-
-    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See `Embedder.rank`."""
-        return self._embedder.rank(texts)
-
-    def begin_text(
-        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
-    ) -> LlamaSlicedText:
-        """See `Embedder.begin`."""
-        return self._embedder.begin(text, pooling, ready)
-
-    def interrupt(self, wanted: bool) -> None:
-        """See the protocol. On a processor it takes effect within one operation of the graph."""
-        self._interrupt.set(wanted)
 
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
