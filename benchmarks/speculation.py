@@ -87,7 +87,7 @@ class PlayedSide(EngineSide):
 
     def _new(self, *args: Any, **how: Any) -> Any:
         made = super()._new(*args, **how)
-        made[0].sampler = Played(partial(self._script, self._made % self._many))
+        made.sampler = Played(partial(self._script, self._made % self._many))
         self._made += 1
         return made
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 
 from hearth.backends.bench.cases import Case, check_job
 from hearth.backends.bench.engine_side import Answer, EngineSide
 from hearth.backends.bench.job import Ablated, Job, Means, Message, Progress, Skipped
-from hearth.backends.bench.measure import alternate, random_prompts
+from hearth.backends.bench.measure import alternate, random_prompts, same_tokens
 from hearth.backends.bench.model_facts import read_facts
 from hearth.backends.bench.session import impossible, setup_of, sized
 from hearth.backends.contract.models import ModelSpec
@@ -201,14 +200,8 @@ def _ablated(off: Means, samples: Sequence[Sample], expected: list[list[int]]) -
         tuple(one.tok_per_s for one in samples),
         samples[0].computed_tokens,
         sum(map(len, tokens)),
-        sum(_same(*pair) for pair in zip(tokens, expected, strict=True)),
+        sum(same_tokens(*pair) for pair in zip(tokens, expected, strict=True)),
     )
-
-
-def _same(one: list[int], other: list[int]) -> int:
-    """First tokens that are in both."""
-    pairs = zip(one, other, strict=True)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _computed_by(loaded: Loaded) -> str:

@@ -62,21 +62,6 @@ class Raced:
         return self.new_tokens / (self.cpu_s if clock else self.wall_s)
 
 
-class Listener:
-    """Keeps what is asked of one session: what it found with others, and why it failed."""
-
-    def __init__(self) -> None:
-        self.cached_tokens = 0
-        self.failure: Failed | None = None
-
-    def __call__(self, event: Event) -> None:
-        """Take an event of the session."""
-        if isinstance(event, Started):
-            self.cached_tokens = event.cached_tokens
-        elif isinstance(event, Failed):
-            self.failure = event
-
-
 class EngineSide:
     """Sessions that decode at the same time on one engine.
 
@@ -84,6 +69,9 @@ class EngineSide:
 
     Args:
         drafters: for sessions that speculate.
+
+    Attributes:
+        cached_tokens: prompt tokens that the sessions found with others.
     """
 
     def __init__(self, loaded: Loaded, drafters: Sequence[Drafter] = ()) -> None:
@@ -91,18 +79,16 @@ class EngineSide:
         self._piece = loaded.tokenizer.piece
         self._engine = Engine(loaded.runner, _UNHURRIED_S, drafters=drafters)
         self._idents = itertools.count(1)
-        self._sessions: list[tuple[Generation, Listener]] = []
+        self._sessions: list[Generation] = []
+        self._failure: Failed | None = None
+        """Of the session that failed last."""
+        self.cached_tokens = 0
 
     @property
     def usable_tokens(self) -> NDArray[np.int64]:
         """Ids that prompts may be made of: all but the ends."""
         info = self._runner.info
         return np.setdiff1d(np.arange(info.vocab_size), np.fromiter(info.end_ids, np.int64))
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens that the sessions found with others."""
-        return sum(listener.cached_tokens for _, listener in self._sessions)
 
     def start(self, prompts: list[list[int]], shared_tokens: int, most: int) -> list[list[int]]:
         """Compute `prompts` and let each session draw a token; returns their tokens so far, of
@@ -122,25 +108,20 @@ class EngineSide:
 
     def histories(self) -> list[list[int]]:
         """The tokens of each session, prompt included."""
-        return [list(session.tokens) for session, _ in self._sessions]
+        return [list(session.tokens) for session in self._sessions]
 
     def decode(self, steps: int) -> float:
         """Seconds until each session has `steps` more tokens."""
-        sessions = [session for session, _ in self._sessions]
-        goals = [session.new_tokens + steps for session in sessions]
+        goals = [(session, session.new_tokens + steps) for session in self._sessions]
         began = time.perf_counter()
-        while any(session.new_tokens < goal for session, goal in zip(sessions, goals, strict=True)):
+        while any(session.new_tokens < goal for session, goal in goals):
             self._turn()
         return time.perf_counter() - began
 
     def prefill(self, prompt: list[int]) -> float:
         """Seconds from the arrival of a request with `prompt` to the end of its one token."""
-        session, _ = self._new(prompt, len(prompt) + 1)
-        began = time.perf_counter()
-        self._engine.submit(session)
-        while not session.done:
-            self._turn()
-        return time.perf_counter() - began
+        (answer,) = self.answer([prompt], 1)
+        return answer.times[0]
 
     def answer(
         self, prompts: list[list[int]], count: int, *, reuses_prefix: bool = True
@@ -151,7 +132,7 @@ class EngineSide:
             reuses_prefix: what others computed is used.
         """
         added = [
-            self._new(prompt, len(prompt) + count, reuses_prefix=reuses_prefix)[0]
+            self._new(prompt, len(prompt) + count, reuses_prefix=reuses_prefix)
             for prompt in prompts
         ]
         times: list[list[float]] = [[] for _ in added]
@@ -176,7 +157,7 @@ class EngineSide:
             most: of them in a draft.
         """
         size = count + 2 * (most + 1)
-        sessions = [self._new(prompt, len(prompt) + size)[0] for prompt in prompts]
+        sessions = [self._new(prompt, len(prompt) + size) for prompt in prompts]
         self._engine.submit(*sessions)
         while not all(one.new_tokens for one in sessions):
             self._turn()
@@ -212,22 +193,20 @@ class EngineSide:
 
     def clear(self) -> None:
         """End all sessions and forget what they held."""
-        for session, _ in self._sessions:
+        for session in self._sessions:
             self._engine.cancel(session.id)
         self._engine.clear_cache(lambda _: None)
         self._engine.turn()
         self._sessions.clear()
+        self._failure, self.cached_tokens = None, 0
 
     def _admit(self, prompts: list[list[int]], most: int) -> None:
         added = [self._new(prompt, most) for prompt in prompts]
-        self._engine.submit(*(session for session, _ in added))
-        while any(session.new_tokens == 0 for session, _ in added):
+        self._engine.submit(*added)
+        while any(session.new_tokens == 0 for session in added):
             self._turn()
 
-    def _new(
-        self, prompt: list[int], most: int, *, reuses_prefix: bool = True
-    ) -> tuple[Generation, Listener]:
-        listener = Listener()
+    def _new(self, prompt: list[int], most: int, *, reuses_prefix: bool = True) -> Generation:
         session = Generation(
             next(self._idents),
             prompt,
@@ -235,20 +214,25 @@ class EngineSide:
             Limits(most - len(prompt), 0, ignore_eos=True, end_ids=frozenset()),
             (),
             self._piece,
-            listener,
+            self._heard,
             reuse_prefix=reuses_prefix,
         )
-        self._sessions.append((session, listener))
-        return session, listener
+        self._sessions.append(session)
+        return session
+
+    def _heard(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.cached_tokens += event.cached_tokens
+        elif isinstance(event, Failed):
+            self._failure = event
 
     def _turn(self) -> None:
         """One step of the engine. Raises what made a session fail, or `InternalError` if none can
         go on.
         """
         worked = self._engine.turn()
-        for _, listener in self._sessions:
-            if listener.failure is not None:
-                raise from_info(listener.failure.error)
+        if self._failure is not None:
+            raise from_info(self._failure.error)
         if not worked:
             raise InternalError("The engine had nothing to do before all tokens were there.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -114,6 +115,11 @@ def measure(
 def median_rate(case: Case, engine: EngineSide, repeats: int) -> float:
     """Tokens per second of the engine alone, all sessions together."""
     return Spread.of(measure(case, engine, {}, repeats).engine).median
+
+
+def same_tokens(one: Sequence[int], other: Sequence[int]) -> int:
+    """First tokens that are in both."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def random_prompts(case: Case, usable: NDArray[np.int64]) -> list[list[int]]:

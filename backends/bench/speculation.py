@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from hearth.backends.bench.cases import Case, check_job
 from hearth.backends.bench.engine_side import EngineSide, Raced
 from hearth.backends.bench.job import Job, Message, Progress, Skipped, Speculated
-from hearth.backends.bench.measure import alternate
+from hearth.backends.bench.measure import alternate, same_tokens
 from hearth.backends.bench.model_facts import read_facts
 from hearth.backends.bench.session import impossible, setup_of, sized
 from hearth.backends.contract.messages import Message as ChatMessage
@@ -235,7 +234,7 @@ def compared(
         tuple(one.rate(1) / off.rate(1) for off, one in pairs),
         statistics.median(one.rate(0) for one in plain),
         sum(
-            _same(*texts)
+            same_tokens(*texts)
             for off, one in pairs
             for texts in zip(off.tokens, one.tokens, strict=True)
         ),
@@ -299,12 +298,6 @@ def texts(loaded: Loaded, *, edits: bool) -> list[list[int]]:
         return [prompts.prepare(one).ids[-PROMPT_TOKENS:] for one in asked]
     finally:
         renderer.close()
-
-
-def _same(one: list[int], other: list[int]) -> int:
-    """First tokens that are in both."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _summed(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:

@@ -22,14 +22,10 @@ from hearth.backends.errors import Busy, HearthError
 from hearth.backends.llamacpp import selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.facts import GgufFacts
-from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import ContextPlan, head_sizes, plan_context
-from hearth.backends.llamacpp.probe_model import Heads, write_attention
-from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.backends.llamacpp.params import ContextPlan, head_sizes
+from hearth.backends.llamacpp.probe_model import Heads, open_probe, write_attention
 from hearth.backends.machine.json_file import write_json
-from hearth.backends.machine.memory import available_bytes
 from hearth.backends.machine.threads import usable_cores
-from hearth.quant.gguf.reader import read_header
 
 log = logging.getLogger(__name__)
 
@@ -128,17 +124,10 @@ def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:
     settings = ModelSettings(
         context=DEPTH + 256, max_sessions=1, kv_type=kv_type, flash_attention=flash
     )
-    header = read_header(path)
-    plan = plan_context(settings, header, weight_bytes=0, available_bytes=available_bytes())
-    model = LlamaModel.open(path)
-    try:
-        runner = LlamaRunner(model, plan, threads=threads, batch_threads=threads)
-    except HearthError:
-        model.close()
-        raise
+    runner = open_probe(path, settings, threads)
     try:
         runner.store.make_room(DEPTH + _STEPS)
-        most = plan.max_batch_tokens
+        most = runner.info.max_batch_tokens
         for at in range(0, DEPTH, most):
             count = min(most, DEPTH - at)
             runner.step(StepPlan((Row(0, at, [1] * count, 0, handle=0),)))

@@ -31,17 +31,21 @@ class Batch:
     Args:
         api: the library's functions.
         capacity: most tokens.
+
+    Attributes:
+        tokens, positions, sequences, wanted: [capacity], of each token: its id, position, id of
+            sequence, and whether its logits are.
     """
 
     def __init__(self, api: Any, capacity: int) -> None:
-        self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
+        self.tokens = np.zeros(capacity, np.int32)
+        self.positions = np.zeros(capacity, np.int32)
         self._counts = np.ones(capacity, np.int32)
-        self._sequences = np.zeros(capacity, np.int32)
-        self._wanted = np.zeros(capacity, np.int8)
+        self.sequences = np.zeros(capacity, np.int32)
+        self.wanted = np.zeros(capacity, np.int8)
         self._ramp = np.arange(capacity, dtype=np.int32)
         int_p = ctypes.POINTER(ctypes.c_int32)
-        base, stride = self._sequences.ctypes.data, self._sequences.itemsize
+        base, stride = self.sequences.ctypes.data, self.sequences.itemsize
         self._sequence_pointers = (int_p * capacity)(
             *(ctypes.cast(base + i * stride, int_p) for i in range(capacity))
         )
@@ -49,11 +53,11 @@ class Batch:
         set_fields(
             self.struct,
             n_tokens=0,
-            token=self._tokens.ctypes.data_as(int_p),
-            pos=self._positions.ctypes.data_as(int_p),
+            token=self.tokens.ctypes.data_as(int_p),
+            pos=self.positions.ctypes.data_as(int_p),
             n_seq_id=self._counts.ctypes.data_as(int_p),
             seq_id=ctypes.cast(self._sequence_pointers, ctypes.POINTER(int_p)),
-            logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+            logits=self.wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
     def fill(self, rows: Sequence[Row]) -> int:
@@ -63,17 +67,17 @@ class Batch:
             sequence = row.handle
             count = len(row.tokens)
             if count == 1:  # a decode step is many of these: items cost a fifth of slices
-                self._tokens[at] = row.tokens[0]
-                self._positions[at] = row.start
-                self._sequences[at] = sequence
-                self._wanted[at] = row.outputs
+                self.tokens[at] = row.tokens[0]
+                self.positions[at] = row.start
+                self.sequences[at] = sequence
+                self.wanted[at] = row.outputs
             else:
                 end = at + count
-                self._tokens[at:end] = row.tokens
-                np.add(self._ramp[:count], row.start, out=self._positions[at:end])
-                self._sequences[at:end] = sequence
-                self._wanted[at : end - row.outputs] = 0
-                self._wanted[end - row.outputs : end] = 1
+                self.tokens[at:end] = row.tokens
+                np.add(self._ramp[:count], row.start, out=self.positions[at:end])
+                self.sequences[at:end] = sequence
+                self.wanted[at : end - row.outputs] = 0
+                self.wanted[end - row.outputs : end] = 1
             outputs += row.outputs
             at += count
         self.struct.n_tokens = at
@@ -81,7 +85,7 @@ class Batch:
 
     def lowest_and_highest_token(self) -> tuple[int, int]:
         """Of the tokens written last."""
-        tokens = self._tokens[: self.struct.n_tokens]
+        tokens = self.tokens[: self.struct.n_tokens]
         return int(tokens.min()), int(tokens.max())
 
 
@@ -154,6 +158,11 @@ class Context:
         """Threads of one-token steps, and of larger ones."""
         self._api.llama_set_n_threads(self._handle, threads, batch_threads)
 
+    def clear(self) -> None:
+        """Forget every sequence."""
+        if self._memory:
+            self._api.llama_memory_clear(self._memory, False)
+
     def close(self) -> None:
         """Free it. May be called twice."""
         handle, self._handle, self._memory = self._handle, None, None
@@ -177,13 +186,14 @@ class LlamaContext(Context):
         threads: int,
         batch_threads: int,
         interrupt: Interrupt | None = None,
+        hint: str = "Set a smaller context (--ctx), or kv_type q8_0 (--kv-type).",
     ) -> None:
         super().__init__(
             model,
             plan,
             cells,
             interrupt,
-            "Set a smaller context (--ctx), or kv_type q8_0 (--kv-type).",
+            hint,
             n_batch=plan.batch,
             n_ubatch=plan.ubatch,
             n_seq_max=plan.sequences,

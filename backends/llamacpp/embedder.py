@@ -8,7 +8,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,47 +62,10 @@ _POOLING: dict[Pooling, int] = {"mean": _MEAN, "cls": _CLS, "last": _LAST}
 Vectors = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class TextAbilities:
-    """What a model can do with whole texts."""
-
-    embedding_width: int
-    """Length of a vector; 0 for a reranker, which makes none."""
-    can_rank: bool
-    max_tokens: int
-    """Longest text."""
-    can_slice: bool
-    """Whether a text can be computed part by part."""
-
-
-def text_abilities(model: LlamaModel, plan: ContextPlan, has_rank_head: bool) -> TextAbilities:
-    """What `Embedder` can do with `model` and `plan`.
-
-    Args:
-        has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
-    """
-    return TextAbilities(
-        0 if own_pooling(model) == RANK else vector_width(model),
-        has_rank_head and names_rank(model),
-        _longest_text(model, plan),
-        not _takes_whole_texts(model),
-    )
-
-
-def is_encoder(model: LlamaModel) -> bool:
-    """Whether the model has no memory to generate with."""
-    return model.metadata("general.architecture") in ENCODERS
-
-
 def own_pooling(model: LlamaModel) -> int:
     """The pooling type that the file names; 0 where it names none."""
     architecture = model.metadata("general.architecture")
     return int(model.metadata(f"{architecture}.pooling_type") or 0)
-
-
-def vector_width(model: LlamaModel) -> int:
-    """Length of a vector."""
-    return int(model.library.api.llama_model_n_embd_out(model.handle))
 
 
 def names_rank(model: LlamaModel) -> bool:
@@ -118,37 +80,6 @@ def names_rank(model: LlamaModel) -> bool:
     return is_yes or int(api.llama_model_n_cls_out(model.handle)) == 1
 
 
-def not_a_reranker(model: LlamaModel) -> UnsupportedParameter:
-    """The error for `rank` with another kind of model."""
-    return UnsupportedParameter(
-        "model",
-        f"{model.path.name} was not trained to rank texts.",
-        "Use a reranker, e.g. bge-reranker or Qwen3-Reranker.",
-    )
-
-
-def _takes_whole_texts(model: LlamaModel) -> bool:
-    """Whether each token sees those after it too, so that a text is computed in one piece."""
-    architecture = model.metadata("general.architecture")
-    is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
-    return is_encoder(model) or not is_causal
-
-
-def _longest_text(model: LlamaModel, plan: ContextPlan) -> int:
-    """Most tokens of a text; positions beyond the trained ones may have no row in the model's
-    table, which llama.cpp answers with an assertion.
-    """
-    most = plan.context if plan.text_tokens is None else min(plan.context, plan.text_tokens)
-    if not _takes_whole_texts(model):
-        return most
-    limit = min(most, MAX_WHOLE_TOKENS)
-    if model.facts.trained_context > 0:
-        limit = min(limit, model.facts.trained_context)
-    if not is_encoder(model):
-        limit = min(limit, WHOLE_LOGIT_BYTES // (4 * model.facts.vocab_size))
-    return max(limit, 1)
-
-
 class Embedder:
     """Embeds or ranks texts with a loaded model. Its contexts, one for texts and one for a text in
     slices, are made when they are first needed, and again for another pooling, or a longer text or
@@ -161,6 +92,10 @@ class Embedder:
         interrupt: ends it early, with `Interrupted`.
         bytes_left: what more its contexts may take; the least that can compute a text is made even
             beyond that.
+        has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
+
+    Attributes:
+        threads: of the contexts that are made from now on.
 
     Raises:
         InvalidParameter: more threads than llama.cpp can take, or none.
@@ -173,6 +108,8 @@ class Embedder:
         threads: int,
         interrupt: Interrupt | None = None,
         bytes_left: Callable[[], float] = lambda: math.inf,
+        *,
+        has_rank_head: bool = True,
     ) -> None:
         if not 1 <= threads <= MAX_THREADS:
             raise InvalidParameter(
@@ -180,7 +117,7 @@ class Embedder:
             )
         self._model = model
         self._plan = plan
-        self._threads = threads
+        self.threads = threads
         self._interrupt = interrupt
         self._bytes_left = bytes_left
         self._context: _PoolingContext | None = None
@@ -191,9 +128,21 @@ class Embedder:
         self._thread: threading.Thread | None = None
         """The last of those that make and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
-        self._takes_whole_texts = _takes_whole_texts(model)
-        self.width = vector_width(model)
+        architecture = model.metadata("general.architecture")
+        self._is_encoder = architecture in ENCODERS
+        is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
+        self.can_slice = is_causal and not self._is_encoder
+        """Whether a text can be computed part by part: no token sees those after it."""
+        self.can_rank = has_rank_head and names_rank(model)
+        self.width = _vector_width(model)
         """Length of a vector."""
+        self.max_tokens = self._longest_text()
+        """Of a text."""
+
+    @property
+    def embedding_width(self) -> int:
+        """Length of a vector; 0 for a reranker, which makes none."""
+        return 0 if self._own_pooling == RANK else self.width
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
         """One vector for each text, in their order: [len(texts), width], each of length 1.
@@ -212,22 +161,22 @@ class Embedder:
             DoesNotFit: there is no memory for a context of the longest text.
             InternalError: llama.cpp failed.
         """
-        return _normalized(self._pooled(texts, self._pooling_type(pooling), self.width))
+        return _normalized(self._pooled(texts, self._pooling_type(pooling)))
 
     def rank(self, texts: Sequence[Sequence[int]]) -> Vectors:
         """How well the text in each of `texts`, together with a query as the model wants them,
         answers the query: [len(texts)], on the model's own scale, higher is better.
 
         Args:
-            texts: token ids, with the special tokens that the model wants. The model must be one
-                that `names_rank` and that has a head to rank with.
+            texts: token ids, with the special tokens that the model wants.
 
         Raises:
+            UnsupportedParameter: the model was not trained for that.
             InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
             InternalError: llama.cpp failed, or a rank is not a finite number.
         """
-        outputs = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
-        return _ranks(self._pooled(texts, RANK, outputs))
+        self._check_ranks()
+        return _ranks(self._pooled(texts, RANK))
 
     def begin(
         self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
@@ -240,9 +189,14 @@ class Embedder:
             ready: see the protocol.
 
         Raises:
-            UnsupportedParameter, InvalidParameter, PromptTooLong: as `embed`.
+            UnsupportedParameter, InvalidParameter, PromptTooLong: as `embed` and `rank`.
             DoesNotFit: as `embed`; for a large context `compute` raises it.
+            InternalError: the model does not only look back.
         """
+        if not self.can_slice:
+            raise InternalError(f"{self._model.path.name} computes texts whole.")
+        if pooling is None:
+            self._check_ranks()
         kind = RANK if pooling is None else self._pooling_type(pooling)
         self._check(0, text)
         self._check_length(len(text))
@@ -288,14 +242,10 @@ class Embedder:
 
     def warm_up(self, tokens: int, threads: int) -> None:
         """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
-        self._threads = threads
+        self.threads = threads
         if self._context is not None:
             self._context.set_threads(threads, threads)
-        kind = self._own_pooling or _MEAN
-        width = self.width
-        if kind == RANK:
-            width = int(self._model.library.api.llama_model_n_cls_out(self._model.handle))
-        self._pooled([[self._model.facts.bos_id or 0] * tokens], kind, width)
+        self._pooled([[self._model.facts.bos_id or 0] * tokens], self._own_pooling or _MEAN)
 
     def close(self) -> None:
         """Free the contexts; the next text makes another. May be called twice."""
@@ -306,14 +256,37 @@ class Embedder:
         self._close_context()
         self._close_slicing()
 
-    def _pooled(self, texts: Sequence[Sequence[int]], kind: int, width: int) -> Vectors:
+    def _check_ranks(self) -> None:
+        if not self.can_rank:
+            raise UnsupportedParameter(
+                "model",
+                f"{self._model.path.name} was not trained to rank texts.",
+                "Use a reranker, e.g. bge-reranker or Qwen3-Reranker.",
+            )
+
+    def _longest_text(self) -> int:
+        """Most tokens of a text; positions beyond the trained ones may have no row in the model's
+        table, which llama.cpp answers with an assertion.
+        """
+        plan, facts = self._plan, self._model.facts
+        most = plan.context if plan.text_tokens is None else min(plan.context, plan.text_tokens)
+        if self.can_slice:
+            return most
+        limit = min(most, MAX_WHOLE_TOKENS)
+        if facts.trained_context > 0:
+            limit = min(limit, facts.trained_context)
+        if not self._is_encoder:
+            limit = min(limit, WHOLE_LOGIT_BYTES // (4 * facts.vocab_size))
+        return max(limit, 1)
+
+    def _pooled(self, texts: Sequence[Sequence[int]], kind: int) -> Vectors:
         """[len(texts), width]: what llama.cpp's pooling `kind` makes of each text."""
         for index, text in enumerate(texts):
             self._check(index, text)
-        vectors = np.zeros((len(texts), width), np.float32)
         if not texts:
-            return vectors
+            return np.zeros((0, self.width), np.float32)
         context = self._fitting(kind, [len(text) for text in texts])
+        vectors = np.zeros((len(texts), context.width), np.float32)
         for group in _groups(texts, context.batch_tokens, context.sequences):
             if len(texts[group.start]) > context.batch_tokens:
                 text = texts[group.start]
@@ -354,10 +327,10 @@ class Embedder:
         check_token_ids("token_ids", text, self._model.facts.vocab_size)
 
     def _check_length(self, longest: int) -> None:
-        limit = _longest_text(self._model, self._plan)
+        limit = self.max_tokens
         if longest > limit:
             hint = "Split the text: this model reads both ways, so a text is computed in one piece."
-            if not self._takes_whole_texts:
+            if self.can_slice:
                 hint = "Split the text, or set a larger kv_budget (--kv-budget)."
             hint = hint if limit < self._plan.context else ""
             raise prompt_too_long("texts", longest, limit, hint=hint)
@@ -368,12 +341,11 @@ class Embedder:
         self._check_length(longest)
         context = self._context
         cells = 0
-        if self._takes_whole_texts:
-            batch = min(_power_of_two(longest), _longest_text(self._model, self._plan))
-            batch = max(batch, self._batch_tokens())
-        else:
+        if self.can_slice:
             batch = self._sized(sum(lengths), self._cells(longest), context)
             cells = self._cells(longest) if longest > batch else 0
+        else:
+            batch = max(min(_power_of_two(longest), self.max_tokens), self._batch_tokens())
         if context is None or not context.suits(kind, batch, cells):
             self._close_context()
             context = self._context = self._made(kind, batch, cells, MAX_TEXTS)
@@ -411,7 +383,7 @@ class Embedder:
     def _batch_tokens(self) -> int:
         """Most tokens of a batch, where no text is longer or texts can be cut."""
         batch = self._plan.ubatch
-        if not is_encoder(self._model):
+        if not self._is_encoder:
             batch = min(batch, LOGIT_BYTES // (8 * self._model.facts.vocab_size))
         return max(1, batch)
 
@@ -430,14 +402,13 @@ class Embedder:
     def _bytes_of(self, batch: int, cells: int) -> int:
         """What a context takes."""
         cells = max(cells, batch)
-        outputs = 0 if is_encoder(self._model) else batch
+        outputs = 0 if self._is_encoder else batch
         scratch = scratch_bytes(self._model, self._plan, tokens=batch, cells=cells, outputs=outputs)
         return scratch + cells * self._plan.kv_bytes_per_token
 
     def _cells(self, tokens: int) -> int:
         """What a context for a text of `tokens` tokens has, so that it will do for others too."""
-        limit = _longest_text(self._model, self._plan)
-        most = -(-limit // CELL_ALIGNMENT) * CELL_ALIGNMENT
+        most = -(-self.max_tokens // CELL_ALIGNMENT) * CELL_ALIGNMENT
         return min(_power_of_two(tokens), most)
 
     def _close_context(self) -> None:
@@ -471,9 +442,34 @@ class Embedder:
             batch_tokens,
             cells,
             min(texts, batch_tokens, self._model.library.max_sequences),
-            self._threads,
+            self.threads,
             self._interrupt,
         )
+
+
+class TextRunner:
+    """What a runner does with texts: in contexts of an embedder, apart from that of sequences."""
+
+    _embedder: Embedder
+    _interrupt: Interrupt
+
+    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
+        """See `Embedder.embed`."""
+        return self._embedder.embed(texts, pooling)
+
+    def rank(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """See `Embedder.rank`."""
+        return self._embedder.rank(texts)
+
+    def begin_text(
+        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
+    ) -> LlamaSlicedText:
+        """See `Embedder.begin`."""
+        return self._embedder.begin(text, pooling, ready)
+
+    def interrupt(self, wanted: bool) -> None:
+        """See the protocol. On a processor it takes effect within one operation of the graph."""
+        self._interrupt.set(wanted)
 
 
 class LlamaSlicedText:
@@ -587,7 +583,7 @@ class _PoolingContext(Context):
         """What was asked for or a little more: graph_reserve rounds the tokens of a graph up to a
         multiple of the sequences, but not its outputs, and mean pooling asserts that they are as
         many."""
-        self.width = vector_width(model)
+        self.width = _vector_width(model)
         if kind == RANK:
             self.width = int(model.library.api.llama_model_n_cls_out(model.handle))
         super().__init__(
@@ -611,11 +607,6 @@ class _PoolingContext(Context):
     def suits(self, kind: int, batch_tokens: int, cells: int) -> bool:
         """Whether it gives what one would that is made with these."""
         return self.kind == kind and self.batch_tokens >= batch_tokens and self.cells >= cells
-
-    def clear(self) -> None:
-        """Forget every sequence."""
-        if self.has_memory:
-            self._api.llama_memory_clear(self._memory, False)
 
     def compute(self, rows: Sequence[Row]) -> Vectors:
         """[len(rows), width]: the pooled vector of each row, not normalized."""
@@ -675,6 +666,10 @@ def _ranks(vectors: Vectors) -> Vectors:
     if not np.isfinite(ranks).all():
         raise InternalError("The model gave a rank that is not a finite number.")
     return ranks
+
+
+def _vector_width(model: LlamaModel) -> int:
+    return int(model.library.api.llama_model_n_embd_out(model.handle))
 
 
 def _power_of_two(count: int) -> int:

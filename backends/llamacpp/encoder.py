@@ -4,22 +4,13 @@ generate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.kv.store import GroupSpec, SavedState
-from hearth.backends.engine.runner import (
-    RunnerInfo,
-    SlicedText,
-    StepPlan,
-    StepResult,
-)
+from hearth.backends.engine.runner import RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import HearthError, InternalError
-from hearth.backends.llamacpp.embedder import Embedder, not_a_reranker, text_abilities
+from hearth.backends.llamacpp.embedder import Embedder, TextRunner
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import ContextPlan
@@ -29,7 +20,7 @@ _PROBE_TOKENS = 64
 """Size of the text that thread counts are measured with."""
 
 
-class EncoderRunner:
+class EncoderRunner(TextRunner):
     """Implements `hearth.backends.engine.runner.Runner` for texts alone: `step` always fails. Owns
     `model` and frees it in `close`.
 
@@ -51,12 +42,16 @@ class EncoderRunner:
         threads: int | None,
         has_rank_head: bool,
     ) -> None:
-        texts = text_abilities(model, plan, has_rank_head)
         self._model = model
         self.store = _NoBlocks()
         self.limits = KvLimits(slots=0, pool_tokens=0, context=0, kept_tokens=0)
         self.background = None
-        self._info = RunnerInfo(
+        self.threads = threads or usable_cores()
+        self._interrupt = Interrupt()
+        self._embedder = texts = Embedder(
+            model, plan, self.threads, self._interrupt, has_rank_head=has_rank_head
+        )
+        self.info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=texts.max_tokens,
             pool_tokens=texts.max_tokens,
@@ -70,18 +65,11 @@ class EncoderRunner:
             can_rank=texts.can_rank,
             generates=False,
         )
-        self.threads = threads or usable_cores()
-        self._interrupt = Interrupt()
-        self._embedder = Embedder(model, plan, self.threads, self._interrupt)
         try:
             self._warm_up(measure=threads is None)
         except HearthError:
             self._embedder.close()
             raise
-
-    @property
-    def info(self) -> RunnerInfo:
-        return self._info
 
     @property
     def beside_bytes(self) -> int:
@@ -96,25 +84,6 @@ class EncoderRunner:
         """Raises `InternalError`: see `RunnerInfo.generates`."""
         raise InternalError(f"{self._model.path.name} is an encoder and cannot generate.")
 
-    def interrupt(self, wanted: bool) -> None:
-        self._interrupt.set(wanted)
-
-    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.embed` for more."""
-        return self._embedder.embed(texts, pooling)
-
-    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See the protocol, and `Embedder.rank` for more."""
-        if not self._info.can_rank:
-            raise not_a_reranker(self._model)
-        return self._embedder.rank(texts)
-
-    def begin_text(
-        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
-    ) -> SlicedText:
-        """Raises `InternalError`: see `RunnerInfo.slices_texts`."""
-        raise InternalError(f"{self._model.path.name} is an encoder: it computes texts whole.")
-
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
         self._embedder.close()
@@ -122,7 +91,7 @@ class EncoderRunner:
 
     def _warm_up(self, *, measure: bool) -> None:
         """Touch every weight once, and choose the number of threads."""
-        tokens = min(_PROBE_TOKENS, self._info.context)
+        tokens = min(_PROBE_TOKENS, self.info.context)
         if measure:
             self.threads = fastest_threads(
                 lambda count: self._embedder.warm_up(tokens, count), self.threads

@@ -19,6 +19,14 @@ class GgufFacts(Protocol):
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int: ...
 
 
+def integer(facts: GgufFacts, name: str, default: int = 0) -> int:
+    """A number of the architecture; the largest where each layer has its own."""
+    found = facts.value(f"{facts.architecture}.{name}", default)
+    if isinstance(found, int):
+        return found
+    return max((int(value) for value in found), default=default)
+
+
 def has_rank_head(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether a file has what makes a score of a text's vector (`build_pooling` in
     llama-graph.cpp). Where it has not, llama.cpp takes numbers of the vector itself for scores.

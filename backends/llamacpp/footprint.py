@@ -9,6 +9,7 @@ from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.offload import Offload
 from hearth.backends.llamacpp.params import (
     CELL_ALIGNMENT,
     COMPUTE_BYTES,
@@ -54,19 +55,25 @@ def needed_bytes(path: Path, settings: ModelSettings) -> int:
 
 
 def plan_for(
-    header: GgufFile, settings: ModelSettings, available_bytes: int = NO_LIMIT
+    header: GgufFile,
+    settings: ModelSettings,
+    available_bytes: int = NO_LIMIT,
+    offload: Offload | None = None,
 ) -> ContextPlan:
     """The plan that a model is loaded with where so much memory is free.
+
+    Args:
+        offload: as for `plan_context`.
 
     Raises:
         InvalidParameter, DoesNotFit, UnsupportedModel: as `plan_context`.
     """
-    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     return plan_context(
         settings,
         header,
-        weight_bytes=weight_bytes,
+        weight_bytes=weight_bytes(header),
         available_bytes=available_bytes,
+        offload=offload,
         rope=rope_params(settings.rope, header),
     )
 
@@ -93,16 +100,22 @@ def memory_of(
         cpu_flags: of /proc/cpuinfo: what is repacked depends on them.
         available_bytes: free before the model is loaded; whether it is mapped depends on that.
     """
-    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
-    mapped = is_mapped(weight_bytes, available_bytes)
+    mapped = is_mapped(weight_bytes(header), available_bytes)
     weights = weights_of(header, repacked_types(cpu_flags), mapped=mapped)
     pool = pool_of(header, plan, _filled(plan) if tokens is None else tokens)
     return memory_use(shape_of(header), weights, pool)
 
 
-def is_mapped(weight_bytes: int, available_bytes: int) -> bool:
-    """Whether weights on the processor are mapped rather than read where so much memory is free."""
-    return weight_bytes > READ_SHARE * available_bytes
+def weight_bytes(header: GgufFile) -> int:
+    """Of all tensors of a model."""
+    return sum(tensor.nbytes for tensor in header.all_tensors)
+
+
+def is_mapped(weights: int, available_bytes: int) -> bool:
+    """Whether so many bytes of weights on the processor are mapped rather than read where so much
+    memory is free.
+    """
+    return weights > READ_SHARE * available_bytes
 
 
 def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
@@ -146,6 +159,5 @@ def _planned_bytes(header: GgufFile, settings: ModelSettings, plan: ContextPlan)
     per_cell = plan.kv_bytes_per_token * GROWTH_FACTOR[settings.kv_pool]
     if settings.flash_attention is False:
         per_cell += plan.scratch_bytes_per_cell
-    weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     states = state_bytes(header) * plan.sequences
-    return weight_bytes + states + COMPUTE_BYTES + int(cells * per_cell)
+    return weight_bytes(header) + states + COMPUTE_BYTES + int(cells * per_cell)

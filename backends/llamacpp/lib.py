@@ -169,11 +169,9 @@ def _version(api: Any) -> str:
     # no such symbol.
     shared = getattr(api, "_lib", None)
     commit = getattr(shared, "ggml_commit", None)
-    if commit is None:
-        return f"llama-cpp-python {package}"
-    commit.restype = ctypes.c_char_p
-    name = (commit() or b"").decode("utf-8", "replace")
-    known = name and name != "unknown"
-    return (
-        f"llama-cpp-python {package}, llama.cpp {name}" if known else f"llama-cpp-python {package}"
-    )
+    name = ""
+    if commit is not None:
+        commit.restype = ctypes.c_char_p
+        name = (commit() or b"").decode("utf-8", "replace")
+    library = f", llama.cpp {name}" if name not in ("", "unknown") else ""
+    return f"llama-cpp-python {package}{library}"

@@ -17,8 +17,8 @@ from hearth.backends.llamacpp.facts import has_rank_head, least_long_cells
 from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.offload import Offload, device_memory, offload_of
-from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers, plan_context
-from hearth.backends.llamacpp.rope import no_streaming, rope_params
+from hearth.backends.llamacpp.params import ContextPlan, check_settings, gpu_layers
+from hearth.backends.llamacpp.rope import no_streaming
 from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.llamacpp.tokenizer import LlamaTokenizer
 from hearth.backends.machine.memory import available_bytes
@@ -74,7 +74,8 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
         path,
         gpu_layers=layers,
         extra_buffers=extra_buffers,
-        map_file=layers != 0 or footprint.is_mapped(_weight_bytes(header), available_bytes()),
+        map_file=layers != 0
+        or footprint.is_mapped(footprint.weight_bytes(header), available_bytes()),
     )
     try:
         runner = _runner(model, plan, header, settings, costs)
@@ -132,22 +133,11 @@ def _runner(
 
 
 def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) -> ContextPlan:
-    plan = plan_context(
-        settings,
-        header,
-        weight_bytes=_weight_bytes(header),
-        available_bytes=available_bytes(),
-        offload=offload,
-        rope=rope_params(settings.rope, header),
-    )
+    plan = footprint.plan_for(header, settings, available_bytes(), offload)
     least = least_long_cells(header)
     if plan.pool_tokens < least:
         return plan
     return replace(plan, first_tokens=max(plan.first_tokens, least), least_cells=least)
-
-
-def _weight_bytes(header: GgufFile) -> int:
-    return sum(tensor.nbytes for tensor in header.all_tensors)
 
 
 def _extra_buffers(

@@ -39,14 +39,18 @@ class ModelFacts:
 
 
 class LlamaModel:
-    """Owns one `llama_model`. Make it with `open`; `close` frees it."""
+    """Owns one `llama_model`. Make it with `open`; `close` frees it.
+
+    Attributes:
+        handle: the C pointer, for contexts; None once closed.
+    """
 
     def __init__(self, library: Library, handle: Any, path: Path, *, on_gpu: bool = False) -> None:
         self.library = library
         self.path = path
         self.on_gpu = on_gpu
         """Some of its layers were offloaded."""
-        self._handle: Any = handle
+        self.handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
 
@@ -99,11 +103,6 @@ class LlamaModel:
                 api.llama_model_free(handle)
         return model
 
-    @property
-    def handle(self) -> Any:
-        """The C pointer, for contexts; None once closed."""
-        return self._handle
-
     def metadata(self, key: str) -> str | None:
         """A scalar value of the file's metadata as llama.cpp prints it; None where there is
         none."""
@@ -111,7 +110,7 @@ class LlamaModel:
         size = 1024
         while True:
             buffer = ctypes.create_string_buffer(size)
-            length = api.llama_model_meta_val_str(self._handle, key.encode(), buffer, size)
+            length = api.llama_model_meta_val_str(self.handle, key.encode(), buffer, size)
             if length < 0:
                 return None
             if length < size:
@@ -121,12 +120,12 @@ class LlamaModel:
     def close(self) -> None:
         """Free the weights; contexts made from the model must be closed before. May be called
         twice."""
-        handle, self._handle, self.vocab = self._handle, None, None
+        handle, self.handle, self.vocab = self.handle, None, None
         if handle is not None:
             self.library.api.llama_model_free(handle)
 
     def _read_facts(self) -> ModelFacts:
-        api, handle, vocab = self.library.api, self._handle, self.vocab
+        api, handle, vocab = self.library.api, self.handle, self.vocab
         size = int(api.llama_vocab_n_tokens(vocab))
         bos = int(api.llama_vocab_bos(vocab))
         is_recurrent = api.llama_model_is_recurrent(handle) or api.llama_model_is_hybrid(handle)
@@ -148,7 +147,7 @@ class LlamaModel:
         """As far as the memory of graphs goes. Not of a vocabulary alone, of which llama.cpp stops
         the process when its heads are asked for.
         """
-        api, handle = self.library.api, self._handle
+        api, handle = self.library.api, self.handle
         architecture = self.metadata("general.architecture")
 
         def number(key: str, default: int = 0) -> int:

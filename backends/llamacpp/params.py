@@ -17,7 +17,7 @@ from hearth.backends.errors import (
     UnsupportedModel,
     UnsupportedParameter,
 )
-from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.facts import GgufFacts, integer
 from hearth.backends.llamacpp.offload import Offload
 from hearth.backends.llamacpp.recurrent import state_bytes
 from hearth.backends.llamacpp.rope import UNCHANGED, RopeParams
@@ -320,19 +320,17 @@ def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
 
 def head_count(facts: GgufFacts) -> int:
     """Query heads of the layer that has most, from the header; 0 where it does not say."""
-    heads = facts.value(f"{facts.architecture}.attention.head_count", 0)
-    return heads if isinstance(heads, int) else max(heads, default=0)
+    return integer(facts, "attention.head_count")
 
 
 def head_sizes(facts: GgufFacts) -> tuple[int, int]:
     """Key and value length of one attention head, from the header; (0, 0) where it does not say."""
-    arch = facts.architecture
     most = head_count(facts)
-    width = facts.value(f"{arch}.embedding_length", 0)
-    default = int(width) // int(most) if most else 0
-    key = facts.value(f"{arch}.attention.key_length", default)
-    value = facts.value(f"{arch}.attention.value_length", default)
-    return int(key), int(value)
+    default = integer(facts, "embedding_length") // most if most else 0
+    return (
+        integer(facts, "attention.key_length", default),
+        integer(facts, "attention.value_length", default),
+    )
 
 
 def _vocabulary(facts: GgufFacts) -> int:

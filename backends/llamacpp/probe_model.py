@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.errors import HearthError
+from hearth.backends.llamacpp.footprint import plan_for
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.runner import LlamaRunner
+from hearth.backends.machine.memory import available_bytes
+from hearth.quant.gguf.reader import read_header
+
 VOCAB = 288
 
 
@@ -111,6 +119,26 @@ def write_attention(path: Path, heads: Heads, context: int) -> Path:
     tensors = {name: _weights(shape, rng) for name, shape in layer.tensors.items()}
     write_llama(path, tensors, None, layer)
     return path
+
+
+def open_probe(
+    path: Path, settings: ModelSettings, threads: int, *, extra_buffers: bool = True
+) -> LlamaRunner:
+    """A model that was written here, ready to compute.
+
+    Args:
+        extra_buffers: as for `LlamaModel.open`.
+
+    Raises:
+        HearthError: it cannot be loaded.
+    """
+    plan = plan_for(read_header(path), settings, available_bytes())
+    model = LlamaModel.open(path, extra_buffers=extra_buffers)
+    try:
+        return LlamaRunner(model, plan, threads=threads, batch_threads=threads)
+    except HearthError:
+        model.close()
+        raise
 
 
 def _weights(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hearth.backends.llamacpp.facts import GgufFacts
+from hearth.backends.llamacpp.facts import GgufFacts, integer
 
 _F32_BYTES = 4
 """llama.cpp keeps recurrent states in float32, whatever the type of keys and values."""
@@ -17,37 +17,29 @@ def state_bytes(facts: GgufFacts) -> int:
     Counts every layer as recurrent, so a hybrid's is at most this. The sizes are those of
     `llama_hparams::n_embd_r` and `n_embd_s` (llama-hparams.cpp).
     """
-    layers = _integer(facts, "block_count")
+    layers = integer(facts, "block_count")
     return layers * (_convolution_elements(facts) + _state_elements(facts)) * _F32_BYTES
 
 
 def _convolution_elements(facts: GgufFacts) -> int:
     """What the next token still sees of those before it, in one layer."""
-    width = _integer(facts, "embedding_length")
-    if _integer(facts, "wkv.head_size"):
-        return _integer(facts, "token_shift_count", _RWKV_SHIFTS) * width
-    if cached := _integer(facts, "shortconv.l_cache"):
+    width = integer(facts, "embedding_length")
+    if integer(facts, "wkv.head_size"):
+        return integer(facts, "token_shift_count", _RWKV_SHIFTS) * width
+    if cached := integer(facts, "shortconv.l_cache"):
         return width * (cached - 1)
-    if head := _integer(facts, "kda.head_dim"):
-        reach = _integer(facts, "ssm.conv_kernel", _FIRST_CONV) - 1
-        return 3 * reach * head * _integer(facts, "attention.head_count")
-    reach = max(0, _integer(facts, "ssm.conv_kernel") - 1)
-    groups = 2 * _integer(facts, "ssm.group_count") * _integer(facts, "ssm.state_size")
-    return reach * (_integer(facts, "ssm.inner_size") + groups)
+    if head := integer(facts, "kda.head_dim"):
+        reach = integer(facts, "ssm.conv_kernel", _FIRST_CONV) - 1
+        return 3 * reach * head * integer(facts, "attention.head_count")
+    reach = max(0, integer(facts, "ssm.conv_kernel") - 1)
+    groups = 2 * integer(facts, "ssm.group_count") * integer(facts, "ssm.state_size")
+    return reach * (integer(facts, "ssm.inner_size") + groups)
 
 
 def _state_elements(facts: GgufFacts) -> int:
     """The state of one layer."""
-    if head := _integer(facts, "wkv.head_size"):
-        return _integer(facts, "embedding_length") * head
-    if head := _integer(facts, "kda.head_dim"):
-        return head * head * _integer(facts, "attention.head_count")
-    return _integer(facts, "ssm.state_size") * _integer(facts, "ssm.inner_size")
-
-
-def _integer(facts: GgufFacts, name: str, default: int = 0) -> int:
-    """A number of the architecture; the largest where each layer has its own."""
-    found = facts.value(f"{facts.architecture}.{name}", default)
-    if isinstance(found, int):
-        return found
-    return max((int(value) for value in found), default=default)
+    if head := integer(facts, "wkv.head_size"):
+        return integer(facts, "embedding_length") * head
+    if head := integer(facts, "kda.head_dim"):
+        return head * head * integer(facts, "attention.head_count")
+    return integer(facts, "ssm.state_size") * integer(facts, "ssm.inner_size")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.checks import check_token_ids
-from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import (
@@ -22,12 +21,7 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp.attention_choice import Attention, choice_of, with_flash
 from hearth.backends.llamacpp.background_prefill import LlamaBackground
 from hearth.backends.llamacpp.context import ABORTED, Batch, LlamaContext
-from hearth.backends.llamacpp.embedder import (
-    Embedder,
-    LlamaSlicedText,
-    not_a_reranker,
-    text_abilities,
-)
+from hearth.backends.llamacpp.embedder import Embedder, TextRunner
 from hearth.backends.llamacpp.interrupt import Interrupt
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import TILE, ContextPlan
@@ -50,7 +44,7 @@ _PROBE_TOKENS = 16
 """Size of the batch that prefill threads are measured with."""
 
 
-class LlamaRunner:
+class LlamaRunner(TextRunner):
     """Implements `hearth.backends.engine.runner.Runner`. Owns `model` and frees it in `close`.
 
     A step costs one `llama_decode` for all rows, prefill and decode mixed.
@@ -65,6 +59,10 @@ class LlamaRunner:
             one without flash then, which needs more memory. None: as planned.
         fingerprint: of the model's files; states of others are refused.
         no_streaming: see `RunnerInfo`, as far as the file tells.
+
+    Attributes:
+        model: the loaded weights, for a second context next to the runner's own (`backends/bench`).
+        store: the sequences, by the ids that are handles of rows.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -83,11 +81,10 @@ class LlamaRunner:
         fingerprint: str = "",
         no_streaming: str = "",
     ) -> None:
-        self._model = model
+        self.model = model
         self._plan = plan
         self._choice = choice_of(attention, plan, model.facts)
-        self._embedder: Embedder | None = None
-        self._background: LlamaBackground | None = None
+        self.background: LlamaBackground | None = None
         self._taken = 0
         """Threads that steps leave to others."""
         self._interrupt = Interrupt()
@@ -100,7 +97,7 @@ class LlamaRunner:
         self._batch = Batch(model.library.api, plan.batch)
         by_channel = self.plan.flash_attention == 0
         with touched_allocations():
-            self._store = LlamaStore(
+            self.store = LlamaStore(
                 self._make_context,
                 plan,
                 model.facts,
@@ -117,7 +114,15 @@ class LlamaRunner:
                 beside_bytes=lambda: self.beside_bytes,
                 make_way=self._make_way,
             )
-        self._limits = KvLimits(
+        self._embedder = texts = Embedder(
+            model,
+            plan,
+            self.batch_threads,
+            self._interrupt,
+            lambda: self.store.texts_left_bytes,
+            has_rank_head=has_rank_head,
+        )
+        self.limits = KvLimits(
             slots=plan.slots,
             pool_tokens=plan.pool_tokens,
             context=plan.context,
@@ -125,8 +130,7 @@ class LlamaRunner:
             kept_while_running=None if model.on_gpu else _KEPT_WHILE_RUNNING,
             part_tokens=_part_tokens(plan.kv_bytes_per_token),
         )
-        texts = text_abilities(model, plan, has_rank_head)
-        self._info = RunnerInfo(
+        self.info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
             context=plan.context,
             pool_tokens=plan.pool_tokens,
@@ -135,8 +139,8 @@ class LlamaRunner:
             max_outputs=plan.max_outputs,
             kv_bytes_per_token=plan.kv_bytes_per_token,
             end_ids=model.facts.end_ids,
-            keeps_past=self._store.keeps_past,
-            can_roll_back=self._store.keeps_past,
+            keeps_past=self.store.keeps_past,
+            can_roll_back=self.store.keeps_past,
             embedding_width=texts.embedding_width,
             can_rank=texts.can_rank,
             max_text_tokens=texts.max_tokens,
@@ -144,47 +148,25 @@ class LlamaRunner:
             tile=1 if model.on_gpu else TILE,
             state_bytes=plan.state_bytes,
             mixed_tokens=None if model.on_gpu else _MIXED_TOKENS,
-            no_streaming=no_streaming or self._store.no_streaming,
+            no_streaming=no_streaming or self.store.no_streaming,
         )
         try:
             self._warm_up(measure_decode=threads is None, measure_batch=batch_threads is None)
         except HearthError:
-            self._store.close()
+            self.store.close()
             raise
         # Threads are not what a GPU is short of, and a second context would take of its memory.
         if not model.on_gpu:
-            self._background = LlamaBackground(
-                model, self._store, lambda: self.plan, self.threads, self.batch_threads
+            self.background = LlamaBackground(
+                model, self.store, lambda: self.plan, self.threads, self.batch_threads
             )
         if threads is None and not model.on_gpu:
             self._pace = ThreadPace(self.threads, cores, self._step_s)
 
     @property
-    def info(self) -> RunnerInfo:
-        return self._info
-
-    @property
-    def store(self) -> LlamaStore:
-        """The sequences, by the ids that are handles of rows."""
-        return self._store
-
-    @property
-    def limits(self) -> KvLimits:
-        return self._limits
-
-    @property
-    def background(self) -> LlamaBackground | None:
-        return self._background
-
-    @property
     def beside_bytes(self) -> int:
-        texts = 0 if self._embedder is None else self._embedder.nbytes
-        return texts + (0 if self._background is None else self._background.nbytes)
-
-    @property
-    def model(self) -> LlamaModel:
-        """The loaded weights, for a second context beside the runner's own (`backends/bench`)."""
-        return self._model
+        in_background = 0 if self.background is None else self.background.nbytes
+        return self._embedder.nbytes + in_background
 
     @property
     def plan(self) -> ContextPlan:
@@ -208,9 +190,9 @@ class LlamaRunner:
             return StepResult({})
         self._change_attention(plan.cells)
         count = self._fill(rows)
-        context = self._store.context
+        context = self.store.context
         self._share_cores()
-        self._model.library.log.clear()
+        self.model.library.log.clear()
         began_s = time.perf_counter()
         code = context.decode(self._batch)
         if code:
@@ -230,70 +212,31 @@ class LlamaRunner:
                 at += row.outputs
         return StepResult(logits)
 
-    def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
-        """See `Embedder.embed`, which has a context apart from that of the sequences."""
-        return self._text_context().embed(texts, pooling)
-
-    def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See `Embedder.rank`; raises `UnsupportedParameter` too, where this is no reranker."""
-        self._check_ranks()
-        return self._text_context().rank(texts)
-
-    def begin_text(
-        self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
-    ) -> LlamaSlicedText:
-        """See `Embedder.begin`, and `rank`."""
-        if pooling is None:
-            self._check_ranks()
-        return self._text_context().begin(text, pooling, ready)
-
-    def interrupt(self, wanted: bool) -> None:
-        """See the protocol. On a processor it takes effect within one operation of the graph."""
-        self._interrupt.set(wanted)
-
     def close(self) -> None:
         """Free contexts and model. May be called twice."""
-        if self._background is not None:
-            self._background.close()
-        texts, self._embedder = self._embedder, None
-        if texts is not None:
-            texts.close()
-        self._store.close()
-        self._model.close()
-
-    def _check_ranks(self) -> None:
-        if not self._info.can_rank:
-            raise not_a_reranker(self._model)
-
-    def _text_context(self) -> Embedder:
-        if self._embedder is None:
-            self._embedder = Embedder(
-                self._model,
-                self._plan,
-                self.batch_threads,
-                self._interrupt,
-                lambda: self._store.texts_left_bytes,
-            )
-        return self._embedder
+        if self.background is not None:
+            self.background.close()
+        self._embedder.close()
+        self.store.close()
+        self.model.close()
 
     def _make_way(self, most_bytes: float) -> None:
         """Free what takes memory outside the pool until it takes at most `most_bytes`: idle
         contexts for texts first, then a prompt in the background, which steps compute instead.
         """
-        if self._embedder is not None and self.beside_bytes > most_bytes:
+        if self.beside_bytes > most_bytes:
             self._embedder.release()
-        if self._background is not None and self.beside_bytes > most_bytes:
-            self._background.close()
+        if self.background is not None and self.beside_bytes > most_bytes:
+            self.background.close()
 
     def _share_cores(self) -> None:
         """Set the threads of the next step: fewer where other programs need cores. A side prefill
         has its own while it runs, and what makes a context for a long text has one: threads of a
         step that wait for one without a core make it many times longer.
         """
-        background = self._background
+        background = self.background
         taken = background.threads if background is not None and background.is_busy else 0
-        is_making = self._embedder is not None and self._embedder.is_making_context
-        if is_making or self._store.is_growing:
+        if self._embedder.is_making_context or self.store.is_growing:
             taken = min(taken + 1, self.threads - 1)
         if not taken and not self._taken and self._pace is None:
             return
@@ -303,7 +246,7 @@ class LlamaRunner:
         if threads < self.threads:
             batch_threads = min(batch_threads, threads)
         threads = max(1, threads - taken)
-        self._store.context.set_threads(threads, max(threads, batch_threads - taken))
+        self.store.context.set_threads(threads, max(threads, batch_threads - taken))
 
     def _fill(self, rows: tuple[Row, ...]) -> int:
         """Write the batch; how many logits it asks for."""
@@ -314,20 +257,20 @@ class LlamaRunner:
                 "token_ids", f"A token id is no 32-bit number: {error}"
             ) from error
         ends = self._batch.lowest_and_highest_token()
-        check_token_ids("token_ids", ends, self._info.vocab_size)
+        check_token_ids("token_ids", ends, self.info.vocab_size)
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
         """The error for a failed or interrupted decode, after llama.cpp's state is repaired."""
-        said = self._model.library.log.said()
+        said = self.model.library.log.said()
         if code == 1:
             return Busy(
                 "llama.cpp found no room in the KV pool for this step.",
                 "Try again when another request is done.",
                 retry_after_s=1.0,
             )
-        self._store.tear()
-        lost = [row.slot for row in rows if not self._store.undo(row.handle, row.start)]
+        self.store.tear()
+        lost = [row.slot for row in rows if not self.store.undo(row.handle, row.start)]
         if code == ABORTED:
             return Interrupted(lost)
         return InternalError(
@@ -342,12 +285,12 @@ class LlamaRunner:
         while a prompt is computed beside the steps: it is brought back as it is.
         """
         choice = self._choice
-        if choice is None or self._store.is_growing or not choice.should_change(cells):
+        if choice is None or self.store.is_growing or not choice.should_change(cells):
             return
-        if self._background is not None and self._background.is_busy:
+        if self.background is not None and self.background.is_busy:
             return
         try:
-            self._store.turn()
+            self.store.turn()
         except Busy as error:
             log.warning("attention stays as it is: %s", error.message)
             choice.give_up()
@@ -358,7 +301,7 @@ class LlamaRunner:
         is_other = self._choice is not None and not by_channel
         plan = with_flash(self._plan) if is_other else self._plan
         return LlamaContext(
-            self._model, plan, cells, self.threads, self.batch_threads, self._interrupt
+            self.model, plan, cells, self.threads, self.batch_threads, self._interrupt
         )
 
     def _warm_up(self, *, measure_decode: bool, measure_batch: bool) -> None:
@@ -372,21 +315,22 @@ class LlamaRunner:
         if measure_batch and probe > 1:
             step = self._probe_with(probe)
             self.batch_threads = fastest_threads(step, self.batch_threads).threads
-        self._store.context.set_threads(self.threads, self.batch_threads)
+        self.store.context.set_threads(self.threads, self.batch_threads)
+        self._embedder.threads = self.batch_threads
 
     def _probe_with(self, tokens: int) -> Callable[[int], None]:
         def step(count: int) -> None:
-            self._store.context.set_threads(count, count)
+            self.store.context.set_threads(count, count)
             self._probe(tokens)
 
         return step
 
     def _probe(self, tokens: int) -> None:
         """Compute `tokens` tokens and forget them."""
-        some = [self._model.facts.bos_id or 0] * tokens
-        self._store.make_room(tokens)
+        some = [self.model.facts.bos_id or 0] * tokens
+        self.store.make_room(tokens)
         self.step(StepPlan((Row(0, 0, some, outputs=1, handle=0),)))
-        self._store.cut(0, 0)
+        self.store.cut(0, 0)
 
 
 def _part_tokens(token_bytes: int) -> int:

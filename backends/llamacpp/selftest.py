@@ -28,13 +28,8 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
-from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import plan_context
-from hearth.backends.llamacpp.runner import LlamaRunner
 from hearth.backends.machine.json_file import write_json
-from hearth.backends.machine.memory import available_bytes
 from hearth.backends.machine.process import die_with_parent
-from hearth.quant.gguf.reader import read_header
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
@@ -253,7 +248,6 @@ def _probe(folder: Path, extra_buffers: bool) -> None:
 
 def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     """[1 + _STEPS, vocabulary] float32: after a prefill, and after each of some one-token steps."""
-    model = LlamaModel.open(path, extra_buffers=extra_buffers)
     settings = ModelSettings(
         context=probe_model.PAIR_CONTEXT,
         max_sessions=1,
@@ -261,9 +255,7 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
         kv_type="f32",
         flash_attention=False,
     )
-    room = available_bytes()
-    plan = plan_context(settings, read_header(path), weight_bytes=0, available_bytes=room)
-    runner = LlamaRunner(model, plan, threads=1, batch_threads=1)
+    runner = probe_model.open_probe(path, settings, 1, extra_buffers=extra_buffers)
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
     rows = [Row(0, 0, tokens[:_PREFILL], outputs=1, handle=0)]
     rows += [Row(0, at, [tokens[at]], outputs=1, handle=0) for at in range(_PREFILL, len(tokens))]

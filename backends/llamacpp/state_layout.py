@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-State = NDArray[np.uint8]
-"""[bytes]"""
+from hearth.backends.llamacpp.context import State
 
 _SEQUENCE_MAGIC = 0xAF143CD8
 """What a state of one sequence begins with (`io_magic` in llama-context.cpp)."""

@@ -101,9 +101,13 @@ class LlamaStore:
         self._growth: _Growth | None = None
         self._refused_at = -math.inf
         """When a larger context could not be made in the background."""
+        self.keeps_past = facts.can_roll_back and not facts.sliding_window
         has_spare = self.keeps_past and plan.sequences > plan.slots
         self._part_id = plan.sequences - 1 if has_spare else None
         """Empty but while a part is copied."""
+        self.sequences = plan.sequences - has_spare
+        self.token_bytes = plan.kv_bytes_per_token
+        self.state_bytes = plan.sequences * plan.state_bytes
 
     @property
     def context(self) -> LlamaContext:
@@ -117,14 +121,6 @@ class LlamaStore:
         return self._context
 
     @property
-    def sequences(self) -> int:
-        return self._plan.sequences if self._part_id is None else self._part_id
-
-    @property
-    def keeps_past(self) -> bool:
-        return not self._only_whole and self._window == 0
-
-    @property
     def no_streaming(self) -> str:
         """See `RunnerInfo`."""
         can = self.keeps_past and self.context.can_shift
@@ -134,14 +130,6 @@ class LlamaStore:
     def allocated_tokens(self) -> int:
         """See the protocol; what llama.cpp adds to fill a block of 256 is not used."""
         return min(self.context.cells, self._plan.pool_tokens)
-
-    @property
-    def token_bytes(self) -> int:
-        return self._plan.kv_bytes_per_token
-
-    @property
-    def state_bytes(self) -> int:
-        return self._plan.sequences * self._plan.state_bytes
 
     @property
     def most_offloaded_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -41,52 +42,33 @@ class LlamaTokenizer:
 
     def __init__(self, model: LlamaModel) -> None:
         self._model = model
-        self._api = model.library.api
-        self._vocab_size = model.facts.vocab_size
-        self._plain: list[bytes | None] = [None] * self._vocab_size
-        self._special: list[bytes | None] = [None] * self._vocab_size
-        self._control_tokens: Mapping[str, int] | None = None
+        self._api = api = model.library.api
+        self.vocab_size = model.facts.vocab_size
+        self._plain: list[bytes | None] = [None] * self.vocab_size
+        self._special: list[bytes | None] = [None] * self.vocab_size
         self._has_words = model.metadata("tokenizer.ggml.model") == "gpt2"
-
-    @property
-    def vocab_size(self) -> int:
-        return self._vocab_size
-
-    @property
-    def bos_text(self) -> str:
-        return self._written(self._api.llama_vocab_bos(self._model.vocab))
-
-    @property
-    def eos_text(self) -> str:
-        return self._written(self._api.llama_vocab_eos(self._model.vocab))
-
-    @property
-    def named_tokens(self) -> Mapping[str, str]:
-        found = {name: self._model.metadata(key) for name, key in NAMED_TOKENS.items()}
-        return {
+        self.bos_text = self._written(api.llama_vocab_bos(model.vocab))
+        self.eos_text = self._written(api.llama_vocab_eos(model.vocab))
+        named = {name: model.metadata(key) for name, key in NAMED_TOKENS.items()}
+        self.named_tokens = {
             name: self._written(int(said))
-            for name, said in found.items()
-            if said is not None and said.isdecimal() and int(said) < self._vocab_size
+            for name, said in named.items()
+            if said is not None and said.isdecimal() and int(said) < self.vocab_size
         }
+        prefix = int(api.llama_vocab_fim_pre(model.vocab))
+        suffix = int(api.llama_vocab_fim_suf(model.vocab))
+        middle = int(api.llama_vocab_fim_mid(model.vocab))
+        has_all = min(prefix, suffix, middle) >= 0
+        self.infill_ids = (prefix, suffix, middle) if has_all else None
 
-    @property
+    @functools.cached_property
     def control_tokens(self) -> Mapping[str, int]:
-        if self._control_tokens is None:
-            vocab, is_control = self._model.vocab, self._api.llama_vocab_is_control
-            ids = (ident for ident in range(self._vocab_size) if is_control(vocab, ident))
-            found: dict[str, int] = {}
-            for ident in ids:
+        vocab, is_control = self._model.vocab, self._api.llama_vocab_is_control
+        found: dict[str, int] = {}
+        for ident in range(self.vocab_size):
+            if is_control(vocab, ident):
                 found.setdefault(self._written(ident), ident)
-            self._control_tokens = MappingProxyType(found)
-        return self._control_tokens
-
-    @property
-    def infill_ids(self) -> tuple[int, int, int] | None:
-        api, vocab = self._api, self._model.vocab
-        prefix = int(api.llama_vocab_fim_pre(vocab))
-        suffix = int(api.llama_vocab_fim_suf(vocab))
-        middle = int(api.llama_vocab_fim_mid(vocab))
-        return (prefix, suffix, middle) if min(prefix, suffix, middle) >= 0 else None
+        return MappingProxyType(found)
 
     def encode(
         self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
@@ -143,9 +125,9 @@ class LlamaTokenizer:
         Raises:
             InvalidParameter: `token_id` is not in the vocabulary.
         """
-        if not 0 <= token_id < self._vocab_size:
+        if not 0 <= token_id < self.vocab_size:
             raise InvalidParameter(
-                "token_ids", f"Token {token_id} is not in the vocabulary of {self._vocab_size:,}."
+                "token_ids", f"Token {token_id} is not in the vocabulary of {self.vocab_size:,}."
             )
         cache = self._special if special else self._plain
         known = cache[token_id]

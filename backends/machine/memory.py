@@ -50,15 +50,11 @@ def touched_allocations() -> Iterator[None]:
     """What C allocates inside is written to at once, so that it takes memory now and not when it is
     first used. Only with glibc, in all threads.
     """
-    set_option = _glibc("mallopt")
-    if set_option is None:
-        yield
-        return
-    set_option(_M_PERTURB, 0xFF)  # what is allocated is filled with its complement, zeros
+    _set_option(_M_PERTURB, 0xFF)  # what is allocated is filled with its complement, zeros
     try:
         yield
     finally:
-        set_option(_M_PERTURB, 0)
+        _set_option(_M_PERTURB, 0)
 
 
 @contextmanager
@@ -67,17 +63,13 @@ def separate_allocations() -> Iterator[None]:
     glibc keeps up to 32 MiB of a kind for the next one, in a heap that what stays splits up.
     Afterwards it does so again. Only with glibc, in all threads.
     """
-    set_option = _glibc("mallopt")
-    if set_option is None:
-        yield
-        return
-    set_option(_M_MMAP_THRESHOLD, _SEPARATE_BYTES)
+    _set_option(_M_MMAP_THRESHOLD, _SEPARATE_BYTES)
     try:
         yield
     finally:
         # Once set, the limits no longer rise by themselves: these are where they would end.
-        set_option(_M_MMAP_THRESHOLD, _MOST_KEPT_BYTES)
-        set_option(_M_TRIM_THRESHOLD, 2 * _MOST_KEPT_BYTES)
+        _set_option(_M_MMAP_THRESHOLD, _MOST_KEPT_BYTES)
+        _set_option(_M_TRIM_THRESHOLD, 2 * _MOST_KEPT_BYTES)
 
 
 def release_free_memory() -> None:
@@ -87,6 +79,13 @@ def release_free_memory() -> None:
     trim = _glibc("malloc_trim")
     if trim is not None:
         trim(0)
+
+
+def _set_option(option: int, value: int) -> None:
+    """mallopt(3), where there is one."""
+    set_option = _glibc("mallopt")
+    if set_option is not None:
+        set_option(option, value)
 
 
 def _glibc(name: str) -> Any:

@@ -25,23 +25,21 @@ class Guard:
 
     Args:
         control_texts: every special token written out.
+
+    Attributes:
+        end: a text to put behind another one, to find in a rendered template where that ends.
     """
 
     def __init__(self, control_texts: Collection[str]) -> None:
         nonce = str(secrets.randbelow(9 * 10**_NONCE_DIGITS) + 10**_NONCE_DIGITS)
-        self._open, self._close, self._end = (f"7{nonce}{kind}" for kind in "123")
+        self._open, self._close, self.end = (f"7{nonce}{kind}" for kind in "123")
         texts = sorted(set(filter(None, control_texts)))
         self._control = re.compile(longest_of(texts)) if texts else None
         longest = max(map(len, texts), default=1)
         self._protected = re.compile(
             f"{self._open}((?:(?!{self._open}).){{1,{longest}}}?){self._close}", re.DOTALL
         )
-        self._marks = re.compile(f"{self._open}|{self._close}|{self._end}")
-
-    @property
-    def end(self) -> str:
-        """A text to put behind another one, to find in a rendered template where that ends."""
-        return self._end
+        self._marks = re.compile(f"{self._open}|{self._close}|{self.end}")
 
     def protect(self, value: Any) -> Any:
         """`value`, a JSON value, with every control token in its texts marked as plain text."""

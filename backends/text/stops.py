@@ -24,12 +24,8 @@ class MarkerSearch:
             self._insert(marker)
         self._link()
         self._state = 0
-        self._held = ""
-
-    @property
-    def held(self) -> str:
+        self.held = ""
         """The end of the text so far, with which a marker may begin."""
-        return self._held
 
     def find(
         self, text: str, start: int = 0, *, may_match: bool = True
@@ -49,18 +45,18 @@ class MarkerSearch:
             state = self._next(state, text[index])
             found = self._found[state]
             if found is not None and may_match:
-                before = self._held + text[start : index + 1]
-                self._state, self._held = 0, ""
+                before = self.held + text[start : index + 1]
+                self._state, self.held = 0, ""
                 return before[: -len(found)], found, index + 1
         self._state = state
-        pending = self._held + text[start:]
+        pending = self.held + text[start:]
         safe = len(pending) - self._depth[state]
-        self._held = pending[safe:]
+        self.held = pending[safe:]
         return pending[:safe], None, len(text)
 
     def finish(self) -> str:
         """The text is over: what was held back."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         self._state = 0
         return held
 

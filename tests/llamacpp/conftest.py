@@ -12,7 +12,11 @@ from driven import Driven
 from gguf_builder import tiny_llama
 from guide_forms import derive
 from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.llamacpp.embedder import Embedder
 from hearth.backends.llamacpp.load import Loaded, open_model
+from hearth.backends.llamacpp.model import LlamaModel
+from hearth.backends.llamacpp.params import plan_context
+from hearth.quant.gguf import preflight
 from random_models import write_model
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
@@ -76,3 +80,23 @@ def load() -> Iterator[Callable[..., Loaded]]:
     yield open_exact
     for loaded in opened:
         loaded.runner.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Embedder]]:
+    """`make(path, **settings)`: an embedder in exact mode, closed with its model after the test."""
+    opened: list[tuple[Embedder, LlamaModel]] = []
+
+    def open_exact(path: Path, **changes: object) -> Embedder:
+        settings = ModelSettings(kv_type="f32", flash_attention=False, **changes)  # type: ignore[arg-type]
+        plan = plan_context(
+            settings, preflight.check(path), weight_bytes=0, available_bytes=1 << 34
+        )
+        model = LlamaModel.open(path)
+        opened.append((Embedder(model, plan, threads=1), model))
+        return opened[-1][0]
+
+    yield open_exact
+    for made, model in opened:
+        made.close()
+        model.close()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -28,34 +27,14 @@ from hearth.backends.errors import (
 from hearth.backends.llamacpp import embedder
 from hearth.backends.llamacpp.embedder import Embedder, Vectors
 from hearth.backends.llamacpp.interrupt import Interrupt
-from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import FLASH_DEPTH, plan_context
 from hearth.quant.gguf import preflight
 from random_models import write_model
+from raw_loop import token_vectors
 from tiny_rerankers import WIDTH, tiny_bert
 
 Make = Callable[..., Embedder]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """`make(path, **settings)`: an embedder in exact mode, closed with its model after the test."""
-    opened: list[tuple[Embedder, LlamaModel]] = []
-
-    def open_exact(path: Path, **changes: object) -> Embedder:
-        settings = ModelSettings(kv_type="f32", flash_attention=False, **changes)  # type: ignore[arg-type]
-        plan = plan_context(
-            settings, preflight.check(path), weight_bytes=0, available_bytes=1 << 34
-        )
-        model = LlamaModel.open(path)
-        opened.append((Embedder(model, plan, threads=1), model))
-        return opened[-1][0]
-
-    yield open_exact
-    for made, model in opened:
-        made.close()
-        model.close()
 
 
 @pytest.fixture(scope="module")
@@ -75,28 +54,6 @@ def texts_of(*lengths: int, vocab: int = 270) -> list[list[int]]:
     return [rng.integers(0, vocab, length).tolist() for length in lengths]
 
 
-def raw_vectors(path: Path, tokens: Sequence[int], width: int = WIDTH) -> NDArray[np.float64]:
-    """[len(tokens), width]: each token's own vector, by llama.cpp's bare C interface."""
-    api = load_library().api
-    model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
-    params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 2048
-    params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
-    params.type_k = params.type_v = api.GGML_TYPE_F32
-    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.n_threads = params.n_threads_batch = 1
-    context = api.llama_init_from_model(model, params)
-    array = (ctypes.c_int32 * len(tokens))(*tokens)
-    assert api.llama_decode(context, api.llama_batch_get_one(array, len(tokens))) == 0
-    found = [
-        np.ctypeslib.as_array(api.llama_get_embeddings_ith(context, i), (width,)).copy()
-        for i in range(len(tokens))
-    ]
-    api.llama_free(context)
-    api.llama_model_free(model)
-    return np.array(found, np.float64)
-
-
 def unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return vector / np.linalg.norm(vector)
 
@@ -105,7 +62,7 @@ def test_pooling_is_what_its_name_says(make: Make, causal: Path) -> None:
     made = make(causal)
     assert made.width == WIDTH
     texts = texts_of(5, 1, 40, 17)
-    raw = [raw_vectors(causal, text) for text in texts]
+    raw = [token_vectors(causal, text, WIDTH) for text in texts]
     expected: dict[Pooling, list[NDArray[np.float64]]] = {
         "mean": [vectors.mean(axis=0) for vectors in raw],
         "last": [vectors[-1] for vectors in raw],
@@ -135,7 +92,7 @@ def test_a_text_longer_than_a_batch_is_pooled_as_a_whole(
 ) -> None:
     texts = texts_of(700, 3, 2048, 3)
     small = make(causal, max_batch_tokens=67, max_sessions=1).embed(texts, pooling)
-    raw = raw_vectors(causal, texts[2])
+    raw = token_vectors(causal, texts[2], WIDTH)
     whole = {"mean": raw.mean(axis=0), "last": raw[-1], "cls": raw[0]}[pooling]
     np.testing.assert_allclose(small[2], unit(whole), atol=1e-5)
     large = make(causal, max_batch_tokens=2048).embed(texts, pooling)
@@ -188,7 +145,7 @@ def test_attention_that_looks_both_ways_computes_a_text_in_one_piece(
 ) -> None:
     made = make(both_ways, max_batch_tokens=32, max_sessions=1)
     texts = texts_of(5, 900, 20)
-    expected = [unit(raw_vectors(both_ways, text).mean(axis=0)) for text in texts]
+    expected = [unit(token_vectors(both_ways, text, WIDTH).mean(axis=0)) for text in texts]
     np.testing.assert_allclose(made.embed(texts, "mean"), expected, atol=1e-5)
 
 
@@ -210,7 +167,7 @@ def test_a_model_without_a_decoder_embeds_up_to_its_trained_positions(
     made = make(path, max_batch_tokens=32)
     texts = texts_of(4, 256, 9, 1)
     found = made.embed(texts, "model")
-    expected = [unit(raw_vectors(path, text)[0]) for text in texts]
+    expected = [unit(token_vectors(path, text, WIDTH)[0]) for text in texts]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(PromptTooLong, match="257 tokens > 256"):
         make(path, context=512).embed(texts_of(257), "model")

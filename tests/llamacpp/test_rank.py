@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -13,38 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 from gguf_builder import tiny_llama
-from hearth.backends.contract.models import ModelSettings
 from hearth.backends.errors import InvalidParameter, PromptTooLong, UnsupportedParameter
 from hearth.backends.llamacpp.embedder import Embedder, names_rank
-from hearth.backends.llamacpp.lib import load_library
 from hearth.backends.llamacpp.load import Loaded
 from hearth.backends.llamacpp.model import LlamaModel
-from hearth.backends.llamacpp.params import plan_context
-from hearth.quant.gguf import preflight
+from raw_loop import token_vectors
 from tiny_rerankers import WIDTH, tiny_bert, tiny_qwen3_reranker
 
 Make = Callable[..., Embedder]
 Load = Callable[..., Loaded]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """`make(path, **settings)`: an embedder in exact mode, closed with its model after the test."""
-    opened: list[tuple[Embedder, LlamaModel]] = []
-
-    def open_exact(path: Path, **changes: object) -> Embedder:
-        settings = ModelSettings(kv_type="f32", flash_attention=False, **changes)  # type: ignore[arg-type]
-        plan = plan_context(
-            settings, preflight.check(path), weight_bytes=0, available_bytes=1 << 34
-        )
-        model = LlamaModel.open(path)
-        opened.append((Embedder(model, plan, threads=1), model))
-        return opened[-1][0]
-
-    yield open_exact
-    for made, model in opened:
-        made.close()
-        model.close()
 
 
 def texts_of(*lengths: int) -> list[list[int]]:
@@ -54,22 +30,7 @@ def texts_of(*lengths: int) -> list[list[int]]:
 
 def vector_of(path: Path, tokens: Sequence[int], at: int) -> NDArray[np.float64]:
     """[WIDTH]: what the model makes of the token at `at`, by llama.cpp's bare C interface."""
-    api = load_library().api
-    model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
-    params = api.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 512
-    params.embeddings, params.pooling_type = True, api.LLAMA_POOLING_TYPE_NONE
-    params.type_k = params.type_v = api.GGML_TYPE_F32
-    params.flash_attn_type = api.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    params.n_threads = params.n_threads_batch = 1
-    context = api.llama_init_from_model(model, params)
-    array = (ctypes.c_int32 * len(tokens))(*tokens)
-    assert api.llama_decode(context, api.llama_batch_get_one(array, len(tokens))) == 0
-    pointer = api.llama_get_embeddings_ith(context, at)
-    found = np.ctypeslib.as_array(pointer, (WIDTH,)).astype(np.float64)
-    api.llama_free(context)
-    api.llama_model_free(model)
-    return found
+    return token_vectors(path, tokens, WIDTH)[at]
 
 
 def test_an_encoder_ranks_by_the_head_over_its_first_token(make: Make, tmp_path: Path) -> None:

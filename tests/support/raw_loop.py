@@ -64,6 +64,24 @@ class RawModel:
         pointer = self._api.llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, (self._vocab_size,)).copy()
 
+    def vectors(self, tokens: Sequence[int], width: int) -> np.ndarray:
+        """[len(tokens), width] float64: the vector of each token, computed afresh; of a model that
+        was made with `embeddings`.
+        """
+        array, api = (ctypes.c_int32 * len(tokens))(*tokens), self._api
+        assert api.llama_decode(self._context, api.llama_batch_get_one(array, len(tokens))) == 0
+        each = (api.llama_get_embeddings_ith(self._context, i) for i in range(len(tokens)))
+        return np.array([np.ctypeslib.as_array(one, (width,)) for one in each], np.float64)
+
     def close(self) -> None:
         self._api.llama_free(self._context)
         self._api.llama_model_free(self._model)
+
+
+def token_vectors(path: Path, tokens: Sequence[int], width: int) -> np.ndarray:
+    """[len(tokens), width] float64: each token's own vector, up to 2,048 tokens."""
+    raw = RawModel(path, 2048, n_ubatch=2048, embeddings=True, pooling_type=0)
+    try:
+        return raw.vectors(tokens, width)
+    finally:
+        raw.close()

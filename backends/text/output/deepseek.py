@@ -41,30 +41,26 @@ class DeepSeekFormat(TaggedFormat):
             closers=(_CALL_END, _CALLS_END, _FENCE),
         )
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=required, parallel=parallel)
-        return lark.rule(f"{lark.mark(_CALLS)} {rest}")
+    def calls(self, lark: Lark) -> str:
+        return lark.rule(f"{lark.mark(_CALLS)} {self._rest(lark)}")
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return lark.free(_CALLS, rest, parallel=parallel)
+    def free(self, lark: Lark) -> str:
+        return lark.free(_CALLS, self._rest(lark))
 
-    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def _rest(self, lark: Lark) -> str:
         """What follows the marker of all calls."""
-        call = lark.one_of(
-            self._call(lark, tool, lark.arguments(tool, required=required)) for tool in tools
-        )
-        calls = lark.repeated(call, rf"/\n?/ {call}", parallel=parallel)
+        call = lark.one_of(self._call(lark, tool) for tool in lark.tools)
+        calls = lark.repeated(call, rf"/\n?/ {call}")
         return lark.rule(f"{calls} {lark.mark(_CALLS_END)}")
 
-    def _call(self, lark: Lark, tool: Tool, arguments_of: str) -> str:
-        begin, separator = lark.mark(_CALL), lark.mark(_SEPARATOR)
-        end = lark.mark(_CALL_END)
+    def _call(self, lark: Lark, tool: Tool) -> str:
+        begin, separator, end = map(lark.mark, (_CALL, _SEPARATOR, _CALL_END))
+        arguments = lark.arguments(tool)
         if self.is_fenced:
             head = quoted(f"{tool.name}\n{_FENCE}json\n")
             fence = quoted(f"\n{_FENCE}")
-            return f'{begin} "function" {separator} {head} {arguments_of} {fence} {end}'
-        return f"{begin} {quoted(tool.name)} {separator} {arguments_of} {end}"
+            return f'{begin} "function" {separator} {head} {arguments} {fence} {end}'
+        return f"{begin} {quoted(tool.name)} {separator} {arguments} {end}"
 
 
 def _read_first(collector: Collector) -> reading.Reader[None]:

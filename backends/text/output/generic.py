@@ -31,15 +31,15 @@ class GenericFormat(TaggedFormat):
             separators=",;",
         )
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        call = envelope_rule(lark, tools, "arguments", required=required)
-        if not parallel:
+    def calls(self, lark: Lark) -> str:
+        call = envelope_rule(lark, "arguments")
+        if not lark.parallel:
             return call
         return lark.one_of((call, f'"[" {call} (", " {call})* "]"'))
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+    def free(self, lark: Lark) -> str:
         text = lark.terminal("NO_CALL", _bare_text((_FENCE + "json",)))
-        return lark.one_of((text, self.calls(lark, tools, required=False, parallel=parallel)))
+        return lark.one_of((text, self.calls(lark)))
 
 
 def _fenced(collector: Collector) -> Reader[None]:
@@ -59,15 +59,14 @@ class Llama3Format(TaggedFormat):
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(self.think, {_TAG: envelopes}, envelopes, separators=";,")
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        call = envelope_rule(lark, tools, "parameters", required=required)
+    def calls(self, lark: Lark) -> str:
+        call = envelope_rule(lark, "parameters")
         tag = f"{lark.mark(_TAG)}? " if lark.is_control(_TAG) else ""
-        more = f'"; " {call}'
-        return lark.rule(f"{tag}{call} ({more})*" if parallel else f"{tag}{call}")
+        return lark.repeated(f"{tag}{call}", f'"; " {call}')
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+    def free(self, lark: Lark) -> str:
         text = lark.terminal("NO_CALL", _bare_text(() if lark.is_control(_TAG) else (_TAG,)))
-        return lark.one_of((text, self.calls(lark, tools, required=False, parallel=parallel)))
+        return lark.one_of((text, self.calls(lark)))
 
 
 def _bare_text(without: Sequence[str]) -> str:

@@ -59,11 +59,11 @@ class HarmonyFormat(OutputFormat):
         is_strict = any(tool.strict for tool in tools)
         if content is None and not required and not is_strict:
             return None
-        lark = Lark(self.control_tokens)
+        lark = Lark(self.control_tokens, tools, required=required, parallel=parallel)
         answer = lark.text if content is None else lark.rule(content)
         if prompt.rstrip().endswith(_MESSAGE):  # The channel is chosen: this is the answer.
             return None if content is None else lark.source(answer)
-        ends = [_call(lark, tool, required=required) for tool in tools]
+        ends = [_call(lark, tool) for tool in tools]
         befores = [_message_rule(lark, "analysis", _rest_of_message(lark))]
         if not required:
             ends.append(_message_rule(lark, "final", answer))
@@ -81,11 +81,10 @@ def _rest_of_message(lark: Lark) -> str:
     return f"{lark.until(_ENDS[0])} {lark.written(_START + 'assistant', _ALL)}"
 
 
-def _call(lark: Lark, tool: Tool, *, required: bool) -> str:
+def _call(lark: Lark, tool: Tool) -> str:
     """A rule for a call; the token that ends it also ends the answer."""
     head = f"{_CHANNEL}commentary to={_FUNCTIONS}{tool.name} {_CONSTRAIN}json{_MESSAGE}"
-    body = lark.arguments(tool, required=required)
-    return lark.rule(f"{lark.written(head, _ALL)} {body}")
+    return lark.rule(f"{lark.written(head, _ALL)} {lark.arguments(tool)}")
 
 
 class HarmonyParser(OutputParser):

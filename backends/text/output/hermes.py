@@ -32,36 +32,29 @@ class HermesFormat(TaggedFormat):
             closers=(self.end,) if self.end else (),
         )
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=required, parallel=parallel)
-        call = lark.rule(f"{lark.mark(self.begin)} {rest}")
-        if self.is_list:
-            return call
-        return lark.repeated(call, f"/\\n?/ {call}", parallel=parallel)
+    def calls(self, lark: Lark) -> str:
+        call = lark.rule(f"{lark.mark(self.begin)} {self._rest(lark)}")
+        return call if self.is_list else lark.repeated(call, f"/\\n?/ {call}")
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return lark.free(self.begin, rest, parallel=parallel)
+    def free(self, lark: Lark) -> str:
+        return lark.free(self.begin, self._rest(lark))
 
-    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def _rest(self, lark: Lark) -> str:
         """What follows the first tag."""
-        call = envelope_rule(lark, tools, "arguments", required=required)
+        call = envelope_rule(lark, "arguments")
         end = lark.mark(self.end) if self.end else ""
         if self.is_list:
-            members = lark.repeated(call, f'", " {call}', parallel=parallel)
+            members = lark.repeated(call, f'", " {call}')
             return lark.rule(f'"[" {members} "]" {end}')
         return lark.rule(f"/\\n?/ {call} /\\n?/ {end}")
 
 
-def envelope_rule(
-    lark: Lark, tools: Sequence[Tool], key: str, *, required: bool, more: str = ""
-) -> str:
+def envelope_rule(lark: Lark, key: str, more: str = "") -> str:
     """A rule for a call as a JSON object that has the arguments under `key`; `more` is a rule for
     further members.
     """
     return lark.one_of(
-        f'{quoted(_head(tool, key))} {lark.arguments(tool, required=required)} {more} "}}"'
-        for tool in tools
+        f'{quoted(_head(tool, key))} {lark.arguments(tool)} {more} "}}"' for tool in lark.tools
     )
 
 

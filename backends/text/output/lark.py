@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from hearth.backends.contract.requests import Tool
@@ -18,9 +18,23 @@ class Lark:
     Args:
         control_tokens: ids of control tokens by their text. Free text never holds one of these, and
             a rule must name them by id; every other marker is ordinary text.
+        tools: that may be called, with the schemas of their arguments.
+        required: the answer is a call, so arguments follow the schema of any tool; else only those
+            of tools that are strict do.
+        parallel: more than one call may be made.
     """
 
-    def __init__(self, control_tokens: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        control_tokens: Mapping[str, int],
+        tools: Sequence[Tool],
+        *,
+        required: bool,
+        parallel: bool,
+    ) -> None:
+        self.tools = tools
+        self.required = required
+        self.parallel = parallel
         self._control_tokens = control_tokens
         self._rules: list[str] = []
         self.text = self.terminal("TEXT", _FREE_TEXT)
@@ -74,21 +88,23 @@ class Lark:
             return self.rule(f"{self.text} {self.mark(marker)}")
         return self.rule(f"{self.text} {quoted(marker)}", options="[lazy]")
 
-    def free(self, marker: str, rest: str, *, parallel: bool) -> str:
+    def free(self, marker: str, rest: str) -> str:
         """A rule for any text, in which `rest` follows `marker`."""
         call = f"({self.until(marker)} {rest})"
-        return self.rule(f"{call}* {self.text}" if parallel else f"{self.text} | {call}")
+        return self.rule(f"{call}* {self.text}" if self.parallel else f"{self.text} | {call}")
 
-    def repeated(self, first: str, more: str, *, parallel: bool) -> str:
+    def repeated(self, first: str, more: str) -> str:
         """A rule for `first`, and (`parallel`) any number of `more`."""
-        return self.rule(f"{first} ({more})*" if parallel else first)
+        return self.rule(f"{first} ({more})*" if self.parallel else first)
 
-    def arguments(self, tool: Tool, *, required: bool) -> str:
-        """A rule for the arguments of `tool`: they follow its schema if it is strict or a call is
-        `required`, else they are any object.
-        """
+    def binds(self, tool: Tool) -> bool:
+        """Whether the arguments of `tool` follow its schema; else they are any object."""
+        return self.required or tool.strict
+
+    def arguments(self, tool: Tool) -> str:
+        """A rule for the arguments of `tool`."""
         schema: dict[str, Any] = {"type": "object"}
-        if required or tool.strict:
+        if self.binds(tool):
             schema |= tool.parameters or {"properties": {}}
         return self.rule(json_rule(schema))
 

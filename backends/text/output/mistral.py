@@ -36,24 +36,22 @@ class MistralFormat(TaggedFormat):
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(self.think, {_OPEN: _read})
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=required, parallel=parallel)
-        call = lark.rule(f"{lark.mark(_OPEN)} {rest}")
-        return lark.repeated(call, call, parallel=parallel and self.is_named)
+    def calls(self, lark: Lark) -> str:
+        call = lark.rule(f"{lark.mark(_OPEN)} {self._rest(lark)}")
+        return lark.repeated(call, call) if self.is_named else call
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=False, parallel=parallel)
-        return lark.free(_OPEN, rest, parallel=parallel)
+    def free(self, lark: Lark) -> str:
+        return lark.free(_OPEN, self._rest(lark))
 
-    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def _rest(self, lark: Lark) -> str:
         """What follows the marker."""
         if not self.is_named:
-            call = envelope_rule(lark, tools, "arguments", required=required, more=_ID_MEMBER)
-            members = lark.repeated(call, f'", " {call}', parallel=parallel)
+            call = envelope_rule(lark, "arguments", more=_ID_MEMBER)
+            members = lark.repeated(call, f'", " {call}')
             return lark.rule(f'"[" {members} "]"')
         return lark.one_of(
-            f"{quoted(tool.name)} {lark.mark(_ARGUMENTS)} {lark.arguments(tool, required=required)}"
-            for tool in tools
+            f"{quoted(tool.name)} {lark.mark(_ARGUMENTS)} {lark.arguments(tool)}"
+            for tool in lark.tools
         )
 
 

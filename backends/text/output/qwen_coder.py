@@ -48,31 +48,29 @@ class QwenCoderFormat(TaggedFormat):
         read = {_OPEN: partial(_read_wrapped, schemas), _FUNCTION: partial(_read, schemas)}
         return Style(self.think, read, closers=(_END, _CLOSE))
 
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
+    def calls(self, lark: Lark) -> str:
         begin = f"{lark.mark(_OPEN)} /\\n?/ {quoted(_FUNCTION)}"
         begin = begin if self.is_wrapped else quoted(_FUNCTION)
-        call = lark.rule(f"{begin} {self._rest(lark, tools, required=required)}")
-        return lark.repeated(call, f"/\\n?/ {call}", parallel=parallel)
+        call = lark.rule(f"{begin} {self._rest(lark)}")
+        return lark.repeated(call, f"/\\n?/ {call}")
 
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
-        rest = self._rest(lark, tools, required=False)
-        return lark.free(_FUNCTION, rest, parallel=parallel)
+    def free(self, lark: Lark) -> str:
+        return lark.free(_FUNCTION, self._rest(lark))
 
-    def _rest(self, lark: Lark, tools: Sequence[Tool], *, required: bool) -> str:
+    def _rest(self, lark: Lark) -> str:
         """A call, after `<function=`."""
         call = lark.one_of(
-            f"{quoted(tool.name + '>')} {self._body(lark, tool, required=required)}"
-            for tool in tools
+            f"{quoted(tool.name + '>')} {self._body(lark, tool)}" for tool in lark.tools
         )
         end = quoted(_END)
         return lark.rule(
             f"{call} {end} /\\n?/ {lark.mark(_CLOSE)}" if self.is_wrapped else f"{call} {end}"
         )
 
-    def _body(self, lark: Lark, tool: Tool, *, required: bool) -> str:
-        is_bound = required or tool.strict
+    def _body(self, lark: Lark, tool: Tool) -> str:
+        is_bound = lark.binds(tool)
         if self.is_json or (is_bound and not _is_plain(tool.parameters)):
-            return lark.arguments(tool, required=required)
+            return lark.arguments(tool)
         if not is_bound:
             value = lark.until(_PARAMETER_END)
             return lark.rule(f'"\\n" ("{_PARAMETER}" /[^>\\n]{{1,64}}/ ">\\n" {value} "\\n")*')

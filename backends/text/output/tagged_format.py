@@ -101,16 +101,15 @@ class TaggedFormat(OutputFormat):
         required: bool,
         parallel: bool,
     ) -> str | None:
-        lark = Lark(self.control_tokens)
+        lark = Lark(self.control_tokens, tools, required=required, parallel=parallel)
         if required:
-            answer = self.calls(lark, tools, required=True, parallel=parallel)
+            answer = self.calls(lark)
         elif content is not None:
             answer = lark.rule(content)
             if tools:
-                calls = self.calls(lark, tools, required=False, parallel=parallel)
-                answer = lark.one_of((answer, calls))
+                answer = lark.one_of((answer, self.calls(lark)))
         elif any(tool.strict for tool in tools):
-            free = self.free(lark, tools, parallel=parallel)
+            free = self.free(lark)
             return lark.source(f"{self._thought(lark, prompt, may_begin=False)} {free}")
         else:
             return None
@@ -121,11 +120,11 @@ class TaggedFormat(OutputFormat):
         """How calls of `tools` are read."""
 
     @abstractmethod
-    def calls(self, lark: Lark, tools: Sequence[Tool], *, required: bool, parallel: bool) -> str:
-        """A rule for one or (`parallel`) more calls and nothing else."""
+    def calls(self, lark: Lark) -> str:
+        """A rule for one or (`lark.parallel`) more calls and nothing else."""
 
     @abstractmethod
-    def free(self, lark: Lark, tools: Sequence[Tool], *, parallel: bool) -> str:
+    def free(self, lark: Lark) -> str:
         """A rule for any text, in which calls follow the schemas of strict tools."""
 
     def _thought(self, lark: Lark, prompt: str, *, may_begin: bool) -> str:
