@@ -24,7 +24,7 @@ _STRATEGIES: Final = {"row": "channel"}
 
 
 def quantization_config(
-    storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage]
+    storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage] | None = None
 ) -> dict[str, Any]:
     """
     Args:
@@ -66,7 +66,7 @@ def quantization_config(
                 "llm_int8_skip_modules": list(ignored),
             }
         case _:
-            return _compressed(storage, ignored, outside)
+            return _compressed(storage, ignored, outside or {})
 
 
 def _compressed(
