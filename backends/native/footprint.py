@@ -14,7 +14,7 @@ from hearth.backends.contract.models import Dtype, ModelSettings
 from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
+from hearth.backends.native.kv_sizes import KvSizes, kv_sizes, queued_bytes
 from hearth.backends.native.model_folder import (
     held_as,
     own_dtype,
@@ -46,7 +46,8 @@ _GROWTH: Final = 1.5
 def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) -> int:
     """Memory to set aside for a model: weights, workspace, and keys and values of one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
+    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`; on a
+    processor also copies that wait to be written to disk.
 
     Args:
         scores: as of `Workspace.bytes`.
@@ -85,7 +86,8 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
     graphs = on_gpu and may_have_graphs(settings)
     workspace = Workspace(config, settings, graphs=graphs)
     pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
-    return weights + workspace.bytes(tokens, scores=scores) + pool
+    queued = 0 if on_gpu else queued_bytes(sizes, settings, tokens)
+    return weights + workspace.bytes(tokens, scores=scores) + pool + queued
 
 
 def _packings() -> frozenset[str]:
