@@ -383,8 +383,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
     workspace = Workspace(config, settings)
 
     def taken(tokens: int) -> int:
-        waiting = queued_bytes(sizes, settings, tokens)
-        return sizes.pool_bytes(tokens) + workspace.bytes(tokens) + waiting
+        return sizes.pool_bytes(tokens) + workspace.bytes(tokens)
 
     largest = min(sizes.tokens_in(free, most, taken), most)
     tokens = pool_tokens(settings, sizes, context)

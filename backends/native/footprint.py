@@ -46,11 +46,11 @@ _GROWTH: Final = 1.5
 def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) -> int:
     """Memory to set aside for a model: weights, workspace, and keys and values of one full context
     (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`; on a
-    processor also copies that wait to be written to disk.
+    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
 
     Args:
-        scores: as of `Workspace.bytes`.
+        scores: as of `Workspace.bytes`; False: what a worker takes at most that is asked for none,
+            with the copies that wait to be written to disk. The plan sets nothing aside for these.
 
     Raises:
         CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
@@ -86,7 +86,7 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
     graphs = on_gpu and may_have_graphs(settings)
     workspace = Workspace(config, settings, graphs=graphs)
     pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
-    queued = 0 if on_gpu else queued_bytes(sizes, settings, tokens)
+    queued = 0 if on_gpu or scores else queued_bytes(sizes, settings, tokens)
     return weights + workspace.bytes(tokens, scores=scores) + pool + queued
 
 
