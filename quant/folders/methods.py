@@ -55,10 +55,12 @@ _OUTSIDE: Final = (
     Option(
         "head",
         "choice",
-        "Round the output matrix, too, or the embedding that is used as one, to so many bits.",
+        "Bits of the output matrix, or of the embedding that is used as one; by default it is copied.",
         choices=("8", "6"),
     ),
-    Option("embedding", "choice", "Round the embedding, too, to so many bits.", choices=("8", "6")),
+    Option(
+        "embedding", "choice", "Bits of the embedding; by default it is copied.", choices=("8", "6")
+    ),
 )
 _E5M2: Final = Option(
     "e5m2",
