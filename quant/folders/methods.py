@@ -55,7 +55,7 @@ _OUTSIDE: Final = (
     Option(
         "head",
         "choice",
-        "Bits of the output matrix, or of the embedding that is used as one; by default it is copied.",
+        "Bits of the output matrix, or of the embedding used as one; by default it is copied.",
         choices=("8", "6"),
     ),
     Option(
