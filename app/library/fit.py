@@ -41,10 +41,10 @@ State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
 """Tokens, where no number is given; or what the model was trained for, if that is less."""
-NATIVE_BASE_BYTES: Final = 192 << 20
+NATIVE_BASE_BYTES: Final = 168 << 20
 """What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
-need, less the buffers of libraries that `Workspace` counts. What VmHWM leaves after the other parts
-(benchmarks/memory_fit.py; CPython 3.11, torch 2.13 for processors, Linux x86-64, 2026-11-25)."""
+need (231 MiB), less the buffers of libraries that `Workspace` counts (benchmarks/memory_fit.py;
+CPython 3.11, torch 2.13 for processors, Linux x86-64, 2026-11-26)."""
 NATIVE_TOKEN_BYTES: Final = 745
 """What its tokenizer keeps for each token, merges included: by how much VmHWM of a worker with the
 151,936 tokens of Qwen3 is larger when it has loaded the model (the same place and date)."""
@@ -367,7 +367,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         InvalidParameter: a KV type that the native runner does not have.
     """
     from hearth.backends.native.footprint import PAGE, packed_types, pool_tokens
-    from hearth.backends.native.kv_sizes import kv_sizes
+    from hearth.backends.native.kv_sizes import kv_sizes, queued_bytes
     from hearth.backends.native.model_folder import weight_bytes
     from hearth.backends.native.workspace import Workspace
 
@@ -392,7 +392,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         repacked=0,
         kv=sizes.pool_bytes(tokens),
         states=0,
-        compute=workspace.bytes(tokens, scores=False),
+        compute=workspace.bytes(tokens, scores=False) + queued_bytes(sizes, settings, tokens),
         outputs=0,
         vocabulary=NATIVE_TOKEN_BYTES * config.vocab_size,
         base=NATIVE_BASE_BYTES,

@@ -177,8 +177,8 @@ class Quantizing:
                     made = f"{made}\n{await self._compare(item, sample)}"
         except (Stopped, asyncio.CancelledError) as stopped:
             why = "The measurement was stopped."
-            if not made:
-                self._all.pop(item.target, None)
+            if not made and self._all.get(item.target) is item:  # Else it was begun again.
+                del self._all[item.target]
             if isinstance(stopped, asyncio.CancelledError):
                 raise
         except HearthError as error:

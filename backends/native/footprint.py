@@ -14,7 +14,7 @@ from hearth.backends.contract.models import Dtype, ModelSettings
 from hearth.backends.machine.gpus import card_free_bytes, has_cuda
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.kv_sizes import KvSizes, kv_sizes
+from hearth.backends.native.kv_sizes import KvSizes, kv_sizes, queued_bytes
 from hearth.backends.native.model_folder import (
     held_as,
     own_dtype,
@@ -49,7 +49,8 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
     of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
 
     Args:
-        scores: as of `Workspace.bytes`.
+        scores: as of `Workspace.bytes`; False: what a worker takes at most that is asked for none,
+            with the copies that wait to be written to disk. The plan sets nothing aside for these.
 
     Raises:
         CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
@@ -85,7 +86,8 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
     graphs = on_gpu and may_have_graphs(settings)
     workspace = Workspace(config, settings, graphs=graphs)
     pool = sizes.pool_bytes(tokens) + graphs * sizes.block_bytes
-    return weights + workspace.bytes(tokens, scores=scores) + pool
+    queued = 0 if on_gpu or scores else queued_bytes(sizes, settings, tokens)
+    return weights + workspace.bytes(tokens, scores=scores) + pool + queued
 
 
 def _packings() -> frozenset[str]:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.kv.disk import MOST_QUEUED_BYTES
 from hearth.backends.engine.kv.group import most_blocks
+from hearth.backends.engine.kv.manager import PART_TOKENS
 from hearth.backends.errors import DoesNotFit
 from hearth.backends.native.model_folder import kv_bytes
 from hearth.quant.families.config import ModelConfig
@@ -150,6 +152,18 @@ def kv_sizes(config: ModelConfig, settings: ModelSettings, *, page: int) -> KvSi
         slots=settings.max_sessions,
         step_tokens=step_tokens(settings),
     )
+
+
+def queued_bytes(sizes: KvSizes, settings: ModelSettings, tokens: int) -> int:
+    """Copies of keys and values that wait to be written to disk, with a pool of `tokens` tokens:
+    whole parts, until they are more than the queue takes. At most half of the pool: the rest was
+    written by then (docs/results/2026-11-26-quantization.md).
+    """
+    if not settings.kv_disk_budget_bytes:
+        return 0
+    part = PART_TOKENS * sizes.bytes_per_token
+    parts = math.ceil(MOST_QUEUED_BYTES / part) if part else 0
+    return min(parts * part, sizes.pool_bytes(tokens) // 2)
 
 
 def step_tokens(settings: ModelSettings) -> int:

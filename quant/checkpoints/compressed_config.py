@@ -114,11 +114,13 @@ def _scheme(group: Fields, weights: Fields, kind: str) -> Scheme:
         raise weights.wrong("group_size", "must be from 1")
     size = size if strategy == "group" else 0
     if kind == _PACKED:
-        if is_float or bits not in (4, 8):
-            raise weights.unsupported("type" if is_float else "num_bits", "int of 4 or 8 bits")
+        if is_float or bits not in (4, 6, 8):
+            raise weights.unsupported("type" if is_float else "num_bits", "int of 4, 6 or 8 bits")
         if strategy == "block":
             raise weights.unsupported("strategy", "tensor, channel, group")
         is_ordered = weights.values.get("actorder") in ("group", "dynamic", True)
+        if is_ordered and bits == 6:
+            raise weights.unsupported("actorder", "static, or none, of 6 bits")
         return Scheme("packed", bits, size, is_ordered=is_ordered)
     if bits != 8:
         raise weights.unsupported("num_bits", "8")

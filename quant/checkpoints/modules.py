@@ -206,7 +206,7 @@ def _integers(
     if inputs % 2:
         raise module.wrong(next(iter(module.parts)), "has an odd number of inputs")
     groups = outputs * groups_of(inputs, module.scheme.group)
-    is_byte = module.scheme.bits == 8
+    is_byte = module.scheme.bits > 4
     held = outputs * inputs // (1 if is_byte else 2)
     held += groups * (module.element_bytes(scales) + has_zeros)
     held += 16 * inputs if module.scheme.is_ordered else 0

@@ -94,7 +94,12 @@ def _packed(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     if groups.order is not None:
         return _integers(tensor, words.t(), scales, zeros, groups)
     spread = None if zeros is None else groups.spread(zeros)
-    codes = as_bytes(words)[:, : inputs * bits // 8]
+    if bits == 6:
+        codes = unpack_bits(as_bytes(words), bits)[:, :inputs]
+        # Held in 8 bits: without zero points, zero is the middle one of these.
+        codes = codes.contiguous() if zeros is not None else codes + (_MIDDLE["INT8"] - 32)
+    else:
+        codes = as_bytes(words)[:, : inputs * bits // 8]
     return PackedWeight(codes, tensor.packing, scales, spread)
 
 

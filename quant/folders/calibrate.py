@@ -93,11 +93,10 @@ class Calibrated:
 
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
         self._facts, self._changed = {}, {}
-        if piece.head is not None:
-            with naming(piece.head):
-                weight = self._file.read(piece.head.name)
-                packed = round_plain(weight, self._plan.stored[piece.head.name].grid)
-            yield piece.head, packed
+        for one in piece.outside:
+            with naming(one):
+                packed = round_plain(self._file.read(one.name), self._plan.stored[one.name].grid)
+            yield one, packed
         if piece.block is None:
             return
         block = self._model.block(piece.block.index)

@@ -7,11 +7,11 @@ AutoAWQ's `models/_config.py`, transformers' `utils/quantization_config.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
-from hearth.quant.hf_names import EMBEDDING
+from hearth.quant.hf_names import EMBEDDING, canonical
 
 _FORMATS: Final = {
     ("packed", "int"): "pack-quantized",
@@ -24,14 +24,14 @@ _STRATEGIES: Final = {"row": "channel"}
 
 
 def quantization_config(
-    storage: Storage, ignored: Sequence[str], head: tuple[str, Storage] | None = None
+    storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage] | None = None
 ) -> dict[str, Any]:
     """
     Args:
         storage: of the matrices of all blocks.
         ignored: modules with a plain matrix, by name.
-        head: name and storage of the output matrix, or of the embedding that is used as one, where
-            it is quantized too; of compressed-tensors alone.
+        outside: of embedding and output matrix, by the names of their tensors, where these are
+            quantized; of compressed-tensors alone.
     """
     group = -1 if storage.group is None else storage.group
     match storage.layout:
@@ -66,24 +66,28 @@ def quantization_config(
                 "llm_int8_skip_modules": list(ignored),
             }
         case _:
-            return _compressed(storage, ignored, head)
+            return _compressed(storage, ignored, outside or {})
 
 
 def _compressed(
-    storage: Storage, ignored: Sequence[str], head: tuple[str, Storage] | None
+    storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage]
 ) -> dict[str, Any]:
     groups = {"group_0": _group(storage, "Linear")}
     formats = {_format(storage)}
-    if head is not None:
-        name, own = head
-        groups["group_1"] = _group(own, f"re:{re.escape(name)}$")
+    for number, (name, own) in enumerate(outside.items(), 1):
+        module = re.escape(name.removesuffix(".weight"))
+        groups[f"group_{number}"] = _group(own, f"re:{module}$")
         formats.add(_format(own))
-    # transformers has no embedding of packed weights: it unpacks the model when it loads it.
-    is_embedding = head is not None and head[0].endswith(EMBEDDING.removesuffix(".weight"))
+    # transformers has no embedding of packed weights: it unpacks the model when it loads it. But it
+    # unpacks all matrices by the first group (5.23), so of several kinds it is not asked to: then
+    # it refuses the folder rather than computing something else.
+    is_embedding = any(canonical(name) == EMBEDDING for name in outside)
+    is_unpacked = storage.needs_dequantizing or is_embedding
+    is_one_kind = all(own == storage for own in outside.values())
     return {
         "quant_method": "compressed-tensors",
         # Of transformers' `CompressedTensorsConfig`, which passes it on to no one.
-        **({"dequantize": True} if storage.needs_dequantizing or is_embedding else {}),
+        **({"dequantize": True} if is_unpacked and is_one_kind else {}),
         "format": formats.pop() if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.inventory import Wanted, rows_of_parts, take_inventory
-from hearth.quant.families.source import Part
+from hearth.quant.families.source import Choice, Part
 from hearth.quant.stored import LOADED, StoredTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STAGES: Final = (
     *("qkv", "out", "gate_up", "down"),
     *("experts.gate_up", "experts.down"),
 )
 """Modules of a layer of the decoder, in the order in which they are computed."""
+_EXPERTS: Final = ".experts."
 _VECTORS: Final = ("attention_norm.weight", "feed_forward_norm.weight", "qkv.bias")
 
 
@@ -28,7 +32,7 @@ class Matrix:
     """A stored matrix [outputs, inputs], and where in the decoder its rows are."""
 
     name: str
-    """Of the stored tensor; it ends in ".weight"."""
+    """Of the tensor that it is when it is stored alone; it ends in ".weight"."""
     outputs: int
     inputs: int
     parameter: str
@@ -36,6 +40,19 @@ class Matrix:
     first_row: int
     """Of the parameter."""
     expert: int | None = None
+    stacked_in: str | None = None
+    """Tensor [experts, rows of the parameter, inputs] that it is stored in; None: alone."""
+
+    @property
+    def source(self) -> str:
+        """The stored tensor."""
+        return self.stacked_in or self.name
+
+    def rows_in(self, tensor: Tensor) -> Tensor:
+        """[outputs, inputs] of the stored tensor: a view."""
+        if self.stacked_in is None:
+            return tensor
+        return tensor[self.expert, self.first_row : self.first_row + self.outputs]
 
     @property
     def module(self) -> str:
@@ -89,6 +106,7 @@ class Matrices:
     """Those of a model."""
 
     blocks: tuple[Block, ...]
+    embedding: Matrix
     head: Matrix
     """The output matrix, or the embedding that is used as one."""
 
@@ -101,7 +119,8 @@ def matrices_of(
         stored: the tensors of a folder with plain numbers.
 
     Raises:
-        CorruptFile, UnsupportedModel: as `take_inventory`, and for experts that are stored stacked.
+        CorruptFile, UnsupportedModel: as `take_inventory`, and for stacked experts of families that
+            have no names for single ones (gpt-oss).
     """
     wanted = take_inventory(family, config, stored, is_gguf=False, kinds=LOADED).wanted
     blocks = []
@@ -116,9 +135,11 @@ def matrices_of(
             if (one := wanted.get(f"layers.{layer}.{parameter}")) is not None:
                 vectors += _vectors(one, parameter, config)
         blocks.append(Block(layer, tuple(stages), tuple(vectors)))
-    name = "embedding.weight" if config.tied else "output.weight"
-    ((head,),) = _groups(wanted[name], config, stored).values()
-    return Matrices(tuple(blocks), head)
+    ((embedding,),) = _groups(wanted["embedding.weight"], config, stored).values()
+    head = embedding
+    if not config.tied:
+        ((head,),) = _groups(wanted["output.weight"], config, stored).values()
+    return Matrices(tuple(blocks), embedding, head)
 
 
 def _vectors(wanted: Wanted, parameter: str, config: ModelConfig) -> Iterable[Vector]:
@@ -135,20 +156,45 @@ def _groups(
 ) -> dict[int | None, tuple[Matrix, ...]]:
     has_experts = len(wanted.shape) == 3
     groups: dict[int | None, list[Matrix]] = {}
-    first = 0
-    rows = rows_of_parts(wanted.shape, wanted.axis, len(wanted.choice), config)
-    for part, count in zip(wanted.choice, rows, strict=True):
-        if part != Part(part.names) or (has_experts and len(part.names) < 2):
-            raise UnsupportedModel(
-                f"Tensor '{part.names[0]}' holds the matrices of all experts, which this method "
-                "cannot quantize.",
-                "Quantize the model to GGUF.",
-                field=part.names[0],
-            )
+    first, choice, stack = 0, wanted.choice, None
+    if has_experts and len(stored[choice[0].names[0]].shape) == 3:
+        stack = choice[0].names[0]
+        choice = _single_experts(wanted, stack)
+    rows = rows_of_parts(wanted.shape, wanted.axis, len(choice), config)
+    for part, count in zip(choice, rows, strict=True):
         for number, name in enumerate(part.names):
             expert = number if has_experts else None
-            outputs, inputs = stored[name].shape
-            found = Matrix(name, outputs, inputs, wanted.name, first, expert)
+            inputs = wanted.shape[-1]
+            found = Matrix(name, count, inputs, wanted.name, first, expert, stack)
             groups.setdefault(expert, []).append(found)
         first += count
     return {expert: tuple(found) for expert, found in groups.items()}
+
+
+def _single_experts(wanted: Wanted, stack: str) -> Choice:
+    """The names that a family has for matrices of single experts, for those of the tensor `stack`.
+
+    Raises:
+        UnsupportedModel: it has none, or the stacked ones are stored in another order.
+    """
+    (part,) = wanted.choice
+    place, _, _ = stack.rpartition(_EXPERTS)
+    for choice in wanted.source.hf:
+        names = [name for one in choice for name in one.names]
+        if part == Part((stack,)) and all(one == Part(one.names) for one in choice):
+            tails = [name.rpartition(_EXPERTS)[2] for name in names]
+            if all(tail.partition(".")[0].isdecimal() for tail in tails):
+                return tuple(
+                    Part(
+                        tuple(
+                            f"{place}{_EXPERTS}{name.rpartition(_EXPERTS)[2]}" for name in one.names
+                        )
+                    )
+                    for one in choice
+                )
+    raise UnsupportedModel(
+        f"Tensor '{stack}' holds the matrices of all experts, and folders of this family have no "
+        "quantized form of them.",
+        "Quantize the model to GGUF.",
+        field=stack,
+    )

@@ -10,7 +10,7 @@ from typing import Any, Final, Unpack
 from hearth.quant.checkpoints.scheme import Layout
 from hearth.quant.convert.folder import folder_of
 from hearth.quant.folders.calibrated import OpenModel
-from hearth.quant.folders.plan import Calibration, FolderPlan, plan
+from hearth.quant.folders.plan import Calibration, FolderPlan, Outside, plan
 from hearth.quant.folders.storage import FP8_BLOCK, Kind, Scope, Storage
 from hearth.quant.gguf.errors import BadRecipe
 from hearth.quant.methods import (
@@ -37,7 +37,7 @@ _GROUP: Final = Option(
     "128 × 128.",
     least=ROW,
 )
-_BITS: Final = Option("bits", "number", "4 (default) or 8.", least=1)
+_BITS: Final = Option("bits", "number", "4 (default), 6 or 8.", least=1)
 _SYMMETRY: Final = Option(
     "symmetry",
     "choice",
@@ -51,8 +51,16 @@ _FORMAT: Final = Option(
     "What the folder is for other programs; compressed-tensors by default.",
     choices=("compressed-tensors", *_FORMATS),
 )
-_HEAD: Final = Option(
-    "head", "flag", "Round the output matrix to 8 bits, too, or the embedding that is used as one."
+_OUTSIDE: Final = (
+    Option(
+        "head",
+        "choice",
+        "Bits of the output matrix, or of the embedding used as one; by default it is copied.",
+        choices=("8", "6"),
+    ),
+    Option(
+        "embedding", "choice", "Bits of the embedding; by default it is copied.", choices=("8", "6")
+    ),
 )
 _E5M2: Final = Option(
     "e5m2",
@@ -132,17 +140,14 @@ class FolderMethod:
         given = given_options(self, options)
         folder = folder_of(source)
         assert folder is not None, f"{source} is not taken"
-        head = None
-        if given.get("head"):
-            head = Storage("packed", "int", 8, "row", None)
-            if given.get("format", "compressed-tensors") != "compressed-tensors":
-                raise BadRecipe(
-                    f"A folder in the format of {given['format']} cannot say that the output "
-                    "matrix is quantized.",
-                    "Leave out --head or --format.",
-                )
-            if self.kind == "nf4":
-                raise BadRecipe("A folder of NF4 has no INT8 matrices.", "Leave out --head.")
+        kinds: tuple[Outside, ...] = ("head", "embedding")
+        outside = {kind: int(given[kind]) for kind in kinds if kind in given}
+        if outside and given.get("format", "compressed-tensors") != "compressed-tensors":
+            raise BadRecipe(
+                f"A folder in the format of {given['format']} cannot say that embedding or output "
+                "matrix are quantized.",
+                "Leave out --head and --embedding, or --format.",
+            )
         calibration = None
         if self.runner is not None:
             calibration = Calibration(
@@ -154,7 +159,7 @@ class FolderMethod:
             self.name,
             folder,
             self._storage(given),
-            head=head,
+            outside=outside,
             calibration=calibration,
             options=given,
             file_bytes=10**6 * given.get("file-mb", 5000),
@@ -201,13 +206,13 @@ class FolderMethod:
 
 def folder_methods(runner: Runner | None) -> list[FolderMethod]:
     """All of them, those that lose least first; without a runner those that need no activations."""
-    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, _HEAD, _FILE_MB)
+    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, *_OUTSIDE, _FILE_MB)
     found = [
         FolderMethod(
             "int8",
             "INT8",
             "8 bits, next to no loss: for processors and GPUs.",
-            (_GROUP, _SYMMETRY, _HEAD, _FILE_MB),
+            (_GROUP, _SYMMETRY, *_OUTSIDE, _FILE_MB),
             bits=8,
             group=ROW,
         ),
@@ -215,7 +220,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "fp8",
             "FP8",
             "8-bit floats, very little loss: for GPUs that compute with them.",
-            (_GROUP, _E5M2, _HEAD, _FILE_MB),
+            (_GROUP, _E5M2, *_OUTSIDE, _FILE_MB),
             kind="fp8",
             bits=8,
             group=ROW,

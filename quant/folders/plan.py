@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hearth.quant.checkpoints.config import KEY, read_checkpoint
 from hearth.quant.errors import UnsupportedModel
@@ -18,7 +18,7 @@ from hearth.quant.families.table import family_of_hf
 from hearth.quant.folders.layout import Layout, New, lay_out
 from hearth.quant.folders.matrices import Block, Matrices, Matrix, matrices_of
 from hearth.quant.folders.storage import LAYOUT_NAMES, Storage
-from hearth.quant.gguf.errors import CannotQuantize
+from hearth.quant.gguf.errors import BadRecipe
 from hearth.quant.hf_names import EMBEDDING, canonical
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader
@@ -26,6 +26,8 @@ from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
+Outside = Literal["head", "embedding"]
+"""Matrices that belong to no block."""
 _KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "fp8": 1.0}
 
 
@@ -36,8 +38,8 @@ class Piece:
     name: str
     block: Block | None
     """Its matrices come first."""
-    head: Matrix | None
-    """The output matrix, if it is quantized."""
+    outside: tuple[Matrix, ...]
+    """Embedding and output matrix, if they are quantized."""
     plain: tuple[str, ...]
     """Tensors that are copied; those of a block may be changed."""
 
@@ -45,7 +47,7 @@ class Piece:
     def matrices(self) -> Sequence[Matrix]:
         """Those that are quantized, in the order of the file."""
         found = [] if self.block is None else list(self.block.matrices)
-        return found if self.head is None else [*found, self.head]
+        return [*found, *self.outside]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ class FolderPlan:
     headers: tuple[SafetensorsHeader, ...]
     matrices: Matrices
     storage: Storage
-    head: Storage | None
-    """Of the output matrix; None: it is copied."""
+    outside: Mapping[str, Storage]
+    """Of embedding and output matrix, by the names of their tensors; what is missing is copied."""
     calibration: Calibration | None
     options: Mapping[str, Any]
     """As they were asked for, JSON values."""
@@ -82,10 +84,10 @@ class FolderPlan:
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """In the order of the file."""
-        quantized = {one.name for block in self.matrices.blocks for one in block.matrices}
-        head = self.matrices.head if self.head is not None else None
-        if head is not None:
-            quantized.add(head.name)
+        quantized = {one.source for block in self.matrices.blocks for one in block.matrices}
+        both = {one.name: one for one in (self.matrices.embedding, self.matrices.head)}
+        outside = tuple(one for name, one in both.items() if name in self.outside)
+        quantized |= self.outside.keys()
         names = [name for one in self.headers for name in one.tensors if name not in quantized]
         of_blocks: dict[int, list[str]] = {block.index: [] for block in self.matrices.blocks}
         others: list[str] = []
@@ -94,17 +96,24 @@ class FolderPlan:
             is_of_block = parts[:2] == ["model", "layers"] and parts[2].isdecimal()
             of_blocks.get(int(parts[2]) if is_of_block else -1, others).append(name)
         pieces = [
-            Piece(f"block {block.index}", block, None, tuple(of_blocks[block.index]))
+            Piece(f"block {block.index}", block, (), tuple(of_blocks[block.index]))
             for block in self.matrices.blocks
         ]
-        return (*pieces, Piece("other tensors", None, head, tuple(others)))
+        return (*pieces, Piece("other tensors", None, outside, tuple(others)))
 
     @cached_property
     def stored(self) -> dict[str, Storage]:
         """How each quantized matrix is stored, by its name."""
         found = {one.name: self.storage for block in self.matrices.blocks for one in block.matrices}
-        if self.head is not None:
-            found[self.matrices.head.name] = self.head
+        return found | dict(self.outside)
+
+    @cached_property
+    def _by_source(self) -> dict[str, list[Matrix]]:
+        """The quantized matrices by the stored tensors that hold them."""
+        found: dict[str, list[Matrix]] = {}
+        for piece in self.pieces:
+            for one in piece.matrices:
+                found.setdefault(one.source, []).append(one)
         return found
 
     @cached_property
@@ -125,7 +134,8 @@ class FolderPlan:
     @property
     def ignored(self) -> list[str]:
         """The modules that hold a plain matrix, for the new config.json."""
-        found = [] if self.head is not None and not self.config.tied else ["lm_head"]
+        is_plain = self.config.tied or self.matrices.head.name not in self.outside
+        found = ["lm_head"] if is_plain else []
         for header in self.headers:
             for name, entry in header.tensors.items():
                 is_matrix = len(entry.shape) == 2 and name.endswith(".weight")
@@ -159,7 +169,10 @@ class FolderPlan:
         type that keys and values cannot have.
         """
         numbers = context * self.config.kv_elements * len(self.config.layers)
-        return self.size_bytes + int(numbers * _KV_BYTES[kv_type])
+        matrices = [one for piece in self.pieces for one in piece.matrices]
+        of_six = [one for one in matrices if self.stored[one.name].bits == 6]
+        spread = sum(one.outputs * one.inputs for one in of_six) // 4  # Held in 8 bits.
+        return self.size_bytes + spread + int(numbers * _KV_BYTES[kv_type])
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
         """The plan as JSON values, with a list of the tensors on request."""
@@ -168,8 +181,8 @@ class FolderPlan:
         rows = []
         for header in self.headers:
             for name, entry in header.tensors.items():
-                storage = self.stored.get(name)
-                kind = entry.kind if storage is None else storage.label
+                own = self._by_source.get(name)
+                kind = entry.kind if own is None else self.stored[own[0].name].label
                 sizes[name] = self._size(name)
                 kinds[kind] += 1
                 rows.append(
@@ -209,13 +222,13 @@ class FolderPlan:
 
     def _size(self, name: str) -> int:
         """What of the new file a stored tensor takes."""
-        if name not in self.stored:
+        if name not in self._by_source:
             return self.layout.entries[name].nbytes
-        module = name.removesuffix(".weight")
-        matrix = next(header.tensors[name] for header in self.headers if name in header.tensors)
-        outputs, inputs = matrix.shape
-        leaves = self.stored[name].leaves(outputs, inputs)
-        return sum(self.layout.entries[f"{module}{leaf}"].nbytes for leaf, _, _ in leaves)
+        return sum(
+            self.layout.entries[f"{one.module}{leaf}"].nbytes
+            for one in self._by_source[name]
+            for leaf, _, _ in self.stored[one.name].leaves(one.outputs, one.inputs)
+        )
 
 
 def plan(
@@ -223,7 +236,7 @@ def plan(
     folder: Path,
     storage: Storage,
     *,
-    head: Storage | None = None,
+    outside: Mapping[Outside, int] | None = None,
     calibration: Calibration | None = None,
     options: Mapping[str, Any],
     file_bytes: int,
@@ -231,9 +244,10 @@ def plan(
     """
     Args:
         folder: with config.json and safetensors of plain numbers.
-        head: how the output matrix is stored; None: as it is.
+        outside: bits of embedding and output matrix, of what is not copied; of compressed-tensors.
 
     Raises:
+        BadRecipe: embedding and output matrix are one, and have different bits.
         CorruptFile, UnsupportedModel: the folder, or a family that is not known.
         CannotQuantize: a matrix has a shape that cannot be stored so.
     """
@@ -253,13 +267,17 @@ def plan(
         config = replace(config, tied=False)
     stored = {name: entry for one in headers for name, entry in one.tensors.items()}
     matrices = matrices_of(family, config, stored)
-    if head is not None and config.tied and head != storage:
-        # Of two kinds of packed weights transformers unpacks a tied embedding by the wrong one.
-        raise CannotQuantize(
-            f"The output matrix of {folder.name} is its embedding, which has 8 bits with a scale "
-            "for each row only where all matrices have.",
-            "Choose int8, or leave out --head.",
-        )
+    both: dict[str, Storage] = {}
+    for which, bits in (outside or {}).items():
+        matrix = matrices.head if which == "head" else matrices.embedding
+        own = both.setdefault(matrix.name, outside_storage(bits, matrix.inputs))
+        own.check(matrix.name, matrix.outputs, matrix.inputs)
+        if own.bits != bits:
+            raise BadRecipe(
+                f"The output matrix of {folder.name} is its embedding: it cannot have {own.bits} "
+                f"bits and {bits}.",
+                "Leave out --embedding.",
+            )
     found = FolderPlan(
         method,
         folder,
@@ -268,7 +286,7 @@ def plan(
         headers,
         matrices,
         storage,
-        head,
+        both,
         calibration,
         options,
         file_bytes,
@@ -276,6 +294,14 @@ def plan(
     for block in matrices.blocks:
         for one in block.matrices:
             storage.check(one.name, one.outputs, one.inputs)
-    if head is not None:
-        head.check(matrices.head.name, matrices.head.outputs, matrices.head.inputs)
     return found
+
+
+def outside_storage(bits: int, inputs: int) -> Storage:
+    """Of an embedding or output matrix: 8 bits with a scale for each row, or 6 in groups of at most
+    128 inputs, where such groups divide them.
+    """
+    fitting = [one for one in (128, 64, 32, 16, 8) if inputs % one == 0]
+    if bits == 8 or not fitting:
+        return Storage("packed", "int", bits, "row", None)
+    return Storage("packed", "int", bits, "group", fitting[0])

@@ -24,8 +24,9 @@ Leaf = tuple[str, str, tuple[int, ...]]
 FP8_BLOCK: Final = 128
 """Outputs and inputs of a square block."""
 _GROUPS: Final = (256, 128, 64, 32, 16, 8)
-_PACKINGS: Final = {
+_LABELS: Final = {
     ("int", 4): "INT4",
+    ("int", 6): "INT6",
     ("int", 8): "INT8",
     ("fp8", 8): "FP8",
     ("e5m2", 8): "FP8_E5M2",
@@ -52,9 +53,9 @@ class Storage:
     symmetric: bool = True
 
     def __post_init__(self) -> None:
-        bits = {"gptq": (4, 8), "packed": (4, 8), "awq": (4,), "scaled": (8,), "nf4": (4,)}
+        bits = {"gptq": (4, 8), "packed": (4, 6, 8), "awq": (4,), "scaled": (8,), "nf4": (4,)}
         is_possible = (
-            (self.kind, self.bits) in _PACKINGS
+            (self.kind, self.bits) in _LABELS
             and self.bits in bits[self.layout]
             and (self.kind == "nf4") == (self.layout == "nf4")
             and (self.kind == "int" or self.layout in ("scaled", "nf4"))
@@ -71,7 +72,12 @@ class Storage:
     @property
     def label(self) -> str:
         """For people, such as "INT4" or "FP8"."""
-        return _PACKINGS.get((self.kind, self.bits), f"{self.kind.upper()}{self.bits}")
+        return _LABELS.get((self.kind, self.bits), f"{self.kind.upper()}{self.bits}")
+
+    @property
+    def packing(self) -> str:
+        """Of the packed weight that is stored: 6 bits are held in 8."""
+        return "INT8" if self.label == "INT6" else self.label
 
     @property
     def grid(self) -> Grid:

@@ -89,11 +89,11 @@ class EachAlone:
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
         for number, matrix in enumerate(piece.matrices):
             report(number / len(piece.matrices), matrix.name)
-            weight = self._file.read(matrix.name)
+            weight = matrix.rows_in(self._file.read(matrix.source))
             with naming(matrix):
                 packed = self._round_one(weight, self._plan.stored[matrix.name].grid)
             yield matrix, packed
-            self._file.release(matrix.name)
+            self._file.release(matrix.source)
 
     def changed(self, piece: Piece) -> Mapping[str, Tensor]:
         return {}
@@ -270,7 +270,7 @@ class _Work:
         tensor = QuantizedTensor(
             matrix.name,
             (matrix.outputs, matrix.inputs),
-            storage.label,
+            storage.packing,
             0,
             scheme=storage.scheme,
             parts={leaf: f"{matrix.module}{leaf}" for leaf, _, _ in leaves},
@@ -278,7 +278,7 @@ class _Work:
         return read_quantized(tensor, self._written)
 
     def _source_bytes(self, piece: Piece) -> int:
-        names = [*(one.name for one in piece.matrices), *piece.plain]
+        names = {*(one.source for one in piece.matrices), *piece.plain}
         return sum(self._file.stored[name].nbytes for name in names)
 
 
@@ -291,9 +291,7 @@ def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
         if path.is_file():
             found[path.relative_to(folder).as_posix()] = path
     values = dict(read_fields(folder / CONFIG).values)
-    head = plan.matrices.head
-    own = None if plan.head is None else (head.module, plan.head)
-    values[KEY] = quantization_config(plan.storage, plan.ignored, own)
+    values[KEY] = quantization_config(plan.storage, plan.ignored, plan.outside)
     found[CONFIG] = _json(values)
     if len(plan.layout.files) > 1:
         found[INDEX_NAME] = _json(plan.layout.index)

@@ -24,7 +24,7 @@ from hearth.quant.verify import finite_rows
 Kind = Literal["int", "fp8", "nf4"]
 Scope = Literal["tensor", "row", "group", "block"]
 
-_BITS: Final[dict[Kind, tuple[int, ...]]] = {"int": (3, 4, 8), "fp8": (8,), "nf4": (4,)}
+_BITS: Final[dict[Kind, tuple[int, ...]]] = {"int": (3, 4, 6, 8), "fp8": (8,), "nf4": (4,)}
 _SCOPES: Final[dict[Kind, tuple[Scope, ...]]] = {
     "int": ("tensor", "row", "group"),
     "fp8": ("tensor", "row", "group", "block"),
@@ -51,7 +51,7 @@ class Grid:
 
     kind: Kind = "int"
     bits: int = 4
-    """3, 4 or 8 of int (3 are stored in 4), 8 of fp8, 4 of nf4."""
+    """3, 4, 6 or 8 of int (3 are held in 4, and 6 in 8), 8 of fp8, 4 of nf4."""
     group: int | None = 128
     """Inputs that share a scale, of scopes "group" and "block" (there also as many outputs); None
     of the others."""
@@ -110,7 +110,7 @@ class Grid:
         """Of the `PackedWeight`."""
         match self.kind:
             case "int":
-                return "INT8" if self.bits == 8 else "INT4"
+                return "INT8" if self.bits > 4 else "INT4"
             case "fp8":
                 return "FP8_E5M2" if self.e5m2 else "FP8"
         return "NF4"
@@ -261,9 +261,10 @@ class Levels:
     def bytes_of(self, codes: Tensor) -> Tensor:
         """[rows, inputs] uint8 codes, as `nearest` gives them, as `PackedWeight` stores them."""
         grid = self.grid
-        if grid.kind == "int" and grid.bits == 3 and self.zeros is None:
-            codes = codes + 4  # The middle code of 4 bits.
-        if CODES_OF_A_BYTE[grid.packing] == 2:
+        held_bits = 8 // CODES_OF_A_BYTE[grid.packing]
+        if grid.kind == "int" and grid.bits < held_bits and self.zeros is None:
+            codes = codes + ((1 << held_bits - 1) - grid.middle)  # To the middle of those.
+        if held_bits == 4:
             codes = codes[:, 0::2] | codes[:, 1::2] << 4
         return codes
 

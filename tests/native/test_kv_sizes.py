@@ -189,7 +189,11 @@ def test_fit_says_the_same(kind: str, tmp_path: Path) -> None:
     needed = needed_bytes(path, settings)
     room = Room(free_bytes=needed, total_bytes=1 << 40)
     fit = fit_of_folder(folder, settings, room)
-    assert fit.use.kv + fit.use.weights + fit.use.compute == needed
+    of_worker = needed_bytes(path, settings, scores=False)
+    assert fit.use.kv + fit.use.weights + fit.use.compute == of_worker
+    without_disk = needed_bytes(path, replace(settings, kv_disk_budget_bytes=0), scores=False)
+    assert (without_disk < of_worker) == (kind != "windows alone")
+    assert of_worker <= without_disk + fit.use.kv // 2
     assert fit.use.weights == folder.weight_bytes(folder.dtype)
     assert fit.largest_context == 4096
     less = fit_of_folder(folder, settings, replace(room, free_bytes=needed - fit.use.kv // 3))

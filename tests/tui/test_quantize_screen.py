@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Checkbox, Static
 
 from hearth.app.jobs.child import Stopped
+from hearth.app.tui.quantizing import Quantization, Quantizing
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.quantize import QuantizeOptions, QuantizeScreen, Wishes
 from hearth.app.tui.services import Services
@@ -290,3 +292,24 @@ def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
             assert made.stat().st_size == expected
 
     run(go())
+
+
+def test_what_was_begun_again_is_not_forgotten_with_the_one_before(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = {"target": str(tmp_path / "a.gguf")}
+    first, again = Quantization(question, "running"), Quantization(question, "waiting")
+
+    async def stopped(item: Quantization) -> str:
+        raise Stopped("The job was stopped.")
+
+    async def scenario() -> None:
+        quantizing = Quantizing(App(), services)
+        monkeypatch.setattr(quantizing, "_run", stopped)
+        monkeypatch.setattr(quantizing, "_notify", lambda item: None)
+        for known, left in ((again, [again]), (first, [])):
+            quantizing._all[first.target] = known
+            await quantizing._work(first, None)
+            assert quantizing.items == left
+
+    run(scenario())
