@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from hearth.app.server.endpoint import Endpoint
 from hearth.app.server.openapi import BEYOND_SCHEMAS
 from hearth.app.server.routes import ENDPOINTS
 from hearth.app.server.schema import AnyOf, Number, Schema
-from hearth.backends.machine.fair_pool import FairPool
 from places import Place, places
 from suiting_host import SuitingHost
 
@@ -94,9 +92,7 @@ async def answered(app: Any) -> None:
 
 @pytest.mark.parametrize("of", WITH_BODY, ids=lambda endpoint: endpoint.path)
 def test_what_is_wrong_is_refused_by_its_name(endpoint, of) -> None:
-    made = endpoint(host_kind=SuitingHost)
-    # One client sends many large bodies here, and would be slowed down (tests/server/test_body.py).
-    made.app.state.services = replace(made.app.state.services, bodies=FairPool(2, "body"))
+    made = endpoint(host_kind=SuitingHost).unpaced()
 
     async def try_all() -> int:
         tried = 0
