@@ -26,7 +26,6 @@ from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
-    from hearth.app.library.compare_quality import Sample
     from hearth.app.library.evaluation import Conditions, Judged, Source
     from hearth.app.settings import Layer
     from hearth.backends.contract.models import ModelSpec
@@ -142,6 +141,7 @@ def evaluate(
     With --methods, MODEL is quantized in each way, and its own weights are the reference. The exit
     code is 1 if something could not be measured.
     """
+    from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.evaluation import Conditions
 
     state: State = ctx.obj
@@ -153,7 +153,7 @@ def evaluate(
     chosen = [_chosen(state, name, flags) for name in models]
     base = chosen[0] if methods else _chosen(state, reference, flags) if reference else None
     is_guide = any(one.found.origin == "bundled" for one in (*chosen, *([base] if base else [])))
-    conditions = Conditions(_sample(text, for_guide=is_guide), protocol, context, tokens)
+    conditions = Conditions(sample_of(text, for_guide=is_guide), protocol, context, tokens)
     with ExitStack() as leaving:
         work = _Evaluation(state, conditions, leaving)
         wishes = []
@@ -184,18 +184,6 @@ def _chosen(state: State, name: str, flags: Layer) -> Chosen:
     if found.found.remote is not None:
         raise click.UsageError(f"{found.found.name} runs elsewhere; its logits are not known here.")
     return found
-
-
-def _sample(path: Path | None, *, for_guide: bool) -> Sample:
-    """The text to measure on. Raises a usage error where it cannot be read."""
-    from hearth.app.library.compare_quality import bundled_sample, read_sample
-
-    if path is None:
-        return bundled_sample(for_guide=for_guide)
-    try:
-        return read_sample(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
 
 
 def _subject(name: str, chosen: Chosen, logits: Source) -> _Subject:

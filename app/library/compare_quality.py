@@ -18,11 +18,12 @@ from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.errors import InvalidParameter
 from hearth.quant.evaluation import estimates
 from hearth.quant.evaluation.protocols import windows
 
 if TYPE_CHECKING:
-    from hearth.backends.host.client import HostClient
+    from hearth.app.host_connection import HostConnection
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192
@@ -107,9 +108,18 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
     return Sample(f"bundled {name}", text, marked=for_guide)
 
 
-def read_sample(path: Path) -> Sample:
-    """The text of a file. Raises `OSError` and `UnicodeDecodeError`."""
-    return Sample(str(path), path.read_text(encoding="utf-8"))
+def sample_of(path: Path | None, *, for_guide: bool = False) -> Sample:
+    """The text of the file at `path`; None: the bundled one. Raises `InvalidParameter` where it
+    cannot be read.
+    """
+    if path is None:
+        return bundled_sample(for_guide=for_guide)
+    try:
+        return Sample(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidParameter(
+            "text", f"{path} cannot be read as UTF-8 text: {error}.", "Name another file."
+        ) from error
 
 
 async def measure(
@@ -154,7 +164,7 @@ async def measure(
 
 
 async def measure_on(
-    host: HostClient,
+    host: HostConnection,
     spec: ModelSpec,
     sample: Sample,
     *,
@@ -164,13 +174,13 @@ async def measure_on(
     """`measure` of the model of `spec`, which is unloaded again if it was not loaded before, so
     that the next one has room.
     """
-    loaded = {worker.path for worker in (await host.stats()).workers}
+    stats = await host.stats()
+    was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
     try:
-        return await measure(
-            host.backend(spec), sample, most_tokens=most_tokens, on_progress=on_progress
-        )
+        backend = await host.backend(spec)
+        return await measure(backend, sample, most_tokens=most_tokens, on_progress=on_progress)
     finally:
-        if spec.path not in loaded:
+        if not was_loaded:
             await host.unload(spec.path)
 
 
