@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hearth.app import format as words
 from hearth.app import settings_keys as keys
 from hearth.app.cli.evaluate_report import SESSIONS, add_ratios, print_report
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
-from hearth.app.cli.output import ProgressLine, error_json
+from hearth.app.cli.output import error_json, run_shown
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.backends.errors import HearthError
@@ -301,7 +300,7 @@ class _Evaluation:
         settings = self._state.settings.with_flags(flags)
         made = []
         for name, question in wishes:
-            answer = self._run(quantize_job.quantize, question, f"making {name}", words.size)
+            answer = run_shown(quantize_job.quantize, question, f"making {name}", self._log)
             path = Path(answer["path"])
             stem = path.stem if path.is_file() else path.name
             made.append((name, with_settings(FoundModel(stem, path, "path"), settings)))
@@ -374,7 +373,7 @@ class _Evaluation:
             extra["reference"] = {"path": self._logits_file, "tokens_sha256": digest}
         asked = self._conditions.question()
         question = quality_question(subject.spec, self._cache, asked, **extra)
-        answer = self._run(quality, question, f"scoring {subject.name}", "{:,}".format)
+        answer = run_shown(quality, question, f"scoring {subject.name}", self._log, "{:,}".format)
         return Judged(subject.name, subject.logits, answer)
 
     def _speed(self, name: str, chosen: Chosen) -> dict[str, Any]:
@@ -387,23 +386,7 @@ class _Evaluation:
             "cache_dir": str(self._cache),
             "sessions": SESSIONS,
         }
-        return self._run(speed, question, f"timing {name}", "{:,}".format)
-
-    def _run(
-        self,
-        work: Any,
-        question: dict[str, Any],
-        title: str,
-        amount: Callable[[int], str],
-    ) -> dict[str, Any]:
-        from hearth.app.jobs.job import run_job
-
-        with ProgressLine(title) as line:
-
-            def show(values: dict[str, Any]) -> None:
-                line.show(values["done"], values["total"], amount=amount)
-
-            return run_job(work, question, show, self._log)
+        return run_shown(speed, question, f"timing {name}", self._log, "{:,}".format)
 
     def _temporary_folder(self) -> Path:
         prefix = f"{_TEMPORARY}{os.getpid()}-"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer
+from hearth.app.machine import QUIET_CORES, busy_cores
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
@@ -30,9 +31,6 @@ MOST_TOKENS: Final = 8192
 _PROMPT_TOKENS: Final = 64
 _DECODED_TOKENS: Final = 64
 _DECODE_RUNS: Final = 3
-_LOOK_S: Final = 0.25
-_QUIET_CORES: Final = 0.4
-"""Processors that other programs may use while speed is measured."""
 
 OnProgress = Callable[[int, int], None]
 """Gets tokens done and tokens in all."""
@@ -149,7 +147,7 @@ async def measure(
     blocks = estimates.blocks_of([one.scored for one in cut])
     perplexity = estimates.perplexity(losses, blocks)
     prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
-    busy_before = await _busy_cores()
+    busy_before = await asyncio.to_thread(busy_cores)
     speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
     return Quality(
         perplexity=perplexity.value,
@@ -157,7 +155,7 @@ async def measure(
         scored_tokens=len(losses),
         window_tokens=window,
         decode_tok_per_s=max(speeds),
-        is_busy=max(busy_before, await _busy_cores()) > _QUIET_CORES,
+        is_busy=max(busy_before, await asyncio.to_thread(busy_cores)) > QUIET_CORES,
         losses=tuple(losses),
         blocks=tuple(blocks),
     )
@@ -191,15 +189,6 @@ async def _beginning(backend: Backend) -> Sequence[int]:
     prompt = (await backend.render(Request(text=word))).ids
     kept = len(prompt) - len(alone)
     return prompt[:kept] if kept > 0 and list(prompt[kept:]) == list(alone) else ()
-
-
-async def _busy_cores() -> float:
-    """How many processors are used while nothing is measured."""
-    import psutil
-
-    psutil.cpu_percent()
-    await asyncio.sleep(_LOOK_S)
-    return psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
 
 
 async def _decode_speed(backend: Backend, prompt: list[int], window: int) -> float:

@@ -26,7 +26,7 @@ from hearth.app.library.drafts import fitting_drafts
 from hearth.app.library.errors import RepositoryNotFound
 from hearth.app.library.evaluation import stored_words
 from hearth.app.library.fit import Fit, Speed, sizing_words
-from hearth.app.library.hub import Download, HubModel
+from hearth.app.library.hub import HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.library.menu import Menu, fit_of_entry, fit_of_file, make_menu, room_for
@@ -615,11 +615,9 @@ class LibraryScreen(HearthScreen):
         if choice is None or not await self._is_sure(menu, choice):
             self._describe()
             return
-        found = menu.repository
-        download = Download(found.repo_id, found.revision, found.commit, choice.files)
-        name = f"{found.repo_id}:{choice.name}"
+        name = f"{menu.repository.repo_id}:{choice.name}"
         wanted = await self._quantize_after(choice)
-        await self.services.downloads.add(download, name, quantize=wanted)
+        await self.services.downloads.add(menu.download(choice), name, quantize=wanted)
         self._show_downloads()
         self.action_tab("downloads")
 
