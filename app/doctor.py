@@ -30,6 +30,8 @@ _OWNERS: Final[Mapping[Origin, str]] = {
     "folder": "It is in a folder of the setting library_folders",
 }
 """Whose the models are that Hearth uses in place."""
+_MARKS: Final = {"ok": " ", "warning": "!", "fault": "x"}
+_WIDTH: Final = 16
 _DEVICES: Final = {"cpu": "processor", "mps": "Apple GPU (MPS)"}
 _MOVE_HOME = "Give yourself the right to write there, or set HEARTH_HOME to another folder."
 
@@ -51,6 +53,13 @@ class Finding:
     text: str
     cure: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def lines(self) -> list[str]:
+        """It in text: a mark, the subject and what was found; below them the cure."""
+        cure = self.cure.splitlines() if self.state != "ok" else []
+        first = f"{_MARKS[self.state]} {self.subject:{_WIDTH}} {self.text}"
+        return [first, *(f"{'':{_WIDTH + 3}}{line}" for line in cure)]
 
 
 def examine(paths: Paths, settings: Settings | HearthError, library: Library) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from hearth.app.nearest import did_you_mean
 from hearth.app.overflow import Overflow
 from hearth.app.paths import find_paths
 from hearth.app.settings import layer_of, load_settings
+from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import Scores, Timings, Token, TokenLogprob, Usage
 from hearth.backends.contract.loaded import ModelInfo
@@ -270,11 +271,8 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
             chosen = await asyncio.to_thread(self.choose)
         loop = asyncio.get_running_loop()
         if self._host is None or self._loop is not loop:
-            settings = self._settings
             self._loop = loop
-            self._host = HostConnection(
-                self._place, settings.host_idle_s, settings.host_limits, settings.remotes
-            )
+            self._host = HostConnection(self._place, *self._settings.host_options)
         return await self._host.backend(chosen.spec)
 
     @property
@@ -304,28 +302,21 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
         """The results of `do` for each of `items`: as many at once as the model runs, and as many
         waiting. If one fails, the others are cancelled.
         """
-        slots = asyncio.Semaphore(2 * self.choose().use.load.max_sessions)
 
-        async def one(index: int, item: S) -> T:
-            async with slots:
-                while True:
-                    try:
-                        return await do(item)
-                    except Busy as error:
-                        wait_s = error.data.get("retry_after_s", _BUSY_S)
-                        await asyncio.sleep(float(str(wait_s)))
-                    except HearthError as error:
-                        error.data["index"] = index
-                        error.add_note(f"This was number {index} of {len(items)}, from 0.")
-                        raise
+        async def one(numbered: tuple[int, S]) -> T:
+            index, item = numbered
+            while True:
+                try:
+                    return await do(item)
+                except Busy as error:
+                    wait_s = error.data.get("retry_after_s", _BUSY_S)
+                    await asyncio.sleep(float(str(wait_s)))
+                except HearthError as error:
+                    error.data["index"] = index
+                    error.add_note(f"This was number {index} of {len(items)}, from 0.")
+                    raise
 
-        tasks = [asyncio.create_task(one(*item)) for item in enumerate(items)]
-        try:
-            return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await all_of(one, enumerate(items), 2 * self.choose().use.load.max_sessions)
 
 
 class AsyncStream(AsyncIterator[str]):

@@ -192,9 +192,7 @@ async def drive(target: Target, load: Load, concurrency: int, salt: int | None =
 
     async def work(connection: Connection) -> None:
         for prompt in waiting:
-            call = Call()
-            calls.append(call)
-            await _ask(connection, target, load, prompt, call)
+            await _ask(connection, target, load, prompt, calls)
 
     async with _connected(target) as connection, asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -212,14 +210,9 @@ async def arrive(target: Target, load: Load, per_second: float, salt: int) -> Se
     times = random.Random(salt)
     calls: list[Call] = []
 
-    async def work(connection: Connection, prompt: str) -> None:
-        call = Call()
-        calls.append(call)
-        await _ask(connection, target, load, prompt, call)
-
     async with _connected(target) as connection, asyncio.TaskGroup() as group:
         for prompt in prompts(load, salt):
-            group.create_task(work(connection, prompt))
+            group.create_task(_ask(connection, target, load, prompt, calls))
             await asyncio.sleep(times.expovariate(per_second))
     return summarise(calls, load.requests)
 
@@ -289,8 +282,12 @@ def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
     }
 
 
-async def _ask(connection: Connection, target: Target, load: Load, prompt: str, call: Call) -> None:
-    """Send one request and note in `call` what comes of it."""
+async def _ask(
+    connection: Connection, target: Target, load: Load, prompt: str, calls: list[Call]
+) -> None:
+    """Send one request and note in a new one of `calls` what comes of it."""
+    call = Call()
+    calls.append(call)
     try:
         async with connection.stream(target.url, _body(target, load, prompt)) as pieces:
             await _listen(pieces, connection.server, target, call)

@@ -27,6 +27,9 @@ _X86_CPU_FLAGS = (
 _ARM_CPU_FLAGS = ("asimd", "asimddp", "i8mm", "bf16", "sve")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _COMPILER_TIMEOUT_S = 10.0
+_LOOK_S = 0.25
+QUIET_CORES = 0.4
+"""Processors that other programs may use while speed is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ def this_machine() -> Machine:
         memory_total_bytes=memory.total,
         memory_available_bytes=memory.available,
     )
+
+
+def busy_cores() -> float:
+    """How many processors are used while this process does nothing, looked at for `_LOOK_S`."""
+    return psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)
 
 
 def free_disk_bytes(folder: Path) -> int:

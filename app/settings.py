@@ -134,6 +134,11 @@ class Settings:
             max_models=cast("int | None", found["max_models"].value),
         )
 
+    @property
+    def host_options(self) -> tuple[float, HostLimits, dict[str, RemoteServer]]:
+        """What `HostConnection` and `HostLink` take besides the place of the host."""
+        return self.host_idle_s, self.host_limits, self.remotes
+
     def for_model(self, name: str) -> ModelUse:
         """What holds for the model called `name`. Raises `SettingsError` for its template file."""
         found = self.all(name)

@@ -24,10 +24,7 @@ def section_of(key: Key) -> tuple[str, ...]:
 
 def write_setting(file: Path, key: Key, value: Value) -> None:
     """Set `key` for all models. Raises `SettingsError` as `change` does."""
-    shown = key.shown(value)
-    if isinstance(shown, dict):
-        shown = {str(token): bias for token, bias in shown.items()}  # type: ignore[misc]
-    change(file, section_of(key), key.name, list(shown) if isinstance(shown, tuple) else shown)
+    change(file, section_of(key), key.name, key.stored(value))
 
 
 def forget_setting(file: Path, key: Key) -> None:

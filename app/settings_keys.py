@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from hearth.app.format import format_size, parse_size
 from hearth.app.overflow import Overflow
@@ -85,6 +85,15 @@ class Key:
         if value is None and self.auto:
             return AUTO
         return format_size(value) if self.kind == "size" and isinstance(value, int) else value
+
+    def stored(self, value: Value) -> Any:
+        """`value` as JSON and TOML have it, which `check` reads."""
+        shown = self.shown(value)
+        if isinstance(shown, tuple):
+            return list(shown)
+        if isinstance(shown, dict):
+            return {str(token): bias for token, bias in shown.items()}
+        return shown
 
     def expects(self) -> str:
         """The allowed values in words, for messages and help."""

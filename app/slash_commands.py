@@ -197,7 +197,7 @@ def changed_setting(argument: str) -> tuple[str, Any]:
         value = key.parse(text.strip())
     except ValueError as error:
         raise InvalidParameter(name, f"{name}: {error}.", "Give another value.") from error
-    return name, list(value) if isinstance(value, tuple) else key.shown(value)
+    return name, key.stored(value)
 
 
 def beginning(written: str) -> Iterator[SlashCommand]:

@@ -132,9 +132,8 @@ def main() -> None:
 
             def measured(path: Path) -> Quality:
                 async def work() -> Quality:
-                    host = await link.connection.host()
                     spec = ModelSpec(str(path), path.stem)
-                    return await measure_on(host, spec, sample, most_tokens=args.tokens)
+                    return await measure_on(link.connection, spec, sample, most_tokens=args.tokens)
 
                 return link.run(work())
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from hearth.app import format as words
 from hearth.app import settings_keys as keys
 from hearth.app.cli.evaluate_report import SESSIONS, add_ratios, print_report
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
-from hearth.app.cli.output import ProgressLine, error_json
+from hearth.app.cli.output import error_json, run_shown
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.backends.errors import HearthError
 
 if TYPE_CHECKING:
     from hearth.app.chosen import Chosen
-    from hearth.app.library.compare_quality import Sample
     from hearth.app.library.evaluation import Conditions, Judged, Source
     from hearth.app.settings import Layer
     from hearth.backends.contract.models import ModelSpec
@@ -142,6 +140,7 @@ def evaluate(
     With --methods, MODEL is quantized in each way, and its own weights are the reference. The exit
     code is 1 if something could not be measured.
     """
+    from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.evaluation import Conditions
 
     state: State = ctx.obj
@@ -153,7 +152,7 @@ def evaluate(
     chosen = [_chosen(state, name, flags) for name in models]
     base = chosen[0] if methods else _chosen(state, reference, flags) if reference else None
     is_guide = any(one.found.origin == "bundled" for one in (*chosen, *([base] if base else [])))
-    conditions = Conditions(_sample(text, for_guide=is_guide), protocol, context, tokens)
+    conditions = Conditions(sample_of(text, for_guide=is_guide), protocol, context, tokens)
     with ExitStack() as leaving:
         work = _Evaluation(state, conditions, leaving)
         wishes = []
@@ -184,18 +183,6 @@ def _chosen(state: State, name: str, flags: Layer) -> Chosen:
     if found.found.remote is not None:
         raise click.UsageError(f"{found.found.name} runs elsewhere; its logits are not known here.")
     return found
-
-
-def _sample(path: Path | None, *, for_guide: bool) -> Sample:
-    """The text to measure on. Raises a usage error where it cannot be read."""
-    from hearth.app.library.compare_quality import bundled_sample, read_sample
-
-    if path is None:
-        return bundled_sample(for_guide=for_guide)
-    try:
-        return read_sample(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
 
 
 def _subject(name: str, chosen: Chosen, logits: Source) -> _Subject:
@@ -313,7 +300,7 @@ class _Evaluation:
         settings = self._state.settings.with_flags(flags)
         made = []
         for name, question in wishes:
-            answer = self._run(quantize_job.quantize, question, f"making {name}", words.size)
+            answer = run_shown(quantize_job.quantize, question, f"making {name}", self._log)
             path = Path(answer["path"])
             stem = path.stem if path.is_file() else path.name
             made.append((name, with_settings(FoundModel(stem, path, "path"), settings)))
@@ -386,7 +373,7 @@ class _Evaluation:
             extra["reference"] = {"path": self._logits_file, "tokens_sha256": digest}
         asked = self._conditions.question()
         question = quality_question(subject.spec, self._cache, asked, **extra)
-        answer = self._run(quality, question, f"scoring {subject.name}", "{:,}".format)
+        answer = run_shown(quality, question, f"scoring {subject.name}", self._log, "{:,}".format)
         return Judged(subject.name, subject.logits, answer)
 
     def _speed(self, name: str, chosen: Chosen) -> dict[str, Any]:
@@ -399,23 +386,7 @@ class _Evaluation:
             "cache_dir": str(self._cache),
             "sessions": SESSIONS,
         }
-        return self._run(speed, question, f"timing {name}", "{:,}".format)
-
-    def _run(
-        self,
-        work: Any,
-        question: dict[str, Any],
-        title: str,
-        amount: Callable[[int], str],
-    ) -> dict[str, Any]:
-        from hearth.app.jobs.job import run_job
-
-        with ProgressLine(title) as line:
-
-            def show(values: dict[str, Any]) -> None:
-                line.show(values["done"], values["total"], amount=amount)
-
-            return run_job(work, question, show, self._log)
+        return run_shown(speed, question, f"timing {name}", self._log, "{:,}".format)
 
     def _temporary_folder(self) -> Path:
         prefix = f"{_TEMPORARY}{os.getpid()}-"

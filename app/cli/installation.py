@@ -15,8 +15,6 @@ from hearth.app.settings import Settings, default_document
 from hearth.backends.errors import HearthError, SettingsError
 from hearth.backends.native.report import LayoutRoutes, Rows, kernel_report
 
-_MARKS = {"ok": " ", "warning": "!", "fault": "x"}
-_WIDTH = 16
 _FORCING = (
     "To force others: HEARTH_CPU_KERNELS=amx, avx512, avx2, plain or off in the environment of the "
     "host; --dtype f32 or --deterministic (nothing is rounded), --dtype bf16 or f16 (weights are "
@@ -64,11 +62,8 @@ def doctor(state: State, measure: bool, kernels: bool, as_json: bool) -> int:
     findings = []
     for finding in examine(state.paths, known, state.library):
         findings.append(finding)
-        if as_json:
-            continue
-        state.output.data(f"{_MARKS[finding.state]} {finding.subject:{_WIDTH}} {finding.text}")
-        for line in finding.cure.splitlines() if finding.state != "ok" else ():
-            state.output.data(f"{'':{_WIDTH + 3}}{line}")
+        for line in () if as_json else finding.lines:
+            state.output.data(line)
     faults = [finding for finding in findings if finding.state == "fault"]
     if as_json:
         state.output.json(

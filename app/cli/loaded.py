@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hearth.app.cli.options import json_option
+from hearth.app.cli.options import beginning_with, json_option
 from hearth.app.cli.state import State
 from hearth.app.format import duration, size, state_of, unload_in_s
 from hearth.app.nearest import did_you_mean
@@ -112,11 +112,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
             stats = link.stats()
     except HearthError:
         return []
-    return [
-        CompletionItem(worker.name)
-        for worker in (stats.workers if stats else ())
-        if worker.name.lower().startswith(incomplete.lower())
-    ]
+    return beginning_with(incomplete, (worker.name for worker in (stats.workers if stats else ())))
 
 
 @click.command("stop")

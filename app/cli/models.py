@@ -5,6 +5,7 @@ the settings name, and what is taken into the library folder or deleted.
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,18 +70,8 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _facts(model: LocalModel) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "path": model.url or str(model.path),
-        "origin": model.origin,
-        "size_bytes": model.size_bytes,
-        "file_type": model.file_type,
-        "architecture": model.architecture,
-        "parameters": model.parameters,
-        "context": model.context,
-        "repo": model.repo or None,
-        "error": model.error or None,
-    }
+    facts = asdict(model) | {"repo": model.repo or None, "error": model.error or None}
+    return facts | {"path": facts.pop("url") or str(model.path)}
 
 
 @click.command("import")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -135,8 +135,10 @@ def complete_model(
     """The names of the library that begin with `incomplete`, and files of the shell."""
     from hearth.app.cli.state import State
 
-    names = [model.name for model in State().library.found()]
-    matching = [
-        CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())
-    ]
-    return matching or [CompletionItem(incomplete, type="file")]
+    names = (model.name for model in State().library.found())
+    return beginning_with(incomplete, names) or [CompletionItem(incomplete, type="file")]
+
+
+def beginning_with(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
+    """Those of `names` that begin with `incomplete`, in any case of letters."""
+    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]

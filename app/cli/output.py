@@ -16,6 +16,9 @@ from hearth.app.format import size
 from hearth.app.terminal import SafeStream, is_terminal, safe_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hearth.app.jobs.child import Work
     from hearth.backends.errors import HearthError
 
 _WONDER_S = 0.7
@@ -182,6 +185,24 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
         text = text[: max(1, get_terminal_size().columns - 1)]
         print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
         self._width = len(text)
+
+
+def run_shown(
+    work: Work,
+    question: dict[str, Any],
+    title: str,
+    log_dir: Path,
+    amount: Callable[[int], str] = size,
+) -> dict[str, Any]:
+    """`run_job`, with a line that says how much of it is done. Raises as that does."""
+    from hearth.app.jobs.job import run_job
+
+    with ProgressLine(title) as line:
+
+        def show(values: dict[str, Any]) -> None:
+            line.show(values["done"], values["total"], amount=amount)
+
+        return run_job(work, question, show, log_dir)
 
 
 def error_json(error: HearthError) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hearth.app import format as words
-from hearth.app.cli.options import json_option, offline_option
+from hearth.app.cli.options import beginning_with, json_option, offline_option
 from hearth.app.cli.output import ProgressLine
 from hearth.app.cli.state import State
 from hearth.app.cli.typed import ask, confirm, somebody_is_there
@@ -37,11 +37,7 @@ _WAITS = {"waiting": "another download holds it", "checking": "checking"}
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of the catalogue that begin with `incomplete`."""
-    return [
-        CompletionItem(entry.name)
-        for entry in load_catalogue().entries
-        if entry.name.startswith(incomplete.lower())
-    ]
+    return beginning_with(incomplete, (entry.name for entry in load_catalogue().entries))
 
 
 @click.command("pull")
@@ -150,12 +146,11 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     from hearth.app.jobs.job import run_job
     from hearth.app.library import download_job
     from hearth.app.library.downloads import Rate
-    from hearth.app.library.hub import Download, Hub
+    from hearth.app.library.hub import Hub
 
     found = menu.repository
-    wish = Download(found.repo_id, found.revision, found.commit, choice.files)
     hub = Hub(offline=state.settings.offline)
-    question = download_job.question(wish, hub_cache(), hub=hub)
+    question = download_job.question(menu.download(choice), hub_cache(), hub=hub)
     rate, done_bytes = Rate(), 0
     with ProgressLine(f"{found.repo_id} {choice.name}") as line:
 

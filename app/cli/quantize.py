@@ -123,7 +123,7 @@ def quantize(
     folder of safetensors, a folder by int8, fp8, nf4, int4, hqq, gptq, awq or best.
     docs/quantize.md has them all.
     """
-    from hearth.app.library.compare_quality import perplexity_change
+    from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.quantized import keep_measured, speed_change
     from hearth.quant.gguf.quantize_file import check_target
 
@@ -141,7 +141,8 @@ def quantize(
     check_target(wish.target, replace=yes, is_folder=not wish.method.suffix)
     plan = wish.plan
     before_bits, after_bits = f"{plan.source_bits_per_weight:.2f}", f"{plan.bits_per_weight:.2f}"
-    sample = None if no_check else _sample(text, wish.source)
+    is_bundled = wish.source.origin == "bundled"
+    sample = None if no_check else sample_of(text, for_guide=is_bundled)
     if not as_json:
         state.output.note(
             f"{wish.source.name} · {words.size(plan.source_bytes)} ({before_bits} bits a weight)"
@@ -160,8 +161,7 @@ def quantize(
     notes = []
     if sample is not None:
         before, after = _measure(state, wish, sample)
-        change, error = perplexity_change(before, after)
-        keep_measured(wish.target, sample.name, before, after, (change, error))
+        change, error = keep_measured(wish.target, sample.name, before, after)
         known = math.isfinite(change)
         facts |= {
             "before": before.facts(),
@@ -248,18 +248,6 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
             ) from stopped
 
 
-def _sample(path: Path | None, source: FoundModel) -> Sample:
-    """The text to measure on. Raises a usage error where it cannot be read."""
-    from hearth.app.library.compare_quality import bundled_sample, read_sample
-
-    if path is None:
-        return bundled_sample(for_guide=source.origin == "bundled")
-    try:
-        return read_sample(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read as UTF-8 text: {error}.") from None
-
-
 def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Quality]:
     """Source and result, the same way, one after the other."""
     from hearth.app.chosen import with_settings
@@ -271,7 +259,7 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     with state.link() as link:
 
         async def measured(spec: ModelSpec) -> Quality:
-            return await measure_on(await link.connection.host(), spec, sample)
+            return await measure_on(link.connection, spec, sample)
 
         for model, when in ((wish.source, "before"), (made, "after")):
             with state.output.note_if_slow(f"measuring perplexity {when} …"):

@@ -210,9 +210,7 @@ async def _serve(
     catalog = Catalog(state.library, chosen.found, lambda found: with_settings(found, settings))
     catalog.index.refresh()  # So that the first request that needs it finds it read.
     logs = own_folder(state.paths.log)
-    hosts = HostConnection(
-        state.paths.host_place(), settings.host_idle_s, settings.host_limits, settings.remotes
-    )
+    hosts = HostConnection(state.paths.host_place(), *settings.host_options)
     requests = RequestLog(logs / REQUESTS_LOG)
     manager = None
     if manage:

@@ -11,7 +11,7 @@ import click
 
 from hearth.app import format as words
 from hearth.app.cli.options import complete_model, json_option
-from hearth.app.cli.output import ProgressLine
+from hearth.app.cli.output import run_shown
 from hearth.app.cli.state import State
 from hearth.app.exit_codes import ExitCode
 from hearth.app.format import argument
@@ -312,17 +312,11 @@ def _verify(state: State, found: FoundModel) -> dict[str, Any]:
         Stopped: by Ctrl+C.
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
     """
-    from hearth.app.jobs.job import run_job
     from hearth.app.library.verify_job import verify
     from hearth.app.paths import own_folder
 
-    with ProgressLine(f"checking {found.name}") as line:
-        verified = run_job(
-            verify,
-            {"path": str(found.path)},
-            lambda values: line.show(values["done"], values["total"]),
-            own_folder(state.paths.log),
-        )
+    question, log = {"path": str(found.path)}, own_folder(state.paths.log)
+    verified = run_shown(verify, question, f"checking {found.name}", log)
     return {"sound": not verified["not_finite"], **verified}
 
 

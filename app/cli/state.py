@@ -92,13 +92,7 @@ class State:
         """A link to the host, which is started if need be; use it in a `with` block."""
         from hearth.app.host_link import HostLink
 
-        settings = self.settings
-        return HostLink(
-            self.paths.host_place(),
-            settings.host_idle_s,
-            settings.host_limits,
-            settings.remotes,
-        )
+        return HostLink(self.paths.host_place(), *self.settings.host_options)
 
     def running_host(self) -> HostLink:
         """A link for commands that only look at the host: its limits stay as they are."""

@@ -68,6 +68,7 @@ def train_medusa(
     """
     from hearth.app.jobs.child import Stopped
     from hearth.app.jobs.job import run_job
+    from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.heads_job import question, train
     from hearth.app.library.model_files import files_of
     from hearth.app.paths import own_folder
@@ -84,10 +85,7 @@ def train_medusa(
             "Run the command there.",
         )
     source = text or Path(str(files("hearth.assets") / "texts" / "calibration.txt"))
-    try:
-        learned = source.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{source} cannot be read as UTF-8 text: {error}.") from None
+    learned = sample_of(source).text
     target = (output or heads_path(found.path)).absolute()
     if target.exists() and not yes:
         raise click.UsageError(f"{target} is there already; --yes replaces it.")

@@ -18,27 +18,8 @@ from hearth.backends.errors import CorruptFile, ModelNotFound
 
 Purpose = Literal["chat", "code", "embedding", "reranker"]
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
-_REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _PULLABLE = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", re.ASCII)
 _SHAPE = ("layers", "kv_heads", "head_size")
-_MODEL_KEYS: Mapping[str, type] = {
-    "name": str,
-    "title": str,
-    "repo": str,
-    "purpose": str,
-    "parameters": float,
-    "active_parameters": float,
-    "licence": str,
-    "context": int,
-    "layers": int,
-    "kv_heads": int,
-    "head_size": int,
-    "quants": list,
-    "recommended": str,
-    "summary": str,
-}
-_OPTIONAL = ("active_parameters", "context", *_SHAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +97,7 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
     """The catalogue that comes with Hearth, or the one at `path`.
 
     Raises:
-        CorruptFile: it is missing or not what it must be; `field` in `data` names the place.
+        CorruptFile: it is missing, or cannot be read.
     """
     if path is None:
         from importlib.resources import files
@@ -124,21 +105,16 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
         path = Path(str(files("hearth.assets"))) / "catalogue.toml"
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _fault(path, "file", str(error)) from error
-    if set(data) != {"bits_per_weight", "models"}:
-        raise _fault(path, "file", "must hold [bits_per_weight] and [[models]]")
-    bits = _bits(path, data["bits_per_weight"])
-    tables = data["models"]
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise _fault(path, "models", "must be a list of tables")
-    entries = [_entry(path, table, bits) for table in tables]
-    by_name = {entry.name: entry for entry in entries}
-    if len(by_name) < len(entries):
-        raise _fault(path, "name", "is there twice")
-    order = get_args(Purpose)
-    entries.sort(key=lambda entry: (order.index(entry.purpose), entry.parameters))
-    return Catalogue(tuple(entries), by_name)
+        entries = [_entry(table, data["bits_per_weight"]) for table in data["models"]]
+        order = get_args(Purpose)
+        entries.sort(key=lambda entry: (order.index(entry.purpose), entry.parameters))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptFile(
+            f"{path} cannot be read: {error}.",
+            "The installation is damaged: install Hearth again.",
+            field="file",
+        ) from error
+    return Catalogue(tuple(entries), {entry.name: entry for entry in entries})
 
 
 def pull_command(name: str) -> str:
@@ -152,77 +128,13 @@ def pull_command(name: str) -> str:
     return f"hearth pull {entry.name}{':' + quant if quant else ''}"
 
 
-def _bits(path: Path, table: Any) -> Mapping[str, float]:
-    if not isinstance(table, dict) or not all(
-        isinstance(bits, int | float) and not isinstance(bits, bool) and 1 <= bits <= 32
-        for bits in table.values()
-    ):
-        raise _fault(path, "bits_per_weight", "must give a number from 1 to 32 for each type")
-    return table
-
-
-def _entry(path: Path, table: dict[str, Any], bits: Mapping[str, float]) -> Entry:
-    place = f"models.{table.get('name', '?')}"
-    for key in table:
-        if key not in _MODEL_KEYS:
-            raise _fault(path, f"{place}.{key}", "is unknown")
-    for key, kind in _MODEL_KEYS.items():
-        if key not in table:
-            if key not in _OPTIONAL:
-                raise _fault(path, f"{place}.{key}", "is missing")
-            continue
-        allowed = (int, float) if kind is float else kind
-        if not isinstance(table[key], allowed) or isinstance(table[key], bool):
-            raise _fault(path, f"{place}.{key}", f"must be of type {kind.__name__}")
-        if isinstance(table[key], int | float) and not 0 < table[key] < 10**13:
-            raise _fault(path, f"{place}.{key}", "must be above 0 and below 10^13")
-        if isinstance(table[key], str) and not table[key].strip():
-            raise _fault(path, f"{place}.{key}", "is empty")
-    _check_texts(path, place, table, bits)
-    shape = [table[key] for key in _SHAPE if key in table]
-    if len(shape) not in (0, len(_SHAPE)):
-        raise _fault(path, place, f"needs all of {', '.join(_SHAPE)}, or none")
+def _entry(table: Mapping[str, Any], bits: Mapping[str, float]) -> Entry:
+    """The model of a table of the catalogue. Raises what a wrong table lets Python raise."""
+    fields = {name: value for name, value in table.items() if name not in (*_SHAPE, "quants")}
     parameters = round(table["parameters"])
     sizes = {quant: round(parameters * bits[quant] / 8) for quant in table["quants"]}
     return Entry(
-        name=table["name"],
-        title=table["title"],
-        repo=table["repo"],
-        purpose=table["purpose"],
-        parameters=parameters,
-        active_parameters=round(table.get("active_parameters", parameters)),
-        licence=table["licence"],
-        context=table.get("context", 0),
-        shape=Shape(*shape) if shape else None,
+        **{"active_parameters": parameters, "context": 0, **fields, "parameters": parameters},
+        shape=Shape(*(table[name] for name in _SHAPE)) if _SHAPE[0] in table else None,
         sizes=dict(sorted(sizes.items(), key=lambda item: item[1])),
-        recommended=table["recommended"],
-        summary=table["summary"],
-    )
-
-
-def _check_texts(path: Path, place: str, table: dict[str, Any], bits: Mapping[str, float]) -> None:
-    quants = table["quants"]
-    are_known = all(quant in bits for quant in quants) and len(set(quants)) == len(quants) > 0
-    purposes = get_args(Purpose)
-    for key, is_right, what in (
-        ("name", _NAME.fullmatch(table["name"]), f"{table['name']!r} is not a name"),
-        ("repo", _REPO.fullmatch(table["repo"]), f"{table['repo']!r} is not a repository"),
-        ("purpose", table["purpose"] in purposes, f"must be one of {', '.join(purposes)}"),
-        ("quants", are_known, "must be different types from [bits_per_weight]"),
-        ("recommended", table["recommended"] in quants, "must be one of quants"),
-        (
-            "summary",
-            table["summary"].endswith(".") and "\n" not in table["summary"],
-            "must be one sentence with a full stop",
-        ),
-    ):
-        if not is_right:
-            raise _fault(path, f"{place}.{key}", what)
-
-
-def _fault(path: Path, place: str, what: str) -> CorruptFile:
-    return CorruptFile(
-        f"{path}: {place}: {what}.",
-        "The installation is damaged: install Hearth again.",
-        field=place,
     )

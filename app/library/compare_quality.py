@@ -14,24 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hearth.app.answer import Answer
+from hearth.app.machine import QUIET_CORES, busy_cores
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.errors import InvalidParameter
 from hearth.quant.evaluation import estimates
 from hearth.quant.evaluation.protocols import windows
 
 if TYPE_CHECKING:
-    from hearth.backends.host.client import HostClient
+    from hearth.app.host_connection import HostConnection
 
 WINDOW_TOKENS: Final = 512
 MOST_TOKENS: Final = 8192
 _PROMPT_TOKENS: Final = 64
 _DECODED_TOKENS: Final = 64
 _DECODE_RUNS: Final = 3
-_LOOK_S: Final = 0.25
-_QUIET_CORES: Final = 0.4
-"""Processors that other programs may use while speed is measured."""
 
 OnProgress = Callable[[int, int], None]
 """Gets tokens done and tokens in all."""
@@ -107,9 +106,18 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
     return Sample(f"bundled {name}", text, marked=for_guide)
 
 
-def read_sample(path: Path) -> Sample:
-    """The text of a file. Raises `OSError` and `UnicodeDecodeError`."""
-    return Sample(str(path), path.read_text(encoding="utf-8"))
+def sample_of(path: Path | None, *, for_guide: bool = False) -> Sample:
+    """The text of the file at `path`; None: the bundled one. Raises `InvalidParameter` where it
+    cannot be read.
+    """
+    if path is None:
+        return bundled_sample(for_guide=for_guide)
+    try:
+        return Sample(str(path), path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidParameter(
+            "text", f"{path} cannot be read as UTF-8 text: {error}.", "Name another file."
+        ) from error
 
 
 async def measure(
@@ -139,7 +147,7 @@ async def measure(
     blocks = estimates.blocks_of([one.scored for one in cut])
     perplexity = estimates.perplexity(losses, blocks)
     prompt = [*prefix, *ids[:_PROMPT_TOKENS]][: max(1, window // 2)]
-    busy_before = await _busy_cores()
+    busy_before = await asyncio.to_thread(busy_cores)
     speeds = [await _decode_speed(backend, prompt, window) for _ in range(_DECODE_RUNS)]
     return Quality(
         perplexity=perplexity.value,
@@ -147,14 +155,14 @@ async def measure(
         scored_tokens=len(losses),
         window_tokens=window,
         decode_tok_per_s=max(speeds),
-        is_busy=max(busy_before, await _busy_cores()) > _QUIET_CORES,
+        is_busy=max(busy_before, await asyncio.to_thread(busy_cores)) > QUIET_CORES,
         losses=tuple(losses),
         blocks=tuple(blocks),
     )
 
 
 async def measure_on(
-    host: HostClient,
+    host: HostConnection,
     spec: ModelSpec,
     sample: Sample,
     *,
@@ -164,13 +172,13 @@ async def measure_on(
     """`measure` of the model of `spec`, which is unloaded again if it was not loaded before, so
     that the next one has room.
     """
-    loaded = {worker.path for worker in (await host.stats()).workers}
+    stats = await host.stats()
+    was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
     try:
-        return await measure(
-            host.backend(spec), sample, most_tokens=most_tokens, on_progress=on_progress
-        )
+        backend = await host.backend(spec)
+        return await measure(backend, sample, most_tokens=most_tokens, on_progress=on_progress)
     finally:
-        if spec.path not in loaded:
+        if not was_loaded:
             await host.unload(spec.path)
 
 
@@ -181,15 +189,6 @@ async def _beginning(backend: Backend) -> Sequence[int]:
     prompt = (await backend.render(Request(text=word))).ids
     kept = len(prompt) - len(alone)
     return prompt[:kept] if kept > 0 and list(prompt[kept:]) == list(alone) else ()
-
-
-async def _busy_cores() -> float:
-    """How many processors are used while nothing is measured."""
-    import psutil
-
-    psutil.cpu_percent()
-    await asyncio.sleep(_LOOK_S)
-    return psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1)
 
 
 async def _decode_speed(backend: Backend, prompt: list[int], window: int) -> float:

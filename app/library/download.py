@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.download_part import (
@@ -29,6 +29,7 @@ from hearth.app.library.download_source import BrokenOff, Changed, FileSource, N
 from hearth.app.library.errors import DownloadCorrupt, HubUnreachable, RepositoryChanged
 from hearth.app.library.hub import Download, RepositoryFile
 from hearth.app.machine import free_disk_bytes
+from hearth.app.tasks import all_of
 from hearth.backends.machine.lock import LockFile
 from hearth.quant.gguf.quantize_file import sync_folder
 
@@ -202,7 +203,9 @@ class Downloader:
         checking = asyncio.create_task(part.digest())
         try:
             try:
-                await _all([self._receive_all(part, ranges) for _ in range(connections)])
+                await all_of(
+                    lambda _: self._receive_all(part, ranges), range(connections), connections
+                )
             except NoRanges:
                 await self._receive(part, 0, size_bytes, whole=True)
             await part.sync()
@@ -250,17 +253,6 @@ class Downloader:
             done_bytes=self._done_bytes + there_bytes,
             total_bytes=self._download.size_bytes,
         )
-
-
-async def _all(works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run `works` side by side; the first failure ends all of them and is raised."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def discard_parts(download: Download, cache: Path) -> None:

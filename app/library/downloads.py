@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final, Literal
 
@@ -143,15 +143,9 @@ class _Entry:
         )
 
     def to_json(self) -> Values:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "download": asdict(self.download),
-            "state": self.state,
-            "done_bytes": self.done_bytes,
-            "error": asdict(self.error) if self.error else None,
-            "quantize": self.quantize,
-        }
+        kept = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        error = asdict(self.error) if self.error else None
+        return {**kept, "download": asdict(self.download), "error": error}
 
 
 class Downloads:

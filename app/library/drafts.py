@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hearth.app.library.local import FoundModel, Library
+from hearth.backends.contract.models import heads_path
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
@@ -17,14 +18,17 @@ _TOKENS: Final = "tokenizer.ggml.tokens"
 
 
 def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
-    """Names of the GGUF models of `library` with the tokens of `model`, a GGUF file itself, that
-    are much smaller; the largest first. Reads the headers of those that are.
+    """What the setting `draft` can be for `model`: for a GGUF file the names of the GGUF models of
+    `library` with the same tokens that are much smaller, the largest first; then the path of its
+    Medusa heads, if there are any. Reads the headers of those that are smaller.
 
     Raises:
         CorruptFile, UnsupportedModel, OSError: the header of `model` cannot be read.
     """
+    heads = heads_path(model.path)
+    own = [str(heads)] if heads.is_file() else []
     if not model.path.is_file():
-        return []
+        return own
     header = preflight.check(model.path)
     tokens, most_bytes = _tokens(header), _size(header) // TIMES_SMALLER
     found = []
@@ -36,7 +40,7 @@ def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
             both = min(len(tokens), len(its := _tokens(other)))
             if both and not other.is_encoder and tokens[:both] == its[:both]:
                 found.append((_size(other), one.name))
-    return [name for size, name in sorted(found, reverse=True) if size <= most_bytes]
+    return [name for size, name in sorted(found, reverse=True) if size <= most_bytes] + own
 
 
 def _may_fit(path: Path, most_bytes: int) -> bool:

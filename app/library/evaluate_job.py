@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from hearth.app.jobs.child import Reporter
+from hearth.app.machine import QUIET_CORES, busy_cores
 from hearth.backends.contract.models import ModelSpec
 
 _PROMPT_TOKENS: Final = 128
 _NEW_TOKENS: Final = 32
 _REPEATS: Final = 3
-_QUIET_CORES: Final = 0.4
-"""Processors that other programs may use while speed is measured."""
-_LOOK_S: Final = 0.25
 
 
 def quality_question(
@@ -132,7 +130,7 @@ def speed(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     from hearth.backends.bench.engine_side import EngineSide
     from hearth.backends.bench.measure import median_rate
 
-    busy = _busy_cores()
+    busy = busy_cores()
     sessions = question["sessions"]
     cases = [
         Case(f"tg × {count}", "sessions", count, _PROMPT_TOKENS, 0, _NEW_TOKENS, fresh=False)
@@ -151,7 +149,7 @@ def speed(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     return {
         "tok_per_s": rates,
         "rss_bytes": rss,
-        "is_busy": max(busy, _busy_cores()) > _QUIET_CORES,
+        "is_busy": max(busy, busy_cores()) > QUIET_CORES,
         "threads": threads,
     }
 
@@ -174,10 +172,3 @@ def _opened(spec: ModelSpec, question: dict[str, Any]) -> Iterator[Any]:
         yield loaded
     finally:
         loaded.runner.close()
-
-
-def _busy_cores() -> float:
-    """How many processors are used while this process does nothing."""
-    import psutil
-
-    return psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)

@@ -13,7 +13,7 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -53,14 +53,8 @@ class Conditions:
 
     def question(self) -> dict[str, Any]:
         """For `evaluate_job.quality_question`."""
-        return {
-            "text": self.sample.text,
-            "name": self.sample.name,
-            "marked": self.sample.marked,
-            "protocol": self.protocol,
-            "context": self.context,
-            "tokens": self.tokens,
-        }
+        fields = asdict(self)
+        return {**fields.pop("sample"), **fields}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from hearth.app.library.facts import KnownFacts
 from hearth.app.library.model_files import (
@@ -25,7 +25,9 @@ from hearth.app.library.model_files import (
     model_paths,
     stem,
 )
-from hearth.app.library.sources import Source, Store, StoredModel, stored_models
+from hearth.app.library.sources import FoundModel as FoundModel
+from hearth.app.library.sources import Origin as Origin
+from hearth.app.library.sources import Source, stored_models
 from hearth.app.nearest import nearest
 from hearth.backends.errors import HearthError, ModelNotFound
 from hearth.backends.remote.server import RemoteServer
@@ -34,7 +36,6 @@ BUNDLED = ("guide", "guide-draft")
 _DRAFT = "guide-draft"
 """Only drafts for guide: it is found by name, and not listed."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
-Origin = Literal["bundled", "library", "path", "remote"] | Store
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
 
@@ -57,21 +58,6 @@ class LocalModel:
     """Of a remote model."""
     repo: str = ""
     """The repository on the Hub that it came from, if that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundModel:
-    """Which file or folder, or which model of another machine, a name or path stands for."""
-
-    name: str
-    path: Path
-    """Of a remote model its URL, which is no file."""
-    origin: Origin
-    remote: RemoteServer | None = None
-    repo: str = ""
-    """The repository on the Hub that it came from, if that is known."""
-    also: tuple[str, ...] = ()
-    """Further names that it answers to."""
 
 
 class Library:
@@ -159,9 +145,7 @@ class Library:
                 continue
             name = next(name for name in _names(stored) if name.lower() not in taken)
             taken.add(name.lower())
-            yield FoundModel(
-                name, stored.path, stored.store, repo=stored.repo, also=(stored.name, *stored.also)
-            )
+            yield replace(stored, name=name, also=(stored.name, *stored.also))
 
     def list(self, *, anew: bool = False) -> Sequence[LocalModel]:
         """Every model with the facts of its header; one whose header is bad carries its error.
@@ -360,12 +344,12 @@ def catalogue_repos() -> Mapping[str, str]:
     return {entry.name: entry.repo.lower() for entry in load_catalogue().entries}
 
 
-def _names(stored: StoredModel) -> Iterator[str]:
+def _names(stored: FoundModel) -> Iterator[str]:
     """Names for a model of another program, the shortest first, the last one unique."""
     yield stored.name
     if stored.repo:
         yield f"{stored.repo}/{stored.name}"
-    yield f"{stored.store}/{stored.repo or stored.path.parent.name}/{stored.name}"
+    yield f"{stored.origin}/{stored.repo or stored.path.parent.name}/{stored.name}"
     yield str(stored.path)
 
 

@@ -169,7 +169,7 @@ class ModelManager:
         if all(place.is_there(repository.commit, file.path) for file in choice.files):
             return None
         _require_fit(menu, choice.name)
-        return Download(repository.repo_id, repository.revision, repository.commit, choice.files)
+        return menu.download(choice)
 
     async def _download(self, download: Download) -> AsyncGenerator[PullProgress, None]:
         digests = {file.path: file.etag for file in download.files}

@@ -19,7 +19,7 @@ from hearth.app.library.fit import (
     fit_of_header,
     room_here,
 )
-from hearth.app.library.hub import Repository
+from hearth.app.library.hub import Download, Repository
 from hearth.app.library.hub_files import (
     Choice,
     Group,
@@ -59,6 +59,11 @@ class Menu:
     def choice(self, wanted: str) -> Choice:
         """The choice called `wanted`. Raises `ChoiceNotFound`."""
         return find_choice(self.offer, self.repository.repo_id, wanted)
+
+    def download(self, choice: Choice) -> Download:
+        """The files of `choice`, at the commit that was looked up."""
+        found = self.repository
+        return Download(found.repo_id, found.revision, found.commit, choice.files)
 
 
 def reference_of(name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:

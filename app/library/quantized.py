@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hearth.app.format import size
-from hearth.app.library.compare_quality import Measured, Quality
+from hearth.app.library.compare_quality import Measured, Quality, perplexity_change
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import WEIGHTS, read_start
 from hearth.quant.gguf.quantize_file import manifest_path, write_json
@@ -60,15 +60,14 @@ def speed_change(before: Measured, after: Measured) -> str:
     return rates
 
 
-def keep_measured(
-    path: Path, text: str, before: Quality, after: Quality, change: tuple[float, float]
-) -> None:
-    """Write what was measured into the manifest of the quantized file at `path`.
+def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tuple[float, float]:
+    """Write what was measured into the manifest of the quantized file at `path`; returns the
+    `perplexity_change`.
 
     Raises:
         OSError: it cannot be written.
     """
-    facts = _read(path)
+    facts, change = _read(path), perplexity_change(before, after)
     known = math.isfinite(change[0])
     facts["measured"] = {
         "text": text,
@@ -77,6 +76,7 @@ def keep_measured(
         "after": after.facts(),
     }
     write_json(manifest_path(path), facts)
+    return change
 
 
 def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:

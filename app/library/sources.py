@@ -34,8 +34,10 @@ from hearth.app.library.model_files import (
     stem,
 )
 from hearth.backends.errors import HearthError
+from hearth.backends.remote.server import RemoteServer
 
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
+Origin = Literal["bundled", "library", "path", "remote"] | Store
 
 _NO_MODELS = ("mmproj", "imatrix")  # projectors and importance matrices, which no one can chat with
 _HUB_PREFIX = "models--"
@@ -56,24 +58,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredModel:
-    """A model in a source.
+class FoundModel:
+    """Which file or folder, or which model of another machine, a name or path stands for."""
 
-    Attributes:
-        path: the file, of a split model its first, or the folder of safetensors.
-        name: short, and not unique.
-        store: whose it is.
-        repo: the repository on the Hub that it came from, `org/name`; empty if that is not known.
-        revision: the commit of that repository, in the Hugging Face cache.
-        also: further names that it answers to.
-    """
-
-    path: Path
     name: str
-    store: Store
+    path: Path
+    """Of a split model its first file; of a remote one its URL, which is no file."""
+    origin: Origin
+    remote: RemoteServer | None = None
     repo: str = ""
-    revision: str = ""
+    """The repository on the Hub that it came from, `org/name`, if that is known."""
     also: tuple[str, ...] = ()
+    """Further names that it answers to."""
 
 
 def find_sources(
@@ -99,8 +95,9 @@ def find_sources(
     )
 
 
-def stored_models(sources: Iterable[Source]) -> Iterator[StoredModel]:
-    """The models in `sources`, in their order; each file once, also where links lead to it twice.
+def stored_models(sources: Iterable[Source]) -> Iterator[FoundModel]:
+    """The models in `sources` under short names, in their order; each file once, also where links
+    lead to it twice. Two may have the same name.
 
     Raises nothing: what is unreadable or gone is left out.
     """
@@ -134,7 +131,7 @@ def _is_known(folder: Path) -> bool:
     return True
 
 
-def _hugging_face(folder: Path) -> Iterator[StoredModel]:
+def _hugging_face(folder: Path) -> Iterator[FoundModel]:
     """Files of the commits that a branch points to come before those of others, which bear the
     beginning of their commit in their name.
     """
@@ -154,7 +151,7 @@ def _hugging_face(folder: Path) -> Iterator[StoredModel]:
                 if inside in names:
                     name = f"{name}@{snapshot.name[:7]}"
                 names.add(inside)
-                yield StoredModel(path, name, "huggingface", repo, snapshot.name)
+                yield FoundModel(name, path, "huggingface", repo=repo)
 
 
 def _branch_commits(refs: Path) -> set[str]:
@@ -168,15 +165,15 @@ def _branch_commits(refs: Path) -> set[str]:
     return found
 
 
-def _lm_studio(folder: Path) -> Iterator[StoredModel]:
+def _lm_studio(folder: Path) -> Iterator[FoundModel]:
     for path in _models_in(folder):
         inside = path.relative_to(folder).parts
         is_file = path.name.lower().endswith(SUFFIX)
         repo = "/".join(inside[:2]) if len(inside) == (3 if is_file else 2) else ""
-        yield StoredModel(path, stem(path), "lmstudio", repo)
+        yield FoundModel(stem(path), path, "lmstudio", repo=repo)
 
 
-def _ollama(folder: Path) -> Iterator[StoredModel]:
+def _ollama(folder: Path) -> Iterator[FoundModel]:
     """`latest` is a further name where another tag of the model is the same file."""
     manifests = folder / "manifests"
     tags: dict[str, list[tuple[str, str, Path]]] = {}
@@ -197,7 +194,7 @@ def _ollama(folder: Path) -> Iterator[StoredModel]:
             if tag == "latest" and path in named:
                 continue
             also = (name, f"{name}:latest") if path == latest else ()
-            yield StoredModel(path, f"{name}:{tag}", "ollama", repo, also=also)
+            yield FoundModel(f"{name}:{tag}", path, "ollama", repo=repo, also=also)
 
 
 def _tags(manifests: Path) -> Iterator[tuple[str, str, str, str]]:
@@ -221,7 +218,7 @@ def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
     return folder / "blobs" / f"sha256-{digest[1]}" if digest else None
 
 
-def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
+def _llama_cpp(folder: Path) -> Iterator[FoundModel]:
     found = entries(folder)
     repos = {
         f"{parts[1]}_{parts[2]}_": f"{parts[1]}/{parts[2]}"
@@ -238,13 +235,13 @@ def _llama_cpp(folder: Path) -> Iterator[StoredModel]:
         prefix = max((p for p in repos if entry.name.startswith(p)), key=len, default="")
         name = stem(path).removeprefix(prefix)
         if not name.lower().startswith(_NO_MODELS):
-            yield StoredModel(path, name, "llama.cpp", repos.get(prefix, ""))
+            yield FoundModel(name, path, "llama.cpp", repo=repos.get(prefix, ""))
 
 
-def _any_folder(folder: Path) -> Iterator[StoredModel]:
+def _any_folder(folder: Path) -> Iterator[FoundModel]:
     for path in model_paths(folder):
         if not path.name.lower().startswith(_NO_MODELS):
-            yield StoredModel(path, stem(path), "folder")
+            yield FoundModel(stem(path), path, "folder")
 
 
 _READERS = {

@@ -16,12 +16,12 @@ from hearth.app.answer import Answer, Choice, Part
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import ANTHROPIC, error_body
 from hearth.app.server.exchange import Exchange, GenerationEvents
-from hearth.app.server.messages import check_tools, continues_last, texts_of
+from hearth.app.server.messages import check_tools, continues_last, read_tool, texts_of
 from hearth.app.server.requests import build, json_constraint, known_effort, session_of_user
 from hearth.app.server.tables.anthropic import COUNT_TOKENS, CREATE_MESSAGE
 from hearth.backends.contract.events import Finished, Progress, Started, Token, ToolCallPart, Usage
 from hearth.backends.contract.messages import Message, ToolCall
-from hearth.backends.contract.requests import Request, Tool, ToolChoice
+from hearth.backends.contract.requests import Request, ToolChoice
 from hearth.backends.errors import ConflictingParameters
 
 Json = dict[str, Any]
@@ -83,15 +83,7 @@ def _read_request(exchange: Exchange) -> Request:
     for index in range(len(given.get("tools", ()))):
         exchange.names[f"tools[{index}].parameters"] = f"tools[{index}].input_schema"
     messages = _messages(given, exchange.chosen.use.system)
-    tools = tuple(
-        Tool(
-            item["name"],
-            item.get("description", ""),
-            item["input_schema"],
-            item.get("strict", False),
-        )
-        for item in given.get("tools", ())
-    )
+    tools = tuple(read_tool(item, "input_schema") for item in given.get("tools", ()))
     choice = given.get("tool_choice", {"type": "auto"})
     if choice["type"] in ("any", "tool"):
         named = [choice["name"]] if "name" in choice else []

@@ -17,7 +17,7 @@ from hearth.app.answer import Answer, total_usage
 from hearth.app.server import sse
 from hearth.app.server.answers import LEAST_LOGPROB, all_notices, notices
 from hearth.app.server.exchange import Exchange, GenerationEvents
-from hearth.app.server.leaving import all_of
+from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,

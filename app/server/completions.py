@@ -18,9 +18,9 @@ from hearth.app.answer import Answer, Choice, total_usage
 from hearth.app.server import answers, sse
 from hearth.app.server.chunks import Chunks, ending, head, is_streamed, prompt_fields
 from hearth.app.server.exchange import Exchange, GenerationEvents
-from hearth.app.server.leaving import all_of
 from hearth.app.server.requests import build, constraint_of
 from hearth.app.server.tables.text import COMPLETIONS, GENERATE, GENERATE_BATCH
+from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,

@@ -25,12 +25,13 @@ from hearth.app.server import sse
 from hearth.app.server.answers import all_notices, notices
 from hearth.app.server.body import read_object
 from hearth.app.server.errors import Interrupted
-from hearth.app.server.leaving import cancel, until_gone
+from hearth.app.server.leaving import until_gone
 from hearth.app.server.metrics import Recorder
 from hearth.app.server.parameters import Table
 from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
+from hearth.app.tasks import cancel
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     ChoiceFinished,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.types import Receive
 
 from hearth.app.server.errors import ClientGone
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -40,29 +39,3 @@ async def _watch(receive: Receive, limit: asyncio.Timeout) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     limit.reschedule(0)
-
-
-async def all_of(
-    do: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S], at_once: int
-) -> list[T]:
-    """The results of `do` for each of `items`, `at_once` of them at the same time; if one fails,
-    the others are cancelled.
-    """
-    slots = asyncio.Semaphore(at_once)
-
-    async def one(item: S) -> T:
-        async with slots:
-            return await do(item)
-
-    tasks = [asyncio.create_task(one(item)) for item in items]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await cancel(*tasks)
-
-
-async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel `tasks`, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -113,15 +113,7 @@ def read_tools(given: Json) -> dict[str, Any]:
     Raises:
         ConflictingParameters: `tool_choice` requires a tool that is not in `tools`.
     """
-    tools = tuple(
-        Tool(
-            item["name"],
-            item.get("description", ""),
-            item.get("parameters", {}),
-            item.get("strict", False),
-        )
-        for item in (tool["function"] for tool in given.get("tools", ()))
-    )
+    tools = tuple(read_tool(item["function"], "parameters") for item in given.get("tools", ()))
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, str):
         if choice == "required":
@@ -138,6 +130,12 @@ def read_tools(given: Json) -> dict[str, Any]:
         "tools": tuple(tool for tool in tools if tool.name in names),
         "tool_choice": allowed["mode"],
     }
+
+
+def read_tool(item: Json, schema: str) -> Tool:
+    """The tool that `item` describes, whose field `schema` has the schema of its arguments."""
+    description, strict = item.get("description", ""), item.get("strict", False)
+    return Tool(item["name"], description, item.get(schema, {}), strict)
 
 
 def check_tools(tools: Sequence[Tool], chosen: Iterable[str] = (), place: str = "") -> None:

@@ -17,7 +17,7 @@ from hearth.app.chosen import Chosen
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.server.body import query
 from hearth.app.server.services import Services, services_of, worker_of, workers_of
-from hearth.backends.contract.loaded import HostStats, ModelInfo, WorkerStats
+from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hearth.backends.errors import ModelNotFound, UnsupportedParameter
 from hearth.quant.convert.folder_files import (
     TOKENIZER_CONFIG,
@@ -34,6 +34,29 @@ _TOKENS: Final = {
     "pad_token": "padding",
 }
 """vLLM's names of special tokens, and those in the metadata of a GGUF."""
+_OF_FILES: Final = {
+    "architecture": "architecture",
+    "quantization": "file_type",
+    "parameters": "parameters",
+    "size_bytes": "size_bytes",
+    "trained_context": "context",
+}
+"""What is known of every model, as `ModelInfo` has it, and the fields of `LocalModel`."""
+_OF_LOADED: Final = {
+    "backend": "backend",
+    "backend_version": "backend_version",
+    "batch_size": "max_batch_tokens",
+    "max_sequence_length": "context",
+    "max_sessions": "max_sessions",
+    "kv_type": "kv_type",
+    "kv_bytes_per_token": "kv_bytes_per_token",
+    "gpu_layers": "gpu_layers",
+    "threads": "threads",
+    "load_s": "load_s",
+    "capabilities": "capabilities",
+    "notices": "notices",
+}
+"""What is known only of a loaded model, and the fields of `ModelInfo`."""
 
 
 async def list_models(http: Request) -> Response:
@@ -103,11 +126,7 @@ def _known(
     info = worker.info if worker is not None else None
     return {
         "loaded": None if stats is None else info is not None,
-        "size_bytes": facts.size_bytes or None,
-        "architecture": facts.architecture or None,
-        "quantization": facts.file_type or None,
-        "parameters": facts.parameters or None,
-        "trained_context": facts.context or None,
+        **_of_files(facts),
         "context": info.context if info is not None else None,
         "capabilities": list(info.capabilities) if info is not None else None,
         "error": facts.error or None,
@@ -132,60 +151,20 @@ async def get_model_info(http: Request) -> Response:
     services = services_of(http)
     chosen = await _named(http)
     worker = await worker_of(await services.host_stats(), chosen.found)
-    if worker is not None and worker.info is not None:
-        return JSONResponse(_of_loaded(chosen, worker.info))
-    return JSONResponse(_of_file(chosen, await services.catalog.facts(chosen.found)))
+    info = worker.info if worker is not None else None
+    named = {"model_name": chosen.found.name, "loaded": info is not None}
+    if info is not None:
+        loaded = {ours: getattr(info, theirs) for ours, theirs in _OF_LOADED.items()}
+        known = {name: getattr(info, name) for name in _OF_FILES}
+        return JSONResponse({**named, **known, **loaded, "error": None})
+    facts = await services.catalog.facts(chosen.found)
+    unknown = dict.fromkeys(_OF_LOADED) | {"backend": chosen.spec.backend, "notices": []}
+    error = {"error": facts.error or None}
+    return JSONResponse({**named, **_of_files(facts), **unknown, **error})
 
 
-def _of_loaded(chosen: Chosen, info: ModelInfo) -> dict[str, Any]:
-    return {
-        "model_name": chosen.found.name,
-        "loaded": True,
-        "architecture": info.architecture,
-        "quantization": info.quantization,
-        "parameters": info.parameters,
-        "size_bytes": info.size_bytes,
-        "trained_context": info.trained_context,
-        "backend": info.backend,
-        "backend_version": info.backend_version,
-        "batch_size": info.max_batch_tokens,
-        "max_sequence_length": info.context,
-        "max_sessions": info.max_sessions,
-        "kv_type": info.kv_type,
-        "kv_bytes_per_token": info.kv_bytes_per_token,
-        "gpu_layers": info.gpu_layers,
-        "threads": info.threads,
-        "load_s": info.load_s,
-        "capabilities": list(info.capabilities),
-        "notices": list(info.notices),
-        "error": None,
-    }
-
-
-def _of_file(chosen: Chosen, facts: LocalModel) -> dict[str, Any]:
-    """The properties from the file; null for those that are known only of a loaded model."""
-    return {
-        "model_name": chosen.found.name,
-        "loaded": False,
-        "architecture": facts.architecture or None,
-        "quantization": facts.file_type or None,
-        "parameters": facts.parameters or None,
-        "size_bytes": facts.size_bytes or None,
-        "trained_context": facts.context or None,
-        "backend": chosen.spec.backend,
-        "backend_version": None,
-        "batch_size": None,
-        "max_sequence_length": None,
-        "max_sessions": None,
-        "kv_type": None,
-        "kv_bytes_per_token": None,
-        "gpu_layers": None,
-        "threads": None,
-        "load_s": None,
-        "capabilities": None,
-        "notices": [],
-        "error": facts.error or None,
-    }
+def _of_files(facts: LocalModel) -> dict[str, Any]:
+    return {ours: getattr(facts, theirs) or None for ours, theirs in _OF_FILES.items()}
 
 
 async def get_tokenizer_info(http: Request) -> Response:

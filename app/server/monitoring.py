@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -60,6 +60,44 @@ async def get_metrics(http: Request) -> Response:
     return Response(content, headers={"content-type": CONTENT_TYPE})
 
 
+_OF_ROUTES: Final = (
+    ("requests_refused_total", "Requests refused as too many were waiting (429).", "refused"),
+    ("requests_cancelled_total", "Requests whose client disconnected (499).", "cancelled"),
+    ("requests_failed_total", "Requests that ended with status 500 or above.", "failed"),
+    ("prompt_tokens_total", "Prompt tokens.", "prompt_tokens"),
+    ("cached_tokens_total", "Prompt tokens read from the cache.", "cached_tokens"),
+    ("generated_tokens_total", "Generated tokens.", "generated_tokens"),
+    ("request_duration_seconds", "Duration of successful requests.", "latency"),
+    ("time_to_first_token_seconds", "Time from arrival to the first token.", "ttft"),
+    ("inter_token_seconds", "Time from one token of an answer to the next.", "inter_token"),
+)
+"""(name without "hearth_", help, field of `Series`) of metrics with a sample for each."""
+_OF_MODELS: Final = (
+    ("model_running", "Running sequences.", "running"),
+    ("model_waiting", "Waiting requests.", "waiting"),
+    ("worker_restarts_total", "Restarts of the model's worker process.", "restarts"),
+)
+"""The same of `WorkerStats`."""
+_OF_ENGINES: Final = (
+    (
+        "declined_drafts_total",
+        "Drafts that were not used, because they would not have paid.",
+        "declined_drafts",
+    ),
+    (
+        "kv_disk_read_tokens_total",
+        "Tokens copied from disk into the KV cache since the model was loaded.",
+        "disk_read_tokens",
+    ),
+    (
+        "kv_disk_written_bytes_total",
+        "Keys and values written to disk since the model was loaded.",
+        "disk_written_bytes",
+    ),
+)
+"""The same of `EngineStats`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One metric with all its samples.
@@ -71,203 +109,104 @@ class Family:
     """
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
     help: str
     samples: Sequence[tuple[Labels, float | Histogram | None]] = ()
+
+    @property
+    def kind(self) -> str:
+        """The type that Prometheus knows it by."""
+        if self.name.endswith("_total"):
+            return "counter"
+        return "histogram" if isinstance(self.samples[0][1], Histogram) else "gauge"
 
 
 def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
     """All metrics for Prometheus; `stats` None: the host does not respond."""
-    whole: Labels = {}
     by_route = [({"route": one.route, "model": one.model}, one) for one in metrics.series()]
     workers = [({"model": name}, one) for name, one in named(stats.workers if stats else ())]
     engines = [(labels, one.engine) for labels, one in workers if one.engine is not None]
-    return [
-        Family(
-            "hearth_host_up",
-            "gauge",
-            "1 if the host process responds, else 0.",
-            [(whole, int(stats is not None))],
-        ),
-        Family(
-            "hearth_uptime_seconds",
-            "gauge",
-            "Time since the server started.",
-            [(whole, metrics.uptime_s)],
-        ),
-        Family("hearth_requests_running", "gauge", "Running requests.", [(whole, metrics.running)]),
-        Family(
-            "hearth_requests_per_second",
-            "gauge",
+    states = [
+        (labels | {"state": state}, tokens, bytes_by_state(engine)[state])
+        for labels, engine in engines
+        for state, tokens in tokens_by_state(engine).items()
+    ]
+    single: dict[str, tuple[str, float | None]] = {
+        "host_up": ("1 if the host process responds, else 0.", int(stats is not None)),
+        "uptime_seconds": ("Time since the server started.", metrics.uptime_s),
+        "requests_running": ("Running requests.", metrics.running),
+        "requests_per_second": (
             f"Mean rate of requests that ended in the last {WINDOW_S} s.",
-            [(whole, metrics.requests_per_s)],
+            metrics.requests_per_s,
         ),
-        Family(
-            "hearth_generated_tokens_per_second",
-            "gauge",
+        "generated_tokens_per_second": (
             f"Mean rate of generated tokens of all requests in the last {WINDOW_S} s.",
-            [(whole, metrics.tokens_per_s)],
+            metrics.tokens_per_s,
         ),
-        Family(
-            "hearth_cache_hit_ratio",
-            "gauge",
+        "cache_hit_ratio": (
             "Cached prompt tokens over prompt tokens.",
-            [(whole, cache_hit_rate(metrics.total()))],
+            cache_hit_rate(metrics.total()),
         ),
+    }
+    tables: tuple[tuple[Any, Any], ...] = (
+        (_OF_ROUTES, by_route),
+        (_OF_MODELS, workers),
+        (_OF_ENGINES, engines),
+    )
+    return [
+        *(Family(f"hearth_{name}", text, [({}, value)]) for name, (text, value) in single.items()),
         Family(
             "hearth_requests_total",
-            "counter",
             "Requests that ended, by status class.",
             [
-                ({**labels, "status": status}, count)
+                (labels | {"status": status}, count)
                 for labels, series in by_route
                 for status, count in sorted(series.statuses.items())
             ],
         ),
-        Family(
-            "hearth_requests_refused_total",
-            "counter",
-            "Requests refused as too many were waiting (429).",
-            [(labels, series.refused) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_requests_cancelled_total",
-            "counter",
-            "Requests whose client disconnected (499).",
-            [(labels, series.cancelled) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_requests_failed_total",
-            "counter",
-            "Requests that ended with status 500 or above.",
-            [(labels, series.failed) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_prompt_tokens_total",
-            "counter",
-            "Prompt tokens.",
-            [(labels, series.prompt_tokens) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_cached_tokens_total",
-            "counter",
-            "Prompt tokens read from the cache.",
-            [(labels, series.cached_tokens) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_generated_tokens_total",
-            "counter",
-            "Generated tokens.",
-            [(labels, series.generated_tokens) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_request_duration_seconds",
-            "histogram",
-            "Duration of successful requests.",
-            [(labels, series.latency) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_time_to_first_token_seconds",
-            "histogram",
-            "Time from arrival to the first token.",
-            [(labels, series.ttft) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_inter_token_seconds",
-            "histogram",
-            "Time from one token of an answer to the next.",
-            [(labels, series.inter_token) for labels, series in by_route],
-        ),
-        Family(
-            "hearth_model_running",
-            "gauge",
-            "Running sequences.",
-            [(labels, worker.running) for labels, worker in workers],
-        ),
-        Family(
-            "hearth_model_waiting",
-            "gauge",
-            "Waiting requests.",
-            [(labels, worker.waiting) for labels, worker in workers],
-        ),
-        Family(
-            "hearth_worker_restarts_total",
-            "counter",
-            "Restarts of the model's worker process.",
-            [(labels, worker.restarts) for labels, worker in workers],
+        *(
+            Family(f"hearth_{name}", text, [(labels, getattr(one, field)) for labels, one in items])
+            for table, items in tables
+            for name, text, field in table
         ),
         Family(
             "hearth_batch_utilization_ratio",
-            "gauge",
             "Mean number of sequences in a step over the maximum.",
             [(labels, batch_utilization([worker])) for labels, worker in workers],
         ),
         Family(
             "hearth_drafted_tokens_total",
-            "counter",
             "Tokens guessed before a step, by position in the draft, from 1.",
             _by_position([(labels, engine.drafted_tokens) for labels, engine in engines]),
         ),
         Family(
             "hearth_accepted_draft_tokens_total",
-            "counter",
             "Guessed tokens that were right, by position in the draft, from 1.",
             _by_position([(labels, engine.accepted_tokens) for labels, engine in engines]),
         ),
         Family(
             "hearth_drafts_total",
-            "counter",
             "Guessed tokens by what guessed them, and whether they were right.",
             [
-                ({**labels, "drafter": by, "right": right}, count)
+                (labels | {"drafter": by, "right": right}, count)
                 for labels, engine in engines
                 for by, (drafted, accepted) in sorted(engine.drafts_by.items())
                 for right, count in (("yes", accepted), ("no", drafted - accepted))
             ],
         ),
         Family(
-            "hearth_declined_drafts_total",
-            "counter",
-            "Drafts that were not used, because they would not have paid.",
-            [(labels, engine.declined_drafts) for labels, engine in engines],
-        ),
-        Family(
             "hearth_tokens_per_step",
-            "gauge",
             "Tokens that a sequence generated in a step, on average; 1 without drafts.",
             [(labels, engine.tokens_a_step or None) for labels, engine in engines],
         ),
         Family(
             "hearth_kv_tokens",
-            "gauge",
             "Tokens in the KV cache, by state.",
-            [
-                ({**labels, "state": state}, count)
-                for labels, engine in engines
-                for state, count in tokens_by_state(engine).items()
-            ],
+            [(labels, tokens) for labels, tokens, _ in states],
         ),
         Family(
             "hearth_kv_bytes",
-            "gauge",
             "Bytes of the KV cache, by state.",
-            [
-                ({**labels, "state": state}, count)
-                for labels, engine in engines
-                for state, count in bytes_by_state(engine).items()
-            ],
-        ),
-        Family(
-            "hearth_kv_disk_read_tokens_total",
-            "counter",
-            "Tokens copied from disk into the KV cache since the model was loaded.",
-            [(labels, engine.disk_read_tokens) for labels, engine in engines],
-        ),
-        Family(
-            "hearth_kv_disk_written_bytes_total",
-            "counter",
-            "Keys and values written to disk since the model was loaded.",
-            [(labels, engine.disk_written_bytes) for labels, engine in engines],
+            [(labels, count) for labels, _, count in states],
         ),
     ]
 
@@ -277,7 +216,7 @@ def _by_position(
 ) -> list[tuple[dict[str, str], float | None]]:
     """A sample for each position of drafts."""
     return [
-        ({**labels, "position": str(position)}, count)
+        (labels | {"position": str(position)}, count)
         for labels, by_position in counts
         for position, count in enumerate(by_position, 1)
     ]

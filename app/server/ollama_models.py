@@ -21,6 +21,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.chosen import Chosen
+from hearth.app.format import count
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.library.manager import ModelManager, PullProgress
 from hearth.app.server import answers, sse
@@ -132,17 +133,9 @@ def _details(facts: LocalModel) -> Json:
         "format": "safetensors" if facts.path.is_dir() else "gguf",
         "family": facts.architecture,
         "families": [facts.architecture] if facts.architecture else [],
-        "parameter_size": _size(facts.parameters),
+        "parameter_size": count(facts.parameters).replace(" ", "").upper().strip("?"),
         "quantization_level": facts.file_type,
     }
-
-
-def _size(parameters: int) -> str:
-    """Such as "7.1M"; empty if unknown."""
-    for unit, divisor in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if parameters >= divisor:
-            return f"{parameters / divisor:.1f}{unit}"
-    return str(parameters or "")
 
 
 def _modified(model: FoundModel) -> str | None:

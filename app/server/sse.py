@@ -18,9 +18,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hearth.app.server.errors import ClientGone, as_hearth_error, error_body, server_ended
-from hearth.app.server.leaving import cancel, until_gone
+from hearth.app.server.leaving import until_gone
 from hearth.app.server.protocol import STREAMED_BODY, StreamedBody
 from hearth.app.server.services import Services, services_of
+from hearth.app.tasks import cancel
 from hearth.backends.errors import HearthError
 
 DONE: Final = b"data: [DONE]\n\n"

@@ -14,10 +14,10 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.leaving import all_of
 from hearth.app.server.messages import continues_last, read_messages, read_tools
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, EMBEDDINGS, RERANK, TOKENIZE
+from hearth.app.tasks import all_of
 from hearth.backends.contract.events import Prompt
 from hearth.backends.errors import ConflictingParameters, UnsupportedParameter
 

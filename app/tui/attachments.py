@@ -6,14 +6,15 @@ texts of files are. A name in backquotes, or in a fenced block, is not one.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hearth.app.library.model_files import open_regular
 from hearth.app.terminal import safe_text
 from hearth.backends.errors import HearthError
 
@@ -214,19 +215,16 @@ def _read(path: Path, folder: Path) -> Attached:
 
 def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
     """The first bytes of a file, up to one more than may be, and how many it has."""
-    # Without waiting, so that a pipe without a writer does not block.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        info = os.fstat(handle)
-        if not stat.S_ISREG(info.st_mode):
-            what = "a folder" if stat.S_ISDIR(info.st_mode) else "no file"
-            raise AttachmentRefused(
-                f"{shown} is {what}.", "Name a file; a name in backquotes is only text."
-            )
-        with open(handle, "rb", closefd=False) as file:
-            return file.read(LARGEST_BYTES + 1), info.st_size
-    finally:
-        os.close(handle)
+        with open_regular(path) as file:
+            return file.read(LARGEST_BYTES + 1), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        what = "a folder" if path.is_dir() else "no file"
+        raise AttachmentRefused(
+            f"{shown} is {what}.", "Name a file; a name in backquotes is only text."
+        ) from error
 
 
 def _about(size_bytes: int) -> str:

@@ -64,12 +64,7 @@ def open_app(
     own_folder(paths.data)
     with ExitStack() as leaving:
         chats = leaving.enter_context(closing(ChatStore(paths.chats_file)))
-        host = HostConnection(
-            paths.host_place(),
-            settings.host_idle_s,
-            settings.host_limits,
-            settings.remotes,
-        )
+        host = HostConnection(paths.host_place(), *settings.host_options)
         hub = Hub(offline=settings.offline)
         downloads = Downloads(paths.downloads_file, hub_cache(), hub, log_dir=paths.log)
         leaving.callback(downloads.close)

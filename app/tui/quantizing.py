@@ -21,8 +21,7 @@ from hearth.app.library.compare_quality import (
     Quality,
     Sample,
     bundled_sample,
-    measure,
-    perplexity_change,
+    measure_on,
 )
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.local import FoundModel
@@ -231,9 +230,8 @@ class Quantizing:
         result = FoundModel(item.target.stem, item.target, "path")
         before = await self._measure(item, await self._source(item), sample)
         after = await self._measure(item, result, sample)
-        change, error = perplexity_change(before, after)
-        measured = (sample.name, before, after, (change, error))
-        await asyncio.to_thread(keep_measured, item.target, *measured)
+        measured = (item.target, sample.name, before, after)
+        change, error = await asyncio.to_thread(keep_measured, *measured)
         told = "Perplexity is infinite"
         if math.isfinite(change):
             told = f"Perplexity {change:+.2%} ± {error:.2%} on {sample.name}, lower is better"
@@ -246,13 +244,5 @@ class Quantizing:
         def show(done: int, total: int) -> None:
             item.share = done / max(1, total)
 
-        host = self._services.host
         chosen = await asyncio.to_thread(with_settings, model, self._services.settings)
-        spec = chosen.spec
-        stats = await host.stats()
-        was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
-        try:
-            return await measure(await host.backend(spec), sample, on_progress=show)
-        finally:
-            if not was_loaded:
-                await host.unload(spec.path)
+        return await measure_on(self._services.host, chosen.spec, sample, on_progress=show)

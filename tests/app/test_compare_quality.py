@@ -133,7 +133,7 @@ def test_only_what_it_loaded_is_unloaded(loaded: bool) -> None:
         async def stats(self) -> Any:
             return SimpleNamespace(workers=[SimpleNamespace(path="/m.gguf")] if loaded else [])
 
-        def backend(self, spec: ModelSpec, session: str = "") -> Any:
+        async def backend(self, spec: ModelSpec, session: str = "") -> Any:
             return Letters(lambda ident: 0.5)
 
         async def unload(self, model: str | None = None) -> int:

@@ -103,12 +103,14 @@ class Reading:
     the first of hundreds of chunks has come, so that the answer is certainly not over.
     """
 
-    def __init__(self, client: openai.OpenAI, at_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, client: openai.OpenAI, at_first: Callable[[], None] = lambda: None, tokens: int = 250
+    ) -> None:
         self._chunks = client.chat.completions.create(
             model="guide",
             messages=STORY,
             temperature=0,
-            max_tokens=700,
+            max_tokens=tokens,
             extra_body={"ignore_eos": True},
             stream=True,
         )
@@ -194,7 +196,7 @@ def test_ps_that_is_killed_and_stop_harm_no_terminal(house) -> None:
     watcher.process.wait(30)
     answered(chat)
     worker = worker_of(house, clients=2)
-    reading = Reading(client)
+    reading = Reading(client, tokens=700)  # It must outlast the start of a process.
     stop = house.open("stop", "guide")
     assert stop.finish() == 0 and b"unloaded guide" in stop.seen
     reading.end()

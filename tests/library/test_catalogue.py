@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from hearth.app.library.catalogue import load_catalogue, pull_command
+from hearth.app.library.catalogue import Purpose, load_catalogue, pull_command
 from hearth.app.library.hub_files import parse_reference
 from hearth.app.library.menu import reference_of
 from hearth.backends.errors import CorruptFile, ModelNotFound
@@ -34,11 +36,16 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_the_catalogue_that_comes_with_hearth_is_sound() -> None:
     catalogue = load_catalogue()
-    assert len(catalogue.entries) >= 20
-    assert {entry.purpose for entry in catalogue.entries} == {
-        *("chat", "code", "embedding", "reranker")
-    }
+    assert len(catalogue.entries) == len({entry.name for entry in catalogue.entries}) >= 20
+    assert {entry.purpose for entry in catalogue.entries} == set(get_args(Purpose))
     for entry in catalogue.entries:
+        assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", entry.name)
+        assert all(text.strip() for text in (entry.title, entry.licence, entry.summary))
+        assert entry.summary.endswith(".") and "\n" not in entry.summary
+        assert entry.recommended in entry.sizes
+        assert all(isinstance(n, int) for n in (entry.parameters, entry.active_parameters))
+        assert isinstance(entry.context, int) and 0 <= entry.context < 10**8
+        assert all(0 < size < 10**13 for size in entry.sizes.values())
         assert parse_reference(entry.repo).repo_id == entry.repo
         assert entry.active_parameters <= entry.parameters
         assert list(entry.sizes.values()) == sorted(entry.sizes.values())
@@ -86,46 +93,24 @@ def test_a_catalogue_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "place"),
+    ("old", "new"),
     [
-        ('licence = "mit"', "", "licence"),
-        ('licence = "mit"', "licence = 5", "licence"),
-        ('licence = "mit"', 'licence = " "', "licence"),
-        ('licence = "mit"', 'licence = "mit"\nlicense = "mit"', "license"),
-        ("1_000_000_000", "0", "parameters"),
-        ("1_000_000_000", "inf", "parameters"),
-        ("1_000_000_000", "nan", "parameters"),
-        ("1_000_000_000", "true", "parameters"),
-        ("1_000_000_000", '"1B"', "parameters"),
-        ('"tiny-1b"', '"Tiny 1B"', "name"),
-        ('"org/Tiny-1B-GGUF"', '"Tiny"', "repo"),
-        ('"org/Tiny-1B-GGUF"', '"../../etc"', "repo"),
-        ('"chat"', '"fun"', "purpose"),
-        ('["Q4_K_M", "Q8_0"]', "[]", "quants"),
-        ('["Q4_K_M", "Q8_0"]', '["Q4_K_M", "Q9"]', "quants"),
-        ('["Q4_K_M", "Q8_0"]', '["Q4_K_M", "Q4_K_M"]', "quants"),
-        ('["Q4_K_M", "Q8_0"]', '["Q4_K_M", 8]', "quants"),
-        ('recommended = "Q4_K_M"', 'recommended = "Q6_K"', "recommended"),
-        ('"A tiny one."', '"A tiny one"', "summary"),
-        ('licence = "mit"', 'licence = "mit"\nlayers = 5', "models.tiny-1b"),
-        ("[[models]]", "[models]", "models"),
-        ("Q8_0 = 8.5", "Q8_0 = 99", "bits_per_weight"),
-        ("Q8_0 = 8.5", 'Q8_0 = "8.5"', "bits_per_weight"),
-        ("[bits_per_weight]", "[bits]", "file"),
-        ("[[models]]", "[[models", "file"),
+        ('licence = "mit"', ""),
+        ('licence = "mit"', 'licence = "mit"\nlicense = "mit"'),
+        ('licence = "mit"', 'licence = "mit"\nlayers = 5'),
+        ("1_000_000_000", '"1B"'),
+        ("1_000_000_000", "nan"),
+        ('"chat"', '"fun"'),
+        ('["Q4_K_M", "Q8_0"]', '["Q4_K_M", "Q9"]'),
+        ("[[models]]", "[models]"),
+        ("[bits_per_weight]", "[bits]"),
+        ("[[models]]", "[[models"),
     ],
 )
-def test_a_wrong_catalogue_says_where(tmp_path: Path, old: str, new: str, place: str) -> None:
+def test_a_wrong_catalogue_is_a_damaged_installation(tmp_path: Path, old: str, new: str) -> None:
     path = write(tmp_path, (BITS + MODEL).replace(old, new, 1))
-    with pytest.raises(CorruptFile) as caught:
+    with pytest.raises(CorruptFile, match=r"catalogue\.toml"):
         load_catalogue(path)
-    assert str(caught.value.data["field"]).endswith(place)
-    assert str(path) in caught.value.message
-
-
-def test_one_name_stands_for_one_model(tmp_path: Path) -> None:
-    with pytest.raises(CorruptFile, match="twice"):
-        load_catalogue(write(tmp_path, BITS + MODEL + MODEL))
 
 
 def test_a_missing_catalogue_is_a_damaged_installation(tmp_path: Path) -> None:

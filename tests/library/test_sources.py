@@ -49,7 +49,7 @@ def manifest(ollama: Path, place: str, digest: str = DIGEST) -> None:
 
 def found(*sources: Source) -> dict[str, tuple[str, str]]:
     """Store and repository by name."""
-    return {model.name: (model.store, model.repo) for model in stored_models(sources)}
+    return {model.name: (model.origin, model.repo) for model in stored_models(sources)}
 
 
 @needs_links

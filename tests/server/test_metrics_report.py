@@ -231,7 +231,7 @@ def test_every_family_is_named_once_and_histograms_are_cumulative() -> None:
 
 
 def test_a_family_without_samples_is_left_out() -> None:
-    assert exposition([Family("hearth_x", "gauge", "Nothing.")]) == b""
+    assert exposition([Family("hearth_x", "Nothing.")]) == b""
 
 
 def test_several_prompts_are_one_request(endpoint) -> None:

@@ -48,7 +48,7 @@ class Described:
 
 @pytest.fixture
 def described(endpoint) -> Described:
-    made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST})))
+    made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST}))).unpaced()
     return Described(description(made.app), Counter())
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import asgi
 from fake_host import FakeHost
 from hearth.app.server.catalog import Catalog
+from hearth.backends.machine.fair_pool import FairPool
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 ONCE = {"model": "tiny", "prompt": "Once"}
@@ -32,6 +33,12 @@ class Endpoint:
 
     def get(self, path: str, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
         return asgi.get(self.app, path, headers)
+
+    def unpaced(self) -> Endpoint:
+        """The same; the many large bodies of one client are not slowed down."""
+        services = self.app.state.services
+        self.app.state.services = replace(services, bodies=FairPool(2, "body"))
+        return self
 
     @property
     def asked(self) -> dict[str, Any]:

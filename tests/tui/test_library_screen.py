@@ -437,3 +437,21 @@ def test_what_cannot_be_timed_is_told(services: Services) -> None:
             await until_shown(pilot, "could not be measured")
 
     run(go())
+
+
+def test_a_model_that_can_draft_is_shown_and_used(services: Services) -> None:
+    file = services.paths.settings_file
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await choose(pilot, "here", "guide")
+            await until(pilot, lambda: "Can draft for it: guide-draft" in about(pilot))
+            await pilot.press("g")
+            await until(pilot, lambda: "guide-draft drafts for it" in about(pilot))
+            assert services.settings.for_model("guide").load.draft == "guide-draft"
+            assert '[models.guide]\ndraft = "guide-draft"' in file.read_text()
+            await pilot.press("g")
+            await until(pilot, lambda: "Can draft for it: guide-draft" in about(pilot))
+            assert services.settings.for_model("guide").load.draft == ""
+
+    run(go())

@@ -14,7 +14,7 @@ from hearth.app.server.parameters import (
 )
 from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, Number, OneOf, Schema, Text
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
+from hearth.app.server.tables.chat import EFFORT, MOST_MESSAGES, MOST_TOOLS, NAME
 from hearth.backends.engine import validate
 
 _NO_MEDIA: Final = "only text is supported"
@@ -175,11 +175,7 @@ _THINKING_CONFIG: Final = Tagged(
 _OUTPUT: Final = Table(
     "OutputConfig",
     (
-        honoured(
-            "effort",
-            OneOf((*EFFORTS, "max")),
-            "how much to think, if the template supports it; max is xhigh",
-        ),
+        EFFORT,
         honoured(
             "format",
             Table(

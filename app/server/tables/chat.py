@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from hearth.app.server.parameters import (
@@ -32,6 +33,23 @@ NAME: Final = Text(1, 128, "^[A-Za-z0-9_-]{1,128}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 """Values that chat templates know; clients also call `HIGHEST_EFFORT` max."""
 HIGHEST_EFFORT: Final = EFFORTS[-1]
+EFFORT: Final = honoured(
+    "effort",
+    OneOf((*EFFORTS, "max")),
+    "how much to think, if the template supports it; max is xhigh",
+)
+LOGPROBS: Final = (
+    honoured("logprobs", Flag(), "return the log probability of each token of the answer", "false"),
+    honoured(
+        "top_logprobs",
+        Number(0, 20, whole=True),
+        "with logprobs: also return this many alternatives",
+        "0",
+    ),
+)
+PARALLEL_CALLS: Final = honoured(
+    "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
+)
 
 _NO_MEDIA: Final = "only text is supported"
 _TEXT_PART: Final = Table(
@@ -323,28 +341,14 @@ CHAT: Final = Table(
         common.IGNORE_EOS,
         common.TRUNCATE,
         common.TRUNCATION,
-        honoured(
-            "logprobs", Flag(), "return the log probability of each token of the answer", "false"
-        ),
-        honoured(
-            "top_logprobs",
-            Number(0, 20, whole=True),
-            "with logprobs: also return this many alternatives",
-            "0",
-        ),
+        *LOGPROBS,
         common.PROMPT_LOGPROBS,
         common.RETURN_TOKEN_IDS,
         *CONSTRAINTS,
         honoured("tools", TOOLS, "functions that the model can call"),
         honoured("tool_choice", TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
-        honoured(
-            "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
-        ),
-        honoured(
-            "reasoning_effort",
-            OneOf((*EFFORTS, "max")),
-            "how much to think, if the template supports it; max is xhigh",
-        ),
+        PARALLEL_CALLS,
+        replace(EFFORT, name="reasoning_effort"),
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         CONTINUE,
         ADD_GENERATION_PROMPT,

@@ -18,7 +18,7 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME, TOOLS
+from hearth.app.server.tables.chat import EFFORTS, LOGPROBS, MOST_MESSAGES, MOST_TOOLS, NAME, TOOLS
 from hearth.backends.engine import validate
 
 _NO_MEDIA: Final = "only text is supported"
@@ -77,15 +77,6 @@ _THINK: Final = honoured(
     AnyOf((Flag(), OneOf((*EFFORTS, "max")))),
     "whether or how much to think before the answer, if the chat template supports it",
     "the model's",
-)
-_LOGPROBS: Final = (
-    honoured("logprobs", Flag(), "return the log probability of each token of the answer", "false"),
-    honoured(
-        "top_logprobs",
-        Number(0, 20, whole=True),
-        "with logprobs: also return this many alternatives",
-        "0",
-    ),
 )
 _TRUNCATE: Final = honoured(
     "truncate",
@@ -175,7 +166,7 @@ CHAT: Final = Table(
         _FORMAT,
         _THINK,
         _OPTIONS,
-        *_LOGPROBS,
+        *LOGPROBS,
         common.KEEP_ALIVE,
         _TRUNCATE,
         _SHIFT,
@@ -198,7 +189,7 @@ GENERATE: Final = Table(
         _FORMAT,
         _THINK,
         _OPTIONS,
-        *_LOGPROBS,
+        *LOGPROBS,
         common.KEEP_ALIVE,
         _IMAGES,
         _TEMPLATE,

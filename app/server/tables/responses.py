@@ -25,7 +25,7 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import EFFORTS, MOST_MESSAGES, MOST_TOOLS, NAME
+from hearth.app.server.tables.chat import EFFORT, MOST_MESSAGES, MOST_TOOLS, NAME, PARALLEL_CALLS
 
 _NO_MEDIA: Final = "only text is supported"
 _NO_STATE: Final = "nothing is stored; send the whole conversation"
@@ -216,11 +216,7 @@ _FORMAT: Final = Tagged(
 _REASONING: Final = Table(
     "Reasoning",
     (
-        honoured(
-            "effort",
-            OneOf((*EFFORTS, "max")),
-            "how much to think, if the template supports it; max is xhigh",
-        ),
+        EFFORT,
         without_effect("summary", "reasoning is returned in full", OneOf(("auto",))),
         without_effect("generate_summary", "the same as summary", OneOf(("auto",))),
         without_effect("context", "the template decides which reasoning is in the prompt"),
@@ -263,9 +259,7 @@ CREATE_RESPONSE: Final = Table(
         ),
         honoured("tools", ListOf(_TOOL, MOST_TOOLS), "functions that the model can call"),
         honoured("tool_choice", _TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
-        honoured(
-            "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
-        ),
+        PARALLEL_CALLS,
         honoured("reasoning", _REASONING, "how much to think"),
         honoured(
             "text",

@@ -21,7 +21,6 @@ from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.widgets.finding import FindingLine
 from hearth.backends.errors import SettingsError
 
-_MARKS: Final = {"ok": " ", "warning": "!", "fault": "x"}
 _PATIENCE: Final = "Checking… the first self-test of llama.cpp takes a while."
 
 
@@ -92,9 +91,4 @@ def verdict(findings: Sequence[Finding]) -> Content:
 
 def as_text(findings: Sequence[Finding]) -> str:
     """The findings in plain lines, for a report."""
-    lines = []
-    for finding in findings:
-        lines.append(f"{_MARKS[finding.state]} {finding.subject:16} {finding.text}")
-        if finding.state != "ok":
-            lines += (f"{'':19}{line}" for line in finding.cure.splitlines())
-    return safe_text("\n".join(lines))
+    return safe_text("\n".join(line for finding in findings for line in finding.lines))

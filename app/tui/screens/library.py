@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Final, cast
@@ -21,15 +22,17 @@ from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.catalogue import Entry, load_catalogue
 from hearth.app.library.downloads import DownloadItem
+from hearth.app.library.drafts import fitting_drafts
 from hearth.app.library.errors import RepositoryNotFound
 from hearth.app.library.evaluation import stored_words
 from hearth.app.library.fit import Fit, Speed, sizing_words
-from hearth.app.library.hub import Download, HubModel
+from hearth.app.library.hub import HubModel
 from hearth.app.library.hub_files import Choice, Reference, parse_reference
-from hearth.app.library.local import LocalModel
+from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.library.menu import Menu, fit_of_entry, fit_of_file, make_menu, room_for
 from hearth.app.library.quantized import Quantized, quantized
 from hearth.app.library.removal import plan_removal, remove
+from hearth.app.settings_file import change
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import HearthScreen
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
@@ -57,6 +60,7 @@ _TAB_OF: Final = {
     "quantize": ("here",),
     "import": ("here",),
     "unload": ("here",),
+    "draft": ("here",),
     "pull": ("worth", "hub"),
     "pause": ("downloads",),
     "cancel": ("downloads",),
@@ -130,6 +134,7 @@ class LibraryScreen(HearthScreen):
         Binding("z", "quantize", "quantize", id="library.quantize"),
         Binding("i", "import", "import", id="library.import"),
         Binding("u", "unload", "unload", id="library.unload"),
+        Binding("g", "draft", "use draft model", id="library.draft", show=False),
         Binding("space", "pause", "pause / resume", id="library.pause"),
         Binding("x", "cancel", "cancel", id="library.cancel"),
         Binding("l", "clear", "clear finished", id="library.clear"),
@@ -160,6 +165,8 @@ class LibraryScreen(HearthScreen):
         self._items: dict[str, DownloadItem] = {}
         self._fits: dict[str, Fit] = {}
         """By the name of a catalogue's entry, and by the path of a model that is here."""
+        self._drafts: dict[str, list[str]] = {}
+        """What can draft for a model that is here, by its path."""
         self._bandwidth: Bandwidth | None = None
         """What was measured for this screen, which is not kept where other programs were busy."""
         self._has_timed_memory = False
@@ -294,6 +301,10 @@ class LibraryScreen(HearthScreen):
 
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
+        found = FoundModel(model.name, model.path, model.origin)
+        with suppress(HearthError, OSError):  # What is wrong with the file is shown by its fit.
+            drafts = await asyncio.to_thread(fitting_drafts, found, self.services.library)
+            self._drafts[str(model.path)] = drafts
         await self._find_fits(model)
 
     async def _find_fits(self, *models: LocalModel) -> None:
@@ -360,6 +371,8 @@ class LibraryScreen(HearthScreen):
             model = self._here[key]
             fit = self._fits.get(str(model.path))
             text = _about_here(model, fit, self.size.width - 2)
+            if drafts := self._drafts.get(str(model.path)):
+                text = f"{text}\n{_about_drafts(drafts, self._draft_of(model))}"
             if key in self._made:
                 text = f"{self._made[key].words}\n{text}"
             if key in self._judged:
@@ -443,6 +456,26 @@ class LibraryScreen(HearthScreen):
                 count = await self.services.host.unload(str(model.path))
                 self.tell(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
             self.refresh_models()
+
+    def _draft_of(self, model: LocalModel) -> str:
+        return self.services.settings.for_model(model.name).load.draft
+
+    @work(group="here.act", exclusive=True)
+    async def action_draft(self) -> None:
+        """Let the first of the models or heads that can draft for the model do so, or no longer."""
+        model = self._here.get(self._chosen or "")
+        if model is None or not (drafts := self._drafts.get(str(model.path))):
+            return
+        draft = None if self._draft_of(model) else drafts[0]
+        services = self.services
+        with self.errors_shown():
+            await asyncio.to_thread(
+                change, services.paths.settings_file, ("models", model.name), "draft", draft
+            )
+            services.settings = services.reload()
+            done = "nothing drafts" if draft is None else f"{draft} drafts"
+            self.tell(f"From its next load on {done} for {model.name} (draft in settings.toml).")
+        self._describe()
 
     @work(group="here.act", exclusive=True)
     async def action_remove(self) -> None:
@@ -582,11 +615,9 @@ class LibraryScreen(HearthScreen):
         if choice is None or not await self._is_sure(menu, choice):
             self._describe()
             return
-        found = menu.repository
-        download = Download(found.repo_id, found.revision, found.commit, choice.files)
-        name = f"{found.repo_id}:{choice.name}"
+        name = f"{menu.repository.repo_id}:{choice.name}"
         wanted = await self._quantize_after(choice)
-        await self.services.downloads.add(download, name, quantize=wanted)
+        await self.services.downloads.add(menu.download(choice), name, quantize=wanted)
         self._show_downloads()
         self.action_tab("downloads")
 
@@ -738,6 +769,14 @@ def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
     if model.url:
         return f"A model of another machine, at {model.url}"
     return "\n".join((_where(model, width), *_fit_lines(fit)))
+
+
+def _about_drafts(drafts: Sequence[str], used: str) -> str:
+    """What can draft for a model, or does, and the key that changes that."""
+    if used:
+        return f"{Path(used).name} drafts for it; g ends that."
+    names = ", ".join(Path(one).name for one in drafts)
+    return f"Can draft for it: {names} (docs/speculation.md). g uses {Path(drafts[0]).name}."
 
 
 def _about_entry(entry: Entry, fit: Fit | None) -> str:

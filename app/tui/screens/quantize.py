@@ -18,7 +18,7 @@ from textual.widgets import Checkbox, OptionList, Select, Static
 
 from hearth.app import format as words
 from hearth.app.library import quantize_job
-from hearth.app.library.compare_quality import Measured, Sample, bundled_sample
+from hearth.app.library.compare_quality import Measured, Sample, sample_of
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
 from hearth.app.library.quantize_methods import all_methods
@@ -469,14 +469,7 @@ class Wishes:
         """
         if not self.measures:
             return None
-        if not self.text:
-            return bundled_sample(for_guide=for_guide)
-        try:
-            return Sample(self.text, typed_path(self.text).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidParameter(
-                "text", f"{self.text} cannot be read as UTF-8 text: {error}.", "Name another file."
-            ) from error
+        return sample_of(typed_path(self.text) if self.text else None, for_guide=for_guide)
 
 
 class QuantizeOptions(Dialog[Wishes | None]):

@@ -95,7 +95,7 @@ class SettingRow(Vertical):
     @property
     def value(self) -> Any:
         """What the field says, as a JSON value. Raises ValueError."""
-        return as_json(read(self.key, self.text))
+        return self.key.stored(read(self.key, self.text))
 
     def reset(self) -> None:
         """Empty the field."""
@@ -160,15 +160,6 @@ def read(key: Key, text: str) -> Value:
         except json.JSONDecodeError as error:
             raise ValueError(f"expected {expects(key)}, not {text[:60]!r}") from error
     return key.parse(text)
-
-
-def as_json(value: Value) -> Any:
-    """`value` as JSON has it, which `Key.check` reads."""
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, dict):
-        return {str(token): bias for token, bias in value.items()}
-    return value
 
 
 class ConstraintForm(Vertical):
