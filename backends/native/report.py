@@ -141,7 +141,7 @@ def make_report() -> TorchReport:
     ]
     library = cpu_library()
     return TorchReport(
-        torch.__version__,
+        str(torch.__version__),
         torch.get_num_threads(),
         tuple(reports),
         _has_varlen(),
