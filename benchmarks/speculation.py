@@ -13,6 +13,14 @@ E[tokens a step] / (cost of k+1 tokens / cost of 1 + k x cost of drafting a toke
 Many short answers of random tokens, "auto" next to "off": with few different tokens, so that
 n-grams match and are wrong, and with many, so that hardly any matches. "Fastest" compares the
 fastest rounds of both, which other programs disturb less than the median of the pairs.
+
+    python benchmarks/speculation.py rules MODEL [--draft DRAFT] [--questions FILE]
+
+Which drafts are kept by which rule: of n-grams, or sampled by the draft model, or what the draft
+model finds likeliest. The model answers questions (lines of JSON with "q", as
+`assets/guide/questions.jsonl`), or goes on with pieces of another text, or repeats pieces of code
+with a name changed, and always has drafts. Tokens a step are those of steps with drafts: 1 +
+accepted tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +28,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import itertools
+import json
 import os
 import platform
 import statistics
@@ -28,7 +38,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -37,10 +47,13 @@ from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.measure import alternate
 from hearth.backends.bench.speculation import Timed, compared, measure_costs, texts
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.contract.sampling import SamplingParams, Speculate
+from hearth.backends.contract.sampling import SamplingParams, Speculate, SpeculateRule
 from hearth.backends.engine.draft_model import DraftModel
-from hearth.backends.engine.drafts import Draft
+from hearth.backends.engine.drafts import Draft, Speculating
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.engine.lookahead import Lookahead
 from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
@@ -49,6 +62,14 @@ from hearth.backends.worker.runners import open_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
+PIECE = 240
+"""Characters of a text that is not one of questions."""
+PARAMS = {
+    "0": SamplingParams(temperature=0.0),
+    "0.7": SamplingParams(temperature=0.7),
+    "1.0": SamplingParams(temperature=1.0),
+    "1.0, no truncation": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+}
 Row = tuple[str, ...]
 Script = Callable[[int], int]
 """The token that is drawn at a position."""
@@ -200,6 +221,72 @@ def hopeless(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None)
             )
 
 
+class Likeliest(DraftModel):
+    """Drafts what it finds likeliest, so that nothing else was possible."""
+
+    def _ahead(self, sequence: Generation) -> Lookahead:
+        made = super()._ahead(sequence)
+        made.draft.laws = None
+        made._sampler.is_greedy = True
+        return made
+
+
+def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> Iterator[Row]:
+    """The table of rules by temperature and drafts."""
+    yield ("TEMPERATURE", "DRAFTS", "RULE", "DRAFTED ROWS", "ACCEPTED", "TOKENS A STEP")
+    prompts = _asked(args, loaded)
+    end_ids, piece = loaded.runner.info.end_ids, loaded.tokenizer.piece
+    makers: dict[str, type[DraftModel] | None] = {"n-grams": None}
+    if draft is not None:
+        makers = {"sampled": DraftModel, "greedy": Likeliest}
+    for (temperature, params), (name, maker), rule in itertools.product(
+        PARAMS.items(), makers.items(), get_args(SpeculateRule)
+    ):
+        drafters: list[Drafter] = []
+        if maker is not None and draft is not None:
+            drafters.append(maker(draft.runner, loaded.runner.info.vocab_size))
+        engine = Engine(loaded.runner, drafters=drafters)
+        made = [
+            Generation(
+                ident,
+                prompt,
+                Sampler(dataclasses.replace(params, seed=ident), prompt_ids=prompt),
+                Limits(args.tokens, 0, False, end_ids),
+                *((), piece, lambda _: None),
+                speculating=_state(rule, has_model=bool(drafters), most=args.draft_tokens),
+            )
+            for ident, prompt in enumerate(prompts)
+        ]
+        engine.submit(*made)
+        while not all(one.done for one in made):
+            engine.turn()
+        engine.turn()  # With nothing to do it counts.
+        stats = engine.stats()
+        engine.kv.clear()
+        drafted, right = stats.drafted_tokens, stats.accepted_tokens
+        shares = ", ".join(f"{hits / of:.2f}" for hits, of in zip(right, drafted, strict=True))
+        rows = drafted[0] if drafted else 0
+        yield (temperature, name, rule, str(rows), shares, f"{1 + sum(right) / max(rows, 1):.2f}")
+
+
+def _state(rule: SpeculateRule, *, has_model: bool, most: int) -> Speculating:
+    return Speculating("draft" if has_model else "ngram", most, rule)
+
+
+def _asked(args: argparse.Namespace, loaded: Loaded) -> list[list[int]]:
+    """`--texts` prompts of `rules`, or fewer."""
+    if args.questions is None:
+        return list(itertools.islice(itertools.cycle(texts(loaded, edits=True)), args.texts))
+    text = args.questions.read_text(encoding="utf-8")
+    if args.questions.suffix == ".jsonl":
+        asked = [json.loads(line)["q"] for line in text.splitlines()]
+        chosen = [f"<|user|>{question}<|end|><|assistant|>" for question in asked]
+    else:
+        chosen = [text[at : at + PIECE] for at in range(0, len(text) - PIECE, PIECE)]
+    encode = loaded.tokenizer.encode
+    return [encode(one, special=True, add_bos=True) for one in chosen[: args.texts]]
+
+
 def print_table(rows: Iterator[Row]) -> None:
     """As Markdown, row by row."""
     for at, row in enumerate(rows):
@@ -217,9 +304,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["forced", "hopeless"])
+    parser.add_argument("what", choices=["forced", "hopeless", "rules"])
     parser.add_argument("model", type=Path)
-    parser.add_argument("--draft", default="", help="of hopeless: file of a draft model")
+    parser.add_argument("--draft", default="", help="of hopeless and rules: file of a draft model")
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=48, help="of an answer")
@@ -227,6 +314,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=numbers(int), default=[1, 4, 8])
     parser.add_argument("--right", type=numbers(float), default=[0.5, 0.6, 0.7, 0.8, 0.9])
     parser.add_argument("--different", type=numbers(int), default=[8, 30, 4000])
+    parser.add_argument("--questions", type=Path, help="of rules: lines of JSON, or text")
+    parser.add_argument("--texts", type=int, default=48, help="of rules")
     parser.add_argument("--auto", action="store_true", help="of forced: auto as well")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -246,8 +335,8 @@ def main() -> None:
         spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
         loaded = open_model(spec, Path(folder))
         draft = open_draft(spec, loaded, Path(folder))
-        if args.what == "hopeless":
-            print_table(hopeless(args, loaded, draft))
+        if args.what != "forced":
+            print_table((hopeless if args.what == "hopeless" else rules)(args, loaded, draft))
         elif draft is not None:
             print_table(forced(args, loaded, draft))
         loaded.runner.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ from hearth.app.exit_codes import ExitCode
 from hearth.app.format import argument
 from hearth.app.settings import Layer
 from hearth.backends.bench.job import REFERENCES, TEST_KINDS, Job
+from hearth.backends.contract.models import is_heads
 from hearth.backends.contract.sampling import Speculate
 
 if TYPE_CHECKING:
@@ -42,9 +44,11 @@ typed.
 _DRAFTS: dict[str, tuple[Speculate, ...]] = {
     "ngram": ("ngram", "auto"),
     "draft": ("draft", "auto"),
+    "medusa": ("medusa", "auto"),
     "auto": ("auto",),
 }
-"""What is measured next to no drafts, by what --speculate says; --draft alone says "draft"."""
+"""What is measured next to no drafts, by what --speculate says; --draft alone says "draft", or
+"medusa" where it names heads."""
 
 
 def _numbers(
@@ -172,7 +176,9 @@ def _speculate(ctx: click.Context, flags: Layer) -> tuple[Speculate, ...]:
         raise click.UsageError(
             f"{flags[typed[0]].origin} drafts nothing: name --draft, or --speculate ngram.", ctx
         )
-    return _DRAFTS[mode or "draft"]
+    if not mode:
+        mode = "medusa" if is_heads(Path(str(flags["draft"].value))) else "draft"
+    return _DRAFTS[mode]
 
 
 _LOCAL_ONLY = (

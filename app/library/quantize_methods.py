@@ -27,6 +27,6 @@ def _calibration_text() -> Path:
 
 
 def _open_model(folder: Path, tokens: int) -> CalibratedModel:
-    from hearth.backends.native.calibrated import open_calibrated
+    from hearth.backends.native.calibrated import CalibratedFolder
 
-    return open_calibrated(folder, tokens)
+    return CalibratedFolder(folder, tokens)

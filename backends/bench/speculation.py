@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hearth.backends.bench.cases import Case, check_job
 from hearth.backends.bench.engine_side import EngineSide, Raced
@@ -30,7 +30,7 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import InvalidParameter, UnsupportedModel
 from hearth.backends.text.renderer import Renderer
-from hearth.backends.worker.drafting import open_draft
+from hearth.backends.worker.drafting import open_draft, open_heads
 from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
@@ -88,13 +88,28 @@ class Timed(Drafter):
         return self._drafter.token_s
 
     @property
+    def call_s(self) -> float:
+        return self._drafter.call_s
+
+    @property
     def nbytes(self) -> int:
         return self._drafter.nbytes
+
+    @property
+    def most(self) -> int | None:
+        return self._drafter.most
+
+    def can_draft(self, sequence: sequence.Sequence) -> bool:
+        return self._drafter.can_draft(sequence)
+
+    def observe(self, sequence: sequence.Sequence, hidden: Any) -> None:
+        self._drafter.observe(sequence, hidden)
 
     def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, Draft]:
         began = _now()
         made = self._drafter.draft(lengths)
-        if depth := max((len(draft.tokens) for draft in made.values()), default=0):
+        rows = (Row(0, 0, (), 0, len(one.tokens), one.parents) for one in made.values())
+        if depth := max((row.depth for row in rows), default=0):
             self.calls_s = _added(self.calls_s, _since(began))
             self.depth += depth
         return made
@@ -143,9 +158,10 @@ def speculate(job: Job) -> Iterator[Message]:
         draft = open_draft(spec, loaded, Path(job.cache_dir))
         if draft is not None:
             opened.callback(draft.runner.close)
-        timed = None if draft is None else Timed(draft)
+        drafter = draft or open_heads(spec, loaded)
+        timed = None if drafter is None else Timed(drafter)
         yield setup_of(loaded, facts, ())
-        edits = job.speculate[0] == "ngram" or draft is None
+        edits = job.speculate[0] == "ngram" or drafter is None
         prompts = texts(loaded, edits=edits)
         for sessions in job.sessions:
             name = f"{sessions} sessions"

@@ -200,7 +200,7 @@ class Search:
                 "The model file may be damaged: check its sha256, or try another quantization.",
             )
         answer, beam = self.answers[0], self.beams[number]
-        adjusted = answer.sampler.biased(logits, self._limits.banned(len(beam.drawn)))
+        adjusted = answer.sampler.adjusted(logits, self._limits.banned(len(beam.drawn)))
         ids = largest(adjusted, min(self._kept, len(adjusted)))
         count = answer.sampler.params.logprobs
         top = () if count is None else top_logprobs(logits, count, normaliser)

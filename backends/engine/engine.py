@@ -354,7 +354,8 @@ class Engine:
             jobs = [job for job in jobs if job is not within and not job.exceeds(tokens)]
         if not jobs:
             return None
-        job = min(jobs, key=lambda job: (-job.priority, self._served(job)))
+        # Sessions take turns, and the jobs of one by their place in the list.
+        job = min(jobs, key=lambda job: (-job.priority, self._last_turn[job.session]))
         self._turns += 1
         self._last_turn[job.session] = self._turns
         return within if within is not None and job.exceeds(tokens) else job
@@ -363,12 +364,6 @@ class Engine:
         self._text_jobs.remove(job)
         if all(other.session != job.session for other in self._text_jobs):
             self._last_turn.pop(job.session, None)
-
-    def _served(self, job: TextJob) -> int:
-        """When the session of `job` had its last turn, so that sessions take turns, and the jobs of
-        one by their place in the list.
-        """
-        return self._last_turn[job.session]
 
     # ---- what is posted
 

@@ -16,7 +16,6 @@ from hearth.backends.engine.sampler import Drawn, Sampler
 from hearth.backends.engine.sequence import Clock, Emit, Sequence
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.engine.streaming import Streaming
-from hearth.backends.errors import to_info
 from hearth.backends.text.output.parser import OutputParser
 from hearth.backends.text.stops import StopMatcher
 
@@ -96,7 +95,13 @@ class Generation(Sequence):
         streaming: Streaming | None = None,
     ) -> None:
         super().__init__(
-            ident, list(prompt), priority=priority, session=session, clock=clock, pins=pins
+            ident,
+            list(prompt),
+            priority=priority,
+            session=session,
+            clock=clock,
+            pins=pins,
+            emit=emit,
         )
         self.speculating = speculating
         self.streaming = streaming
@@ -105,7 +110,6 @@ class Generation(Sequence):
         self.index = index
         self.stop_string: str | None = None
         """The stop string that ended it."""
-        self._emit = emit
         self._matcher = matcher
         self._parser = parser
         self._notices = notices
@@ -221,7 +225,8 @@ class Generation(Sequence):
         self.tokens.append(drawn.id)
         self._held_ids.append(drawn.id)
         if drawn.logprob is not None:
-            self._held_logprobs.append(self._logprob(drawn, drawn.logprob))
+            known = named(drawn.id, drawn.logprob, drawn.top, self._piece)
+            self._held_logprobs.append(known)
         if self._parser is not None and self._parser.channel == "reasoning":
             self._reasoning_tokens += 1
         is_shown = limits.show_special or drawn.id in limits.shown_ids
@@ -269,17 +274,9 @@ class Generation(Sequence):
                 reason = "tool_calls"
         self._end(events.Finished(reason, usage, self._timings(), self.stop_string, notices))
 
-    def fail(self, error: Exception) -> None:
-        self._end(events.Failed(to_info(error)))
-
     @property
     def _has_its_call(self) -> bool:
         return self.limits.one_call and self._parser is not None and self._parser.calls > 0
-
-    def _end(self, event: events.Event) -> None:
-        if not self.done:
-            self.done = True
-            self._emit(event)
 
     def _say(
         self, text: str, *, flush: bool = False, stopped: bool = False, cut: bool = False
@@ -320,9 +317,6 @@ class Generation(Sequence):
         self._emit(part)
         self._held_ids.clear()
         self._held_logprobs.clear()
-
-    def _logprob(self, drawn: Drawn, logprob: float) -> events.TokenLogprob:
-        return named(drawn.id, logprob, drawn.top, self._piece)
 
     def _timings(self) -> events.Timings:
         clock = self.clock

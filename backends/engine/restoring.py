@@ -7,7 +7,6 @@ from collections.abc import Callable
 from hearth.backends.contract.events import Failed, Finished, FinishReason
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sequence import Clock, Sequence
-from hearth.backends.errors import to_info
 
 
 class Restoring(Sequence):
@@ -29,8 +28,7 @@ class Restoring(Sequence):
         session: str = "",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(ident, tokens, priority=priority, session=session, clock=clock)
-        self._emit = emit
+        super().__init__(ident, tokens, priority=priority, session=session, clock=clock, emit=emit)
 
     @property
     def total(self) -> int:
@@ -42,22 +40,8 @@ class Restoring(Sequence):
     def outputs(self, count: int) -> int:
         return 0
 
-    def on_admitted(self) -> None:
-        """Nothing to say before the end."""
-
-    def tell(self, computed: int) -> None:
-        """Nothing to say before the end."""
-
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         return None if self.pending > 0 else "stop"
 
     def finish(self, reason: FinishReason) -> None:
         self._end(Finished(reason))
-
-    def fail(self, error: Exception) -> None:
-        self._end(Failed(to_info(error)))
-
-    def _end(self, answer: Finished | Failed) -> None:
-        if not self.done:
-            self.done = True
-            self._emit(answer)

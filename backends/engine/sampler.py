@@ -155,10 +155,6 @@ class Sampler:
         made._repeats = None if self._repeats is None else self._repeats.copy()
         return made
 
-    def biased(self, logits: Logits, banned: Collection[int]) -> Logits:
-        """`logits` [V] with the bias, and without the `banned` tokens: what beams are ranked by."""
-        return self._adjusted(logits, banned)
-
     def shortlist(self, banned: Collection[int] = ()) -> ShortlistSpec | None:
         """What the next draw, with `banned`, needs of its logits as a rule; None: all of them."""
         params = self.params
@@ -214,7 +210,7 @@ class Sampler:
                 if matcher is None or matcher.allows(drawn.id):
                     return drawn
             logits = logits.row()
-        work = self._adjusted(logits, banned)
+        work = self.adjusted(logits, banned)
         if self.is_greedy:
             token = int(work.argmax())
             self._check_peak(logits, float(work[token]), position)
@@ -240,7 +236,7 @@ class Sampler:
         """What `draw` draws from, given whether XTC acts at `position`; the arguments and errors
         are its own. With a grammar it computes the mask.
         """
-        work = self._adjusted(logits, banned)
+        work = self.adjusted(logits, banned)
         self._check_peak(logits, float(work.max()), position)
         law = self._law_of(work, position)
         if matcher is None:
@@ -348,7 +344,7 @@ class Sampler:
         """
         if not math.isfinite(short.log_sum):
             raise _FallsShort
-        work = self._adjusted(short.values, banned, short.ids)
+        work = self.adjusted(short.values, banned, short.ids)
         token = short.best
         if not self.is_greedy or work is not short.values:
             known = np.flatnonzero(work > short.floor)
@@ -375,7 +371,7 @@ class Sampler:
         repeated = None if self._repeats is None else self._repeats.penalties(self.params)
         return self._bias, seen, repeated
 
-    def _adjusted(
+    def adjusted(
         self, logits: Logits, banned: Collection[int], ids: Indices | None = None
     ) -> Logits:
         """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do.

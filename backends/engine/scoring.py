@@ -15,7 +15,7 @@ from hearth.backends.engine.logprobs import (
 )
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.sequence import Clock, Sequence
-from hearth.backends.errors import InternalError, to_info
+from hearth.backends.errors import InternalError
 
 Answer = Callable[[Scores | Finished | Failed], None]
 
@@ -46,7 +46,7 @@ class Scoring(Sequence):
         session: str = "",
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(ident, tokens[:-1], session=session, clock=clock)
+        super().__init__(ident, tokens[:-1], session=session, clock=clock, emit=emit)
         if top and piece is None:
             raise InternalError(f"The {top} likeliest tokens cannot be named without their texts.")
         self._top = top
@@ -54,7 +54,6 @@ class Scoring(Sequence):
         self._next = tokens[1:]
         self._logprobs: list[float] = []
         self._tokens: list[TokenLogprob] = []
-        self._emit = emit
 
     def findable(self) -> list[int]:
         """Where nothing is scored yet every token's logits are needed; after a preemption, those
@@ -64,12 +63,6 @@ class Scoring(Sequence):
 
     def outputs(self, count: int) -> int:
         return max(0, self.computed + count - max(self.computed, len(self._logprobs)))
-
-    def on_admitted(self) -> None:
-        """Nothing to say before the end."""
-
-    def tell(self, computed: int) -> None:
-        """Nothing to say before the end."""
 
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Note the log probability of the token that follows each of the computed ones."""
@@ -94,11 +87,3 @@ class Scoring(Sequence):
             self._end(Finished(reason))
         else:
             self._end(Scores(tuple(self._logprobs), tuple(self._tokens)))
-
-    def fail(self, error: Exception) -> None:
-        self._end(Failed(to_info(error)))
-
-    def _end(self, answer: Scores | Finished | Failed) -> None:
-        if not self.done:
-            self.done = True
-            self._emit(answer)

@@ -9,13 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import Any
 
-from hearth.backends.contract.events import Event, FinishReason
+from hearth.backends.contract.events import Event, Failed, FinishReason, Scores
 from hearth.backends.contract.loaded import RequestState, RequestStats
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.engine.streaming import Streaming
+from hearth.backends.errors import to_info
 
 Emit = Callable[[Event], None]
 
@@ -36,6 +38,9 @@ class Sequence(ABC):
     The scheduler gives a sequence tokens until `computed` reaches `total`. It may lose its slot in
     between (preemption); `computed` is 0 then, and it catches up again from a prefix that is still
     kept or was offloaded, or by computing once more.
+
+    Args:
+        emit: gets its events, of which the last one is sent once.
 
     Attributes:
         id: of the request; choices of one request have the same.
@@ -60,7 +65,9 @@ class Sequence(ABC):
         clock: Clock | None = None,
         pins: Seq[tuple[int, float]] = (),
         namespace: bytes = b"",
+        emit: Callable[[Any], None] = lambda event: None,
     ) -> None:
+        self._emit = emit
         self.namespace = namespace
         self.id = ident
         self.tokens = tokens
@@ -184,12 +191,10 @@ class Sequence(ABC):
         """What it needs of the logits after its last token; None: all of them."""
         return None
 
-    @abstractmethod
-    def tell(self, computed: int) -> None:
+    def tell(self, computed: int) -> None:  # noqa: B027 - not all report it
         """`computed` of its tokens are there now."""
 
-    @abstractmethod
-    def on_admitted(self) -> None:
+    def on_admitted(self) -> None:  # noqa: B027
         """It runs for the first time."""
 
     @abstractmethod
@@ -208,6 +213,11 @@ class Sequence(ABC):
     def finish(self, reason: FinishReason) -> None:
         """End it well, once; a second call does nothing."""
 
-    @abstractmethod
     def fail(self, error: Exception) -> None:
         """End it with `error`, once; a second call does nothing."""
+        self._end(Failed(to_info(error)))
+
+    def _end(self, event: Event | Scores) -> None:
+        if not self.done:
+            self.done = True
+            self._emit(event)

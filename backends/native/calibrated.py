@@ -36,18 +36,16 @@ class _Enough(Exception):
     """What was wanted of a layer is computed."""
 
 
-def open_calibrated(folder: Path, tokens: int) -> CalibratedFolder:
-    """The model in `folder`, for texts of `tokens` tokens.
+class CalibratedFolder:
+    """Implements `hearth.quant.folders.calibrated.CalibratedModel`.
+
+    Args:
+        tokens: of a text.
 
     Raises:
         ModelNotFound, CorruptFile, UnsupportedModel: it cannot be run.
         DoesNotFit: there is no memory for the keys and values of a text.
     """
-    return CalibratedFolder(folder, tokens)
-
-
-class CalibratedFolder:
-    """Implements `hearth.quant.folders.calibrated.CalibratedModel`."""
 
     def __init__(self, folder: Path, tokens: int) -> None:
         _, family, said, checkpoint = read_config(folder)

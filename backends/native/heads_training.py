@@ -27,12 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hearth.backends.contract.events import Event, Failed
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.cached_runner import CachedRunner
+from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sampler import Sampler
-from hearth.backends.errors import HearthError, InvalidParameter
+from hearth.backends.errors import HearthError, InvalidParameter, from_info
 from hearth.backends.native.heads import HeadWeights, mixed, output_rows
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels import device as devices
@@ -50,6 +51,8 @@ _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
 _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
+_UNHURRIED_S: Final = 1e6
+"""Target of inter-token latency: nobody waits for these answers."""
 _TEMPERATURES: Final = (0.0, 0.7)
 """Of answers, in turn: a draft is for both."""
 _WAYS: Final = (
@@ -231,7 +234,7 @@ def _answers(
         order = np.random.default_rng(plan.seed).permutation(len(prompts))
         wanted.sort(key=lambda at: order[at])
         with path.open("a", encoding="utf-8") as stream:
-            for at, text in _generated(loaded.runner, prompts, wanted, plan):
+            for at, text in _generated(loaded, prompts, wanted, plan):
                 done[at] = text
                 line = {"prompt": at, "first": text.first, "ids": text.ids}
                 stream.write(json.dumps(line) + "\n")
@@ -253,54 +256,37 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     yield from map(json.loads, whole.splitlines())
 
 
-@dataclass(slots=True)
-class _Answering:
-    at: int
-    text: Piece
-    sampler: Sampler
-
-
 def _generated(
-    runner: Runner, prompts: Sequence[list[int]], wanted: Sequence[int], plan: HeadsPlan
+    loaded: Loaded, prompts: Sequence[list[int]], wanted: Sequence[int], plan: HeadsPlan
 ) -> Iterator[tuple[int, Piece]]:
     """(number of the prompt, its answer), as they are done."""
-    cached, info = CachedRunner(runner), runner.info
-    free = list(range(min(info.max_sequences, plan.sessions)))
-    active: dict[int, _Answering] = {}
-    waiting = iter(wanted)
+    info = loaded.runner.info
+    engine = Engine(loaded.runner, target_itl_s=_UNHURRIED_S)
+    # What ends an answer is one of its tokens.
+    limits = Limits(
+        plan.answer_tokens, 0, False, frozenset(), stop_ids=info.end_ids, include_stop=True
+    )
+    waiting = (at for at in wanted if len(prompts[at]) + plan.answer_tokens <= info.context)
+    active: dict[int, Generation] = {}
     while True:
-        for at in islice(waiting, len(free)):
-            ids = list(prompts[at])
-            if len(ids) + plan.answer_tokens > info.context:
-                continue
+        for at in islice(waiting, plan.sessions - len(active)):
             temperature = _TEMPERATURES[at % len(_TEMPERATURES)]
             sampler = Sampler(SamplingParams(temperature=temperature, seed=plan.seed + at))
-            slot = free.pop()
-            active[slot] = _Answering(at, Piece(ids, len(ids)), sampler)
-            cached.kv.open(slot, ids)
+            active[at] = Generation(
+                at, prompts[at], sampler, limits, (), loaded.tokenizer.piece, _raise_failure
+            )
+            engine.submit(active[at])
         if not active:
             return
-        rows, left = [], info.max_batch_tokens
-        for slot, one in active.items():
-            held = cached.kv.length(slot)
-            tokens = one.text.ids[held : held + left]
-            if tokens and cached.kv.reserve(slot, held + len(tokens)):
-                is_last = held + len(tokens) == len(one.text.ids)
-                rows.append(Row(slot, held, tokens, int(is_last)))
-                left -= len(tokens)
-        result = cached.advance(StepPlan(tuple(rows)))
-        for row in rows:
-            if not row.outputs:
-                continue
-            one = active[row.slot]
-            drawn = one.sampler.draw(result.logits[row.slot][-1], len(one.text.ids))
-            one.text.ids.append(drawn.id)
-            count = len(one.text.ids) - one.text.first
-            if drawn.id in info.end_ids or count >= plan.answer_tokens:
-                cached.kv.release(row.slot, keep=True)
-                del active[row.slot]
-                free.append(row.slot)
-                yield one.at, one.text
+        engine.turn()
+        for at, one in [(at, one) for at, one in active.items() if one.done]:
+            del active[at]
+            yield at, Piece(one.tokens, one.prompt_tokens)
+
+
+def _raise_failure(event: Event) -> None:
+    if isinstance(event, Failed):
+        raise from_info(event.error)
 
 
 # ---- hidden states

@@ -6,16 +6,18 @@ importing it takes seconds, and a broken one may end the process.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
 
 from hearth.backends.errors import BackendUnavailable
 
 TIMEOUT_S: Final = 120.0
 _REINSTALL: Final = "Install it as docs/install.md says."
+_Report = TypeVar("_Report")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +96,15 @@ def torch_report() -> TorchReport:
     Raises:
         BackendUnavailable: PyTorch is not installed, or does not load.
     """
-    return _read(_answer("hearth.backends.native.report"))
+    return _answer("hearth.backends.native.report", TorchReport)
 
 
 def kernel_report() -> KernelReport:
     """The same of `routes.make_kernel_report`."""
-    found = _answer("hearth.backends.native.routes")
-    routes = tuple(
-        LayoutRoutes(**{**one, "rows": tuple(Rows(**some) for some in one["rows"])})
-        for one in found["routes"]
-    )
-    return KernelReport(**{**found, "routes": routes})
+    return _answer("hearth.backends.native.routes", KernelReport)
 
 
-def _answer(module: str) -> dict[str, Any]:
+def _answer(module: str, kind: type[_Report]) -> _Report:
     command = [sys.executable, "-P", "-m", module]
     try:
         done = subprocess.run(
@@ -121,8 +118,7 @@ def _answer(module: str) -> dict[str, Any]:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise BackendUnavailable(f"PyTorch does not load: {why}", _REINSTALL)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=kind)
 
 
 def make_report() -> TorchReport:
@@ -145,7 +141,7 @@ def make_report() -> TorchReport:
     ]
     library = cpu_library()
     return TorchReport(
-        torch.__version__,
+        str(torch.__version__),
         torch.get_num_threads(),
         tuple(reports),
         _has_varlen(),
@@ -164,12 +160,5 @@ def _has_varlen() -> bool:
     return "block_table" in inspect.signature(varlen_attn).parameters
 
 
-def _read(found: dict[str, Any]) -> TorchReport:
-    devices = tuple(
-        DeviceReport(**{**one, "multiplies": tuple(one["multiplies"])}) for one in found["devices"]
-    )
-    return TorchReport(**{**found, "devices": devices})
-
-
 if __name__ == "__main__":
-    print(json.dumps(asdict(make_report())))
+    print(msgspec.json.encode(make_report()).decode())

@@ -6,12 +6,11 @@ device and rows: the table of `hearth doctor --kernels`. Every route is asked of
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import torch
 
 from hearth.backends.contract.models import ModelSettings
@@ -147,4 +146,4 @@ def _row_bytes(kind: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(make_kernel_report())))
+    print(msgspec.json.encode(make_kernel_report()).decode())

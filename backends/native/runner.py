@@ -50,6 +50,9 @@ class NativeRunner:
         own_pooling: of vectors, as the model was trained; "model" stands for it.
         on_close: frees the weights' files.
         records: what records graphs, if the plan has some; None: the device.
+
+    Attributes:
+        store: the blocks, of which the handles of rows are tables.
     """
 
     def __init__(
@@ -67,11 +70,11 @@ class NativeRunner:
     ) -> None:
         self.decoder = decoder
         self._config: ModelConfig = decoder.config
-        self._plan = plan
+        self.plan = plan
         self._batch_threads = batch_threads
         self._using = (0, 0)
         self._on_close = on_close
-        self._pool = KvPool(
+        self.store = KvPool(
             decoder.config,
             page=plan.page,
             dtypes=plan.kv_dtypes,
@@ -89,12 +92,12 @@ class NativeRunner:
             self.graphs = DecodeGraphs(
                 records or CudaGraphs(plan.device),
                 decoder,
-                self._pool,
+                self.store,
                 most_rows=plan.slots,
                 context=plan.context,
             )
-        decoder.fused = layers_in_c(decoder, self._pool)
-        kernels = attention_kernels(decoder, self._pool)
+        decoder.fused = layers_in_c(decoder, self.store)
+        kernels = attention_kernels(decoder, self.store)
         self._attend = partial(
             PagedAttention,
             config=decoder.config,
@@ -118,7 +121,7 @@ class NativeRunner:
         self._text: NativeSlicedText | None = None
         self._gives_hidden = False
         self.threads = self._fastest_threads() if threads is None else threads
-        self._info = RunnerInfo(
+        self.info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
             context=plan.context,
             pool_tokens=plan.pool_tokens,
@@ -137,22 +140,9 @@ class NativeRunner:
         )
 
     @property
-    def info(self) -> RunnerInfo:
-        return self._info
-
-    @property
     def beside_bytes(self) -> int:
         """See the protocol."""
         return 0 if self._text is None else self._text.nbytes
-
-    @property
-    def store(self) -> KvPool:
-        """The blocks, of which the handles of rows are tables."""
-        return self._pool
-
-    @property
-    def plan(self) -> NativePlan:
-        return self._plan
 
     @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
@@ -200,7 +190,7 @@ class NativeRunner:
         """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
         weights = read_heads(path, self._config.width, self._config.vocab_size)
         self._gives_hidden = True
-        takes_trees = self._plan.attention == "gather" and not self._plan.splits_decode
+        takes_trees = self.plan.attention == "gather" and not self.plan.splits_decode
         return Heads(weights, self.decoder), takes_trees
 
     @torch.inference_mode()
@@ -239,7 +229,7 @@ class NativeRunner:
         )
 
     def _forward(self, rows: Sequence[Row], ids: Sequence[int]) -> StepResult:
-        device = self._plan.device
+        device = self.plan.device
         self._use_device(self._batch_threads if len(ids) > len(rows) else self.threads)
         paged = _paged(rows)
         in_graph = self.graphs is not None and not self._gives_hidden
@@ -268,14 +258,14 @@ class NativeRunner:
         )
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
-        if self._plan.splits_decode:
-            return SplitAttention(self._pool, self._config, rows, self._attention_of)
+        if self.plan.splits_decode:
+            return SplitAttention(self.store, self._config, rows, self._attention_of)
         return self._attention_of(rows)
 
     def _attention_of(self, rows: Sequence[PagedRow]) -> Attend:
-        if self._plan.attention == "varlen":
-            return VarlenAttention(self._pool, self._config, rows)
-        return self._attend(self._pool, rows=rows)
+        if self.plan.attention == "varlen":
+            return VarlenAttention(self.store, self._config, rows)
+        return self._attend(self.store, rows=rows)
 
     def _use_device(self, threads: int) -> None:
         """PyTorch's number of threads, and its card, belong to the thread that calls it, which is
@@ -284,7 +274,7 @@ class NativeRunner:
         now = (threading.get_ident(), threads)
         if self._using != now:
             torch.set_num_threads(threads)
-            devices.use(self._plan.device)
+            devices.use(self.plan.device)
             self._using = now
 
     def _check(self, ids: Sequence[int]) -> None:

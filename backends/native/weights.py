@@ -8,7 +8,7 @@ was read from leave memory, so that nothing is there twice.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,10 +32,6 @@ from hearth.quant.verify import finite_weights
 
 TensorFile = SafetensorsTensors | GgufTensorFile
 """Where weights come from: mapped, not copied, and not to be written to."""
-Progress = Callable[[int, int], None]
-"""Called with the bytes of the file that are done, and all that are needed."""
-_CHECKED_ROWS = 4096
-"""At a time, where every number is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +57,6 @@ def load_weights(
     exact: bool = False,
     tiled: bool = False,
     mapped: bool = True,
-    verify: bool = False,
-    progress: Progress = lambda done, total: None,
 ) -> LoadReport:
     """Put the weights of `file` into `decoder`, whose parameters are on `meta`.
 
@@ -76,31 +70,24 @@ def load_weights(
         exact: packed matrices are multiplied as `kernels.packed.prepare` says.
         mapped: tensors that need no change stay over the file on a processor; otherwise they are
             read into memory of our own, which has large pages.
-        verify: look at every number for NaN and infinity; otherwise at the first and last row of
-            each tensor.
 
     Raises:
-        CorruptFile: a tensor is missing or misshapen, or its numbers are none.
+        CorruptFile: a tensor is missing or misshapen, or in its first or last row are numbers that
+            are NaN or infinite.
         UnsupportedModel: a tensor is of a type that cannot be used.
     """
     is_gguf = isinstance(file, GgufTensorFile)
     inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
     loader = WeightLoader(
-        decoder, file, device, packed=packed, exact=exact, tiled=tiled, mapped=mapped, verify=verify
+        decoder, file, device, packed=packed, exact=exact, tiled=tiled, mapped=mapped
     )
-    needed = {name for one in inventory.wanted.values() for name in one.stored}
-    total = sum(file.stored[name].nbytes for name in needed)
-    done = 0
     for place, module in list(decoder.named_modules()):
         wanted = {
             leaf: inventory.wanted[f"{place}.{leaf}".lstrip(".")]
             for leaf, _ in module.named_parameters(recurse=False)
         }
-        if not wanted:
-            continue
-        loader.fill(place, module, wanted)
-        done += sum(file.stored[name].nbytes for one in wanted.values() for name in one.stored)
-        progress(done, total)
+        if wanted:
+            loader.fill(place, module, wanted)
     if decoder.output is None and isinstance(decoder.embedding, PackedEmbedding):
         decoder.output = PackedLinear(decoder.embedding.matrix)
     weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
@@ -125,7 +112,6 @@ class WeightLoader:
         exact: bool = False,
         tiled: bool = False,
         mapped: bool = False,
-        verify: bool = False,
     ) -> None:
         self._decoder = decoder
         self._file = file
@@ -134,7 +120,6 @@ class WeightLoader:
         self._exact = exact
         self._tiled = tiled
         self._mapped = mapped
-        self._verify = verify
         self._tensors: dict[str, Tensor] = {}
         """What was read for the module that is being filled."""
 
@@ -216,8 +201,8 @@ class WeightLoader:
         """
         for part in wanted.choice:
             found = self._part(part, expert)
-            if self._verify or expert in (None, 0, wanted.shape[0] - 1):
-                self._check_numbers(part, found)
+            if expert in (None, 0, wanted.shape[0] - 1):
+                _check_numbers(part, found)
             yield found
 
     def _part(self, part: Part, expert: int | None) -> PackedWeight:
@@ -245,20 +230,6 @@ class WeightLoader:
             return "MXFP4"
         return self._file.stored[_name_of(part, expert)].packing
 
-    def _check_numbers(self, part: Part, found: PackedWeight) -> None:
-        """Raises `CorruptFile` for what is no finite number among those that are looked at."""
-        weight = found.weight.reshape(-1, found.weight.shape[-1])
-        rows = replace(found, weight=weight)
-        step = _CHECKED_ROWS if self._verify else max(1, len(weight) - 1)
-        for start in range(0, len(weight), step):
-            some = rows.rows(slice(start, start + (step if self._verify else 1)))
-            if not bool(finite_weights(some).all()):
-                raise CorruptFile(
-                    f"Tensor '{part.names[0]}' has numbers that are NaN or infinite.",
-                    "The file is damaged, or was converted badly: download it again.",
-                    field=part.names[0],
-                )
-
     def _release_copied(self, used: list[Tensor]) -> None:
         """Let go of the pages of stored tensors that no tensor in `used` is a view of."""
         addresses = sorted(tensor.data_ptr() for tensor in used)
@@ -267,6 +238,19 @@ class WeightLoader:
             if begin == bisect_left(addresses, stored.data_ptr() + stored.nbytes):
                 self._file.release(name)
         self._tensors.clear()
+
+
+def _check_numbers(part: Part, found: PackedWeight) -> None:
+    """Raises `CorruptFile` for what is no finite number in the first and the last row."""
+    weight = found.weight.reshape(-1, found.weight.shape[-1])
+    rows = replace(found, weight=weight)
+    for at in {0, len(weight) - 1}:
+        if not bool(finite_weights(rows.rows(slice(at, at + 1))).all()):
+            raise CorruptFile(
+                f"Tensor '{part.names[0]}' has numbers that are NaN or infinite.",
+                "The file is damaged, or was converted badly: download it again.",
+                field=part.names[0],
+            )
 
 
 def _name_of(part: Part, expert: int | None) -> str:

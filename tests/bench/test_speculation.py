@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gguf_builder import tiny_llama
+from hearth.assets import guide
 from hearth.backends.bench.job import Job, Setup, Skipped, Speculated
 from hearth.backends.bench.speculation import speculate
 from hearth.backends.contract.models import BackendName, ModelSpec
@@ -17,14 +18,21 @@ from hearth.backends.contract.sampling import Speculate
 from hearth.backends.errors import InvalidParameter
 
 
-@pytest.mark.parametrize("mode", ["draft", "ngram"])
-@pytest.mark.parametrize("backend", ["native", "llamacpp"])
+@pytest.mark.parametrize(
+    ("backend", "mode"),
+    [
+        *(("native", "draft"), ("native", "ngram"), ("native", "medusa")),
+        *(("llamacpp", "draft"), ("llamacpp", "ngram")),
+    ],
+)
 def test_what_was_right_and_the_speed_up_next_to_the_formula(
     job: Callable[..., Job], tmp_path: Path, backend: BackendName, mode: Speculate
 ) -> None:
     threads = torch.get_num_threads()
     path = tiny_llama(tmp_path / "tiny.gguf", quant="Q8_0", context=2048)
-    settings = replace(job().spec.settings, draft_tokens=3, context=None)
+    if mode == "medusa":
+        path = Path(guide.__file__).parent / "guide.f16.gguf"  # Its heads are next to it.
+    settings = replace(job().spec.settings, draft_tokens=3, context=None, speculate=mode)
     if mode == "draft":
         settings = replace(settings, draft=str(path))
     spec = ModelSpec(str(path), "tiny", backend, settings)
@@ -49,7 +57,7 @@ def test_what_was_right_and_the_speed_up_next_to_the_formula(
         assert len(found[0].drafted_tokens) == 3 and found[0].draft_ratio > 0
         assert found[0].tokens_a_step == pytest.approx(4)
     else:
-        assert found[0].draft_ratio == 0
+        assert (found[0].draft_ratio > 0) == (mode == "medusa")
 
 
 def test_a_context_that_is_too_small_is_refused(job: Callable[..., Job]) -> None:

@@ -1,101 +1,25 @@
-"""Anything that can happen to an engine over paged memory, in any order: nobody says a wrong word,
-every stream ends once, all accounts agree after every event, and at the end every block is free.
+"""Anything that can happen to an engine over paged memory, in any order (`engine_machine`): all
+accounts agree, and at the end every block is free.
 """
 
 from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis import settings
+from hypothesis.stateful import invariant, precondition, rule
 
-from drafting import assert_namespaces_share_nothing, assert_only_verified, drafting_engine
+from drafting import drafting_engine
+from engine_machine import CONTEXT, QUIET, VOCAB, EngineMachine, loaded, run_many
 from fake_pages import FakePagedRunner
-from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
-from hearth.backends.engine.choices import ChoiceGroup
-from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.kv.group import most_blocks
-from hearth.backends.engine.runner import RunnerLost
-from hearth.backends.engine.scoring import Scoring
 from hearth.backends.native.kv_sizes import KvSizes
-from speakers import Listener, drain, generation
 
-VOCAB = 31
-CONTEXT = 48
-PREFIXES = [[(seed * k + seed) % VOCAB for k in range(20)] for seed in (3, 5)]
 WINDOWS = [(None,), (None,), (None, 3), (None, 5, 9), (6,), (3, 8)]
-MOST_RULES = 200_000
-counted = {"rules": 0}
-
-pins = st.tuples(st.integers(1, 20), st.sampled_from([5.0, 30.0]))
-"""(tokens, seconds)."""
-some_tokens = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12)
 
 
-class Asked:
-    """One request for text, and what must come of it."""
-
-    def __init__(self, runner, prompt, tokens, count):
-        self.prompt, self.count = prompt, count
-        self.expected = runner.greedy(prompt, tokens)
-        self.heard = Listener()
-        self.may_end_early = False
-
-    def said(self, index):
-        return [
-            token
-            for event in self.heard.events
-            if isinstance(event, Token) and event.index == index
-            for token in event.ids
-        ]
-
-    def check(self):
-        ends = [event for event in self.heard.events if isinstance(event, (Finished, Failed))]
-        assert len(ends) <= 1 and (not ends or ends[0] is self.heard.last)
-        assert sum(isinstance(event, Started) for event in self.heard.events) <= 1
-        for index in range(self.count):
-            said = self.said(index)
-            assert said == self.expected[: len(said)], "a wrong word"
-        if ends and not self.may_end_early:
-            assert isinstance(ends[0], Finished), ends[0]
-            assert all(self.said(index) == self.expected for index in range(self.count))
-            wanted = self.count if self.count > 1 else 0
-            assert sum(isinstance(e, ChoiceFinished) for e in self.heard.events) == wanted
-
-    @property
-    def over(self):
-        return self.heard.over
-
-
-class Scored:
-    """One request for scores."""
-
-    def __init__(self):
-        self.heard = Listener()
-        self.may_end_early = False
-
-    def check(self):
-        assert len(self.heard.events) <= 1
-        if self.over and not self.may_end_early:
-            assert isinstance(self.heard.last, Scores)
-
-    @property
-    def over(self):
-        return bool(self.heard.events)
-
-
-class PagedEngineMachine(RuleBasedStateMachine):
-    """An engine, its runner, and everything that was ever asked of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.idents = 0
-        self.asked = {}
-        self.answered = []
-        self.engine = None
-        self.now = 0.0
-
-    loaded = precondition(lambda self: self.engine is not None)
+class PagedEngineMachine(EngineMachine):
+    """Over `FakePages`."""
 
     @precondition(lambda self: self.engine is None)
     @rule(
@@ -113,7 +37,8 @@ class PagedEngineMachine(RuleBasedStateMachine):
         most_offloaded=st.sampled_from([0, CONTEXT, 4 * CONTEXT]),
     )
     def load(self, page, windows, window_blocks, chunk, drafts, **sizes):
-        self.made = {"page": page, "windows": windows, "chunk": chunk, "drafts": drafts, **sizes}
+        self.drafts = drafts
+        self.made = {"page": page, "windows": windows, "chunk": chunk, **sizes}
         self.made["worth_moving"] = 2
         if window_blocks == "planned":
             token_bytes = (1,) * len(windows)
@@ -125,141 +50,8 @@ class PagedEngineMachine(RuleBasedStateMachine):
         self.start()
 
     def start(self):
-        made = {name: value for name, value in self.made.items() if name != "drafts"}
-        self.runner = FakePagedRunner(vocab=VOCAB, context=CONTEXT, **made)
+        self.runner = FakePagedRunner(vocab=VOCAB, context=CONTEXT, **self.made)
         self.engine = drafting_engine(self.runner, lambda: self.now)
-
-    def ask(
-        self,
-        prompt,
-        tokens,
-        count=1,
-        priority=0,
-        session="",
-        pins=(),
-        reuse_prefix=True,
-        namespace=b"",
-    ):
-        self.idents += 1
-        drafts = self.made["drafts"]
-        pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
-        tokens = min(tokens, CONTEXT - len(prompt))
-        asked = self.asked[self.idents] = Asked(self.runner, prompt, tokens, count)
-        group = ChoiceGroup(asked.heard, count)
-        work = [
-            generation(
-                self.idents,
-                prompt,
-                self.runner,
-                tokens=tokens,
-                emit=group.emitter(index) if count > 1 else asked.heard,
-                index=index,
-                priority=priority,
-                session=session,
-                pins=pins,
-                reuse_prefix=reuse_prefix,
-                speculating=Speculating("draft", drafts) if drafts else None,
-            )[0]
-            for index in range(count)
-        ]
-        for sequence in work:
-            sequence.namespace = namespace
-        self.engine.submit(*work)
-
-    @loaded
-    @rule(
-        prefix=st.sampled_from([[], *PREFIXES]),
-        cut=st.integers(0, 20),
-        rest=some_tokens,
-        tokens=st.integers(1, 14),
-        priority=st.sampled_from([0, 0, 0, 1, -1]),
-        session=st.sampled_from(["a", "b", ""]),
-        pins=st.lists(pins, max_size=3),
-        reuse_prefix=st.sampled_from([True, True, False]),
-        namespace=st.sampled_from([b"", b"", b"adapter"]),
-    )
-    def add(self, prefix, cut, rest, tokens, **how):
-        self.ask([*prefix[:cut], *rest], tokens, **how)
-
-    @loaded
-    @rule(
-        rest=some_tokens,
-        count=st.integers(2, 4),
-        tokens=st.integers(1, 10),
-        pins=st.lists(pins, max_size=1),
-    )
-    def fork(self, rest, count, tokens, pins):
-        self.ask(rest, tokens, count, pins=pins)
-
-    @loaded
-    @rule(pick=st.integers(0, 1000), question=st.lists(st.integers(0, VOCAB - 1), max_size=6))
-    @precondition(lambda self: self.answered)
-    def hit_a_prefix(self, pick, question):
-        """Go on with something that was answered before, ask it again, or branch off."""
-        before = self.answered[pick % len(self.answered)]
-        said = before.said(0)
-        prompt = [*before.prompt, *said[: pick % (len(said) + 1)], *question]
-        if len(prompt) < CONTEXT:
-            self.ask(prompt, 6)
-
-    @loaded
-    @rule(tokens=st.lists(st.integers(0, VOCAB - 1), min_size=2, max_size=30))
-    def score(self, tokens):
-        self.idents += 1
-        scored = self.asked[self.idents] = Scored()
-        self.engine.submit(Scoring(self.idents, tokens, scored.heard))
-
-    @loaded
-    @rule(count=st.integers(1, 12))
-    def step(self, count):
-        for _ in range(count):
-            self.engine.turn()
-            self.engine.kv.check_integrity()
-
-    @loaded
-    @rule(seconds=st.integers(1, 20))
-    def wait(self, seconds):
-        self.now += seconds
-
-    @loaded
-    @rule(pick=st.integers(0, 1000))
-    @precondition(lambda self: self.asked)
-    def cancel(self, pick):
-        ident = sorted(self.asked)[pick % len(self.asked)]
-        self.asked[ident].may_end_early = True
-        self.engine.cancel(ident)
-
-    @loaded
-    @rule()
-    def preempt(self):
-        self.engine.turn()
-        self.engine._scheduler.make_way()
-
-    @loaded
-    @rule()
-    def evict(self):
-        self.engine.clear_cache(lambda stats: None)
-        self.engine.turn()
-
-    @loaded
-    @rule()
-    def finish(self):
-        """Let somebody come to his end."""
-        before = sum(asked.over for asked in self.asked.values())
-        for _ in range(200):
-            if sum(asked.over for asked in self.asked.values()) > before:
-                return
-            if not self.engine.turn():
-                return
-
-    @loaded
-    @rule(when=st.sampled_from(["fail", "busy"]))
-    def trouble(self, when):
-        """The next step fails, or finds no memory."""
-        setattr(self.runner, f"{when}_at", len(self.runner.tape) + 1)
-        self.anybody_may_end_early()
-        self.engine.turn()
-        setattr(self.runner, f"{when}_at", None)
 
     @loaded
     @rule(blocks=st.integers(0, 6))
@@ -270,27 +62,6 @@ class PagedEngineMachine(RuleBasedStateMachine):
         pages.most = [min(pair) for pair in zip(most, pages.most, strict=True)]
         self.anybody_may_end_early()
 
-    def anybody_may_end_early(self):
-        """Whoever runs alone without the memory that was planned may fail."""
-        for asked in self.asked.values():
-            asked.may_end_early = True
-
-    @loaded
-    @rule()
-    def die(self):
-        """The worker dies; the host ends the streams, and another begins with nothing."""
-        self.runner.lose_at = len(self.runner.tape) + 1
-        try:
-            drain(self.engine)
-        except RunnerLost:
-            for asked in self.asked.values():
-                asked.check()
-            self.asked.clear()
-            self.answered.clear()
-            self.start()
-        else:
-            self.runner.lose_at = None
-
     @property
     def is_short(self):
         """There is less memory than was planned."""
@@ -300,45 +71,21 @@ class PagedEngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self):
-        counted["rules"] += 1
-        if self.engine is None:
-            return
-        self.engine.kv.check_integrity()
-        assert_namespaces_share_nothing(self.engine.kv)
-        assert_only_verified(self.engine)
-        if self.is_short:
-            self.anybody_may_end_early()
-        else:
-            assert self.engine.kv.refused == 0, "what was reserved is there"
-        for ident, asked in list(self.asked.items()):
-            asked.check()
-            if asked.over:
-                del self.asked[ident]
-                if isinstance(asked, Asked) and isinstance(asked.heard.last, Finished):
-                    self.answered = [*self.answered[-5:], asked]
+        if self.engine is not None:
+            if self.is_short:
+                self.anybody_may_end_early()
+            else:
+                assert self.engine.kv.refused == 0, "what was reserved is there"
+        super().everything_agrees()
 
     def teardown(self):
+        super().teardown()
         if self.engine is None:
             return
-        drain(self.engine)
-        self.everything_agrees()
-        assert not self.asked, "nobody is left waiting"
-        assert self.engine.stats().running == self.engine.stats().waiting == 0
-        self.engine.clear_cache(lambda stats: None)
-        self.engine.turn()
-        stats = self.engine.stats()
-        assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
-        assert stats.pinned_tokens == 0
-        cache = self.engine.kv
-        cache.check_integrity()
-        assert all(
-            cache._leaves.groups[group].used == 0 for group in range(len(self.made["windows"]))
-        )
+        assert all(group.used == 0 for group in self.engine.kv._leaves.groups)
         if self.made["start"] is not None:
-            assert stats.allocated_tokens <= self.made["start"] * self.made["page"], "given back"
-
-
-QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+            allocated = self.engine.stats().allocated_tokens
+            assert allocated <= self.made["start"] * self.made["page"], "given back"
 
 
 class TestSome(PagedEngineMachine.TestCase):
@@ -352,16 +99,4 @@ class TestSome(PagedEngineMachine.TestCase):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_thousand_rules():
-    """As many as it takes, in machines of different lengths."""
-
-    class Many(PagedEngineMachine.TestCase):
-        settings = settings(
-            max_examples=500, stateful_step_count=120, deadline=None, suppress_health_check=QUIET
-        )
-
-    counted["rules"] = 0
-    rounds = 0
-    while counted["rules"] < MOST_RULES:
-        Many("runTest").runTest()
-        rounds += 1
-    print(f"{counted['rules']:,} rules in {rounds} rounds")
+    run_many(PagedEngineMachine)

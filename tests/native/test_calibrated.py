@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hearth.backends.native.calibrated import CalibratedFolder, open_calibrated
+from hearth.backends.native.calibrated import CalibratedFolder
 from hearth.quant.folders.fold import fold_scales
 from hearth.quant.folders.matrices import Matrices, matrices_of
 from hearth.quant.folders.methods import Runner
@@ -39,7 +39,7 @@ class Interrupted(Exception):
 def opened(folder: Path) -> tuple[CalibratedFolder, Matrices]:
     family, config = family_and_config(read_fields(folder / "config.json"))
     matrices = matrices_of(family, config, SafetensorsFolder(folder).stored)
-    return open_calibrated(folder, config.context), matrices
+    return CalibratedFolder(folder, config.context), matrices
 
 
 def made(
@@ -49,7 +49,7 @@ def made(
     options: Options,
     check: Callable[[], None] = lambda: None,
 ) -> Quantized:
-    method = methods(Runner(open_calibrated, PROSE)).named(name)
+    method = methods(Runner(CalibratedFolder, PROSE)).named(name)
     return method.run(
         method.plan(source, name, options if name == "int4" else {**WINDOWS, **options}),
         target,

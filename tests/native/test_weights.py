@@ -20,7 +20,6 @@ from hearth.backends.native.models.packed import PackedEmbedding, PackedExperts,
 from hearth.kernels import packed
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.gguf.reader import read_header
 from hearth.quant.json_fields import read_fields
 from hearth.quant.mxfp4 import pack_mxfp4
 from loaded_weights import WatchedFolder, load_folder, load_gguf, shard
@@ -117,14 +116,6 @@ def test_what_changes_its_dtype_is_let_go_of(tmp_path: Path) -> None:
     assert decoder.get_parameter("layers.0.out.weight").dtype == torch.bfloat16
     wide = logits_of(load_folder(tmp_path)[0], TEXT)
     assert (logits_of(decoder, TEXT) - wide).abs().max() < 0.05 * wide.abs().max()
-
-
-def test_progress_counts_every_byte_once(tmp_path: Path) -> None:
-    folder = tiny_checkpoint("qwen2", tmp_path)
-    seen: list[tuple[int, int]] = []
-    load_folder(folder, progress=lambda done, total: seen.append((done, total)))
-    total = sum(tensor.nbytes for tensor in load_file(folder / WEIGHTS).values())
-    assert seen == sorted(seen) and seen[-1] == (total, total)
 
 
 # What does not fit.
@@ -275,9 +266,9 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("row", [0, -1, 5])
+@pytest.mark.parametrize("row", [0, -1])
 def test_what_is_no_number(value: float, row: int, tmp_path: Path) -> None:
-    """At the ends of a tensor it is found in any case, in the middle if everything is checked."""
+    """It is found at the ends of a tensor."""
     name = "model.layers.1.self_attn.q_proj.weight"
 
     def change(tensors: Tensors) -> None:
@@ -285,12 +276,7 @@ def test_what_is_no_number(value: float, row: int, tmp_path: Path) -> None:
 
     rewrite(tiny_checkpoint("llama2", tmp_path), change)
     with pytest.raises(CorruptFile, match=f"'{name}' has numbers that are NaN or infinite"):
-        load_folder(tmp_path, verify=True)
-    if row == 5:
         load_folder(tmp_path)
-    else:
-        with pytest.raises(CorruptFile, match=name):
-            load_folder(tmp_path)
 
 
 # Packed weights.
@@ -377,20 +363,6 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
     rows = pack_mxfp4(stored[f"{name}_blocks"], stored[f"{name}_scales"])
     matrix = plain.get_parameter("layers.1.experts.down.weight")
     assert torch.equal(matrix, dequantize("MXFP4", rows))
-
-
-def test_a_packed_file_can_be_verified(tmp_path: Path) -> None:
-    path = write_model(PACKED, "q8_0", tmp_path / "x.gguf")
-    load_gguf(path, verify=True)
-    content = bytearray(path.read_bytes())
-    header = read_header(path)
-    tensor = next(one for one in header.tensors if one.name == "blk.1.ffn_down.weight")
-    block = header.data_offset + tensor.offset + 34 * 40
-    content[block : block + 2] = b"\x00\x7e"
-    path.write_bytes(content)
-    load_gguf(path)
-    with pytest.raises(CorruptFile, match=r"blk.1.ffn_down.weight"):
-        load_gguf(path, verify=True)
 
 
 def test_packed_experts_can_be_made_deterministic(

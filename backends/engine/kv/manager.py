@@ -480,7 +480,11 @@ class KvManager:
         """
         self._kept.expire()
         source = self._prefix(slot)
-        if source.length and not self._is_served(source):
+        if not source.length:
+            return
+        if (other := self._kept.serving(source)) is not None:
+            self._kept.touch(other)
+        else:
             self._drop_covered(source)
             kept = self._keep_first(source, source.length)
             if self._behind is not None and kept is not None:
@@ -522,7 +526,10 @@ class KvManager:
         self._slots[slot] = None
         self._end_fetch(slot)
         self._may_offload = True
-        self._promise(prefix, 0, all_claims=False)
+        for group in self._leaves.groups:
+            group.claims -= prefix.claims[group.number]
+        prefix.claims = [0] * len(prefix.claims)
+        prefix.reserved = 0
         keep = keep and prefix.length > 0
         if keep and self._behind is not None:
             self._behind.end(slot, prefix)
@@ -625,7 +632,9 @@ class KvManager:
         assert not first.idle or first.idle + first.only_pinned <= self._most_kept
         for group in self._leaves.counted():
             assert not group.idle or group.excess <= 0, "what is idle makes way"
-            grows = any(self._wants_more(prefix) for prefix in live)
+            grows = any(
+                self._tree.pages(prefix.reserved) > self._leaves.taken(prefix) for prefix in live
+            )
             assert not grows or group.free(pins_stay=True) >= 0, "what is reserved is there"
         self._kept.check_integrity()
         self._offloading.prefixes.check_integrity()
@@ -740,19 +749,10 @@ class KvManager:
         """Claim what follows from reservation, table and length."""
         self._claim(prefix, self._more_for(prefix, prefix.reserved))
 
-    def _promise(self, prefix: Prefix, tokens: int, *, all_claims: bool = True) -> None:
-        """`prefix` may grow to `tokens`; replaces what was reserved before.
-
-        Args:
-            all_claims: False: it runs no more, and claims nothing.
-        """
+    def _promise(self, prefix: Prefix, tokens: int) -> None:
+        """`prefix` may grow to `tokens`; replaces what was reserved before."""
         prefix.reserved = tokens
-        if all_claims:
-            self._settle(prefix)
-            return
-        for group in self._leaves.groups:
-            group.claims -= prefix.claims[group.number]
-        prefix.claims = [0] * len(prefix.claims)
+        self._settle(prefix)
 
     def _claim_idle(self, prefix: Prefix, tokens: int) -> bool:
         """Reserve `tokens` for `prefix` where nothing has to make way for them, which is so for
@@ -772,9 +772,6 @@ class KvManager:
             pool.claims = claims
         prefix.reserved = tokens
         return True
-
-    def _wants_more(self, prefix: Prefix) -> bool:
-        return self._tree.pages(prefix.reserved) > self._leaves.taken(prefix)
 
     def _extend(self, slot: int, tokens: int) -> None:
         """Have blocks for `tokens` more tokens of `slot`."""
@@ -847,13 +844,6 @@ class KvManager:
             self._evict_excess()
 
     # ---- keeping and forgetting
-
-    def _is_served(self, prefix: Prefix) -> bool:
-        """Whether a kept prefix serves all that `prefix` would; it counts as used then."""
-        other = self._kept.serving(prefix)
-        if other is not None:
-            self._kept.touch(other)
-        return other is not None
 
     def _drop_covered(self, prefix: Prefix) -> None:
         """Drop the kept prefixes that `prefix` makes superfluous, but no pins; memories that keep
