@@ -10,31 +10,33 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams, Speculate
-from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.medusa import HeadsDrafter, TakesHeads
 from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.speculation import Drafter
 from hearth.backends.text.renderer import Renderer
 from hearth.backends.worker.drafting import open_draft
 from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
+Clock = Callable[[], float]
+GREEDY = SamplingParams(temperature=0.0)
 CODE = """\
 def area(width, height):
     return width * height
@@ -53,86 +55,85 @@ def describe(width, height):
 PROMPT = f"# Rename describe to show, and repeat all of the code.\n{CODE}\n# The same, renamed:\n"
 
 
-@dataclass
-class Measured:
-    """One run of some sessions."""
+class Side:
+    """Sessions with drafts of one kind, on an engine that goes on from one group of them to the
+    next.
+    """
 
-    tokens: list[list[int]]
-    new_tokens: int
-    seconds: float
-    steps: int
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    step_s: float | None
-    """Of the number of tokens that a step had on average."""
-    drafting_s: float
-    """Of what guessed tokens, in each step."""
+    def __init__(
+        self, loaded: Loaded, mode: str, drafters: list[Drafter], clock: Clock, most: int
+    ) -> None:
+        self.mode = mode
+        self.engine = Engine(loaded.runner, clock=clock, drafters=drafters)
+        self.drafters = drafters
+        self.tokens: list[list[int]] = []
+        self.seconds: list[float] = []
+        """Of each group, from the first token of all on;"""
+        self.new_tokens: list[int] = []
+        """and what it said in that time."""
+        self.steps = 0
+        self._loaded, self._clock, self._most = loaded, clock, most
 
-    @property
-    def right(self) -> str:
-        pairs = zip(self.accepted, self.drafted, strict=True)
-        return ", ".join(f"{accepted / drafted:.2f}" for accepted, drafted in pairs)
-
-
-@dataclass
-class Bench:
-    """A model, and what can guess for it."""
-
-    loaded: Loaded
-    draft: DraftModel | None
-    heads: HeadsDrafter | None
-    clock: Callable[[], float]
-    most: int
-    count: int
-
-    def run(self, prompts: list[list[int]], sessions: int, mode: str) -> Measured:
-        """`count` tokens at most after each of `prompts`, by `sessions` at once."""
-        info = self.loaded.runner.info
-        drafters = [one for one in (self.draft, self.heads) if one is not None]
-        engine = Engine(self.loaded.runner, clock=self.clock, drafters=drafters)
-        if self.heads is not None:
-            self.heads._trees = mode != "chain"
-        speculate: Speculate = "medusa" if mode in ("chain", "tree") else mode  # type: ignore[assignment]
-        made = []
-        limits = Limits(self.count, 0, len(prompts) == 1, info.end_ids)
-        for ident, prompt in enumerate(prompts * sessions if len(prompts) == 1 else prompts):
-            speculating = None if mode == "off" else Speculating(speculate, self.most)
-            sampler = Sampler(SamplingParams(temperature=0.0), prompt_ids=prompt)
-            made.append(
-                Generation(
-                    *(ident, [*prompt], sampler, limits, (), self.loaded.tokenizer.piece),
-                    lambda _: None,
-                    speculating=speculating,
-                )
+    def run(self, prompts: list[list[int]], count: int, *, ends: bool) -> None:
+        """`count` tokens at most after each of `prompts`, all at once."""
+        limits = Limits(count, 0, not ends, self._loaded.runner.info.end_ids)
+        speculate: Speculate = "medusa" if self.mode in ("chain", "tree") else self.mode  # type: ignore[assignment]
+        made = [
+            Generation(
+                *(ident, [*prompt], Sampler(GREEDY, prompt_ids=prompt), limits, ()),
+                *(self._loaded.tokenizer.piece, lambda _: None),
+                speculating=None if self.mode == "off" else Speculating(speculate, self._most),
             )
-        seconds, steps, begun = 0.0, 0, 0
-        for at in range(0, len(made), sessions):
-            together = made[at : at + sessions]
-            engine.submit(*together)
-            while not all(one.new_tokens or one.done for one in together):
-                engine.turn()
-            begun += sum(one.new_tokens for one in together)
-            began, before = self.clock(), engine._steps
-            while not all(one.done for one in together):
-                engine.turn()
-            seconds, steps = seconds + self.clock() - began, steps + engine._steps - before
-            engine.kv.clear()
-        stats = engine._count()
-        drafted = sum(stats.drafted_tokens)
-        new = sum(one.new_tokens for one in made) - begun
-        if speculate == "medusa":  # By place of a tree there is one number for all at a depth.
-            drafted = self.most * steps * sessions
-        drafting_s = 0.0
-        if mode == "draft" and self.draft is not None:
-            drafting_s = self.most * self.draft.token_s
-        elif speculate == "medusa" and self.heads is not None:
-            drafting_s = self.heads.call_s
-        width = round(sessions + drafted / max(1, steps))
-        return Measured(
-            *([one.tokens for one in made], new, seconds, steps),
-            *(stats.drafted_tokens, stats.accepted_tokens),
-            *(engine._speculation.costs.seconds(width), drafting_s),
+            for ident, prompt in enumerate(prompts)
+        ]
+        engine = self.engine
+        engine.submit(*made)
+        while not all(one.new_tokens or one.done for one in made):
+            engine.turn()
+        begun = sum(one.new_tokens for one in made)
+        began, before = self._clock(), engine._steps
+        while not all(one.done for one in made):
+            engine.turn()
+        self.seconds.append(self._clock() - began)
+        self.steps += engine._steps - before
+        self.new_tokens.append(sum(one.new_tokens for one in made) - begun)
+        self.tokens += [one.tokens for one in made]
+        engine.kv.clear()
+
+    def times(self, plain: Side) -> float:
+        """Its tokens per second by those of `plain`."""
+        return (sum(self.new_tokens) / sum(self.seconds)) / (
+            sum(plain.new_tokens) / sum(plain.seconds)
         )
+
+    def cells(self, plain: Side, sessions: int) -> list[str]:
+        """Its row of the table."""
+        stats = self.engine._count()
+        drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
+        right = ", ".join(
+            f"{some / every:.2f}" for some, every in zip(accepted, drafted, strict=True)
+        )
+        per_step = sum(self.new_tokens) / self.steps / (sum(plain.new_tokens) / plain.steps)
+        costs = ["", "", ""]
+        if self.mode in ("ngram", "draft", "chain", "tree"):
+            # By place of a tree there is one number for all at a depth.
+            width = sum(drafted) / self.steps if self.mode in ("ngram", "draft") else self._most
+            seconds = [
+                side.engine._speculation.costs.seconds(round(tokens))
+                for side, tokens in ((self, sessions * (1 + width)), (plain, sessions))
+            ]
+            drafting_s = sum(one.call_s + self._most * one.token_s for one in self.drafters)
+            if seconds[0] and seconds[1]:
+                ratio, drafting = seconds[0] / seconds[1], drafting_s / seconds[1]
+                costs = [f"{ratio:.2f}", f"{drafting:.2f}"]
+                costs.append(f"{per_step / (ratio + drafting):.2f}")
+        rate = sum(self.new_tokens) / sum(self.seconds)
+        same = "yes" if self.tokens == plain.tokens else "no"
+        measured = f"{self.times(plain):.3f}"
+        return [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{rate:.1f}"] + [
+            *costs,
+            measured,
+        ]
 
 
 def main() -> None:
@@ -140,9 +141,10 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", default="", help="file of a draft model")
     parser.add_argument("--heads", type=Path, help="file of Medusa heads, of the native runner")
-    parser.add_argument("--questions", type=Path, help="ask the lines of this file")
+    parser.add_argument("--questions", type=Path, help="ask the lines of this file, or their q")
     parser.add_argument("--most-questions", type=int, default=16)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--modes", nargs="+", help="default: all that there are")
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=150)
@@ -155,19 +157,21 @@ def main() -> None:
     print(f"command: python {' '.join(sys.argv)}")
     print(f"machine: {platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}")
     print(f"date: {datetime.date.today().isoformat()}, load: {os.getloadavg()[0]:.1f}\n")
-    modes = ["off", "ngram"]
+    drafters: dict[str, list[Drafter]] = {"off": [], "ngram": []}
     with tempfile.TemporaryDirectory() as cache:
         loaded = open_model(spec, Path(cache))
-        draft, heads = open_draft(spec, loaded, Path(cache)), None
+        draft = open_draft(spec, loaded, Path(cache))
         if draft is not None:
             draft._clock = clock
-            modes.append("draft")
+            drafters["draft"] = [draft]
         if args.heads is not None:
             assert isinstance(loaded.runner, TakesHeads), "heads are for the native runner"
-            found, takes_trees = loaded.runner.load_heads(args.heads)
-            heads = HeadsDrafter(found, trees=takes_trees, clock=clock)
-            modes += ["chain", "tree"]
-        bench = Bench(loaded, draft, heads, clock, args.draft_tokens, args.tokens)
+            heads, takes_trees = loaded.runner.load_heads(args.heads)
+            drafters["chain"] = [HeadsDrafter(heads, trees=False, clock=clock)]
+            if takes_trees:
+                drafters["tree"] = [HeadsDrafter(heads, trees=True, clock=clock)]
+        drafters["auto"] = [each for own in drafters.values() for each in own]
+        modes = args.modes or list(drafters)
         prompts = _prompts(loaded, args.questions, args.most_questions)
         unit = "tok/CPU s" if args.cpu else "tok/s"
         print(
@@ -175,24 +179,16 @@ def main() -> None:
             "| a step costs | drafting costs | predicted | measured |"
         )
         print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
+        ends = args.questions is not None
         for sessions in args.sessions:
-            plain = bench.run(prompts, sessions, "off")
-            for mode in [*modes, "auto"]:
-                one = plain if mode == "off" else bench.run(prompts, sessions, mode)
-                same = "yes" if one.tokens == plain.tokens else "no"
-                per_step = one.new_tokens / one.steps / (plain.new_tokens / plain.steps)
-                costs = ["", "", ""]
-                if plain.step_s and one.step_s and mode not in ("off", "auto"):
-                    ratio = one.step_s / plain.step_s
-                    drafting = one.drafting_s / plain.step_s
-                    costs = [f"{ratio:.2f}", f"{drafting:.2f}"]
-                    costs.append(f"{per_step / (ratio + drafting):.2f}")
-                rate, plain_rate = (x.new_tokens / x.seconds for x in (one, plain))
-                cells = [
-                    *(str(sessions), mode, same, one.right, f"{per_step:.2f}", f"{rate:.1f}"),
-                    *(*costs, f"{rate / plain_rate:.2f}"),
-                ]
-                print(f"| {' | '.join(cells)} |", flush=True)
+            sides = [Side(loaded, mode, drafters[mode], clock, args.draft_tokens) for mode in modes]
+            chosen = prompts if ends else prompts * sessions
+            for at in range(0, len(chosen), sessions):
+                for turn in range(len(sides)):  # In another order each time.
+                    side = sides[(at // sessions + turn) % len(sides)]
+                    side.run(chosen[at : at + sessions], args.tokens, ends=ends)
+            for side in sides:
+                print(f"| {' | '.join(side.cells(sides[0], sessions))} |", flush=True)
     loaded.runner.close()
 
 
@@ -202,6 +198,8 @@ def _prompts(loaded: Loaded, questions: Path | None, most: int) -> list[list[int
     renderer = Renderer()
     made = Prompts(loaded.info.name, loaded.tokenizer, loaded.templates, renderer)
     lines = questions.read_text(encoding="utf-8").splitlines()[:most]
+    if questions.suffix == ".jsonl":
+        lines = [json.loads(line)["q"] for line in lines]
     prompts = [made.prepare(Request(messages=(Message("user", line),))).ids for line in lines]
     renderer.close()
     return prompts
