@@ -19,8 +19,9 @@ FIRST_DRAFTER: Final = 0.8
 """The same of a model, which somebody chose for that: what is tried of it at first is as long as
 would pay then."""
 FIRST_WEIGHT: Final = 2.0
-"""Tokens that what is believed at first counts as."""
-SEQUENCE_WINDOW: Final = 12.0
+"""Tokens that what is believed at first counts as; of drafters what others of the worker saw counts
+as all that is remembered."""
+SEQUENCE_WINDOW: Final = 32.0
 """Tokens back to which a sequence remembers how often its drafts were right;"""
 WORKER_WINDOW: Final = 64.0
 """and all sequences of a worker together."""
@@ -70,7 +71,8 @@ class Chances:
             chance = self._prior.of(kind)
             if kind > 0 and kind - 1 in self._known:
                 chance = max(chance, self.of(kind - 1))
-        return chance * FIRST_WEIGHT, FIRST_WEIGHT
+        weight = FIRST_WEIGHT if kind > 0 or self._prior is None else SEQUENCE_WINDOW
+        return chance * weight, weight
 
 
 @dataclass(slots=True)

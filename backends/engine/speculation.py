@@ -35,7 +35,7 @@ EXPLORING: Final = 0.01
 MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
-STEPS_WINDOW: Final = 32
+STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
 PLAIN_WINDOW: Final = 8
 """and steps without drafts what they took."""
@@ -265,7 +265,7 @@ class Speculation:
         looks = "auto" in modes and self._balance_s[NGRAM] > 0
         ways = {mode: self._pick(mode) for mode in modes}
         if not looks and "ngram" not in modes and not any(ways.values()):
-            self._quiet_s = -max(self._balance_s.values()) * len(self._balance_s) / EXPLORING
+            self._quiet_s = -max(map(self._left, self._balance_s)) * len(self._balance_s) / EXPLORING
             return {}
         self._quiet_s = self._way_s = 0.0
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
@@ -342,8 +342,9 @@ class Speculation:
                 at = kind, decoding.bit_length()
                 ratio = self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW))
                 ratio.add(plain_s, seconds + self._way_s)
-            others = (self._speed_up(other) for other in self._drafters if other != kind)
-            self._charge(kind, seconds - plain_s / max(1.0, *others, 1.0))
+            is_trial = kind == self._trying
+            best = max(map(self._speed_up, self._drafters), default=0.0) if is_trial else 0.0
+            self._charge(kind, seconds - plain_s / max(1.0, best))
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
@@ -373,6 +374,11 @@ class Speculation:
         for kind, balance_s in self._balance_s.items():
             self._balance_s[kind] = min(balance_s + part_s, self._most_s)
 
+    def _left(self, kind: int) -> float:
+        """Balance after a short draft."""
+        drafter = self._drafters.get(kind)
+        return self._balance_s[kind] - (_seconds(drafter, PROBE_TOKENS) if drafter else 0.0)
+
     def _charge(self, kind: int, seconds: float) -> None:
         if self._is_chosen:
             self._balance_s[kind] -= seconds
@@ -380,19 +386,19 @@ class Speculation:
     def _pick(self, mode: Speculate) -> int:
         """The drafter of a step for sequences in `mode`, or `PLAIN`."""
         kinds, is_auto = self._kinds[mode], mode == "auto"
-        if len(kinds) <= (not is_auto):
+        if not kinds or (len(kinds) == 1 and not is_auto):
             return kinds[0] if kinds else PLAIN
         if is_auto and _group(self._decoding) not in self._plain:
             return PLAIN
-        best = max(kinds, key=self._speed_up)
+        best = max(kinds, key=self._speed_up, default=PLAIN)
         if is_auto and self._speed_up(best) < 1:
             best = PLAIN
         last, self._trying = self._trying, PLAIN
         if last not in (PLAIN, best) and not self._speed_up(last):
             self._trying = last  # Until something is known of it.
         else:
-            other = max((kind for kind in kinds if kind != best), key=self._balance_s.__getitem__)
-            if self._balance_s[other] > 0:
+            other = max((kind for kind in kinds if kind != best), key=self._left, default=PLAIN)
+            if other and self._left(other) > 0:
                 self._trying = other
         return self._trying or best
 
