@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
 import os
 import platform
@@ -87,6 +88,7 @@ class Side:
             for ident, prompt in enumerate(prompts)
         ]
         engine = self.engine
+        gc.collect()
         engine.submit(*made)
         while not all(one.new_tokens or one.done for one in made):
             engine.turn()
@@ -180,6 +182,9 @@ def main() -> None:
         )
         print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
         ends = args.questions is not None
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # Each side runs after its own collection, not at the expense of another.
         for sessions in args.sessions:
             sides = [Side(loaded, mode, drafters[mode], clock, args.draft_tokens) for mode in modes]
             chosen = prompts if ends else prompts * sessions

@@ -157,23 +157,23 @@ class StepCosts:
 class Ratio:
     """Of two sums, in which each step back counts less."""
 
-    __slots__ = ("_keep", "_lower", "_steps", "_upper")
+    __slots__ = ("_keep", "_lower", "_upper", "steps")
 
     def __init__(self, window: int) -> None:
         self._keep = 1 - 1 / window
         self._upper = self._lower = 0.0
-        self._steps = 0
+        self.steps = 0
 
     def add(self, upper: float, lower: float) -> None:
         """What a step adds to the sums."""
         self._upper = self._upper * self._keep + upper
         self._lower = self._lower * self._keep + lower
-        self._steps += 1
+        self.steps += 1
 
     @property
     def value(self) -> float:
         """0 while too little is known."""
-        return self._upper / self._lower if self._steps >= LEAST_STEPS else 0.0
+        return self._upper / self._lower if self.steps >= LEAST_STEPS else 0.0
 
 
 class Speculation:
@@ -235,10 +235,12 @@ class Speculation:
         """The drafter of the last step, if it was another than the best."""
         # Of the step that is computed:
         self._decoding = 0
-        self._way: int | None = PLAIN
-        """What drafts; None: several do."""
+        self._way: int | None = None
+        """What may draft; None: nothing, or several do."""
         self._way_s = 0.0
-        """How long that took, catching up left out."""
+        """How long that took, catching up left out,"""
+        self._late_s = 0.0
+        """and what that took."""
         self._is_chosen = False
         """It could have been something else."""
         self._drafting = 0
@@ -255,7 +257,7 @@ class Speculation:
             has_room: whether a sequence can have this many tokens more than are known.
         """
         before, self._decoding = self._decoding, len(decoding)
-        self._way, self._drafting, self._right = PLAIN, 0, 0
+        self._way, self._drafting, self._right = None, 0, 0
         modes = {one.speculating.mode for one in decoding if one.speculating is not None}
         if not modes or not self._possible or spare < 1:
             return {}
@@ -264,10 +266,14 @@ class Speculation:
         self._pay_in()
         looks = "auto" in modes and self._balance_s[NGRAM] > 0
         ways = {mode: self._pick(mode) for mode in modes}
-        if not looks and "ngram" not in modes and not any(ways.values()):
-            self._quiet_s = -max(map(self._left, self._balance_s)) * len(self._balance_s) / EXPLORING
+        picked = {way for way in ways.values() if way}
+        if not looks and "ngram" not in modes and not picked:
+            least_s = -max(map(self._left, self._balance_s))
+            self._quiet_s = least_s * len(self._balance_s) / EXPLORING
             return {}
-        self._quiet_s = self._way_s = 0.0
+        if len(picked) <= 1:
+            self._way = next(iter(picked), NGRAM)
+        self._quiet_s = self._late_s = 0.0
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
         began = self._clock()
         offers = self._offers(decoding, spare, ways, looks=looks)
@@ -285,17 +291,20 @@ class Speculation:
                 made[sequence] = Draft(offer.tokens[:length])
             else:
                 asked.setdefault(offer.kind, {})[sequence] = length
-        self._charge(NGRAM, min(self._clock() - began, self._most_s))
-        self._way = None if len(asked) > 1 else next(iter(asked), NGRAM if made else PLAIN)
         for kind, by_model in asked.items():
             made |= self._ask(kind, by_model)
         for sequence, draft in made.items():
             if sequence.speculating is not None:
                 sequence.speculating.laws = draft.laws
         self._drafting = sum(len(draft.tokens) for draft in made.values())
+        took_s = self._clock() - began
+        self._way_s = took_s - self._late_s
+        if self._way == NGRAM:
+            took_s = min(took_s, self._most_s)  # What is longer is not its fault.
+        self._charge(took_s)
         if not made and (kind := self._trying):  # It cannot draft now.
             self._balance_s[kind] = min(self._balance_s[kind], -self._most_s)
-            self._trying = PLAIN
+            self._trying, self._way = PLAIN, None
         return made
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
@@ -336,15 +345,17 @@ class Speculation:
                 plain = self._plain[_group(decoding)] = Ratio(PLAIN_WINDOW)
             plain.add(seconds, decoding)
             self._most_s = MOST_EXPLORING * seconds
-        elif (kind := self._way) is not None:
-            plain_s = (decoding + self._right) * self._token_s
-            if kind != NGRAM:
-                at = kind, decoding.bit_length()
-                ratio = self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW))
-                ratio.add(plain_s, seconds + self._way_s)
-            is_trial = kind == self._trying
-            best = max(map(self._speed_up, self._drafters), default=0.0) if is_trial else 0.0
-            self._charge(kind, seconds - plain_s / max(1.0, best))
+        if (way := self._way) is None or (way == NGRAM and not self._drafting):
+            return
+        plain_s = self._token_s * decoding
+        brought, best = 1 + self._right / decoding, 0.0
+        if way != NGRAM:
+            at = way, decoding.bit_length()
+            ratio = self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW))
+            ratio.add(brought, (seconds + self._way_s) / plain_s)
+        if way == self._trying:
+            best = max(map(self._speed_up, self._drafters))
+        self._charge(seconds - brought * plain_s / max(1.0, best))
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
@@ -379,16 +390,17 @@ class Speculation:
         drafter = self._drafters.get(kind)
         return self._balance_s[kind] - (_seconds(drafter, PROBE_TOKENS) if drafter else 0.0)
 
-    def _charge(self, kind: int, seconds: float) -> None:
-        if self._is_chosen:
-            self._balance_s[kind] -= seconds
+    def _charge(self, seconds: float) -> None:
+        if self._is_chosen and self._way is not None:
+            self._balance_s[self._way] -= seconds
 
     def _pick(self, mode: Speculate) -> int:
         """The drafter of a step for sequences in `mode`, or `PLAIN`."""
         kinds, is_auto = self._kinds[mode], mode == "auto"
         if not kinds or (len(kinds) == 1 and not is_auto):
             return kinds[0] if kinds else PLAIN
-        if is_auto and _group(self._decoding) not in self._plain:
+        plain = self._plain.get(_group(self._decoding))
+        if is_auto and (plain is None or plain.steps < PLAIN_WINDOW):
             return PLAIN
         best = max(kinds, key=self._speed_up, default=PLAIN)
         if is_auto and self._speed_up(best) < 1:
@@ -429,14 +441,14 @@ class Speculation:
         return offers
 
     def _ask(self, kind: int, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """What the drafter `kind` guesses, which is charged."""
+        """What the drafter `kind` guesses."""
         drafter, began = self._drafters[kind], self._clock()
         made = {one: draft for one, draft in drafter.draft(lengths).items() if draft.tokens}
         took_s = self._clock() - began
-        self._charge(kind, took_s)
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
         expected_s = _seconds(drafter, max((len(one.tokens) for one in made.values()), default=0))
-        self._way_s = expected_s if took_s > OUTLIER * expected_s else took_s
+        if took_s > OUTLIER * expected_s:
+            self._late_s += took_s - expected_s
         return made
 
     def _lengths(self, offers: Offers, spare: int) -> list[int]:
