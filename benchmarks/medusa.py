@@ -132,10 +132,8 @@ class Side:
         rate = sum(self.new_tokens) / sum(self.seconds)
         same = "yes" if self.tokens == plain.tokens else "no"
         measured = f"{self.times(plain):.3f}"
-        return [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{rate:.1f}"] + [
-            *costs,
-            measured,
-        ]
+        first = [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{rate:.1f}"]
+        return [*first, *costs, measured]
 
 
 def main() -> None:

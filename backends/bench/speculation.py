@@ -92,6 +92,10 @@ class Timed(Drafter):
     def nbytes(self) -> int:
         return self._drafter.nbytes
 
+    def holds(self, sequence: sequence.Sequence) -> bool:
+        """See the protocol."""
+        return self._drafter.holds(sequence)
+
     def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, Draft]:
         began = _now()
         made = self._drafter.draft(lengths)

@@ -257,7 +257,8 @@ class Engine:
         decoding, prefill, cells = _load(plan)
         seconds = self._clock() - started
         self._budget.observe(decoding, prefill, seconds, cells)
-        self._speculation.observe(decoding, prefill, seconds)
+        if not prefill:
+            self._speculation.observe(decoding, seconds)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
         """A step failed: find out whose fault it is by computing its rows one by one."""

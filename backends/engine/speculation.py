@@ -171,9 +171,14 @@ class Ratio:
         self.steps += 1
 
     @property
+    def so_far(self) -> float:
+        """0 where nothing was added."""
+        return self._upper / self._lower if self.steps else 0.0
+
+    @property
     def value(self) -> float:
         """0 while too little is known."""
-        return self._upper / self._lower if self.steps >= LEAST_STEPS else 0.0
+        return self.so_far if self.steps >= LEAST_STEPS else 0.0
 
 
 class Speculation:
@@ -328,17 +333,13 @@ class Speculation:
             self.drafted[place] += 1
             self.accepted[place] += place < right
 
-    def observe(self, tokens: int, prefill: int, seconds: float) -> None:
-        """The last step took `seconds` and had `tokens` tokens of sequences that decode, drafts
-        among them, and `prefill` others.
-        """
-        self._unpaid_s += seconds
-        if prefill:
-            return
+    def observe(self, tokens: int, seconds: float) -> None:
+        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
         self.costs.observe(tokens, seconds)
         usual_s, decoding = self.costs.seconds(tokens), self._decoding
         if usual_s is None or tokens != decoding + self._drafting:
             return
+        self._unpaid_s += usual_s
         seconds = min(seconds, OUTLIER * usual_s)
         if not self._drafting:
             if (plain := self._plain.get(_group(decoding))) is None:
@@ -406,8 +407,9 @@ class Speculation:
         if is_auto and self._speed_up(best) < 1:
             best = PLAIN
         last, self._trying = self._trying, PLAIN
-        if last not in (PLAIN, best) and not self._speed_up(last):
-            self._trying = last  # Until something is known of it.
+        begun = self._speed_ups.get((last, self._decoding.bit_length()))
+        if begun is not None and last != best and begun.steps < LEAST_STEPS and begun.so_far > 1:
+            self._trying = last  # Until enough is known of it.
         else:
             other = max((kind for kind in kinds if kind != best), key=self._left, default=PLAIN)
             if other and self._left(other) > 0:

@@ -120,7 +120,7 @@ def chosen(right, *, heads_s, model_s, steps=3000):
             brought = min(right[modes[-1]], len(tokens))
             row = Row(0, 0, tokens, 1, drafts=len(tokens))
             speculation.verified(sequence, row, brought)
-        speculation.observe(1 + len(tokens), 0, 0.010)
+        speculation.observe(1 + len(tokens), 0.010)
         clock.now_s += 0.010
         sequence.tokens += range(len(sequence.tokens), len(sequence.tokens) + brought + 1)
     shares = {mode: modes[-200:].count(mode) / 200 for mode in ("medusa", "draft")}

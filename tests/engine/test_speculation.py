@@ -272,7 +272,7 @@ def lengths(step_s, text, steps=400, mode="auto", drafters=(), clock=lambda: 0.0
         right = next((at for at, one in enumerate(drafts) if one != after[at]), len(drafts))
         if drafts:
             speculation.verified(sequence, Row(0, 0, drafts, 1, drafts=len(drafts)), right)
-        speculation.observe(1 + len(drafts), 0, step_s(1 + len(drafts)))
+        speculation.observe(1 + len(drafts), step_s(1 + len(drafts)))
         sequence.tokens += after[: right + 1]
     return made, len(sequence.tokens) - 30
 
