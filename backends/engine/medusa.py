@@ -126,9 +126,10 @@ class HeadsDrafter(Drafter):
             for row in plan.rows:
                 self._rows[row.slot] = row, at
                 at += row.outputs
-        row, at = self._rows.get(sequence.slot, (None, 0))
-        if row is None or not row.outputs:
+        held = self._rows.get(sequence.slot)
+        if held is None or not held[0].outputs:
             return None
+        row, at = held
         known = row.start + sequence.dropped + len(row.tokens) - row.drafts
         path = row.path(sequence.tokens[known:])
         if known + len(path) + 1 != sequence.total:
