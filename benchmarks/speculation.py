@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import gc
 import itertools
 import json
 import os
@@ -43,7 +44,7 @@ from typing import Any, get_args
 import numpy as np
 
 from hearth.app.cli.bench_report import speculation_table
-from hearth.backends.bench.engine_side import EngineSide
+from hearth.backends.bench.engine_side import EngineSide, Raced
 from hearth.backends.bench.measure import alternate
 from hearth.backends.bench.speculation import Timed, compared, measure_costs, texts
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -106,6 +107,15 @@ class PlayedSide(EngineSide):
         super().__init__(loaded, drafters)
         self._script, self._many, self._made = script, sessions, 0
 
+    def race(self, *args: Any, **how: Any) -> Raced:
+        """Without collections of garbage, which take longer than many steps."""
+        gc.collect()
+        gc.disable()
+        try:
+            return super().race(*args, **how)
+        finally:
+            gc.enable()
+
     def _new(self, *args: Any, **how: Any) -> Any:
         made = super()._new(*args, **how)
         made.sampler = Played(partial(self._script, self._made % self._many))
@@ -131,6 +141,9 @@ class Forced(Drafter):
     @property
     def nbytes(self) -> int:
         return self._model.nbytes
+
+    def holds(self, sequence: Sequence) -> bool:
+        return self._model.holds(sequence)
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         made = {}

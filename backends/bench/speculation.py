@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hearth.backends.bench.cases import Case, check_job
 from hearth.backends.bench.engine_side import EngineSide, Raced
@@ -26,7 +26,7 @@ from hearth.backends.engine import sequence
 from hearth.backends.engine.cached_runner import CachedRunner
 from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import Row, StepPlan, StepResult
 from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import InvalidParameter, UnsupportedModel
 from hearth.backends.text.renderer import Renderer
@@ -102,8 +102,12 @@ class Timed(Drafter):
     def can_draft(self, sequence: sequence.Sequence) -> bool:
         return self._drafter.can_draft(sequence)
 
-    def observe(self, sequence: sequence.Sequence, hidden: Any) -> None:
-        self._drafter.observe(sequence, hidden)
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        self._drafter.observe(plan, result)
+
+    def holds(self, sequence: sequence.Sequence) -> bool:
+        """See the protocol."""
+        return self._drafter.holds(sequence)
 
     def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, Draft]:
         began = _now()
@@ -158,10 +162,10 @@ def speculate(job: Job) -> Iterator[Message]:
         draft = open_draft(spec, loaded, Path(job.cache_dir))
         if draft is not None:
             opened.callback(draft.runner.close)
-        drafter = draft or open_heads(spec, loaded)
-        timed = None if drafter is None else Timed(drafter)
+        drafters = open_heads(spec, loaded) if draft is None else [draft]
+        timed = [Timed(one) for one in drafters]
         yield setup_of(loaded, facts, ())
-        edits = job.speculate[0] == "ngram" or drafter is None
+        edits = job.speculate[0] == "ngram" or not timed
         prompts = texts(loaded, edits=edits)
         for sessions in job.sessions:
             name = f"{sessions} sessions"
@@ -176,7 +180,7 @@ def speculate(job: Job) -> Iterator[Message]:
 
 def measure(
     loaded: Loaded,
-    timed: Timed | None,
+    timed: Sequence[Timed],
     prompts: list[list[int]],
     modes: Sequence[Speculate],
     most: int,
@@ -191,19 +195,22 @@ def measure(
         count: new tokens of the session that is there first.
     """
     costs = measure_costs(loaded, prompts, most)
-    side = EngineSide(loaded, () if timed is None else (timed,))
+    side = EngineSide(loaded, timed)
     every: tuple[Speculate, ...] = ("off", *modes)
     sides = [partial(side.race, prompts, count, mode, most) for mode in every]
     for race in sides:
         race()
-    if timed is not None:
-        timed.calls_s, timed.depth = (0.0, 0.0), 0
+    for one in timed:
+        one.calls_s, one.depth = (0.0, 0.0), 0
     plain, *others = alternate(sides, repeats)
     for mode, raced in zip(modes, others, strict=True):
-        has_model = timed is not None and mode in (timed.mode, "auto")
+        used = [one for one in timed if mode in (one.mode, "auto")]
         draft_s = (0.0, 0.0)
-        if has_model and timed is not None and timed.depth:
-            draft_s = timed.calls_s[0] / timed.depth, timed.calls_s[1] / timed.depth
+        if depth := sum(one.depth for one in used):
+            draft_s = (
+                sum(one.calls_s[0] for one in used) / depth,
+                sum(one.calls_s[1] for one in used) / depth,
+            )
         yield compared(mode, plain, raced, costs, draft_s, most, len(prompts))
 
 

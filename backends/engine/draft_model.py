@@ -83,6 +83,10 @@ class DraftModel(Drafter):
             kv.undo(slot, 1)
         kv.release(slot, keep=False)
 
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether its prompt was entered."""
+        return sequence in self._slots
+
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """See the protocol; none for sequences that are behind, or that there is no memory for."""
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,16 +15,13 @@ LEAST_CHANCE: Final = 0.15
 FIRST_NGRAM: Final = 0.1
 """Chance that a token after a match is right, before any was compared: that costs nothing, so no
 token is drafted on trust."""
-FIRST_DRAFTER: Final = 0.5
-"""The same of a model, which somebody chose for that."""
+FIRST_DRAFTER: Final = 0.8
+"""The same of a model, which somebody chose for that: what is tried of it at first is as long as
+would pay then."""
 FIRST_WEIGHT: Final = 2.0
-"""Tokens that what is believed at first counts as."""
-LOOKS: Final = 6
-"""Looks in a row at a sequence on "auto" after which there was nothing to draft, as after a change
-in a text that repeats itself. After more of them it is not looked at in each step:"""
-MOST_RESTING: Final = 3
-"""one step between two looks, then two, then so many."""
-SEQUENCE_WINDOW: Final = 12.0
+"""Tokens that what is believed at first counts as; of drafters what others of the worker saw counts
+as all that is remembered."""
+SEQUENCE_WINDOW: Final = 32.0
 """Tokens back to which a sequence remembers how often its drafts were right;"""
 WORKER_WINDOW: Final = 64.0
 """and all sequences of a worker together."""
@@ -76,7 +71,8 @@ class Chances:
             chance = self._prior.of(kind)
             if kind > 0 and kind - 1 in self._known:
                 chance = max(chance, self.of(kind - 1))
-        return chance * FIRST_WEIGHT, FIRST_WEIGHT
+        weight = FIRST_WEIGHT if kind > 0 or self._prior is None else SEQUENCE_WINDOW
+        return chance * weight, weight
 
 
 @dataclass(slots=True)
@@ -113,11 +109,9 @@ class Speculating:
     Attributes:
         mode: "auto" drafts where that pays, the others always.
         most: tokens of a draft at most.
-        entered: kinds of drafters that hold something of it.
         kind: of its last draft.
         rule: which drafts are kept.
         laws: of the draft of this step, see `Draft`.
-        resting: steps until it is looked at again.
     """
 
     mode: Speculate
@@ -128,54 +122,39 @@ class Speculating:
     """How many tokens were drafted at each position of a draft;"""
     accepted: list[int] = field(default_factory=list)
     """how many of them were right."""
-    entered: set[int] = field(default_factory=set)
     kind: int = 0
-    resting: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
     _chances: Chances | None = None
-    _idle: int = 0
-    """Looks in a row after which there was nothing to draft, as far as they count."""
     _guess: tuple[int, int, int] | None = None
     """(kind, place, token) of the first token after the last match, to be compared with what is
     drawn there; that costs nothing, unlike a wider row.
     """
 
     def offer(
-        self, known: Seq[int], most: int, drafters: Mapping[int, float], worker: Chances
+        self, known: Seq[int], most: int, drafter: int, worker: Chances, *, looks: bool
     ) -> Offer | None:
         """The better draft of at most `most` tokens after those `known`; None: there is none, or on
         "auto" none that is likely.
 
         Args:
-            drafters: the kinds of those that may draft for it, and what a token of each costs, as a
-                part of a token of a step without drafts.
+            drafter: the kind of the one that may draft for it; 0: none.
             worker: of all sequences, where this one begins.
+            looks: n-grams may, too.
         """
         chances = self._chances
         if chances is None:
             chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
-        if self._guess is not None:
-            self._compare(known, *self._guess)
-        kind = 0
-        best, least = (0.0, LEAST_CHANCE) if self.mode == "auto" else (-math.inf, 0.0)
-        for one, cost in drafters.items():  # A token costs what it brings at most.
-            if (worth := chances.of(one) - cost) > best:
-                kind, best = one, worth
-        tokens: list[int] = []
-        if self.mode in ("auto", "ngram"):
+        kind, tokens, least = drafter, [], LEAST_CHANCE if self.mode == "auto" else 0.0
+        if looks:
+            if self._guess is not None:
+                self._compare(known, *self._guess)
             place, matched = self._index.find(known)
             if matched:
                 length = matched.bit_length()
                 self._guess = length, len(known), known[place]
-                if chances.of(length) >= max(least, best):
+                if chances.of(length) >= (chances.of(drafter) if drafter else least):
                     kind, tokens = length, draft_from(known, place, most)
-        if kind:
-            self._idle = 0
-            return Offer(kind, chances.of(kind), most, tokens)
-        if self.mode == "auto":
-            self._idle = min(self._idle + 1, LOOKS + MOST_RESTING)
-            self.resting = max(0, self._idle - LOOKS)
-        return None
+        return Offer(kind, chances.of(kind), most, tokens) if kind else None
 
     def use(self, offer: Offer) -> None:
         """`offer` is drafted."""
@@ -197,7 +176,6 @@ class Speculating:
         """What was drawn where a token had been guessed."""
         if len(known) > place:
             self._guess = None
-            if is_right := known[place] == token:
-                self._idle = 0
+            is_right = known[place] == token
             assert self._chances is not None
             self._chances.learn(kind, int(is_right), int(not is_right))

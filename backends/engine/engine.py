@@ -75,7 +75,7 @@ class Engine:
         self._cached = CachedRunner(runner, kv_clock, disk)
         self.kv = self._cached.kv
         self._background = BackgroundPrompts(runner, self.kv, self._wake)
-        self._speculation = Speculation(drafters, possible=runner.info.can_roll_back)
+        self._speculation = Speculation(drafters, possible=runner.info.can_roll_back, clock=clock)
         self._scheduler = Scheduler(
             runner.info, self.kv, self._budget, self._background, self._speculation
         )
@@ -251,6 +251,8 @@ class Engine:
             log.exception("a step of %d rows failed", len(plan.rows))
             self._after_failure(plan, error)
             return
+        if result.hidden is not None:
+            self._speculation.see(plan, result)
         self._commit(plan, result)
         decoding, prefill, cells = _load(plan)
         seconds = self._clock() - started
@@ -294,8 +296,6 @@ class Engine:
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
         self._scheduler.verified(row, sequence)
-        if result.hidden and sequence.total > before:
-            self._speculation.see(sequence, row, result, before)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)

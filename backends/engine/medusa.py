@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import Draft
+from hearth.backends.engine.runner import Row, StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
 
@@ -54,7 +55,7 @@ class HeadsDrafter(Drafter):
     """Guesses tokens by heads.
 
     Args:
-        trees: whether steps take trees; otherwise a draft is the likeliest token of each head.
+        trees: a draft is a tree; else the likeliest token of each head.
         clock: seconds, for `call_s`.
     """
 
@@ -64,8 +65,10 @@ class HeadsDrafter(Drafter):
         self._heads = heads
         self._trees = trees
         self._clock = clock
-        self._hidden: dict[Sequence, tuple[int, Any]] = {}
-        """For each sequence, after how many tokens, and the state that the last was drawn from."""
+        self._last: tuple[StepPlan, Any] | None = None
+        """The last step that gave hidden states, and these,"""
+        self._rows: dict[int, tuple[Row, int]] = {}
+        """and by slot the rows of it, and where their states are; once that was asked for."""
         self._seconds: deque[float] = deque(maxlen=_LAST_CALLS)
 
     @property
@@ -82,36 +85,56 @@ class HeadsDrafter(Drafter):
 
     @property
     def nbytes(self) -> int:
-        return self._heads.nbytes
+        """Those of the heads count once, where they draft both ways."""
+        return 0 if self._trees else self._heads.nbytes
 
     @property
     def most(self) -> int | None:
         """Tokens of a draft at most; None: as many as may be."""
         return None if self._trees else self._heads.count
 
-    def observe(self, sequence: Sequence, hidden: Any) -> None:
-        """The last token of `sequence` was drawn from the state `hidden`."""
-        self._hidden[sequence] = (sequence.total, hidden)
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """See the protocol; valid until the next step."""
+        self._last, self._rows = (plan, result.hidden), {}
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether the state before its last token is known."""
-        held = self._hidden.get(sequence)
-        return held is not None and held[0] == sequence.total
+        """Whether the state that its last token was drawn from is known."""
+        return self._state(sequence) is not None
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """As many tokens as given for each sequence, or fewer, of those that `can_draft`."""
         began = self._clock()
         heads = min(self._heads.count, max(lengths.values()))
         choices = CHOICES if self._trees else 1
-        states = [self._hidden[sequence][1] for sequence in lengths]
-        found = self._heads.guesses(states, heads, choices)
-        each = zip(lengths.items(), found, strict=True)
-        drafts = {sequence: tree_of(guesses, length) for (sequence, length), guesses in each}
+        states = [self._state(sequence) for sequence in lengths]
+        guesses = self._heads.guesses(states, heads, choices)
+        each = zip(lengths.items(), guesses, strict=True)
+        drafts = {sequence: tree_of(one, length) for (sequence, length), one in each}
         self._seconds.append(self._clock() - began)
         return drafts
 
     def forget(self, sequence: Sequence) -> None:
-        self._hidden.pop(sequence, None)
+        """Nothing is held but states of the last step."""
+
+    def _state(self, sequence: Sequence) -> Any:
+        """What its last token was drawn from; None: that is not known."""
+        if self._last is None or sequence.slot is None:
+            return None
+        plan, hidden = self._last
+        if not self._rows:
+            at = 0
+            for row in plan.rows:
+                self._rows[row.slot] = row, at
+                at += row.outputs
+        held = self._rows.get(sequence.slot)
+        if held is None or not held[0].outputs:
+            return None
+        row, at = held
+        known = row.start + sequence.dropped + len(row.tokens) - row.drafts
+        path = row.path(sequence.tokens[known:])
+        if known + len(path) + 1 != sequence.total:
+            return None
+        return hidden[at + row.outputs - 1 - row.drafts + (path[-1] if path else 0)]
 
 
 def tree_of(guesses: Guesses, most: int) -> Draft:

@@ -177,9 +177,9 @@ class StepResult:
     """
     shortlists: Mapping[int, Shortlist] = field(default_factory=dict)
     """For each row that asked for one."""
-    hidden: Mapping[int, Any] = field(default_factory=dict)
-    """[outputs, width] for each row with outputs, on the device: what the logits were made of. Only
-    of a runner with Medusa heads.
+    hidden: Any = None
+    """[outputs of all rows, width], in their order, on the device: what the logits were made of.
+    Only of a runner with Medusa heads; None also where no row has outputs.
     """
 
 

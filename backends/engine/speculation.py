@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import (
@@ -23,27 +23,30 @@ from hearth.backends.engine.drafts import (
     Speculating,
     kind_of,
 )
-from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.runner import Row, StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
 
 LEAST_GAIN: Final = 1.02
 """Steps with drafts must bring this many times the tokens per second."""
-PLAIN_EVERY: Final = 64
+PLAIN_EVERY: Final = 32
 """Of so many steps with drafts one has none, which is measured again."""
-EXPLORING: Final = 0.005
-"""Part of the time of steps that may be lost to find out whether a drafter pays."""
+EXPLORING: Final = 0.01
+"""Part of the time of steps that may be lost to find out what n-grams and all drafters bring."""
 MOST_EXPLORING: Final = 4
-"""Steps without drafts that may be saved up for that."""
+"""Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
-RETHINK_STEPS: Final = 256
-"""Steps without drafts after which it is asked again whether a drafter could pay."""
-MOST_COUNTED: Final = 4
-"""Tokens of a draft that the time of a call is divided among where drafters are compared."""
-BEST_CHANCE: Final = 0.9
-"""A drafter that would not pay with this share of its tokens right is not tried."""
+STEPS_WINDOW: Final = 128
+"""Steps with a drafter back to which is known what they brought,"""
+PLAIN_WINDOW: Final = 8
+"""and steps without drafts what they took."""
+OUTLIER: Final = 2.0
+"""Steps count as so many times the fastest ones of their size at most: other programs make some
+longer.
+"""
 
-COSTS_STEPS: Final = 32
-"""Steps for which what a token of a drafter costs is not worked out again."""
+PLAIN: Final = 0
+NGRAM: Final = 1
+"""What drafts in a step, besides drafters, whose kinds are negative."""
 
 LAST_STEPS: Final = 8
 """The fastest of so many steps tells what one costs: other programs only make them longer,"""
@@ -85,8 +88,12 @@ class Drafter(Protocol):
         """Whether it can guess for `sequence` now."""
         return True
 
-    def observe(self, sequence: Sequence, hidden: Any) -> None:
-        """The last token of `sequence` was drawn from the state `hidden`."""
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether it has followed `sequence`; else its first draft takes longer."""
+        return True
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """A step gave hidden states."""
         return
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
@@ -137,24 +144,59 @@ class StepCosts:
             fewer, low_s = more, high_s
         return low_s
 
+    @property
+    def least_s(self) -> float:
+        """Of the fewest tokens that were seen; 0 where none were."""
+        return self._known[0][1] if self._known else 0.0
+
     def is_measured(self, tokens: int) -> bool:
         """Whether enough steps of about `tokens` tokens were seen."""
         return _group(tokens) in self._fastest
 
 
+class Ratio:
+    """Of two sums, in which each step back counts less."""
+
+    __slots__ = ("_keep", "_lower", "_upper", "steps")
+
+    def __init__(self, window: int) -> None:
+        self._keep = 1 - 1 / window
+        self._upper = self._lower = 0.0
+        self.steps = 0
+
+    def add(self, upper: float, lower: float) -> None:
+        """What a step adds to the sums."""
+        self._upper = self._upper * self._keep + upper
+        self._lower = self._lower * self._keep + lower
+        self.steps += 1
+
+    @property
+    def so_far(self) -> float:
+        """0 where nothing was added."""
+        return self._upper / self._lower if self.steps else 0.0
+
+    @property
+    def value(self) -> float:
+        """0 while too little is known."""
+        return self.so_far if self.steps >= LEAST_STEPS else 0.0
+
+
 class Speculation:
-    """Chooses who gets drafts in a step, and of how many tokens.
+    """Chooses who gets drafts in a step, by what, and of how many tokens.
 
-    Where a sequence is on "auto", token j of its draft is worth the chance that it and all before
-    it are right, and costs what a step of one more token takes, as it was measured. The
-    likeliest tokens of all sequences are taken, as many as bring the most tokens per second.
+    On "auto" a step takes the drafter whose steps were measured to bring the most tokens per
+    second, or none if those without drafts do, and n-grams where these are as often right. Token j
+    of a draft is worth the chance that it and all before it are right, and costs what a step of one
+    more token takes: the likeliest of all sequences are taken, as many as bring the most tokens per
+    second.
 
-    Chances of n-grams are learnt without drafts, by comparing. What is not known of a drafter costs
-    time to find out: that comes out of a small part of the time of all steps, to which steps with
-    drafts add what they gain.
+    To find out what another drafter brings, or whether n-grams match, costs time. Each of them has
+    an account of seconds. A small part of the time of all steps is paid in. What it takes to look,
+    to catch up and to draft is paid out, and what a step took longer than its tokens would have
+    taken otherwise, or paid in if it was faster. Without a balance nothing is looked up or tried.
 
     Args:
-        drafters: models that guess; of those that a sequence may have it gets the best.
+        drafters: models that guess.
         possible: False: the memory cannot forget tokens that turn out wrong.
         clock: seconds, for what drafters take.
     """
@@ -175,19 +217,39 @@ class Speculation:
         self.declined = 0
         """Drafts that a sequence on "auto" could have had, and that would not have paid."""
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
-        self._may_lack = any(type(one).can_draft is not Drafter.can_draft for one in drafters)
-        """Some of them cannot draft always."""
+        self._kinds: dict[Speculate, tuple[int, ...]] = {"auto": tuple(self._drafters), "ngram": ()}
+        for kind, drafter in self._drafters.items():
+            self._kinds[drafter.mode] = (*self._kinds.get(drafter.mode, ()), kind)
         self._possible = possible
         self._clock = clock
         self._since_plain = 0
-        self._costs_of_drafters: dict[tuple[Speculate, int], dict[int, float]] = {}
-        """By mode and sequences that decode: see `_work_out`."""
-        self._left = COSTS_STEPS
-        """Steps after which these are worked out again."""
-        self._allowance_s = 0.0
-        """What exploring may still take."""
+        self._plain: dict[int, Ratio] = {}
+        """By sequences that decode: seconds of a token in steps without drafts."""
+        self._speed_ups: dict[tuple[int, int], Ratio] = {}
+        """By drafter and, roughly, sequences: what its tokens take without drafts by what they
+        took.
+        """
+        self._balance_s = dict.fromkeys((NGRAM, *self._drafters), 0.0)
+        self._most_s = 0.0
+        """A balance at most."""
+        self._unpaid_s = 0.0
+        """Time of steps of which nothing was paid in yet;"""
+        self._quiet_s = 0.0
+        """before it is as much nothing can be drafted, unless others decode."""
+        self._trying = PLAIN
+        """The drafter of the last step, if it was another than the best."""
+        # Of the step that is computed:
+        self._decoding = 0
+        self._way: int | None = None
+        """What may draft; None: nothing, or several do."""
+        self._way_s = 0.0
+        """How long that took, catching up left out,"""
+        self._late_s = 0.0
+        """and what that took."""
+        self._is_chosen = False
+        """It could have been something else."""
         self._drafting = 0
-        """Tokens drafted for the step that is computed,"""
+        """Tokens that are drafted,"""
         self._right = 0
         """and how many of them were right."""
 
@@ -199,37 +261,28 @@ class Speculation:
         Args:
             has_room: whether a sequence can have this many tokens more than are known.
         """
-        self._drafting = self._right = 0
-        if not self._possible or spare < 1:
+        before, self._decoding = self._decoding, len(decoding)
+        self._way, self._drafting, self._right = None, 0, 0
+        modes = {one.speculating.mode for one in decoding if one.speculating is not None}
+        if not modes or not self._possible or spare < 1:
             return {}
-        offers: Offers = []
-        costs, all_of = self._costs_of_drafters, self._drafters
-        for sequence in decoding:
-            state = sequence.speculating
-            if state is None:
-                continue
-            state.laws = None
-            if state.resting:
-                state.resting -= 1
-                continue
-            if (most := min(state.most, sequence.most_drafts, spare)) < 1:
-                continue
-            key = state.mode, len(decoding)
-            if (own := costs.get(key)) is None:
-                own = costs[key] = self._work_out(*key)
-            if self._may_lack:
-                own = {kind: own[kind] for kind in own if all_of[kind].can_draft(sequence)}
-            offer = state.offer(sequence.tokens, most, own, self.chances)
-            if offer is not None:
-                if not offer.tokens:
-                    offer.most = min(offer.most, self._drafters[offer.kind].most or offer.most)
-                offers.append((sequence, state, offer))
-        if offers:
-            lengths = self._lengths(offers, len(decoding), spare)
-        elif self._drafters and (probe := self._probe(decoding, spare)) is not None:
-            offers, lengths = [probe], [probe[2].most]
-        else:
+        if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == {"auto"}:
             return {}
+        self._pay_in()
+        looks = "auto" in modes and self._balance_s[NGRAM] > 0
+        ways = {mode: self._pick(mode) for mode in modes}
+        picked = {way for way in ways.values() if way}
+        if not looks and "ngram" not in modes and not picked:
+            least_s = -max(map(self._left, self._balance_s))
+            self._quiet_s = least_s * len(self._balance_s) / EXPLORING
+            return {}
+        if len(picked) <= 1:
+            self._way = next(iter(picked), NGRAM)
+        self._quiet_s = self._late_s = 0.0
+        self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
+        began = self._clock()
+        offers = self._offers(decoding, spare, ways, looks=looks)
+        lengths = self._lengths(offers, spare)
         made: dict[Sequence, Draft] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
@@ -242,26 +295,27 @@ class Speculation:
             if offer.tokens:
                 made[sequence] = Draft(offer.tokens[:length])
             else:
-                state.entered.add(offer.kind)
                 asked.setdefault(offer.kind, {})[sequence] = length
         for kind, by_model in asked.items():
-            for sequence, draft in self._ask(self._drafters[kind], by_model).items():
-                if sequence.speculating is not None:
-                    made[sequence], sequence.speculating.laws = draft, draft.laws
+            made |= self._ask(kind, by_model)
+        for sequence, draft in made.items():
+            if sequence.speculating is not None:
+                sequence.speculating.laws = draft.laws
         self._drafting = sum(len(draft.tokens) for draft in made.values())
+        took_s = self._clock() - began
+        self._way_s = took_s - self._late_s
+        if self._way == NGRAM:
+            took_s = min(took_s, self._most_s)  # What is longer is not its fault.
+        self._charge(took_s)
+        if not made and (kind := self._trying):  # It cannot draft now.
+            self._balance_s[kind] = min(self._balance_s[kind], -self._most_s)
+            self._trying, self._way = PLAIN, None
         return made
 
-    def see(self, sequence: Sequence, row: Row, result: StepResult, before: int) -> None:
-        """`sequence`, which had `before` tokens, has taken what `row` brought: its last token was
-        drawn from one of the hidden states of `result`.
-        """
-        state = sequence.speculating
-        if state is None or sequence.slot is None or row.slot not in result.hidden:
-            return
+    def see(self, plan: StepPlan, result: StepResult) -> None:
+        """`plan` was computed, and `result` has hidden states."""
         for drafter in self._drafters.values():
-            if state.mode in ("auto", drafter.mode):
-                path = row.path(sequence.tokens[before:])
-                drafter.observe(sequence, result.hidden[row.slot][path[-1] if path else 0])
+            drafter.observe(plan, result)
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
         """The first `right` of the drafts of `row` were right."""
@@ -282,114 +336,144 @@ class Speculation:
     def observe(self, tokens: int, seconds: float) -> None:
         """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
         self.costs.observe(tokens, seconds)
-        if not self._drafters:
+        usual_s, decoding = self.costs.seconds(tokens), self._decoding
+        if usual_s is None or tokens != decoding + self._drafting:
             return
-        self._left -= 1
-        if self._left <= 0:
-            self._left = COSTS_STEPS
-            self._costs_of_drafters.clear()
-        before = tokens - self._drafting
-        plain_s = self.costs.seconds(before)
-        if plain_s is None:
+        self._unpaid_s += usual_s
+        seconds = min(seconds, OUTLIER * usual_s)
+        if not self._drafting:
+            if (plain := self._plain.get(_group(decoding))) is None:
+                plain = self._plain[_group(decoding)] = Ratio(PLAIN_WINDOW)
+            plain.add(seconds, decoding)
+            self._most_s = MOST_EXPLORING * seconds
+        if (way := self._way) is None or (way == NGRAM and not self._drafting):
             return
-        self._allowance_s += EXPLORING * plain_s
-        if self._drafting:
-            wider_s = (self.costs.seconds(tokens) or plain_s) - plain_s
-            self._allowance_s += self._right * plain_s / before - wider_s
-        self._allowance_s = min(self._allowance_s, MOST_EXPLORING * plain_s)
+        plain_s = self._token_s * decoding
+        brought, best = 1 + self._right / decoding, 0.0
+        if way != NGRAM:
+            at = way, decoding.bit_length()
+            ratio = self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW))
+            ratio.add(brought, (seconds + self._way_s) / plain_s)
+        if way == self._trying:
+            best = max(map(self._speed_up, self._drafters))
+        self._charge(seconds - brought * plain_s / max(1.0, best))
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
         for drafter in self._drafters.values():
             drafter.forget(sequence)
-        if sequence.speculating is not None:
-            sequence.speculating.entered.clear()
 
     @property
     def drafter_bytes(self) -> int:
         """What keys and values of drafters take of memory."""
         return sum(drafter.nbytes for drafter in self._drafters.values())
 
-    def _ask(self, drafter: Drafter, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """What `drafter` guesses, which is charged."""
-        began = self._clock()
+    @property
+    def _token_s(self) -> float:
+        """Seconds of a token in steps without drafts of so many sequences; where all have drafts
+        always, of the least that was seen.
+        """
+        plain = self._plain.get(_group(self._decoding))
+        return (plain.value if plain else 0.0) or self.costs.least_s / self._decoding
+
+    def _speed_up(self, kind: int) -> float:
+        """What this drafter brings with so many sequences; 0 while that is not known."""
+        ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
+        return 0.0 if ratio is None else ratio.value
+
+    def _pay_in(self) -> None:
+        part_s, self._unpaid_s = EXPLORING * self._unpaid_s / len(self._balance_s), 0.0
+        for kind, balance_s in self._balance_s.items():
+            self._balance_s[kind] = min(balance_s + part_s, self._most_s)
+
+    def _left(self, kind: int) -> float:
+        """Balance after a short draft."""
+        drafter = self._drafters.get(kind)
+        return self._balance_s[kind] - (_seconds(drafter, PROBE_TOKENS) if drafter else 0.0)
+
+    def _charge(self, seconds: float) -> None:
+        if self._is_chosen and self._way is not None:
+            self._balance_s[self._way] -= seconds
+
+    def _pick(self, mode: Speculate) -> int:
+        """The drafter of a step for sequences in `mode`, or `PLAIN`."""
+        kinds, is_auto = self._kinds[mode], mode == "auto"
+        if not kinds or (len(kinds) == 1 and not is_auto):
+            return kinds[0] if kinds else PLAIN
+        plain = self._plain.get(_group(self._decoding))
+        if is_auto and (plain is None or plain.steps < PLAIN_WINDOW):
+            return PLAIN
+        best = max(kinds, key=self._speed_up, default=PLAIN)
+        if is_auto and self._speed_up(best) < 1:
+            best = PLAIN
+        last, self._trying = self._trying, PLAIN
+        begun = self._speed_ups.get((last, self._decoding.bit_length()))
+        if begun is not None and last != best and begun.steps < LEAST_STEPS and begun.so_far > 1:
+            self._trying = last  # Until enough is known of it.
+        else:
+            other = max((kind for kind in kinds if kind != best), key=self._left, default=PLAIN)
+            if other and self._left(other) > 0:
+                self._trying = other
+        return self._trying or best
+
+    def _offers(
+        self, decoding: Seq[Sequence], spare: int, ways: Mapping[Speculate, int], *, looks: bool
+    ) -> Offers:
+        """The drafts that sequences could have."""
+        offers: Offers = []
+        entering = False
+        for sequence in decoding:
+            state = sequence.speculating
+            if state is None or (most := min(state.most, sequence.most_drafts, spare)) < 1:
+                continue
+            is_auto = state.mode == "auto"
+            if way := ways[state.mode]:
+                drafter = self._drafters[way]
+                if not drafter.can_draft(sequence):
+                    way = PLAIN
+                elif is_auto and not drafter.holds(sequence):  # One at a time.
+                    way = PLAIN if entering or self._balance_s[way] <= 0 else way
+                    entering = True
+            looking = looks if is_auto else state.mode == "ngram"
+            offer = state.offer(sequence.tokens, most, way, self.chances, looks=looking)
+            if offer is not None:
+                if not offer.tokens:
+                    offer.most = min(most, self._drafters[offer.kind].most or most)
+                offers.append((sequence, state, offer))
+        return offers
+
+    def _ask(self, kind: int, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
+        """What the drafter `kind` guesses."""
+        drafter, began = self._drafters[kind], self._clock()
         made = {one: draft for one, draft in drafter.draft(lengths).items() if draft.tokens}
         took_s = self._clock() - began
-        self._left = 0
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
-        depth = max((len(one.tokens) for one in made.values()), default=0)
-        expected_s = _seconds(drafter, depth)
-        self._allowance_s -= took_s if took_s > 2 * expected_s else expected_s
+        expected_s = _seconds(drafter, max((len(one.tokens) for one in made.values()), default=0))
+        if took_s > OUTLIER * expected_s:
+            self._late_s += took_s - expected_s
         return made
 
-    def _work_out(self, mode: Speculate, decoding: int) -> dict[int, float]:
-        """What a token costs of each drafter that `mode` may have, as a part of one of a step
-        without drafts.
-        """
-        if not self._drafters:
-            return {}
-        plain_s = self.costs.seconds(decoding)
-        return {
-            kind: _seconds(drafter, MOST_COUNTED) / MOST_COUNTED / plain_s if plain_s else 0.0
-            for kind, drafter in self._drafters.items()
-            if mode in ("auto", drafter.mode)
-        }
-
-    def _lengths(self, offers: Offers, decoding: int, spare: int) -> list[int]:
+    def _lengths(self, offers: Offers, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""
         lengths = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
         forced = sum(lengths)
-        before = decoding + forced
+        before = self._decoding + forced
         if all(lengths) or not self.costs.is_measured(before):
             return lengths
-        # What a drafter has to catch up with must be within what exploring may take.
         places = [
             (offer.chance**ahead, -ahead, index)
-            for index, (_, state, offer) in enumerate(offers)
+            for index, (_, _, offer) in enumerate(offers)
             if not lengths[index]
-            and (offer.tokens or offer.kind in state.entered or self._allowance_s > 0)
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
         del places[max(0, spare - forced) :]
         for _, _, index in places[: self._worth(places, offers, before)]:
             lengths[index] += 1
+        for index, (_, _, offer) in enumerate(offers):
+            if offer.kind == self._trying and self._trying and sum(lengths) == forced:
+                lengths[index] = min(offer.most, PROBE_TOKENS)
         return lengths
-
-    def _probe(
-        self, decoding: Seq[Sequence], spare: int
-    ) -> tuple[Sequence, Speculating, Offer] | None:
-        """A short draft of a drafter that does not seem to pay, for one sequence, if exploring may
-        take that now.
-        """
-        before = len(decoding)
-        if self._allowance_s <= 0 or not self.costs.is_measured(before):
-            return None
-        for sequence in decoding:
-            state = sequence.speculating
-            if state is None or state.mode != "auto":
-                continue
-            most = min(state.most, sequence.most_drafts, spare)
-            for kind, drafter in self._drafters.items():
-                can_draft = most > 0 and drafter.can_draft(sequence)
-                if can_draft and self._could_pay(drafter, most, before):
-                    return sequence, state, Offer(kind, 0.0, min(most, PROBE_TOKENS))
-        # None of them could: that is asked again when this much may be explored again.
-        self._allowance_s = -RETHINK_STEPS * EXPLORING * (self.costs.seconds(before) or 0.0)
-        return None
-
-    def _could_pay(self, drafter: Drafter, most: int, before: int) -> bool:
-        """Whether drafts of some length for all would pay where nearly all of them are right."""
-        plain_s = self.costs.seconds(before)
-        if plain_s is None:
-            return False
-        gain = 1.0
-        for ahead in range(1, most + 1):
-            gain += BEST_CHANCE**ahead
-            seconds = self.costs.seconds(before * (1 + ahead)) or plain_s
-            if gain * plain_s > LEAST_GAIN * (seconds + _seconds(drafter, ahead)):
-                return True
-        return False
 
     def _worth(self, places: list[tuple[float, int, int]], offers: Offers, before: int) -> int:
         """How many of `places` (chance, minus the place in the draft, offer), the likeliest first,

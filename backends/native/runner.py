@@ -250,12 +250,7 @@ class NativeRunner:
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
         result = step_result(rows, self.decoder.logits(hidden))
-        if not self._gives_hidden:
-            return result
-        each = hidden.split([row.outputs for row in rows])
-        return replace(
-            result, hidden={row.slot: one for row, one in zip(rows, each, strict=True) if len(one)}
-        )
+        return replace(result, hidden=hidden) if self._gives_hidden else result
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
         if self.plan.splits_decode:

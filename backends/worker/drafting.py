@@ -54,10 +54,11 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
     return model
 
 
-def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
+def open_heads(spec: ModelSpec, loaded: Loaded) -> list[HeadsDrafter]:
     """The Medusa heads of `spec`, whose model is `loaded`: those that `draft` names, or, where
-    `speculate` is "medusa", those that are next to the model. None: it has none. With "auto" they
-    must be named, as a small model loses by having them where they do not pay.
+    `speculate` is "medusa", those that are next to the model. They draft chains, and trees where
+    the runner takes them: the better ones are found by measuring. None: it has none. With "auto"
+    they must be named.
 
     Raises:
         InvalidParameter: `speculate` is "medusa" or `draft` names some, and there are none, they
@@ -67,7 +68,7 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
     settings, path = spec.settings, heads_path(Path(spec.path))
     is_named = bool(settings.draft) and is_heads(Path(settings.draft))
     if not is_named and settings.speculate != "medusa":
-        return None
+        return []
     if is_named:
         path = Path(settings.draft)
     elif not path.is_file():
@@ -84,7 +85,7 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> HeadsDrafter | None:
             "Set backend (--backend) to native, or speculate to ngram.",
         )
     heads, takes_trees = runner.load_heads(path)
-    return HeadsDrafter(heads, trees=takes_trees)
+    return [HeadsDrafter(heads, trees=trees) for trees in (False, True)[: 1 + takes_trees]]
 
 
 def _has_same_tokens(one: Tokenizer, other: Tokenizer) -> bool:

@@ -287,7 +287,7 @@ def serve(
     try:
         loaded = open_model(spec, cache_dir)
         draft = open_draft(spec, loaded, cache_dir)
-        heads = open_heads(spec, loaded)
+        drafters = [*([] if draft is None else [draft]), *open_heads(spec, loaded)]
     except Exception as error:
         log.exception("loading %s", spec.path)
         outbox.put(load_id, Failed(to_info(error)))
@@ -301,7 +301,7 @@ def serve(
         loaded.runner,
         spec.settings.target_itl_ms / 1000,
         disk=disk,
-        drafters=[one for one in (draft, heads) if one is not None],
+        drafters=drafters,
     )
     if disk is not None and (tokens := disk.latest_tokens):
         engine.kv.expect(tokens)
@@ -314,7 +314,7 @@ def serve(
         renderer,
         grammars,
         spec.settings,
-        drafters=[name for name, one in (("draft", draft), ("medusa", heads)) if one is not None],
+        drafters={one.mode for one in drafters},
     )
     described = loaded.info
     if spec.settings.speculate not in ("off", "auto") and info.generates and not info.can_roll_back:
