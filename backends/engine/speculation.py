@@ -340,7 +340,8 @@ class Speculation:
         if usual_s is None or tokens != decoding + self._drafting:
             return
         self._unpaid_s += usual_s
-        seconds = min(seconds, OUTLIER * usual_s)
+        if self.costs.is_measured(tokens):
+            seconds = min(seconds, OUTLIER * usual_s)
         if not self._drafting:
             if (plain := self._plain.get(_group(decoding))) is None:
                 plain = self._plain[_group(decoding)] = Ratio(PLAIN_WINDOW)
