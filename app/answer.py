@@ -220,25 +220,23 @@ class Answer:
             self.error, self.reason = None, ""
             generated = cast(AsyncGenerator[Event, None], backend.generate(request))
             # No generator more than need be: each costs time for every token.
-            async with aclosing(generated) as events:
-                async for event in events:
-                    self.add(event)
-                    if self.error is not None:
-                        break
-                    yield event
-                    if self.finished is not None:
-                        return
-            if self.error is None:
+            try:
+                async with aclosing(generated) as events:
+                    async for event in events:
+                        self.add(event)
+                        if self.error is not None:
+                            raise from_info(self.error)
+                        yield event
+                        if self.finished is not None:
+                            return
                 raise InternalError("The event stream ended without a final event.")
-            error = from_info(self.error)
-            if not isinstance(error, PromptTooLong) or overflow != "drop-turns":
-                raise error
-            messages = request.messages or ()
-            kept = newest_turns(messages, error)
-            if kept is None:
-                raise error
-            self._drop(len(messages) - len(kept), error)
-            request = replace(request, messages=kept)
+            except PromptTooLong as error:
+                messages = request.messages or ()
+                kept = newest_turns(messages, error) if overflow == "drop-turns" else None
+                if kept is None:
+                    raise
+                self._drop(len(messages) - len(kept), error)
+                request = replace(request, messages=kept)
 
     def _drop(self, messages: int, error: PromptTooLong) -> None:
         if not self.dropped:

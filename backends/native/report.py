@@ -6,12 +6,11 @@ importing it takes seconds, and a broken one may end the process.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, TypeVar
-
-import msgspec
 
 from hearth.backends.errors import BackendUnavailable
 
@@ -118,6 +117,8 @@ def _answer(module: str, kind: type[_Report]) -> _Report:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise BackendUnavailable(f"PyTorch does not load: {why}", _REINSTALL)
+    import msgspec  # The child has to do without, where others have only PyTorch.
+
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=kind)
 
 
@@ -161,4 +162,4 @@ def _has_varlen() -> bool:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(make_report()).decode())
+    print(json.dumps(asdict(make_report())))

@@ -6,11 +6,12 @@ device and rows: the table of `hearth doctor --kernels`. Every route is asked of
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Final
 
-import msgspec
 import torch
 
 from hearth.backends.contract.models import ModelSettings
@@ -146,4 +147,4 @@ def _row_bytes(kind: str) -> int:
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(make_kernel_report()).decode())
+    print(json.dumps(asdict(make_kernel_report())))
