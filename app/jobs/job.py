@@ -97,6 +97,11 @@ class Job:
                     outcome = message["done"]
                 else:
                     outcome = from_info(ErrorInfo(**message["failed"]))
+        except asyncio.CancelledError:  # The event loop ends, and takes only closed pipes well.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.communicate()
+            raise
         except ValueError as error:
             outcome = InternalError(f"{self._module} said something unreadable: {error}.")
             with contextlib.suppress(ProcessLookupError):
