@@ -104,7 +104,7 @@ class Reading:
     """
 
     def __init__(
-        self, client: openai.OpenAI, at_first: Callable[[], None] = lambda: None, tokens: int = 250
+        self, client: openai.OpenAI, at_first: Callable[[], None] = lambda: None, tokens: int = 700
     ) -> None:
         self._chunks = client.chat.completions.create(
             model="guide",
@@ -196,7 +196,7 @@ def test_ps_that_is_killed_and_stop_harm_no_terminal(house) -> None:
     watcher.process.wait(30)
     answered(chat)
     worker = worker_of(house, clients=2)
-    reading = Reading(client, tokens=1700)  # It must outlast the start of a process.
+    reading = Reading(client, tokens=1500)  # It must outlast the start of a process.
     stop = house.open("stop", "guide")
     assert stop.finish() == 0 and b"unloaded guide" in stop.seen
     reading.end()
