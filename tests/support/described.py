@@ -67,7 +67,9 @@ def check(case: Any, **sending: Any) -> Counter[str]:
         error = _error(response)
         field = re.split(r"[.\[]", error["param"] or "")[0]
         # Strings are drawn from the code that is loaded as well, whatever their format.
-        is_no_json = "not valid JSON" in error["message"] and isinstance(case.body[field], str)
+        is_no_json = "not valid JSON" in error.get("message", "") and isinstance(
+            case.body[field], str
+        )
         if error["code"] not in BEYOND_SCHEMAS and not is_no_json:
             break
         if error["code"] == "unsupported_parameter" and field not in _OF_THE_MODEL:
