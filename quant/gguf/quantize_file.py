@@ -18,7 +18,6 @@ import glob
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import sys
 import time
@@ -323,7 +322,6 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
         OSError: the folder cannot be written to.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_old_temporaries(target)
     files: Sequence[tuple[str, int]] = begin.get("files") or [(target.name, 0)]
     for number, (name, _) in enumerate(files):
         finished, path = _beside(target, _FOLDER) / name, _part_path(target, number)
@@ -398,13 +396,6 @@ def _line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry).encode() + b"\n"
 
 
-def _remove_old_temporaries(target: Path) -> None:
-    """Delete what versions before 0.1.0 left behind when they were killed; it cannot be resumed."""
-    for path in target.parent.glob(f".{target.name}.quantizing-*.part"):
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
 def _part_path(target: Path, number: int = 0) -> Path:
     return _beside(target, f"{_PART}-{number + 1}" if number else _PART)
 
@@ -424,10 +415,10 @@ def _beside(target: Path, ending: str) -> Path:
 
 
 def write_json(target: Path, values: Mapping[str, Any]) -> None:
-    """Write `values` to the JSON file `target`, whole or not at all."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    """Write `values` to the JSON file `target`, whole or not at all; by one process at a time."""
+    temporary = _beside(target, ".tmp")  # What a kill leaves behind is written again.
     try:
-        with temporary.open("xb") as stream:
+        with temporary.open("wb") as stream:
             stream.write((json.dumps(values, indent=2) + "\n").encode())
             stream.flush()
             os.fsync(stream.fileno())

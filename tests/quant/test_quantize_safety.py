@@ -21,7 +21,12 @@ from hearth.quant.gguf.errors import (
     NoSpace,
     TargetExists,
 )
-from hearth.quant.gguf.quantize_file import discard, open_partial, unfinished_in
+from hearth.quant.gguf.quantize_file import (
+    discard,
+    manifest_path,
+    open_partial,
+    unfinished_in,
+)
 from hearth.quant.gguf.quantize_run import run
 from quantizing import GUIDE, planned, sha256
 
@@ -274,3 +279,11 @@ def test_killed_at_any_point_it_goes_on(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_killed_at_fifty_points_it_goes_on(tmp_path: Path) -> None:
     kill_at_random(tmp_path, 50, seed=2)
+
+
+def test_what_a_kill_left_of_the_manifest_is_written_over(tmp_path: Path) -> None:
+    target = tmp_path / "guide-Q4_K_M.gguf"
+    (tmp_path / f".{target.name}.json.tmp").write_text('{"form')
+    run(planned(GUIDE, "Q4_K_M"), target)
+    assert not list(tmp_path.glob(".*"))
+    assert json.loads(manifest_path(target).read_text())["format"] == 1
