@@ -52,7 +52,7 @@ _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
 _UNHURRIED_S: Final = 1e6
-"""Target of inter-token latency: nobody waits for these answers."""
+"""Target of inter-token latency: no user waits for these answers."""
 _TEMPERATURES: Final = (0.0, 0.7)
 """Of answers, in turn: a draft is for both."""
 _WAYS: Final = (

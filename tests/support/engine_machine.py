@@ -1,4 +1,4 @@
-"""Anything that can happen to an engine, in any order: nobody says a wrong word, every stream ends
+"""Anything that can happen to an engine, in any order: no text is wrong, every stream ends
 once, and the accounts agree after every event. Tests add a runner, and what can happen to it.
 """
 
@@ -233,7 +233,7 @@ class EngineMachine(RuleBasedStateMachine):
         setattr(self.runner, f"{when}_at", None)
 
     def anybody_may_end_early(self):
-        """Whoever runs alone may fail."""
+        """A sequence that runs alone may fail."""
         for asked in self.asked.values():
             asked.may_end_early = True
 
@@ -273,7 +273,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         drain(self.engine)
         self.everything_agrees()
-        assert not self.asked, "nobody is left waiting"
+        assert not self.asked, "a sequence is left waiting"
         assert self.engine.stats().running == self.engine.stats().waiting == 0
         self.engine.clear_cache(lambda stats: None)
         self.engine.turn()
