@@ -40,9 +40,7 @@ STEPS_WINDOW: Final = 128
 PLAIN_WINDOW: Final = 8
 """and steps without drafts what they took."""
 OUTLIER: Final = 2.0
-"""Steps count as so many times the fastest ones of their size at most: other programs make some
-longer.
-"""
+"""A step counts at most this many times the fastest of its size: other programs slow some down."""
 
 PLAIN: Final = 0
 NGRAM: Final = 1

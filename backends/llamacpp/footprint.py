@@ -112,8 +112,8 @@ def weight_bytes(header: GgufFile) -> int:
 
 
 def is_mapped(weights: int, available_bytes: int) -> bool:
-    """Whether so many bytes of weights on the processor are mapped rather than read where so much
-    memory is free.
+    """Whether `weights` bytes on the processor are mapped rather than read, with `available_bytes`
+    of memory free.
     """
     return weights > READ_SHARE * available_bytes
 

@@ -96,7 +96,6 @@ class LayersInC:
         heads = self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
         attended = hidden.new_empty((tokens, heads, self._head_dim))
-        key_value = qkv[:, heads:].view(tokens, 2, self._kv_heads, self._head_dim)
         steps = [
             attend.step(layer, None if rope is None else rotaries[rope])
             for layer, rope in self._kinds
@@ -104,7 +103,6 @@ class LayersInC:
         for index, (layer, call) in enumerate(zip(self._layers, self._calls, strict=True)):
             pool = attend.pool.layer(index)
             call.attend(pool, steps[self._kind_of[index]], hidden, qkv, attended)
-            attend.attend_apart(index, qkv[:, :heads], key_value, layer.sinks, attended)
             call.feed(attended, hidden)
             if not call.feeds:
                 layer.add_feed_forward(hidden)

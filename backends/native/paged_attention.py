@@ -158,9 +158,6 @@ class PagedAttention:
         self._plans: dict[int, _GroupPlan] = {}
         self._pages: dict[int, Pages] = {}
         self._kernels_take_runs = kernels_take_runs
-        self._has_apart = not kernels_take_runs and any(
-            not self._is_for_kernels(row) for row in rows
-        )
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
@@ -171,7 +168,6 @@ class PagedAttention:
         if self._kernels:
             out = query.new_empty(query.shape, dtype=torch.float32)
             self._kernels[layer](pool, self._pages_of(layer), query.float(), out)
-            self.attend_apart(layer, query, key_value, sinks, out)
             return out.to(query.dtype)
         # [tokens, kv_heads, heads that share one, head_dim]
         shape = (len(query), -1, self._shared, query.shape[-1])
@@ -191,22 +187,6 @@ class PagedAttention:
     def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """For `HalfLayers` of the layers that are of one group with `layer`, and of one rope."""
         return self._pages_of(layer).step(self.pool.layer(layer)[0].shape[1], rotary)
-
-    def attend_apart(
-        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None, out: Tensor
-    ) -> None:
-        """Attention of the tokens that `step` leaves apart; keys and values are in the pool.
-
-        Args:
-            query: as `Attend`; so is key_value.
-            out: [tokens, heads, head_dim], of which rows are written.
-        """
-        if self._has_apart:
-            shape = (len(query), -1, self._shared, query.shape[-1])
-            grouped = query.view(shape).to(self._compute)
-            plan, pool = self._plan_of(layer), self.pool.layer(layer)
-            found = out.view(grouped.shape)
-            self._attend_runs(plan, grouped, key_value, pool, sinks, found)
 
     def _attend_runs(
         self,

@@ -184,6 +184,33 @@ def test_attention_over_pages(
         assert torch.equal(alone[0], found[index]), seed
 
 
+def test_tokens_of_several_batches(library: CpuLibrary) -> None:
+    """The sums of 600 tokens over their spans are more than there is memory for at a time."""
+    shape, count, start = HeadShape(16, 8, 128, 0.09), 600, 1000
+    blocks = -(-(start + count) // PAGE)
+    pool = tuple(torch.randn(8, blocks, PAGE, 128).half() for _ in range(2))
+    query = torch.randn(count, 16, 128)
+    attend = Attention(library, shape, pool, None)  # type: ignore[arg-type]
+
+    def attended(which: slice) -> Tensor:
+        positions = torch.arange(start, start + count)[which]
+        rows = len(positions)
+        pages = Pages(
+            positions,
+            torch.arange(blocks, dtype=torch.int32),
+            torch.zeros(rows, dtype=torch.int64),
+            torch.zeros(rows, dtype=torch.bool),
+            torch.empty(0, 2, dtype=torch.int64),
+        )
+        out = torch.full((rows, 16, 128), float("nan"))
+        attend(pool, pages, query[which].contiguous(), out)  # type: ignore[arg-type]
+        return out
+
+    together = attended(slice(None))
+    for at in (0, 250, 333, 599):
+        assert torch.equal(together[at], attended(slice(at, at + 1))[0])
+
+
 @pytest.mark.parametrize("types", TYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("start", "count"), [(0, 33), (5, 17), (230, 60), (1000, 40)])
