@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hearth.backends.engine.kv.manager import KvLimits
-from hearth.backends.engine.kv.store import GroupSpec, SavedState
+from hearth.backends.engine.kv.store import GroupSpec, SavedState, StoredBytes
 from hearth.backends.engine.runner import RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import HearthError, InternalError
 from hearth.backends.llamacpp.embedder import Embedder, TextRunner
@@ -112,7 +112,7 @@ class _NoBlocks:
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
         raise InternalError("An encoder has no keys and values to pack.")
 
-    def unpack(self, meta: bytes, data: memoryview) -> None:
+    def unpack(self, meta: bytes, data: StoredBytes) -> None:
         return None
 
     def available_bytes(self) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hearth.backends.engine.kv.store import SavedState
+from hearth.backends.engine.kv.store import SavedState, StoredBytes
 from hearth.backends.engine.runner import RunnerLost
 from hearth.backends.errors import Busy, DoesNotFit, HearthError, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
@@ -290,11 +290,13 @@ class LlamaStore:
         assert isinstance(state, LlamaState)
         return bytes([state.by_channel]), state.data.data
 
-    def unpack(self, meta: bytes, data: memoryview) -> LlamaState | None:
+    def unpack(self, meta: bytes, data: StoredBytes) -> LlamaState | None:
         by_channel = {b"\0": False, b"\1": True}.get(meta)
         if by_channel is None:
             return None
-        return LlamaState(np.frombuffer(data, np.uint8), by_channel, self.fingerprint)
+        buffer = np.empty(data.nbytes, np.uint8)
+        data.read([buffer.data])
+        return LlamaState(buffer, by_channel, self.fingerprint)
 
     def positions(self, sequence: int) -> tuple[int, int]:
         """First and last position that `sequence` holds; (-1, -1) if it is empty. For a memory that

@@ -6,14 +6,14 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hearth.backends.engine.kv.store import GroupSpec, SavedState
+from hearth.backends.engine.kv.store import GroupSpec, SavedState, StoredBytes
 from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.kv_rows import FP8, LARGEST, from_rows, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
@@ -34,9 +34,9 @@ _META: Final = struct.Struct("<I?")
 class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
-    data: Tensor
-    """[bytes] uint8, in plain memory: keys, then values, of each layer, with tokens and heads in
-    the order of `layout`.
+    data: Tensor | StoredBytes
+    """[bytes] uint8, in plain memory or not read yet: keys, then values, of each layer, with tokens
+    and heads in the order of `layout`.
     """
     layout: Layout
     start: int
@@ -317,6 +317,14 @@ class KvPool:
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
         first = start - state.start
+        if not isinstance(state.data, Tensor):
+            if self._device.type == "cpu" and self.layout == state.layout == "heads":
+                others = first, state.nbytes // self._saved_bytes - (first + end - start)
+                state.data.read(self._places(table, start, end, *others))
+                return True
+            data = torch.empty(state.nbytes, dtype=torch.uint8)
+            state.data.read([data.numpy().data])
+            state = replace(state, data=data)
         for index, saved in enumerate(self._parts(state)):
             for at, slots in self._runs(table, start, end):
                 tokens = saved[:, first + at : first + at + len(slots)]
@@ -325,24 +333,43 @@ class KvPool:
 
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
         """See the protocol."""
-        assert isinstance(state, SavedTokens)
+        assert isinstance(state, SavedTokens) and isinstance(state.data, Tensor)
         return _META.pack(state.start, state.layout == "heads"), state.data.numpy().data
 
-    def unpack(self, meta: bytes, data: memoryview) -> SavedTokens | None:
+    def unpack(self, meta: bytes, data: StoredBytes) -> SavedTokens | None:
         """See the protocol."""
         start, by_head = _META.unpack(meta)
-        if not len(data) or len(data) % self._saved_bytes:
+        if not data.nbytes or data.nbytes % self._saved_bytes:
             return None  # Not a whole number of tokens.
-        flat = torch.frombuffer(data, dtype=torch.uint8)
-        return SavedTokens(flat, "heads" if by_head else "pages", start, self.fingerprint)
+        return SavedTokens(data, "heads" if by_head else "pages", start, self.fingerprint)
 
     @property
     def _saved_bytes(self) -> int:
         """What a token takes in a saved state: in all layers, those with a window, too."""
         return self._layer_bytes // self.page * len(self.group_of)
 
+    def _places(
+        self, table: Sequence[int], start: int, end: int, before: int, after: int
+    ) -> Iterator[memoryview]:
+        """Where a saved state goes, in its order: keys and values of the tokens `start` to `end`
+        into the pool, which is on a processor and has the layout "heads", and what the state has of
+        tokens before and after these into memory that is not used.
+        """
+        runs = [slots for _, slots in self._runs(table, start, end)]
+        for index in range(len(self._tensors)):
+            heads = self._by_head(index).numpy()
+            unused = np.empty((max(before, after), heads.shape[-1]), np.uint8)
+            for head in heads:
+                if before:
+                    yield unused[:before].data
+                for slots in runs:
+                    yield head[slots.start : slots.stop].data
+                if after:
+                    yield unused[:after].data
+
     def _parts(self, state: SavedTokens) -> Iterator[Tensor]:
         """Keys and values of each layer: [kv_heads, tokens, bytes of a row] uint8."""
+        assert isinstance(state.data, Tensor)
         count, begin = len(state.data) // self._saved_bytes, 0
         for index in range(len(self._tensors)):
             size = self._token_bytes(index % 2)

@@ -104,7 +104,9 @@ class FakePages:
 
     def unpack(self, meta, data):
         assert meta == b"fake"
-        start, cells = ast.literal_eval(bytes(data).decode())
+        text = bytearray(data.nbytes)
+        data.read([memoryview(text)])
+        start, cells = ast.literal_eval(text.decode())
         return FakePart(start, tuple(Cell(*cell) for cell in cells))
 
     def available_bytes(self) -> int | None:

@@ -117,7 +117,9 @@ class FakeStore:
 
     def unpack(self, meta, data):
         assert meta == b"fake"
-        return FakeState(*ast.literal_eval(bytes(data).decode()))
+        text = bytearray(data.nbytes)
+        data.read([memoryview(text)])
+        return FakeState(*ast.literal_eval(text.decode()))
 
     def available_bytes(self) -> int | None:
         return None if self._available_bytes is None else self._available_bytes()

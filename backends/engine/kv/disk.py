@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import mmap
 import queue
 import threading
 import time
@@ -18,13 +17,12 @@ from functools import partial
 from typing import Final
 
 from hearth.backends.engine.kv.disk_files import (
-    Damaged,
     DiskPart,
     KvFolder,
+    PartData,
     ident_of,
     owner_of,
     part_path,
-    read_data,
 )
 from hearth.backends.engine.kv.tree import TOKEN_TYPE, common_prefix
 
@@ -32,8 +30,8 @@ log = logging.getLogger(__name__)
 
 MOST_QUEUED_BYTES: Final = 64 << 20
 """Of parts that wait to be written; no more are copied meanwhile."""
-READ_AHEAD: Final = 3
-"""Parts that are read before they are copied into the KV cache."""
+_SCRATCH_BYTES: Final = 512 << 10
+"""What the thread that reads ahead reads at once."""
 BUDGET_S: Final = 3600.0
 """Within such a time no more is written than the whole budget, as a disk wears out: a server that
 computes prompts all day would write terabytes."""
@@ -44,55 +42,41 @@ _SCAN_S: Final = 2.0
 
 
 class Load:
-    """Parts that are being read, in their order, a few ahead of those that are copied."""
+    """Parts that are wanted. A thread has them in the system's page cache, one after the other, so
+    that copying what it is done with waits for no disk.
+    """
 
     def __init__(self, parts: Seq[DiskPart]) -> None:
         self.parts = parts
         self.has_failed = False
         """No more come."""
-        self.is_over = False
-        """No more are wanted."""
-        self._data: dict[int, memoryview] = {}
-        ahead = min(READ_AHEAD, len(parts))
-        self._free = threading.Semaphore(ahead)
-        self._most = max(part.nbytes for part in parts)
-        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        self._lent: dict[int, memoryview] = {}
+        self._is_over = False
+        self._read = 0
+        """Parts that the thread is done with."""
 
-    def data(self, index: int) -> memoryview | None:
-        """The data of a part, valid until `done`; None: they are not there yet."""
-        return self._data.get(index)
-
-    def done(self, index: int) -> None:
-        """The data of this part are copied."""
-        del self._data[index]
-        self._buffers.put(self._lent.pop(index))
-        self._free.release()
+    def is_there(self, index: int) -> bool:
+        """Whether the data of a part can be copied without waiting for the disk."""
+        return index < self._read
 
     def end(self) -> None:
         """No more parts are wanted."""
-        self.is_over = True
-        self._free.release()
+        self._is_over = True
 
-    def read(self, came: Callable[[], None], damaged: Callable[[DiskPart], None]) -> None:
+    def read_ahead(
+        self, came: Callable[[], None], damaged: Callable[[DiskPart, Exception], None]
+    ) -> None:
         """Read them, in the thread of the reader."""
-        for index, part in enumerate(self.parts):
-            self._free.acquire()
-            if self.is_over:
-                return
+        scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        for part in self.parts:
             try:
-                buffer = self._buffers.get_nowait()
-            except queue.Empty:
-                buffer = _buffer(self._most)
-            try:
-                data = read_data(part, buffer)
-            except (OSError, Damaged) as error:
-                log.warning("keys and values on disk cannot be used: %s", error)
+                PartData(part).read_ahead(scratch, lambda: self._is_over)
+            except OSError as error:
                 self.has_failed = True
-                damaged(part)
+                damaged(part, error)
                 return
-            self._lent[index] = buffer
-            self._data[index] = data
+            if self._is_over:
+                return
+            self._read += 1
             came()
 
 
@@ -351,12 +335,13 @@ class DiskTier:
     def _run_loads(self) -> None:
         while True:
             try:
-                self._loads.get().read(self._wake, self._damaged)
+                self._loads.get().read_ahead(self._wake, self.damaged)
             except Exception:
                 log.exception("reading keys and values from disk")
 
-    def _damaged(self, part: DiskPart) -> None:
-        """`part` cannot be read, nor what comes after it."""
+    def damaged(self, part: DiskPart, error: Exception) -> None:
+        """`part` cannot be read, nor what comes after it. From any thread."""
+        log.warning("keys and values on disk cannot be used: %s", error)
         with self._lock:
             self._forget(part)
         self._wake()
@@ -446,11 +431,3 @@ class DiskTier:
 
 _Step = tuple["_Step | None", bytes, int, DiskPart]
 """The step before it, the name of its part, up to which token that is the same, and the part."""
-
-
-def _buffer(nbytes: int) -> memoryview:
-    """Memory that is read into again and again, in large pages where that can be."""
-    memory = mmap.mmap(-1, max(nbytes, 1))
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)

@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,9 @@ _HEAD: Final = struct.Struct("<8sIIIIQQ16s16s")
 The tokens follow (int32), `meta`, a hash of all that (8 bytes), then the data.
 """
 _HASH_BYTES: Final = 8
+_PIECE: Final = 512 << 10
+"""Bytes that are read at once. Whole parts take half as long again: they are not in the processor's
+cache any more when they are hashed, and the disk waits for that."""
 _READ_FIRST: Final = 16 << 10
 """Of a file whose header is read: the headers of most parts are shorter."""
 _TEMPORARY: Final = "writing"
@@ -119,22 +122,50 @@ def read_part(path: Path) -> DiskPart:
     )
 
 
-def read_data(part: DiskPart, buffer: memoryview) -> memoryview:
-    """The first bytes of `buffer`, with the data of `part` in them.
+class PartData:
+    """The data of a part, which are read from its file when they are wanted."""
 
-    Raises:
-        Damaged: they are not what was written.
-        OSError: they cannot be read.
-    """
-    data = buffer[: part.nbytes]
-    with part.path.open("rb", buffering=0) as file:
-        file.seek(part.data_at)
-        at = 0
-        while at < part.nbytes and (count := file.readinto(data[at:])):
-            at += count
-    if at < part.nbytes or _checksum(data) != part.checksum:
-        raise Damaged(f"the data of {part.path} were changed")
-    return data
+    def __init__(self, part: DiskPart) -> None:
+        self._part = part
+
+    @property
+    def nbytes(self) -> int:
+        return self._part.nbytes
+
+    def read(self, places: Iterable[memoryview]) -> None:
+        """Read all of it into `places`, one after the other. Each piece is hashed while it is in
+        the processor's cache.
+
+        Args:
+            places: C-contiguous; they have `nbytes` bytes together.
+
+        Raises:
+            Damaged: the data are not what was written; `places` have something else now.
+            OSError: they cannot be read.
+        """
+        from xxhash import xxh3_64  # Only workers that write or read need it.
+
+        part, checksum = self._part, xxh3_64()
+        with part.path.open("rb", buffering=0) as file:
+            file.seek(part.data_at)
+            for place in places:
+                view = place.cast("B")
+                while view and (count := file.readinto(view[:_PIECE])):
+                    checksum.update(view[:count])
+                    view = view[count:]
+        if checksum.intdigest() != part.checksum:
+            raise Damaged(f"the data of {part.path} were changed")
+
+    def read_ahead(self, scratch: memoryview, is_over: Callable[[], bool]) -> None:
+        """Have the data in the system's page cache, unless `is_over` before.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        with self._part.path.open("rb", buffering=0) as file:
+            file.seek(self._part.data_at)
+            while not is_over() and file.readinto(scratch):
+                pass
 
 
 class KvFolder:
@@ -348,9 +379,9 @@ def _checksum(data: memoryview) -> int:
     """Of keys and values. XXH3 takes half the time of reading them, `zlib.crc32` more than that
     (docs/decisions/0016).
     """
-    import xxhash  # Only workers that write or read need it, not those who list files.
+    from xxhash import xxh3_64_intdigest
 
-    return int(xxhash.xxh3_64_intdigest(data))
+    return int(xxh3_64_intdigest(data))
 
 
 def _little(tokens: array[int]) -> array[int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hearth.backends.engine.kv.disk import Load
+from hearth.backends.engine.kv.disk_files import Damaged, DiskPart, PartData
 from hearth.backends.engine.kv.kept import KeptPrefixes
 from hearth.backends.engine.kv.leaves import Leaves
 from hearth.backends.engine.kv.store import SavedState
@@ -55,13 +56,15 @@ class DiskFetch:
     tokens: list[int]
     start: int
     """How many of these the slot had before."""
+    damaged: Callable[[DiskPart, Exception], None]
+    """Told of a part that cannot be read."""
     at: int = 0
     """The part that comes next."""
 
     @property
     def is_waiting(self) -> bool:
         """The next part is not there yet."""
-        return not self.load.has_failed and self.load.data(self.at) is None
+        return not self.load.has_failed and not self.load.is_there(self.at)
 
 
 class Offloading:
@@ -247,14 +250,17 @@ class Offloading:
         return self._restore(prefix, part.state, fetch.tokens[held:end])
 
     def _copy_from_disk(self, prefix: Prefix, fetch: DiskFetch) -> bool:
-        part, data = fetch.load.parts[fetch.at], fetch.load.data(fetch.at)
-        if data is None or not self._has_room(part.tokens):
+        part = fetch.load.parts[fetch.at]
+        if not fetch.load.is_there(fetch.at) or not self._has_room(part.tokens):
             return False
-        state = self._leaves.store.unpack(part.meta, data)
         wanted = fetch.tokens[prefix.length : fetch.ends[fetch.at]]
-        if state is None or not self._restore(prefix, state, wanted):
+        try:
+            state = self._leaves.store.unpack(part.meta, PartData(part))
+            if state is None or not self._restore(prefix, state, wanted):
+                return False
+        except (OSError, Damaged) as error:
+            fetch.damaged(part, error)
             return False
-        fetch.load.done(fetch.at)
         fetch.at += 1
         return True
 

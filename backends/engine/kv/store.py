@@ -4,6 +4,7 @@ which of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -14,6 +15,19 @@ class SavedState(Protocol):
 
     @property
     def nbytes(self) -> int: ...
+
+
+class StoredBytes(Protocol):
+    """What `Store.pack` gave, kept elsewhere."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read(self, places: Iterable[memoryview]) -> None:
+        """Read all of it into `places`, one after the other: C-contiguous buffers that have
+        `nbytes` bytes together. What they have is of use only if nothing is raised.
+        """
+        ...
 
 
 class Store(Protocol):
@@ -45,9 +59,9 @@ class Store(Protocol):
         """
         ...
 
-    def unpack(self, meta: bytes, data: memoryview) -> SavedState | None:
-        """The state that `pack` gave; it is read from `data`, which must stay as they are. None if
-        this is none.
+    def unpack(self, meta: bytes, data: StoredBytes) -> SavedState | None:
+        """The state that `pack` gave; None if this is none. `data` are read here, or when the state
+        is restored, and what reading them raises is raised there.
         """
         ...
 

@@ -106,7 +106,8 @@ class WriteBehind:
         ends = [*starts, path[-1][1]]  # The next part may begin before the end of one.
         first = next(at for at, end in enumerate(ends) if end > held)
         parts = [part for part, _ in path[first:]]
-        return DiskFetch(self.disk.load(parts), ends[first:], list(tokens[: ends[-1]]), held)
+        wanted = list(tokens[: ends[-1]])
+        return DiskFetch(self.disk.load(parts), ends[first:], wanted, held, self.disk.damaged)
 
     def clear(self) -> None:
         """Delete all that is on disk of this model, and write nothing of what was computed."""
