@@ -1,11 +1,11 @@
 """The native runner beside llama.cpp on a processor, in turns, with the same GGUF and engine.
 
     python benchmarks/native_beside_llamacpp.py --model MODEL.gguf [--sessions 1 8 16]
-        [--rounds 3] [--json RESULT.json]
+        [--prompt 128] [--rounds 3] [--json RESULT.json]
 
 Each round asks `hearth bench` for a prefill of 512 tokens, and for sessions that decode 32 tokens
-at the same time behind prompts of 128, with one backend and then the other. A ratio is the median
-of those of the rounds, with the least and the greatest.
+at the same time behind prompts of --prompt tokens, with one backend and then the other. A
+ratio is the median of those of the rounds, with the least and the greatest.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections import defaultdict
 from pathlib import Path
 
 
-def measured(backend: str, model: Path, sessions: list[int]) -> dict[str, float]:
+def measured(backend: str, model: Path, sessions: list[int], prompt: int) -> dict[str, float]:
     """Tokens/s of the engine by test."""
     command = [
         *(sys.executable, "-m", "hearth.app.cli.main", "bench", str(model), "--backend", backend),
         *("--tests", "pp,sessions", "--sessions", ",".join(map(str, sessions))),
-        *("--repeats", "1", "--json"),
+        *("--session-prompt", str(prompt), "--repeats", "1", "--json"),
     ]
     tests = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["tests"]
     return {test["test"]: test["engine_tok_per_s"]["median"] for test in tests}
@@ -36,6 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 16])
+    parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
@@ -43,7 +44,7 @@ def main() -> None:
     for turn in range(asked.rounds):
         backends = ("native", "llamacpp") if turn % 2 == 0 else ("llamacpp", "native")
         for backend in backends:
-            for test, speed in measured(backend, asked.model, asked.sessions).items():
+            for test, speed in measured(backend, asked.model, asked.sessions, asked.prompt).items():
                 found[test][backend].append(speed)
         print(f"round {turn + 1} done", file=sys.stderr, flush=True)
     print(f"{datetime.date.today()}, {platform.machine()}; {asked.model.name}; tokens/s, medians\n")

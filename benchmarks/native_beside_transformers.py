@@ -157,7 +157,7 @@ class Ours:
 
     def decode(self, prompts: list[list[int]], count: int) -> float:
         """Seconds for `count` tokens of each, after the prompts."""
-        self._side.start(prompts, 0, len(prompts[0]) + count + 8)
+        self._side.start(prompts, len(prompts[0]) + count + 8)
         took = self._side.decode(count)
         self._side.clear()
         return took
@@ -165,7 +165,7 @@ class Ours:
     def whole(self, prompts: list[list[int]], count: int) -> float:
         """Seconds for prompts and `count` tokens of each."""
         began = time.perf_counter()
-        self._side.start(prompts, 0, len(prompts[0]) + count + 8)
+        self._side.start(prompts, len(prompts[0]) + count + 8)
         self._side.decode(count - 1)
         took = time.perf_counter() - began
         self._side.clear()

@@ -336,7 +336,7 @@ def _same_tokens(kind: str, device: torch.device) -> Figure:
     written = []
     for is_plain in (False, True):
         model = Model(kind, config, device, torch.float32, sessions=1, is_plain=is_plain)
-        model.side.start(prompt, 0, SHORT + TOKENS + 8)
+        model.side.start(prompt, SHORT + TOKENS + 8)
         model.side.decode(TOKENS - 1)
         written.append(model.side.histories()[0][SHORT : SHORT + TOKENS])
         del model

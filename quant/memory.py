@@ -56,6 +56,8 @@ class Pool:
     flash: bool = True
     outputs: int = 1
     """Rows of logits that are asked for at once."""
+    part_cells: int = 0
+    """Tokens that are copied at once to be written to disk."""
     state_bytes: int = 0
     """Recurrent states of all sequence ids."""
     may_turn: bool = False
@@ -75,7 +77,7 @@ class MemoryUse:
     states: int
     """Of recurrent layers."""
     compute: int
-    """Scratch memory of a graph."""
+    """Scratch memory of a graph, and copies of keys and values on their way to the disk."""
     outputs: int
     """Rows of logits."""
     vocabulary: int
@@ -135,12 +137,13 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
     """
     token_bytes = shape.kv_bytes_per_token(pool.kv_type, pool.value_type)
     graph = Graph(pool.tokens, pool.used_cells, pool.sequences, pool.outputs, pool.flash)
+    scratch = compute_bytes(shape, graph) + work_bytes(shape, pool.tokens)
     return MemoryUse(
         weights=weights.held,
         repacked=weights.copied,
         kv=pool.cells * (token_bytes + _CELL_BYTES),
         states=pool.state_bytes,
-        compute=compute_bytes(shape, graph) + work_bytes(shape, pool.tokens),
+        compute=scratch + pool.part_cells * token_bytes,
         outputs=_LOGIT_BYTES * shape.vocabulary * max(pool.sequences, pool.outputs),
         vocabulary=vocabulary_bytes(shape) + _WORKER_TOKEN_BYTES * shape.vocabulary,
         base=RUNTIME_BASE_BYTES,

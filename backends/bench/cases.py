@@ -9,7 +9,8 @@ from hearth.backends.bench.job import Job, TestKind
 from hearth.backends.errors import InvalidParameter
 
 SLACK_TOKENS = 64
-"""Room for what the first sessions generate while the others' prompts are computed."""
+"""Room for what the first sessions generate while the others' prompts are computed, where the KV
+cache has these not: of memories that keep no past."""
 _CELLS = 256
 """llama.cpp rounds a pool up to a multiple of this."""
 
@@ -39,9 +40,15 @@ class Case:
         stretches = 1 if self.fresh else repeats + 1
         return self.prompt_tokens + SLACK_TOKENS + stretches * self.gen_tokens
 
+    def context(self, repeats: int) -> int:
+        """Tokens of a context that the model is loaded with: at most half of a pool is for
+        sequences that have ended, and their prompts are to stay there until all begin.
+        """
+        return self.tokens(repeats) if self.sessions == 1 else 2 * self.tokens(repeats)
+
     def pool_tokens(self, repeats: int) -> int:
         """Room that all sessions need together; the engine does not count on sharing."""
-        return self.sessions * self.tokens(repeats)
+        return self.sessions * self.context(repeats)
 
 
 def cases(job: Job) -> Iterator[Case]:

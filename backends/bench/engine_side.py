@@ -71,7 +71,7 @@ class EngineSide:
         drafters: for sessions that speculate.
 
     Attributes:
-        cached_tokens: prompt tokens that the sessions found with others.
+        cached_tokens: prompt tokens that were found with other prompts.
     """
 
     def __init__(self, loaded: Loaded, drafters: Sequence[Drafter] = ()) -> None:
@@ -90,20 +90,25 @@ class EngineSide:
         info = self._runner.info
         return np.setdiff1d(np.arange(info.vocab_size), np.fromiter(info.end_ids, np.int64))
 
-    def start(self, prompts: list[list[int]], shared_tokens: int, most: int) -> list[list[int]]:
+    def start(self, prompts: list[list[int]], most: int) -> list[list[int]]:
         """Compute `prompts` and let each session draw a token; returns their tokens so far, of
         which the last one is not computed.
 
+        Prompts are computed one after the other, and sessions begin when all are in the KV cache:
+        else the first would decode for as long as the others' prompts take.
+
         Args:
-            shared_tokens: if not 0, the first session begins alone, so that the others find its
-                prompt while it goes on.
             most: tokens that a session may come to hold.
         """
-        waiting = list(prompts)
-        if shared_tokens:
-            self._admit(waiting[:1], most)
-            del waiting[:1]
-        self._admit(waiting, most)
+        for prompt in prompts:
+            self.answer([prompt], 1)
+        self._sessions.clear()
+        cached = self.cached_tokens
+        added = [self._new(prompt, most) for prompt in prompts]
+        self._engine.submit(*added)
+        while any(session.new_tokens == 0 for session in added):
+            self._turn()
+        self.cached_tokens = cached
         return self.histories()
 
     def histories(self) -> list[list[int]]:
@@ -199,12 +204,6 @@ class EngineSide:
         self._engine.turn()
         self._sessions.clear()
         self._failure, self.cached_tokens = None, 0
-
-    def _admit(self, prompts: list[list[int]], most: int) -> None:
-        added = [self._new(prompt, most) for prompt in prompts]
-        self._engine.submit(*added)
-        while any(session.new_tokens == 0 for session in added):
-            self._turn()
 
     def _new(self, prompt: list[int], most: int, *, reuses_prefix: bool = True) -> Generation:
         session = Generation(

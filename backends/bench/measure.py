@@ -80,7 +80,7 @@ def measure(
     def begin(side: EngineSide | Reference) -> None:
         nonlocal histories
         if isinstance(side, EngineSide):
-            histories = side.start(prompts, case.shared_tokens, case.tokens(repeats))
+            histories = side.start(prompts, case.tokens(repeats))
         else:
             side.start(histories, case.shared_tokens)
 

@@ -82,7 +82,7 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
     """
     settings = job.spec.settings
     pool = pool_tokens(wanted, job.repeats)
-    context = max(case.tokens(job.repeats) for case in wanted)
+    context = max(case.context(job.repeats) for case in wanted)
     sessions = max(case.sessions for case in wanted)
     token_bytes = facts.kv_bytes(settings.kv_type, settings.value_type)
     # Recurrent states come out of the same budget, with some for kept prefixes.

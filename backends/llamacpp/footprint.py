@@ -126,6 +126,7 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
     return Pool(
         cells=cells,
         copied_cells=copied,
+        part_cells=0 if a_state else min(plan.part_tokens, cells // 2),
         used_cells=math.ceil(min(tokens, cells) / CELL_ALIGNMENT) * CELL_ALIGNMENT,
         kv_type=plan.kv_type,
         value_type=plan.value_type,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hearth.backends.contract import checks
 from hearth.backends.contract.models import MAX_CONTEXT, KvPool, KvType, ModelSettings
+from hearth.backends.engine.kv.manager import PART_TOKENS
 from hearth.backends.errors import (
     DoesNotFit,
     InvalidParameter,
@@ -61,6 +62,9 @@ GROWTH_FACTOR: dict[KvPool, float] = {"grow": 1.5, "static": 1.0}
 """While the pool doubles, the new one and a copy of what the old one (half its size) held are there
 together (`larger_pool`)."""
 
+PART_BYTES = 64 << 20
+"""Most of a part of a prefix: it is copied in a hundredth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
@@ -110,6 +114,11 @@ class ContextPlan:
     not fit into a large one.
     """
     rope: RopeParams = UNCHANGED
+
+    @property
+    def part_tokens(self) -> int:
+        """Tokens of a prefix that are offloaded, or written to disk, at once."""
+        return max(1, min(PART_TOKENS, PART_BYTES // max(self.kv_bytes_per_token, 1)))
 
     @property
     def ggml_types(self) -> tuple[int, int]:

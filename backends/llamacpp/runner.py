@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hearth.backends.contract.checks import check_token_ids
-from hearth.backends.engine.kv.manager import PART_TOKENS, KvLimits
+from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Interrupted, Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.errors import (
     Busy,
@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 _KEPT_WHILE_RUNNING = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
 step pays for all cells up to the last one that is in use."""
-_PART_BYTES = 64 << 20
-"""Most of a part of an offloaded prefix: it is copied in a hundredth of a second."""
 _MIXED_TOKENS = 48
 """Flash attention on processors works in tiles from 64 tokens on, and a tile with rows of several
 sequences goes through the cells of all of them."""
@@ -128,7 +126,7 @@ class LlamaRunner(TextRunner):
             context=plan.context,
             kept_tokens=plan.kept_tokens,
             kept_while_running=None if model.on_gpu else _KEPT_WHILE_RUNNING,
-            part_tokens=_part_tokens(plan.kv_bytes_per_token),
+            part_tokens=plan.part_tokens,
         )
         self.info = RunnerInfo(
             vocab_size=model.facts.vocab_size,
@@ -331,8 +329,3 @@ class LlamaRunner(TextRunner):
         self.store.make_room(tokens)
         self.step(StepPlan((Row(0, 0, some, outputs=1, handle=0),)))
         self.store.cut(0, 0)
-
-
-def _part_tokens(token_bytes: int) -> int:
-    """Tokens of a part of an offloaded prefix."""
-    return max(1, min(PART_TOKENS, _PART_BYTES // max(token_bytes, 1)))

@@ -28,11 +28,11 @@ def test_a_test_that_goes_on_needs_room_for_all_its_repeats(job: Callable[..., J
     by_kind = {case.kind: case for case in cases(job())}
     assert by_kind["tg"].tokens(repeats=2) == 1 + SLACK_TOKENS + 4
     assert by_kind["depth"].tokens(repeats=2) == 16 + SLACK_TOKENS + 3 * 4
-    assert by_kind["sessions"].pool_tokens(repeats=2) == 3 * (16 + SLACK_TOKENS + 3 * 2)
+    assert by_kind["sessions"].pool_tokens(repeats=2) == 3 * 2 * (16 + SLACK_TOKENS + 3 * 2)
 
 
 def test_a_pool_has_room_for_the_largest_test_in_whole_blocks(job: Callable[..., Job]) -> None:
-    assert pool_tokens(list(cases(job())), repeats=2) == 512
+    assert pool_tokens(list(cases(job())), repeats=2) == 768
     assert pool_tokens(list(cases(job(tests=("tg",)))), repeats=2) == 256
 
 

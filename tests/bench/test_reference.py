@@ -63,7 +63,7 @@ def test_all_sides_draw_the_same_tokens(
         generate, batching = bench.beside["generate"], bench.beside["batching"]
         assert isinstance(generate, GenerateSide) and isinstance(batching, BatchingSide)
         prompts = random_prompts(case, bench.engine.usable_tokens)
-        histories = bench.engine.start(prompts, 0, case.tokens(2))
+        histories = bench.engine.start(prompts, case.tokens(2))
         sides = (bench.engine, generate, batching)
         generate.start(histories, 0)
         batching.start(histories, 0)

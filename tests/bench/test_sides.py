@@ -53,7 +53,8 @@ def test_engine_and_raw_loop_draw_the_same_tokens(
 ) -> None:
     case = list(cases(job(tests=(kind,))))[-1]
     prompts = random_prompts(case, bench.engine.usable_tokens)
-    histories = bench.engine.start(prompts, case.shared_tokens, case.tokens(2))
+    histories = bench.engine.start(prompts, case.tokens(2))
+    assert [len(one) for one in histories] == [case.prompt_tokens + 1] * len(prompts)
     raw = raw_of(bench)
     raw.start(histories, case.shared_tokens)
     bench.engine.decode(4)
