@@ -20,6 +20,7 @@ import datetime
 import platform
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from interference import Sessions, random_model
@@ -98,7 +99,7 @@ def main() -> None:
         )
         spec = ModelSpec(str(path), backend=arguments.backend, settings=settings)
         loaded = open_model(spec, Path(folder))
-        sessions = Sessions(loaded, _TARGET_S)
+        sessions = Sessions(loaded, _TARGET_S, time.perf_counter)
         warm = sessions.begin(64, 2)
         sessions.first_token_s(warm)
         sessions.end(warm)
