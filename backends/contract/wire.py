@@ -19,8 +19,7 @@ import logging
 import struct
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
+from typing import BinaryIO, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -356,16 +355,6 @@ PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
 """Answers that more of a stream follows."""
 _NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
 _PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
-_FIELDS: dict[type, attrgetter[tuple[Any, ...]]] = {
-    kind: attrgetter(*kind.__match_args__) for kind in PARTS
-}
-_FIELD_DECODERS = {
-    kind.__name__: (
-        kind,
-        msgspec.msgpack.Decoder(tuple[tuple(get_type_hints(kind).values())]),  # type: ignore[misc]
-    )
-    for kind in PARTS
-}
 _ID_BITS = 56
 _MOST_ID = (1 << _ID_BITS) - 1
 
@@ -410,10 +399,7 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
     def open(self) -> Body:
         """The decoded body. Raises `WireError` if it is not what its kind says."""
         try:
-            if self.part:
-                kind, fields = _FIELD_DECODERS[self.kind]
-                return kind(*fields.decode(self.content))
-            return _DECODERS[self.kind].decode(self.body)
+            return _DECODERS[self.kind].decode(self.content if self.part else self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
 
@@ -468,8 +454,7 @@ def _encode(ident: int, body: Body, *call: object) -> bytes:
     kind = type(body)
     part = _NUMBERS.get(kind, 0)
     try:
-        sent = _FIELDS[kind](body) if part else (kind.__name__, body, *call)
-        content = _ENCODER.encode(sent)
+        content = _ENCODER.encode(body if part else (kind.__name__, body, *call))
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind.__name__} frame cannot be written: {error}") from error
     if len(content) > MAX_FRAME_BYTES:
@@ -550,28 +535,44 @@ def _check_length(size: int) -> None:
         raise FrameTooLarge(f"a frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
 
 
-async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Sealed, None]:
-    """The frames that `reader` gets, to a clean end. Those of one step of a
-    model arrive together, and are read together.
+async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sealed], None]:
+    """The frames that `reader` gets, to a clean end: at once those that arrive together, such as
+    those of one step of a model, since to wait for each costs as much as to relay it.
 
     Raises:
-        WireError: one is malformed or too large, or the connection ended inside one.
+        WireError: one is malformed or too large, or the connection ended inside one; those before
+            it were given.
     """
     left = bytearray()
     while data := await reader.read(_READ_BYTES):
         left += data
-        start, end = 0, len(left)
-        while end - start >= _HEAD.size:
-            size, head = _HEAD.unpack_from(left, start)
-            _check_length(size)
-            begin = start + _HEAD.size
-            if begin + size > end:
-                break
-            start = begin + size
-            yield _sealed(head, bytes(left[begin:start]))
-        del left[:start]
+        frames: list[Sealed] = []
+        try:
+            del left[: _split(left, frames)]
+        except WireError:
+            if frames:
+                yield frames
+            raise
+        if frames:
+            yield frames
     if left:
         raise WireError("the connection ended inside a frame")
+
+
+def _split(data: bytearray, frames: list[Sealed]) -> int:
+    """Add the complete frames at the beginning of `data`; returns where the last one ends. Raises
+    `WireError`.
+    """
+    start, end = 0, len(data)
+    while end - start >= _HEAD.size:
+        size, head = _HEAD.unpack_from(data, start)
+        _check_length(size)
+        begin = start + _HEAD.size
+        if begin + size > end:
+            break
+        start = begin + size
+        frames.append(_sealed(head, bytes(data[begin:start])))
+    return start
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:

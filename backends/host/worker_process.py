@@ -361,11 +361,12 @@ class WorkerProcess:
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            async for answer in sealed_frames(process.stdout):
-                if not self._has_stepped and answer.kind in _STEPS:
+            async for answers in sealed_frames(process.stdout):
+                if not self._has_stepped and any(answer.kind in _STEPS for answer in answers):
                     self._has_stepped = True
                     self._breaker.step()
-                self._deliver(answer)
+                for answer in answers:
+                    self._deliver(answer)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
