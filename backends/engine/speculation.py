@@ -237,6 +237,8 @@ class Speculation:
         self._trying = PLAIN
         """The drafter of the last step, if it was another than the best."""
         # Of the step that is computed:
+        self._is_wanted = False
+        """Sequences that speculate are in it."""
         self._decoding = 0
         self._way: int | None = None
         """What may draft; None: nothing, or several do."""
@@ -261,8 +263,11 @@ class Speculation:
         """
         before, self._decoding = self._decoding, len(decoding)
         self._way, self._drafting, self._right = None, 0, 0
-        modes = {one.speculating.mode for one in decoding if one.speculating is not None}
-        if not modes or not self._possible or spare < 1:
+        modes: set[Speculate] = set()
+        if self._possible:
+            modes = {one.speculating.mode for one in decoding if one.speculating is not None}
+        self._is_wanted = bool(modes)
+        if not modes or spare < 1:
             return {}
         if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == {"auto"}:
             return {}
@@ -332,7 +337,11 @@ class Speculation:
             self.accepted[place] += place < right
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
+        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`. Nothing is
+        learned from steps without sequences that speculate.
+        """
+        if not self._is_wanted:
+            return
         self.costs.observe(tokens, seconds)
         usual_s, decoding = self.costs.seconds(tokens), self._decoding
         if usual_s is None or tokens != decoding + self._drafting:
