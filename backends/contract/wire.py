@@ -54,6 +54,7 @@ NUMBER_BYTES = 9
 """Of a number in a frame, at most."""
 _READ_BYTES = 256 << 10
 _HEAD = struct.Struct(">IQ")
+_HEAD_BYTES = _HEAD.size
 _Answer = TypeVar("_Answer", covariant=True)
 
 
@@ -458,9 +459,7 @@ def _encode(ident: int, body: Body, *call: object) -> bytes:
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind.__name__} frame cannot be written: {error}") from error
     if len(content) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(
-            f"a {kind.__name__} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}"
-        )
+        raise _too_large(len(content), f"{kind.__name__} ")
     return _HEAD.pack(len(content), part << _ID_BITS | ident) + content
 
 
@@ -530,9 +529,8 @@ def opened(sealed: Sealed) -> Frame:
     return Frame(sealed.id, body, sealed.model, sealed.session, sealed.cost)
 
 
-def _check_length(size: int) -> None:
-    if size > MAX_FRAME_BYTES:
-        raise FrameTooLarge(f"a frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
+def _too_large(size: int, kind: str = "") -> FrameTooLarge:
+    return FrameTooLarge(f"a {kind}frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
 
 
 async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sealed], None]:
@@ -543,47 +541,53 @@ async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sea
         WireError: one is malformed or too large, or the connection ended inside one; those before
             it were given.
     """
-    left = bytearray()
+    left, needed = bytearray(), _HEAD_BYTES
     while data := await reader.read(_READ_BYTES):
-        left += data
+        if left:
+            left += data
+            if len(left) < needed:
+                continue
+            data = bytes(left)
         frames: list[Sealed] = []
         try:
-            del left[: _split(left, frames)]
+            end, needed = _split(data, frames)
         except WireError:
             if frames:
                 yield frames
             raise
+        left = bytearray(data[end:])
         if frames:
             yield frames
     if left:
         raise WireError("the connection ended inside a frame")
 
 
-def _split(data: bytearray, frames: list[Sealed]) -> int:
-    """Add the complete frames at the beginning of `data`; returns where the last one ends. Raises
-    `WireError`.
+def _split(data: bytes, frames: list[Sealed]) -> tuple[int, int]:
+    """Add the complete frames at the beginning of `data`; returns where the last one ends, and how
+    many bytes from there on are the next one, or its head. Raises `WireError`.
     """
     start, end = 0, len(data)
-    while end - start >= _HEAD.size:
+    while (begin := start + _HEAD_BYTES) <= end:
         size, head = _HEAD.unpack_from(data, start)
-        _check_length(size)
-        begin = start + _HEAD.size
+        if size > MAX_FRAME_BYTES:
+            raise _too_large(size)
         if begin + size > end:
-            break
+            return start, _HEAD_BYTES + size
         start = begin + size
-        frames.append(_sealed(head, bytes(data[begin:start])))
-    return start
+        frames.append(_sealed(head, data[begin:start]))
+    return start, _HEAD_BYTES
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
     """The next frame of a blocking stream, buffered or not; None at a clean end. Raises
     `BodyError` or another `WireError`.
     """
-    head = _read(stream, _HEAD.size)
+    head = _read(stream, _HEAD_BYTES)
     if not head:
         return None
     size, ident = _HEAD.unpack(head)
-    _check_length(size)
+    if size > MAX_FRAME_BYTES:
+        raise _too_large(size)
     return opened(_sealed(ident, _read(stream, size)))
 
 
@@ -593,7 +597,7 @@ def _read(stream: BinaryIO, count: int) -> bytes:
     left = count
     while left:
         part = stream.read(left)
-        if not part and not parts and count == _HEAD.size:
+        if not part and not parts and count == _HEAD_BYTES:
             return b""
         if not part:
             raise WireError("the connection ended inside a frame")

@@ -198,16 +198,16 @@ class Generation(Sequence):
         banned = self._banned if made >= self.limits.min_tokens else self.limits.banned(made)
         state = self.speculating
         # Tokens of a tree are not sampled from a law, so that there is nothing to reject by.
-        if place < row.drafts and not row.parents and state is not None:
-            if state.rule == "rejection":
-                return self.sampler.verify(
-                    result.logits[row.slot][place],
-                    self.total,
-                    row.tokens[len(row.tokens) - row.drafts + place],
-                    None if state.laws is None else state.laws[place],
-                    banned=banned,
-                    matcher=self._matcher,
-                )
+        can_reject = place < row.drafts and not row.parents
+        if can_reject and state is not None and state.rule == "rejection":
+            return self.sampler.verify(
+                result.logits[row.slot][place],
+                self.total,
+                row.tokens[len(row.tokens) - row.drafts + place],
+                None if state.laws is None else state.laws[place],
+                banned=banned,
+                matcher=self._matcher,
+            )
         short = result.shortlists.get(row.slot)
         return self.sampler.draw(
             result.logits[row.slot][place] if short is None else short,
