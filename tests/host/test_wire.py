@@ -103,11 +103,19 @@ def test_a_frame_survives_the_way(frame):
     assert read_frame(io.BytesIO(data)) == frame
 
 
-def test_asynchronous_reading_agrees_and_ends_cleanly():
+@pytest.mark.parametrize("size", [1, 11, 13, 100, 100_000])
+def test_asynchronous_reading_agrees_and_ends_cleanly(size):
+    data = b"".join(map(encode, FRAMES))
+
+    async def feed(reader):
+        for at in range(0, len(data), size):
+            reader.feed_data(data[at : at + size])
+            await asyncio.sleep(0)
+        reader.feed_eof()
+
     async def read_all():
         reader = asyncio.StreamReader()
-        reader.feed_data(b"".join(map(encode, FRAMES)))
-        reader.feed_eof()
+        feeding = asyncio.create_task(feed(reader))  # noqa: F841 - kept while it runs
         return [opened(frame) async for frames in sealed_frames(reader) for frame in frames]
 
     assert asyncio.run(read_all()) == FRAMES
