@@ -63,7 +63,7 @@ class _StreamPart(msgspec.Struct, array_like=True, forbid_unknown_fields=True, g
     """
 
 
-class Started(_StreamPart, frozen=True):
+class Started(_StreamPart):
     """The prompt is rendered and counted, and the request runs."""
 
     prompt_tokens: int
@@ -71,7 +71,7 @@ class Started(_StreamPart, frozen=True):
     notices: tuple[str, ...] = ()
 
 
-class Progress(_StreamPart, frozen=True):
+class Progress(_StreamPart):
     """Prefill: `done` of `total` prompt tokens are computed."""
 
     done: int
@@ -111,7 +111,7 @@ Part = Token | ToolCallPart
 """Of an answer; parsers of output give them without tokens and choice."""
 
 
-class ChoiceFinished(_StreamPart, frozen=True):
+class ChoiceFinished(_StreamPart):
     """One of several choices is complete; sent only where `Request.n` is over 1."""
 
     index: int

@@ -212,7 +212,7 @@ class Sampler:
                 if matcher is None or matcher.allows(drawn.id):
                     return drawn
             logits = logits.row()
-        # Greedily, a ban matters only if the likeliest token is banned: else no copy is made for it.
+        # Greedily, bans matter only if the likeliest token is banned: no copy is made for others.
         work = self.adjusted(logits, () if self.is_greedy and matcher is None else banned)
         if self.is_greedy:
             token = int(work.argmax())

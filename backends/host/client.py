@@ -367,7 +367,7 @@ async def _next(frames: AsyncIterator[list[Sealed]]) -> object:
     """The body of the next of `frames`; None at their end. Raises `WireError` if others came with
     it: nothing was asked that they could answer.
     """
-    came = await anext(frames, [])
+    came: list[Sealed] = await anext(frames, [])
     if len(came) > 1:
         raise WireError("the host sends what it was not asked for")
     return came[0].open() if came else None

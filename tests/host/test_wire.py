@@ -114,9 +114,12 @@ def test_asynchronous_reading_agrees_and_ends_cleanly(size):
         reader.feed_eof()
 
     async def read_all():
-        reader = asyncio.StreamReader()
-        feeding = asyncio.create_task(feed(reader))  # noqa: F841 - kept while it runs
-        return [opened(frame) async for frames in sealed_frames(reader) for frame in frames]
+        reader, found = asyncio.StreamReader(), []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(feed(reader))
+            async for frames in sealed_frames(reader):
+                found += map(opened, frames)
+        return found
 
     assert asyncio.run(read_all()) == FRAMES
 
