@@ -58,8 +58,8 @@ class Timings:
 
 
 class _StreamPart(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """What more of a stream follows. One is made for each token in every process that it passes: as
-    a struct of msgspec it is made, encoded and decoded without Python code.
+    """An event after which its stream goes on. One is made for each token in every process that it
+    passes: a struct of msgspec is made, encoded and decoded without Python code.
     """
 
 
