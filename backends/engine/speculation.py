@@ -189,9 +189,10 @@ class Speculation:
     second.
 
     To find out what another drafter brings, or whether n-grams match, costs time. Each of them has
-    an account of seconds. A small part of the time of all steps is paid in. What it takes to look,
-    to catch up and to draft is paid out, and what a step took longer than its tokens would have
-    taken otherwise, or paid in if it was faster. Without a balance nothing is looked up or tried.
+    an account of seconds. A small part of the time of all steps of sequences that speculate is paid
+    in. What it takes to look, to catch up and to draft is paid out, and what a step took longer
+    than its tokens would have taken otherwise, or paid in if it was faster. Without a balance
+    nothing is looked up or tried.
 
     Args:
         drafters: models that guess.
