@@ -140,7 +140,7 @@ def plain(value: object, *, near: bool = False) -> object:
         return pytest.approx(value, abs=1e-4)
     if isinstance(value, (tuple, list)):
         return [plain(one, near=near) for one in value]
-    if names := getattr(value, "__match_args__", ()):
+    if names := getattr(type(value), "__match_args__", ()):  # A dataclass or a struct.
         return [type(value), *(plain(getattr(value, name), near=near) for name in names)]
     return value
 
