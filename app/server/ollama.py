@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
+from msgspec import structs
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
@@ -190,7 +191,7 @@ class LimitedContext:
         async with aclosing(generated) as events:
             async for event in events:
                 if notices and isinstance(event, Started):
-                    event = replace(event, notices=(*notices, *event.notices))
+                    event = structs.replace(event, notices=(*notices, *event.notices))
                 yield event
 
     async def _limited(self, request: Request, context: int) -> tuple[Request, tuple[str, ...]]:

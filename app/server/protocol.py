@@ -100,7 +100,7 @@ class Releases:
 
     def soon(self, outgoing: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
         """Hold back what is written to `outgoing` until then."""
-        outgoing.hold()
+        outgoing.holding = True
         if not self._holding:
             loop.call_soon(self._release)
         self._holding.append(outgoing)

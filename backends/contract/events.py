@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from hearth.backends.errors import ErrorInfo
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
@@ -55,8 +57,13 @@ class Timings:
     """and how many of them were right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class _StreamPart(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """An event after which its stream goes on. One is made for each token in every process that it
+    passes: a struct of msgspec is made, encoded and decoded without Python code.
+    """
+
+
+class Started(_StreamPart):
     """The prompt is rendered and counted, and the request runs."""
 
     prompt_tokens: int
@@ -64,16 +71,14 @@ class Started:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(_StreamPart):
     """Prefill: `done` of `total` prompt tokens are computed."""
 
     done: int
     total: int
 
 
-@dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
-class Token:
+class Token(_StreamPart):
     """More text. `ids` are the tokens since the last event; text of a token that may begin a stop
     string, or a tool call, comes later.
     """
@@ -86,8 +91,7 @@ class Token:
     channel: Channel = "content"
 
 
-@dataclass(slots=True)  # Not frozen, like `Token`.
-class ToolCallPart:
+class ToolCallPart(_StreamPart):
     """A piece of a tool call: the first one has `id` and `name`, and the `arguments` of all its
     pieces, joined, are a JSON text.
     """
@@ -107,8 +111,7 @@ Part = Token | ToolCallPart
 """Of an answer; parsers of output give them without tokens and choice."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceFinished:
+class ChoiceFinished(_StreamPart):
     """One of several choices is complete; sent only where `Request.n` is over 1."""
 
     index: int

@@ -19,8 +19,7 @@ import logging
 import struct
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, BinaryIO, Generic, TypeVar, get_args, get_type_hints
+from typing import BinaryIO, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -55,6 +54,7 @@ NUMBER_BYTES = 9
 """Of a number in a frame, at most."""
 _READ_BYTES = 256 << 10
 _HEAD = struct.Struct(">IQ")
+_HEAD_BYTES = _HEAD.size
 _Answer = TypeVar("_Answer", covariant=True)
 
 
@@ -356,16 +356,6 @@ PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
 """Answers that more of a stream follows."""
 _NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
 _PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
-_FIELDS: dict[type, attrgetter[tuple[Any, ...]]] = {
-    kind: attrgetter(*kind.__match_args__) for kind in PARTS
-}
-_FIELD_DECODERS = {
-    kind.__name__: (
-        kind,
-        msgspec.msgpack.Decoder(tuple[tuple(get_type_hints(kind).values())]),  # type: ignore[misc]
-    )
-    for kind in PARTS
-}
 _ID_BITS = 56
 _MOST_ID = (1 << _ID_BITS) - 1
 
@@ -410,10 +400,7 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
     def open(self) -> Body:
         """The decoded body. Raises `WireError` if it is not what its kind says."""
         try:
-            if self.part:
-                kind, fields = _FIELD_DECODERS[self.kind]
-                return kind(*fields.decode(self.content))
-            return _DECODERS[self.kind].decode(self.body)
+            return _DECODERS[self.kind].decode(self.content if self.part else self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"malformed {self.kind} frame: {error}") from error
 
@@ -468,14 +455,11 @@ def _encode(ident: int, body: Body, *call: object) -> bytes:
     kind = type(body)
     part = _NUMBERS.get(kind, 0)
     try:
-        sent = _FIELDS[kind](body) if part else (kind.__name__, body, *call)
-        content = _ENCODER.encode(sent)
+        content = _ENCODER.encode(body if part else (kind.__name__, body, *call))
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
         raise WireError(f"a {kind.__name__} frame cannot be written: {error}") from error
     if len(content) > MAX_FRAME_BYTES:
-        raise FrameTooLarge(
-            f"a {kind.__name__} frame of {len(content):,} bytes exceeds {MAX_FRAME_BYTES:,}"
-        )
+        raise _too_large(len(content), f"{kind.__name__} ")
     return _HEAD.pack(len(content), part << _ID_BITS | ident) + content
 
 
@@ -545,44 +529,65 @@ def opened(sealed: Sealed) -> Frame:
     return Frame(sealed.id, body, sealed.model, sealed.session, sealed.cost)
 
 
-def _check_length(size: int) -> None:
-    if size > MAX_FRAME_BYTES:
-        raise FrameTooLarge(f"a frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
+def _too_large(size: int, kind: str = "") -> FrameTooLarge:
+    return FrameTooLarge(f"a {kind}frame of {size:,} bytes exceeds {MAX_FRAME_BYTES:,}")
 
 
-async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[Sealed, None]:
-    """The frames that `reader` gets, to a clean end. Those of one step of a
-    model arrive together, and are read together.
+async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sealed], None]:
+    """The frames that `reader` gets, to a clean end: at once those that arrive together, such as
+    those of one step of a model, since to wait for each costs as much as to relay it.
 
     Raises:
-        WireError: one is malformed or too large, or the connection ended inside one.
+        WireError: one is malformed or too large, or the connection ended inside one; those before
+            it were given.
     """
-    left = bytearray()
+    left, needed = bytearray(), _HEAD_BYTES
     while data := await reader.read(_READ_BYTES):
-        left += data
-        start, end = 0, len(left)
-        while end - start >= _HEAD.size:
-            size, head = _HEAD.unpack_from(left, start)
-            _check_length(size)
-            begin = start + _HEAD.size
-            if begin + size > end:
-                break
-            start = begin + size
-            yield _sealed(head, bytes(left[begin:start]))
-        del left[:start]
+        if left:
+            left += data
+            if len(left) < needed:
+                continue
+            data = bytes(left)
+        frames: list[Sealed] = []
+        try:
+            end, needed = _split(data, frames)
+        except WireError:
+            if frames:
+                yield frames
+            raise
+        left = bytearray(data[end:])
+        if frames:
+            yield frames
     if left:
         raise WireError("the connection ended inside a frame")
+
+
+def _split(data: bytes, frames: list[Sealed]) -> tuple[int, int]:
+    """Add the complete frames at the beginning of `data`; returns where the last one ends, and how
+    many bytes from there on are the next one, or its head. Raises `WireError`.
+    """
+    start, end = 0, len(data)
+    while (begin := start + _HEAD_BYTES) <= end:
+        size, head = _HEAD.unpack_from(data, start)
+        if size > MAX_FRAME_BYTES:
+            raise _too_large(size)
+        if begin + size > end:
+            return start, _HEAD_BYTES + size
+        start = begin + size
+        frames.append(_sealed(head, data[begin:start]))
+    return start, _HEAD_BYTES
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
     """The next frame of a blocking stream, buffered or not; None at a clean end. Raises
     `BodyError` or another `WireError`.
     """
-    head = _read(stream, _HEAD.size)
+    head = _read(stream, _HEAD_BYTES)
     if not head:
         return None
     size, ident = _HEAD.unpack(head)
-    _check_length(size)
+    if size > MAX_FRAME_BYTES:
+        raise _too_large(size)
     return opened(_sealed(ident, _read(stream, size)))
 
 
@@ -592,7 +597,7 @@ def _read(stream: BinaryIO, count: int) -> bytes:
     left = count
     while left:
         part = stream.read(left)
-        if not part and not parts and count == _HEAD.size:
+        if not part and not parts and count == _HEAD_BYTES:
             return b""
         if not part:
             raise WireError("the connection ended inside a frame")

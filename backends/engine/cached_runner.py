@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvManager
@@ -54,7 +53,7 @@ class CachedRunner:
             kv.prepare({row.slot: len(row.tokens) for row in plan.rows})
             for row in plan.rows:
                 row.handle = kv.handle(row.slot)
-            return self.runner.step(replace(plan, cells=cells))
+            return self.runner.step(StepPlan(plan.rows, cells))
         except Exception as error:
             lost = lost_slots(error)
             for row in plan.rows:

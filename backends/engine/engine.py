@@ -295,7 +295,8 @@ class Engine:
         before = sequence.total
         reason = sequence.take(row, result)
         self._generated += sequence.total - before
-        self._scheduler.verified(row, sequence)
+        if row.drafts:
+            self._scheduler.verified(row, sequence)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)
@@ -309,6 +310,8 @@ class Engine:
         """Compute a few texts of the job whose turn it is, or a slice of one, with what `plan` has
         left of the time that prefill may take; False if there is none that can go on.
         """
+        if not self._text_jobs:
+            return False
         decoding, prefill, cells = (0, 0, 0) if plan is None else _load(plan)
         tokens = self._budget.allowance_of_texts(decoding, prefill, cells)
         job = self._next_text_job(tokens)

@@ -106,6 +106,8 @@ class Generation(Sequence):
         self.speculating = speculating
         self.streaming = streaming
         self.limits = limits
+        self._banned = limits.banned(limits.min_tokens)
+        """What may not be drawn from `min_tokens` tokens on."""
         self.sampler = sampler
         self.index = index
         self.stop_string: str | None = None
@@ -118,6 +120,7 @@ class Generation(Sequence):
         self._piece = piece
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         """A character is text when its last byte has arrived."""
+        self._has_stops = bool(stops)
         self._stops = StopMatcher(stops)
         self._shown = 0
         """Prompt tokens of the last `Progress`; what is computed again is not told again."""
@@ -131,7 +134,7 @@ class Generation(Sequence):
 
     @property
     def new_tokens(self) -> int:
-        return self.total - self.prompt_tokens
+        return len(self.tokens) - self.prompt_tokens
 
     def findable(self) -> list[int]:
         return self.tokens if self._reuses_prefix else self.tokens[:1]
@@ -175,63 +178,66 @@ class Generation(Sequence):
         long as it is the draft that was computed after it, draw the one after that, too. With
         rejection sampling a token that has a draft is drawn in view of it.
         """
-        self.tell(self.computed)
+        if not self.clock.first_token:
+            self.tell(self.computed)
         if not row.outputs:
             return None
-        short = result.shortlists.get(row.slot)
-        drafts = row.tokens[len(row.tokens) - row.drafts :]
-        state = self.speculating
-        # Tokens of a tree are not sampled from a law, so that there is nothing to reject by.
-        by_rejection = state is not None and state.rule == "rejection" and not row.parents
-        laws = None if state is None else state.laws
         place = 0
         while True:
-            banned = self.limits.banned(self.new_tokens)
-            if by_rejection and place < row.drafts:
-                drawn = self.sampler.verify(
-                    result.logits[row.slot][place],
-                    self.total,
-                    drafts[place],
-                    None if laws is None else laws[place],
-                    banned=banned,
-                    matcher=self._matcher,
-                )
-            else:
-                drawn = self.sampler.draw(
-                    result.logits[row.slot][place] if short is None else short,
-                    self.total,
-                    banned=banned,
-                    matcher=self._matcher,
-                )
+            drawn = self._draw(row, place, result)
             reason = self.accept(drawn)
-            if reason is not None:
+            if reason is not None or not row.drafts:
                 return reason
             place = row.next_place(place, drawn.id)
             if not place:
                 return None
 
+    def _draw(self, row: Row, place: int, result: StepResult) -> Drawn:
+        """The token after the draft at `place` of `row`, 0 being what comes before all."""
+        made = self.new_tokens
+        banned = self._banned if made >= self.limits.min_tokens else self.limits.banned(made)
+        state = self.speculating
+        # Tokens of a tree are not sampled from a law, so that there is nothing to reject by.
+        can_reject = place < row.drafts and not row.parents
+        if can_reject and state is not None and state.rule == "rejection":
+            return self.sampler.verify(
+                result.logits[row.slot][place],
+                self.total,
+                row.tokens[len(row.tokens) - row.drafts + place],
+                None if state.laws is None else state.laws[place],
+                banned=banned,
+                matcher=self._matcher,
+            )
+        short = result.shortlists.get(row.slot)
+        return self.sampler.draw(
+            result.logits[row.slot][place] if short is None else short,
+            self.total,
+            banned=banned,
+            matcher=self._matcher,
+        )
+
     def accept(self, drawn: Drawn) -> events.FinishReason | None:
         """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
         if not self.clock.first_token:
             self.clock.first_token = time.monotonic()
-        limits = self.limits
-        is_stop = drawn.id in limits.stop_ids
-        if drawn.id in limits.end_ids or (is_stop and not limits.include_stop):
+        limits, token = self.limits, drawn.id
+        is_stop = token in limits.stop_ids
+        if token in limits.end_ids or (is_stop and not limits.include_stop):
             self._say("", flush=True)
             return "stop"
-        self.sampler.accept(drawn.id)
+        self.sampler.accept(token)
         if self._matcher is not None:
-            self._matcher.accept(drawn.id)
-        self.tokens.append(drawn.id)
-        self._held_ids.append(drawn.id)
+            self._matcher.accept(token)
+        self.tokens.append(token)
+        self._held_ids.append(token)
         if drawn.logprob is not None:
-            known = named(drawn.id, drawn.logprob, drawn.top, self._piece)
-            self._held_logprobs.append(known)
+            self._held_logprobs.append(named(token, drawn.logprob, drawn.top, self._piece))
         if self._parser is not None and self._parser.channel == "reasoning":
             self._reasoning_tokens += 1
-        is_shown = limits.show_special or drawn.id in limits.shown_ids
-        piece = self._piece(drawn.id, special=is_shown)
-        text, matched = self._push(self._decoder.decode(piece))
+        is_shown = limits.show_special or token in limits.shown_ids
+        text, matched = self._decoder.decode(self._piece(token, special=is_shown)), None
+        if self._has_stops:
+            text, matched = self._push(text)
         if matched is not None:
             self._say(text + self._included(matched), flush=True, stopped=True)
             self.stop_string = matched
@@ -239,14 +245,14 @@ class Generation(Sequence):
         if is_stop:
             self._say(text, flush=True)
             return "stop"
-        if self._matcher is not None and self._matcher.complete and not self.limits.ignore_eos:
+        if self._matcher is not None and self._matcher.complete and not limits.ignore_eos:
             self._say(text, flush=True)
             return "stop"
-        if self.new_tokens >= self.limits.max_tokens:
+        if self.new_tokens >= limits.max_tokens:
             self._say(text, flush=True, cut=True)
             return "stop" if self.stop_string is not None or self._has_its_call else "length"
         self._say(text)
-        if self._has_its_call:
+        if limits.one_call and self._has_its_call:
             self._say("", flush=True)
             return "stop"
         return None
@@ -312,11 +318,12 @@ class Generation(Sequence):
     def _emit_part(self, part: events.Part) -> None:
         """Emit `part` with the tokens since the last one."""
         part.ids, part.index = tuple(self._held_ids), self.index
-        if isinstance(part, events.Token) and self._held_logprobs:
-            part.logprobs = tuple(self._held_logprobs)
-        self._emit(part)
         self._held_ids.clear()
-        self._held_logprobs.clear()
+        if self._held_logprobs:
+            if isinstance(part, events.Token):
+                part.logprobs = tuple(self._held_logprobs)
+            self._held_logprobs.clear()
+        self._emit(part)
 
     def _timings(self) -> events.Timings:
         clock = self.clock

@@ -34,6 +34,10 @@ class Restoring(Sequence):
     def total(self) -> int:
         return self.prompt_tokens if self.slot is None else min(self.prompt_tokens, self.cached + 1)
 
+    @property
+    def pending(self) -> int:
+        return self.total - self.computed
+
     def findable(self) -> list[int]:
         return self.tokens
 

@@ -140,6 +140,8 @@ class Sampler:
             self._seen = SeenTokens(params.repetition_window, prompt_ids)
         if params.dry_multiplier > 0.0:
             self._repeats = RepeatedRuns(params.dry_window, breakers, prompt_ids)
+        self._adjusts = any(one is not None for one in (self._bias, self._seen, self._repeats))
+        """Logits may be adjusted, bans aside."""
 
     def accept(self, token: int) -> None:
         """Tell the penalties that `token` was taken."""
@@ -159,7 +161,7 @@ class Sampler:
         """What the next draw, with `banned`, needs of its logits as a rule; None: all of them."""
         params = self.params
         adjusted = [sparse[0] for sparse in self._adjustments() if sparse is not None]
-        if len(banned):
+        if banned:
             adjusted.append(_array(banned))
         if self.is_greedy:
             count = 1 if params.logprobs is None and not adjusted else FIRST_LOOK
@@ -210,10 +212,14 @@ class Sampler:
                 if matcher is None or matcher.allows(drawn.id):
                     return drawn
             logits = logits.row()
-        work = self.adjusted(logits, banned)
+        # Greedily, bans matter only if the likeliest token is banned: no copy is made for others.
+        work = self.adjusted(logits, () if self.is_greedy and matcher is None else banned)
         if self.is_greedy:
             token = int(work.argmax())
-            self._check_peak(logits, float(work[token]), position)
+            if token in banned:
+                work = self.adjusted(logits, banned)
+                token = int(work.argmax())
+            self._check_peak(logits, work.item(token), position)
         else:
             self._check_peak(logits, float(work.max()), position)
             token = self._sample(work, position)
@@ -372,15 +378,17 @@ class Sampler:
         return self._bias, seen, repeated
 
     def adjusted(
-        self, logits: Logits, banned: Collection[int], ids: Indices | None = None
+        self, logits: Logits, banned: Collection[int] = (), ids: Indices | None = None
     ) -> Logits:
         """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do.
 
         Args:
             ids: ascending, what `logits` are of; None: the whole vocabulary.
         """
+        if not self._adjusts and not banned:
+            return logits
         bias, seen, repeated = self._adjustments()
-        if bias is None and seen is None and repeated is None and not len(banned):
+        if bias is None and seen is None and repeated is None and not banned:
             return logits
 
         def places(tokens: Indices) -> Indices:
@@ -393,7 +401,7 @@ class Sampler:
             penalise(work, (places(seen[0]), seen[1]), self.params)
         if repeated is not None:
             work[places(repeated[0])] -= repeated[1]
-        if len(banned):
+        if banned:
             work[places(_array(banned))] = -np.inf
         return work
 

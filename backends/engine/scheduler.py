@@ -190,7 +190,8 @@ class Scheduler:
                 continue
             self._kv.commit(row.slot, row.tokens)
             sequence.computed += len(row.tokens)
-            self._pin(sequence)
+            if sequence.pins:
+                self._pin(sequence)
             if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
                 # What follows cannot be undone, and the next question will begin like this.
                 self._kv.checkpoint(row.slot)
@@ -417,10 +418,12 @@ class Scheduler:
 
     def _rows(self) -> list[Row]:
         """The rows of a step."""
-        decoding = self._decode_rows()
+        decoding, streamed = self._decode_rows()
         self._background.hurry(alone=not decoding)
-        streamed = sum(len(row.tokens) for row in decoding)
         behind = self._behind(streamed)
+        if not behind:
+            self._is_holding = False
+            return decoding
         allowed = self._allowed(streamed)
         # Every other step has all who stream, so that they wait for one of the others at most.
         self._is_holding = not self._is_holding and self._should_hold(decoding, behind, allowed)
@@ -436,10 +439,9 @@ class Scheduler:
             allowed = min(allowed, mixed - decoding)
         return allowed
 
-    def _decode_rows(self) -> list[Row]:
+    def _decode_rows(self) -> tuple[list[Row], int]:
         """A token for each sequence that needs just one, and drafts in up to half of a step's
-        tokens; where
-        a step has no room for all, they take turns.
+        tokens; where a step has no room for all, they take turns. And how many tokens these are.
         """
         most = min(self._info.max_batch_tokens, self._info.max_outputs)
         decoding = [sequence for sequence in self._running.values() if sequence.pending == 1]
@@ -450,7 +452,8 @@ class Scheduler:
         drafts = self._speculation.draft(
             decoding, min(self._info.max_batch_tokens // 2, most - len(decoding)), self._has_room
         )
-        return [self._row(sequence, 1, drafts.get(sequence)) for sequence in decoding]
+        rows = [self._row(sequence, 1, drafts.get(sequence)) for sequence in decoding]
+        return rows, len(rows) + sum(len(draft.tokens) for draft in drafts.values())
 
     def _has_room(self, sequence: Sequence, more: int) -> bool:
         assert sequence.slot is not None

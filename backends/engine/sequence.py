@@ -98,7 +98,7 @@ class Sequence(ABC):
     @property
     def pending(self) -> int:
         """Tokens that are known and not computed."""
-        return self.total - self.computed
+        return len(self.tokens) - self.computed
 
     @property
     def held(self) -> int:
@@ -130,8 +130,6 @@ class Sequence(ABC):
 
     def due_pins(self) -> list[tuple[int, float]]:
         """Take those out of `pins` whose tokens are computed now."""
-        if not self.pins:
-            return []
         due = [pin for pin in self.pins if pin[0] <= self.computed]
         del self.pins[: len(due)]
         return due

@@ -189,9 +189,10 @@ class Speculation:
     second.
 
     To find out what another drafter brings, or whether n-grams match, costs time. Each of them has
-    an account of seconds. A small part of the time of all steps is paid in. What it takes to look,
-    to catch up and to draft is paid out, and what a step took longer than its tokens would have
-    taken otherwise, or paid in if it was faster. Without a balance nothing is looked up or tried.
+    an account of seconds. A small part of the time of all steps of sequences that speculate is paid
+    in. What it takes to look, to catch up and to draft is paid out, and what a step took longer
+    than its tokens would have taken otherwise, or paid in if it was faster. Without a balance
+    nothing is looked up or tried.
 
     Args:
         drafters: models that guess.
@@ -237,6 +238,8 @@ class Speculation:
         self._trying = PLAIN
         """The drafter of the last step, if it was another than the best."""
         # Of the step that is computed:
+        self._is_wanted = False
+        """Sequences that speculate are in it."""
         self._decoding = 0
         self._way: int | None = None
         """What may draft; None: nothing, or several do."""
@@ -261,8 +264,11 @@ class Speculation:
         """
         before, self._decoding = self._decoding, len(decoding)
         self._way, self._drafting, self._right = None, 0, 0
-        modes = {one.speculating.mode for one in decoding if one.speculating is not None}
-        if not modes or not self._possible or spare < 1:
+        modes: set[Speculate] = set()
+        if self._possible:
+            modes = {one.speculating.mode for one in decoding if one.speculating is not None}
+        self._is_wanted = bool(modes)
+        if not modes or spare < 1:
             return {}
         if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == {"auto"}:
             return {}
@@ -332,7 +338,11 @@ class Speculation:
             self.accepted[place] += place < right
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`."""
+        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`. Nothing is
+        learned from steps without sequences that speculate.
+        """
+        if not self._is_wanted:
+            return
         self.costs.observe(tokens, seconds)
         usual_s, decoding = self.costs.seconds(tokens), self._decoding
         if usual_s is None or tokens != decoding + self._drafting:

@@ -78,7 +78,7 @@ class HostClient:
     """One attached front end. Get it from `HostClient.attach`."""
 
     def __init__(
-        self, place: HostPlace, frames: AsyncIterator[Sealed], writer: asyncio.StreamWriter
+        self, place: HostPlace, frames: AsyncIterator[list[Sealed]], writer: asyncio.StreamWriter
     ) -> None:
         self._place = place
         self._frames = frames
@@ -214,9 +214,10 @@ class HostClient:
 
     async def _read(self) -> None:
         try:
-            async for sealed in self._frames:
-                if (mailbox := self._answers.get(sealed.id)) is not None:
-                    mailbox.put(sealed.open())  # type: ignore[arg-type]
+            async for frames in self._frames:
+                for sealed in frames:
+                    if (mailbox := self._answers.get(sealed.id)) is not None:
+                        mailbox.put(sealed.open())  # type: ignore[arg-type]
         except (OSError, WireError):
             pass  # The connection is lost either way; every open stream says so below.
         finally:
@@ -362,10 +363,14 @@ async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | No
     return None
 
 
-async def _next(frames: AsyncIterator[Sealed]) -> object:
-    """The body of the next of `frames`; None at their end."""
-    sealed = await anext(frames, None)
-    return None if sealed is None else sealed.open()
+async def _next(frames: AsyncIterator[list[Sealed]]) -> object:
+    """The body of the next of `frames`; None at their end. Raises `WireError` if others came with
+    it: nothing was asked that they could answer.
+    """
+    came: list[Sealed] = await anext(frames, [])
+    if len(came) > 1:
+        raise WireError("the host sends what it was not asked for")
+    return came[0].open() if came else None
 
 
 def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:

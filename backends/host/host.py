@@ -83,8 +83,9 @@ class Client:
     async def serve(self) -> None:
         """Answer frames until the front end is gone; then end everything that it had under way."""
         try:
-            async for sealed in sealed_frames(self._reader):
-                self._take(sealed)
+            async for frames in sealed_frames(self._reader):
+                for sealed in frames:
+                    self._take(sealed)
         except WireError as error:
             log.warning("a front end sent a malformed frame: %s", error)
         except OSError:

@@ -406,4 +406,7 @@ def _worker_stats(
 
 def _same_load(one: ModelSpec, other: ModelSpec) -> bool:
     """Would both load the same?"""
-    return one.backend == other.backend and one.settings.of_load == other.settings.of_load
+    if one.backend != other.backend:
+        return False
+    # Most calls come with the settings that are loaded, and to compare these costs little.
+    return one.settings == other.settings or one.settings.of_load == other.settings.of_load

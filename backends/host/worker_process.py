@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -361,11 +361,11 @@ class WorkerProcess:
     async def _take_frames(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         try:
-            async for answer in sealed_frames(process.stdout):
-                if not self._has_stepped and answer.kind in _STEPS:
+            async for answers in sealed_frames(process.stdout):
+                if not self._has_stepped and any(answer.kind in _STEPS for answer in answers):
                     self._has_stepped = True
                     self._breaker.step()
-                self._deliver(answer)
+                self._deliver(answers)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
             # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
@@ -375,17 +375,21 @@ class WorkerProcess:
             # Its pipe ended, so it is leaving or broken; it must not linger.
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
-    def _deliver(self, answer: Sealed) -> None:
-        stream = self._streams.get(answer.id)
-        if stream is None:
-            if (question := self._questions.get(answer.id)) is not None:
-                question.put(answer)
-            return
-        self._watch.progress()
-        stream.put(answer)
-        if not answer.part:
-            del self._streams[answer.id]
-            self.last_active = time.monotonic()
+    def _deliver(self, answers: Sequence[Sealed]) -> None:
+        has_call = False
+        for answer in answers:
+            stream = self._streams.get(answer.id)
+            if stream is None:
+                if (question := self._questions.get(answer.id)) is not None:
+                    question.put(answer)
+                continue
+            has_call = True
+            stream.put(answer)
+            if not answer.part:
+                del self._streams[answer.id]
+                self.last_active = time.monotonic()
+        if has_call:
+            self._watch.progress()
 
     def _cause(self) -> str:
         if self._ended_after_s is not None:

@@ -103,7 +103,8 @@ class Outbox:
                 self._came.wait()
                 while self._frames:
                     self._stream.write(wire.encode_answer(*self._frames.popleft()))
-                    self._sent.set()
+                    if not self._sent.is_set():
+                        self._sent.set()
                 self._stream.flush()
                 self._came.clear()
                 if self._frames or self._closed:  # It came after the last look, before the clear.
@@ -199,10 +200,7 @@ class Desk:
     ) -> wire.Ids | wire.Text | Prompt | Sequence[Work]:
         """The answer to `frame`, or the work that will give it."""
         ident, session, body = frame.id, frame.session, frame.body
-
-        def emit(answer: wire.Answer) -> None:
-            self._outbox.put(ident, answer)
-
+        emit = partial(self._outbox.put, ident)
         match body:
             case wire.Generate():
                 request = replace(body.request, session=session)

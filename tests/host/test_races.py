@@ -167,7 +167,7 @@ async def _raw(place, *frames):
     """A connection that sent `frames` in one go: the frames that answer, and the writer."""
     reader, writer = await asyncio.open_unix_connection(place.address)
     writer.write(b"".join(map(encode, frames)))
-    return (opened(frame) async for frame in sealed_frames(reader)), writer
+    return (opened(frame) async for frames in sealed_frames(reader) for frame in frames), writer
 
 
 def test_a_cancel_right_behind_its_request_is_heard(model, place):

@@ -103,12 +103,23 @@ def test_a_frame_survives_the_way(frame):
     assert read_frame(io.BytesIO(data)) == frame
 
 
-def test_asynchronous_reading_agrees_and_ends_cleanly():
-    async def read_all():
-        reader = asyncio.StreamReader()
-        reader.feed_data(b"".join(map(encode, FRAMES)))
+@pytest.mark.parametrize("size", [1, 11, 13, 100, 100_000])
+def test_asynchronous_reading_agrees_and_ends_cleanly(size):
+    data = b"".join(map(encode, FRAMES))
+
+    async def feed(reader):
+        for at in range(0, len(data), size):
+            reader.feed_data(data[at : at + size])
+            await asyncio.sleep(0)
         reader.feed_eof()
-        return [opened(frame) async for frame in sealed_frames(reader)]
+
+    async def read_all():
+        reader, found = asyncio.StreamReader(), []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(feed(reader))
+            async for frames in sealed_frames(reader):
+                found += map(opened, frames)
+        return found
 
     assert asyncio.run(read_all()) == FRAMES
 
@@ -198,7 +209,7 @@ def test_what_came_before_a_frame_that_is_too_large_is_read():
         reader = asyncio.StreamReader()
         reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">IQ", 1 << 31, 1))
         frames = sealed_frames(reader)
-        assert [opened(await anext(frames)) for _ in range(2)] == [FRAMES[0], FRAMES[3]]
+        assert list(map(opened, await anext(frames))) == [FRAMES[0], FRAMES[3]]
         with pytest.raises(WireError, match="exceeds"):
             await anext(frames)
 
@@ -210,7 +221,8 @@ def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
     async def read_one():
         reader = asyncio.StreamReader()
         reader.feed_data(data)
-        return await anext(sealed_frames(reader))
+        (sealed,) = await anext(sealed_frames(reader))
+        return sealed
 
     data = encode(frame)
     relayed = encode(Frame(99, asyncio.run(read_one())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -140,9 +140,8 @@ def plain(value: object, *, near: bool = False) -> object:
         return pytest.approx(value, abs=1e-4)
     if isinstance(value, (tuple, list)):
         return [plain(one, near=near) for one in value]
-    if is_dataclass(value):
-        held = (getattr(value, field.name) for field in fields(value))
-        return [type(value), *(plain(one, near=near) for one in held)]
+    if names := getattr(type(value), "__match_args__", ()):  # A dataclass or a struct.
+        return [type(value), *(plain(getattr(value, name), near=near) for name in names)]
     return value
 
 

@@ -308,6 +308,7 @@ class KvManager:
         else:
             for slot, count in counts.items():
                 self._extend(slot, count)
+        self._offloading.shrink()  # The pool may have grown for them.
 
     def handle(self, slot: int) -> Handle:
         """What the runner computes `slot` with; valid until the manager is called again."""
@@ -323,8 +324,17 @@ class KvManager:
             False if the store cannot forget what was not accepted: then `slot` is empty, and
             nothing is reserved for it.
         """
-        self._end_fetch(slot)
-        self._append(slot, tokens)
+        prefix = self._prefix(slot)
+        if self._fetches:
+            self._end_fetch(slot)
+        self._leaves.append(prefix, tokens)
+        if self._blocks is not None:
+            self._settle(prefix)
+            self._evict_excess()  # Pages that became one, or that a window passed, may be too many.
+        else:  # Cells are taken as they are filled.
+            claim = prefix.claims[0]
+            prefix.claims[0] = max(0, prefix.reserved - prefix.length)
+            self._leaves.first.claims += prefix.claims[0] - claim
         if computed is not None and computed > len(tokens):
             return self.undo(slot, computed - len(tokens))
         return True
@@ -688,18 +698,6 @@ class KvManager:
             self._tree.cut(donor, tokens)
         self._leaves.change(donor, "live")
         self._slots[slot] = donor
-
-    def _append(self, slot: int, tokens: Seq[int]) -> None:
-        prefix = self._prefix(slot)
-        self._leaves.append(prefix, tokens)
-        if self._blocks is not None:
-            self._settle(prefix)
-            self._evict_excess()  # Pages that became one, or that a window passed, may be too many.
-        else:  # Cells are taken as they are filled.
-            claim = prefix.claims[0]
-            prefix.claims[0] = max(0, prefix.reserved - prefix.length)
-            self._leaves.first.claims += prefix.claims[0] - claim
-        self._offloading.shrink()  # The pool may have grown for them.
 
     def _copy_in(self, slot: int) -> int:
         """Copy on what `open` found offloaded, while there is time; returns how many tokens came.
