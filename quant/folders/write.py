@@ -213,24 +213,25 @@ class _Work:
         self._partial = partial
         self._on_progress = on_progress
         self._check = check
-        self._total = sum(self._source_bytes(piece) for piece in plan.pieces)
+        self._total = sum(self._rounded_bytes(piece) for piece in plan.pieces)
         self._headers = plan.layout.headers
 
     def write(self, rounding: Rounding) -> None:
         """Append the pieces that are missing."""
-        written, done = self._partial.parts, 0
-        for number, piece in enumerate(self._plan.pieces):
-            size = self._source_bytes(piece)
+        pieces, written = self._plan.pieces, self._partial.parts
+        done = sum(self._rounded_bytes(piece) for piece in pieces[:written])
+        for piece in pieces[:written]:
+            self._check()
+            self._on_progress(done, self._total, f"{piece.name}, which is written")
+            rounding.restore(piece, self._written_weight, self._written)
+        for piece in pieces[written:]:
+            size = self._rounded_bytes(piece)
 
             def report(share: float, name: str, done: int = done, size: int = size) -> None:
                 self._check()
                 self._on_progress(done + int(share * size), self._total, name)
 
-            if number < written:
-                report(0.0, piece.name)
-                rounding.restore(piece, self._written_weight, self._written)
-            else:
-                self._write_piece(piece, rounding, report)
+            self._write_piece(piece, rounding, report)
             done += size
         self._on_progress(self._total, self._total, "")
 
@@ -277,8 +278,9 @@ class _Work:
         )
         return read_quantized(tensor, self._written)
 
-    def _source_bytes(self, piece: Piece) -> int:
-        names = {*(one.source for one in piece.matrices), *piece.plain}
+    def _rounded_bytes(self, piece: Piece) -> int:
+        """Of the source; what is copied takes no time."""
+        names = {one.source for one in piece.matrices}
         return sum(self._file.stored[name].nbytes for name in names)
 
 
