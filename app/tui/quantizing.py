@@ -116,7 +116,7 @@ class Quantizing:
             self._all[one.target] = item
         if item.state in ("paused", "elsewhere"):
             item.state = "elsewhere" if one.is_running else "paused"
-            item.share = one.done_bytes / max(1, one.size_bytes)
+            item.share = one.share
 
     def start(
         self,
@@ -136,6 +136,8 @@ class Quantizing:
         before = self._all.get(item.target)
         if before is not None and before.is_active:
             return False
+        if before is not None and not is_made:
+            item.share = before.share
         self._all[item.target] = item
         item.worker = self._app.run_worker(self._work(item), group="quantize")
         return True

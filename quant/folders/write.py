@@ -231,11 +231,15 @@ class _Work:
                 self._check()
                 self._on_progress(done + int(share * size), self._total, name)
 
-            self._write_piece(piece, rounding, report)
             done += size
+            self._write_piece(piece, rounding, report, done / max(1, self._total))
         self._on_progress(self._total, self._total, "")
 
-    def _write_piece(self, piece: Piece, rounding: Rounding, report: Report) -> None:
+    def _write_piece(self, piece: Piece, rounding: Rounding, report: Report, share: float) -> None:
+        """
+        Args:
+            share: of all work that is done afterwards.
+        """
         for matrix, weight in rounding.round(piece, report):
             storage = self._plan.stored[matrix.name]
             tensors = stored_tensors(storage, weight)
@@ -246,7 +250,7 @@ class _Work:
         for name in piece.plain:
             self._append(name, changed.get(name, self._file.read(name)))
             self._file.release(name)
-        self._partial.end_part(piece.name, rounding.facts(piece))
+        self._partial.end_part(piece.name, rounding.facts(piece), share=share)
 
     def _append(self, name: str, tensor: Tensor) -> None:
         entry = self._plan.layout.entries[name]

@@ -51,7 +51,8 @@ class Unfinished:
 
     Attributes:
         request: what was asked for: source, type and options, in JSON values.
-        done_bytes, size_bytes: of the result.
+        done_bytes: of the result.
+        share: of the work that is done, from 0 to 1.
         is_running: a process is writing it now.
         extra: what `announce` was given.
     """
@@ -59,7 +60,7 @@ class Unfinished:
     target: Path
     request: dict[str, Any]
     done_bytes: int
-    size_bytes: int
+    share: float
     is_running: bool
     extra: dict[str, Any]
 
@@ -73,11 +74,10 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
             is_running = not _lock(stream)
             entries = _read_journal(_journal_path(target))
             if entries:
-                done = entries[-1].get("end", 0)
-                begin = entries[0]
-                request, size = begin["request"], begin["size_bytes"]
+                begin, last = entries[0], entries[-1]
+                done, share = last.get("end", 0), float(last.get("share", 0.0))
                 extra = begin.get(_EXTRA, {})
-                found.append(Unfinished(target, request, done, size, is_running, extra))
+                found.append(Unfinished(target, begin["request"], done, share, is_running, extra))
     return found
 
 
@@ -92,6 +92,7 @@ def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any])
         BeingWritten: another process is writing it.
         OSError: the folder cannot be written to.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
     with _open_locked(target):
         entries = _read_journal(_journal_path(target))
         if not (entries and entries[0]["made_of"]):
@@ -219,12 +220,17 @@ class Partial:
         self._stream.seek(at)
         return found
 
-    def end_part(self, name: str, facts: Mapping[str, Any] | None = None) -> None:
-        """All of the part `name` was written; a run that resumes finds `facts` again."""
+    def end_part(
+        self, name: str, facts: Mapping[str, Any] | None = None, *, share: float = 0.0
+    ) -> None:
+        """All of the part `name` was written, and this share of all work is done; a run that
+        resumes finds `facts` again.
+        """
         self._stream.flush()
         self.parts += 1
         self.facts.append(dict(facts or {}))
-        entry = {"part": name, "end": self._stream.tell(), "sha256": self.sha256}
+        end = self._stream.tell()
+        entry = {"part": name, "end": end, "share": round(share, 4), "sha256": self.sha256}
         self._note(entry | ({"facts": self.facts[-1]} if facts else {}))
         if time.monotonic() - self._synced_at >= _SYNC_EVERY_S:
             self.sync()
@@ -417,7 +423,7 @@ def _read_journal(path: Path) -> list[dict[str, Any]]:
             try:
                 entry = json.loads(line)
                 if entries:
-                    str(entry["sha256"]), entry["end"] + 0
+                    str(entry["sha256"]), entry["end"] + 0, entry.get("share", 0) + 0
                 else:
                     dict(entry["request"]), dict(entry["made_of"]), entry["size_bytes"] + 0
                     dict(entry.get(_EXTRA, {}))

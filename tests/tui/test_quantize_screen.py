@@ -343,7 +343,7 @@ def test_what_another_process_writes_is_followed_to_its_end(
     question = question_of("Q4_K_M", services)
     target = Path(question["target"])
     request = {name: question[name] for name in ("method", "source", "type", "options", "replace")}
-    on_disk = [Unfinished(target, request, 0, 100, is_running=True, extra={})]
+    on_disk = [Unfinished(target, request, 0, 0.0, is_running=True, extra={})]
     monkeypatch.setattr("hearth.app.tui.quantizing.unfinished_in", lambda folder: list(on_disk))
 
     async def go() -> None:
@@ -351,7 +351,7 @@ def test_what_another_process_writes_is_followed_to_its_end(
             await until_shown(pilot, "in another program")
             await pilot.press("space")
             await until(pilot, lambda: "Another process is writing it" in notices(app))
-            on_disk[0] = replace(on_disk[0], done_bytes=40)
+            on_disk[0] = replace(on_disk[0], share=0.4)
             await until_shown(pilot, "40%")
             on_disk[0] = replace(on_disk[0], is_running=False)
             await until_shown(pilot, "paused")
@@ -371,7 +371,7 @@ def test_a_look_that_is_late_hides_nothing(
     that was stopped meanwhile.
     """
     question = question_of("Q4_K_M", services)
-    seen = Unfinished(Path(question["target"]), {**question}, 0, 100, is_running=True, extra={})
+    seen = Unfinished(Path(question["target"]), {**question}, 0, 0.0, is_running=True, extra={})
     for name in ("target", "threads"):
         del seen.request[name]
     began, may_end = threading.Event(), threading.Event()

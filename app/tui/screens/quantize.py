@@ -255,7 +255,8 @@ class QuantizeScreen(HearthScreen):
         options = self._wishes_for(one.method).words
         with_options = f"\nWith {options}." if options else ""
         if isinstance(one.plan, HearthError):
-            self._about(f"{one.plan}{with_options}")
+            hint = "\nPress o to set options." if one.method.options else ""
+            self._about(f"{one.plan}{hint}{with_options}")
         elif one.plan is not None:
             types = ", ".join(f"{n} {name}" for name, n in one.plan.facts()["types"].items())
             memory = words.size(one.plan.memory_bytes(_CONTEXT))
@@ -414,16 +415,20 @@ class QuantizeScreen(HearthScreen):
             self.run_worker(quantizing.refresh(), group="elsewhere")
 
     def _show_models(self) -> None:
-        """The chosen source and what was made of it, then what is being made."""
-        source = self._source
-        made = [one for one in self._made.values() if source and one.source.path == source.path]
-        items = [one for one in self.hearth.quantizing.items if one.state != "done"]
+        """The chosen source and what was made of it, then other models that were made since the app
+        was opened, then what is being made.
+        """
+        chosen, items = self._source, self.hearth.quantizing.items
+        sources = [str(chosen.path)] if chosen is not None else []
+        sources += [one.question["source"] for one in items if one.state == "done"]
         rows = []
-        if source is not None and made:
-            figures = next((one.before for one in reversed(made) if one.before), None)
-            rows.append(_model_row(source, figures))
-        rows += [_model_row(one.model, one.after) for one in made]
-        rows += [_job_row(one) for one in items]
+        for path in dict.fromkeys(sources):
+            made = [one for one in self._made.values() if str(one.source.path) == path]
+            if made:
+                figures = next((one.before for one in reversed(made) if one.before), None)
+                rows.append(_model_row(made[0].source, figures))
+            rows += [_model_row(one.model, one.after) for one in made]
+        rows += [_job_row(one) for one in items if one.state != "done"]
         self._models.set_class(bool(rows), "-on")
         self._models.show(rows)
         if self._models.has_focus_within:
@@ -503,7 +508,7 @@ def _job_row(item: Quantization) -> Row:
         left = f"{words.duration(item.eta_s)} left"
     name = item.target.name.removesuffix(SUFFIX)
     now = item.detail if item.state in ("running", "measuring") else ""
-    text = cell(name) + cell(f" · {now}" if now else "", "$text-muted")
+    text = Content(" ").join([cell(name), *([cell(f"· {now}", "$text-muted")] if now else [])])
     return Row(_key(item), (text, f"{item.share:.0%}", bar(item.share, _BAR), left))
 
 
@@ -559,10 +564,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
     }
     QuantizeOptions .help { color: $text-muted; margin-top: 1; }
     QuantizeOptions SafeTextArea, QuantizeOptions SafeTextArea:focus {
-        height: 4; border: none; padding: 0 1;
-    }
-    QuantizeOptions SafeInput, QuantizeOptions SafeInput:focus {
-        height: 1; border: none; padding: 0 1;
+        height: 4; border: none; padding: 0;
     }
     QuantizeOptions Checkbox { border: none; padding: 0 1; background: transparent; }
     """
@@ -577,7 +579,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
         self._wishes = wishes
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog"):
+        with VerticalScroll(classes="dialog", can_focus=False):
             yield Static(f"Options of {self._method.title}", classes="title", markup=False)
             for option in self._method.options:
                 yield from self._field(option)
