@@ -18,6 +18,7 @@ from textual.widgets import Checkbox, Static
 from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
+from hearth.app.library.compare_quality import Quality, measure_on
 from hearth.app.tui.quantizing import Quantization, Quantizing
 from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.screens.dialogs import Confirm
@@ -271,6 +272,19 @@ def test_a_type_that_needs_an_importance_matrix_gets_one(
     run(go())
 
 
+def test_the_form_begins_at_its_top_and_in_its_first_field(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services, (80, 24)) as (app, pilot):
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeOptions))
+            await until_shown(pilot, "Options of GGUF")
+            await pilot.press(*"auto")
+            first = app.screen.query(SafeInput).first()
+            assert first.value == "auto" and "Options of GGUF" in text_of(app)
+
+    run(go())
+
+
 def test_what_cannot_be_made_says_why(services: Services) -> None:
     async def go() -> None:
         async with menu(services) as (app, pilot):
@@ -469,8 +483,16 @@ def test_what_another_process_writes_is_not_deleted(services: Services) -> None:
     run(go())
 
 
-def test_a_model_that_was_not_measured_is_measured_later(services: Services) -> None:
-    target = services.paths.models / "guide-Q4_K_M.gguf"
+def test_a_model_that_was_not_measured_is_measured_later(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, gate = services.paths.models / "guide-Q4_K_M.gguf", asyncio.Event()
+
+    async def gated(*given: Any, **options: Any) -> Quality:
+        await gate.wait()
+        return await measure_on(*given, **options)
+
+    monkeypatch.setattr("hearth.app.tui.quantizing.measure_on", gated)
     services.paths.models.mkdir(parents=True, exist_ok=True)
     quantize(planned(GUIDE, "Q4_K_M"), target)
 
@@ -479,6 +501,13 @@ def test_a_model_that_was_not_measured_is_measured_later(services: Services) -> 
             await until_shown(pilot, "not measured")
             await in_models(pilot, str(target))
             await until(pilot, lambda: "Space measures it" in about(pilot))
+            gate.clear()
+            await pilot.press("space")
+            await until_shown(pilot, "measuring guide")
+            await pilot.press("space")
+            await until(pilot, lambda: "measuring guide" not in text_of(app))
+            assert not [one for one in app.quantizing.items if one.is_active]
+            gate.set()
             await pilot.press("space")
             await until(pilot, lambda: text_of(app).count("2.718 ± 0.000") == 2)
             assert target.exists()

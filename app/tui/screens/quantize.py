@@ -144,7 +144,8 @@ class QuantizeScreen(HearthScreen):
         """
         items = [one for one in self.hearth.quantizing.items if one.state != "done"]
         if self._models.has_focus_within:
-            return next((one for one in items if _key(one) == self._models.selected), None)
+            key = self._models.selected
+            return next((one for one in items if key in (_key(one), str(one.target))), None)
         return min(items, key=lambda one: not one.is_active, default=None)
 
     @property
@@ -356,7 +357,7 @@ class QuantizeScreen(HearthScreen):
     async def action_pause(self) -> None:
         """Pause the quantization, or resume it; measure a model that was not measured."""
         quantizing, item = self.hearth.quantizing, self._job
-        if (made := self._unmeasured) is not None:
+        if item is None and (made := self._unmeasured) is not None:
             quantizing.measure(made)
         elif item is None or item.state == "elsewhere":
             self._tell_nothing(item)
@@ -568,6 +569,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
     }
     QuantizeOptions Checkbox { border: none; padding: 0 1; background: transparent; }
     """
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "take it", id="quantize-options.save", priority=True),
         Binding("escape", "dismiss(None)", "cancel", id="quantize-options.cancel"),
@@ -598,6 +600,12 @@ class QuantizeOptions(Dialog[Wishes | None]):
             )
             yield Static("", classes="wrong", markup=False)
         yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Begin in the first field, without scrolling what is above it away."""
+        self.set_focus(
+            self.query("SafeInput, SafeTextArea, Checkbox").first(), scroll_visible=False
+        )
 
     def _field(self, option: Option) -> ComposeResult:
         value = self._wishes.options.get(option.name)
