@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hearth.quant.folders.methods import Runner
 
 OnProgress = Callable[[int, int, str], None]
-"""Gets bytes of the source done, bytes of the source in all, and the tensor at hand."""
+"""Gets bytes of the source that are packed, those that will be, and the tensor at hand."""
 OnNote = Callable[[str], None]
 """Gets a sentence about an earlier attempt: it is resumed, or why it cannot be."""
 Check = Callable[[], None]

@@ -154,7 +154,7 @@ def quantize(
     facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
     rows = [
         ("", "BEFORE", "AFTER"),
-        ("model", wish.source.name, wish.target.stem),
+        ("model", wish.source.name, wish.target.name.removesuffix(wish.method.suffix)),
         ("size", words.size(plan.source_bytes), words.size(plan.size_bytes)),
         ("bits a weight", before_bits, after_bits),
     ]
@@ -254,7 +254,8 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     from hearth.app.library.compare_quality import measure_on
     from hearth.app.library.local import FoundModel
 
-    made = FoundModel(wish.target.stem, wish.target, "path")
+    name = wish.target.name.removesuffix(wish.method.suffix)
+    made = FoundModel(name, wish.target, "path")
     found = []
     with state.link() as link:
 

@@ -38,6 +38,10 @@ class Stopped(HearthError):
     exit_code = 130
 
 
+STOPPED: Final = ("The job was stopped.", "Start it again: it goes on from where it was.")
+"""Message and hint of `Stopped`."""
+
+
 class Reporter:
     """What the work says while it goes on, and whether it should. Thread-safe."""
 
@@ -56,7 +60,7 @@ class Reporter:
     def check(self) -> None:
         """Raises `Stopped` when the work should end."""
         if self.stopped:
-            raise Stopped("The job was stopped.", "Start it again: it goes on from where it was.")
+            raise Stopped(*STOPPED)
 
     def progress(self, **values: Any) -> None:
         """Tell how far it is, in JSON values; what comes faster than ten times a second is told

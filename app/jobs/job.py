@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
-from hearth.app.jobs.child import Values, Work
+from hearth.app.jobs.child import STOPPED, Stopped, Values, Work
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, from_info
 from hearth.backends.machine.logs import open_log
 
@@ -29,6 +29,7 @@ class Job:
         self._module = work.__module__
         self._outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
         self._updates: asyncio.Queue[Values | None] = asyncio.Queue()
+        self._is_stopped = False
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
@@ -72,7 +73,8 @@ class Job:
         return await asyncio.shield(self._outcome)
 
     def stop(self) -> None:
-        """Ask it to end; it answers with `child.Stopped`."""
+        """Ask it to end; it answers with `child.Stopped`, also if it must be killed for that."""
+        self._is_stopped = True
         stdin = self._process.stdin
         if stdin is not None and not stdin.is_closing():
             stdin.close()
@@ -107,21 +109,29 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
         code = await self._process.wait()
+        if outcome is None:
+            outcome = self._without_answer(code)
         self.stop()
         assert self._process.stdin is not None
         # Else its pipe may be closed only after the event loop.
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.wait_closed()
-        if outcome is None:
-            outcome = InternalError(
-                f"The process of {self._module} ended without an answer (exit code {code}).",
-                "Try again; `hearth doctor` shows where its log is.",
-            )
         self._updates.put_nowait(None)
         if isinstance(outcome, HearthError):
             self._outcome.set_exception(outcome)
         else:
             self._outcome.set_result(outcome)
+
+    def _without_answer(self, code: int) -> HearthError:
+        """What it ended with that ended with this exit code alone."""
+        if self._is_stopped:
+            return Stopped(*STOPPED)
+        how, hint = f"exit code {code}", "Try again; `hearth doctor` shows where its log is."
+        if code < 0:
+            how = f"signal {-code}: {signal.strsignal(-code)}"
+            hint = "Try again; if it is killed again, the system may be short of memory."
+        name = self._module.rpartition(".")[2]
+        return InternalError(f"The process of {name} ended without an answer ({how}).", hint)
 
 
 async def follow_job(

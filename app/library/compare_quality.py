@@ -49,14 +49,17 @@ class Measured:
     """The best of three greedy answers; 0 if none could be measured."""
     is_busy: bool
     """Other programs used the processors, so that the model may be faster at rest."""
+    scored_tokens: int
+    window_tokens: int
+    backend: str
+    """That ran it: "llamacpp" or "native"."""
+    threads: int
 
 
 @dataclass(frozen=True, slots=True)
 class Quality(Measured):
     """All that was measured of one model."""
 
-    scored_tokens: int
-    window_tokens: int
     losses: tuple[float, ...] = field(repr=False)
     """Negative log probability of each scored token."""
     blocks: tuple[int, ...] = field(repr=False)
@@ -154,6 +157,8 @@ async def measure(
         perplexity_error=perplexity.error,
         scored_tokens=len(losses),
         window_tokens=window,
+        backend=info.backend,
+        threads=info.threads,
         decode_tok_per_s=max(speeds),
         is_busy=max(busy_before, await asyncio.to_thread(busy_cores)) > QUIET_CORES,
         losses=tuple(losses),

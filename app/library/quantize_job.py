@@ -69,11 +69,12 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     method = all_methods().named(question["method"])
     notes: list[str] = []
     resumed_at: int | None = None
+    packing_since = started
 
     def show(done: int, total: int, tensor: str) -> None:
-        nonlocal resumed_at
-        if resumed_at is None:
-            resumed_at = done
+        nonlocal resumed_at, packing_since
+        if resumed_at is None or done <= resumed_at:  # Opening models and reading does not count.
+            resumed_at, packing_since = done, time.monotonic()
         spent, made = time.monotonic() - packing_since, done - resumed_at
         eta_s = spent * (total - done) / made if made and spent >= _ETA_AFTER_S else None
         note = " ".join(notes)
@@ -105,7 +106,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
                 check=reporter.check,
             )
             plan = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
-        packing_since = time.monotonic()
+        reporter.check()
         made = method.run(
             plan,
             Path(question["target"]),

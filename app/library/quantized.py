@@ -45,19 +45,26 @@ class Quantized:
         parts = [f"Quantized from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
         if self.change is not None:
             parts.append(f"perplexity {self.change[0]:+.2%} ± {self.change[1]:.2%} on {self.text}")
+            if self.after is not None and self.after.scored_tokens:
+                tokens, window = self.after.scored_tokens, self.after.window_tokens
+                parts[-1] += f" ({tokens:,} tokens, windows of {window:,})"
         if self.before is not None and self.after is not None:
             parts.append(speed_change(self.before, self.after))
         return ", ".join(filter(None, parts)) + "."
 
 
 def speed_change(before: Measured, after: Measured) -> str:
-    """Both decoding speeds, with a warning where they cannot be compared; empty: not measured."""
+    """Both decoding speeds, with what ran the models, and a warning where they cannot be compared;
+    empty: not measured.
+    """
     if not before.decode_tok_per_s or not after.decode_tok_per_s:
         return ""
     rates = f"{before.decode_tok_per_s:,.1f} → {after.decode_tok_per_s:,.1f} tok/s"
+    how = [f"{one.backend}, {one.threads} threads" for one in (before, after) if one.backend]
+    notes = [" → ".join(dict.fromkeys(how))] if how else []
     if before.is_busy or after.is_busy:
-        rates += " (not comparable: other programs were using the processor)"
-    return rates
+        notes.append("not comparable: other programs were using the processor")
+    return f"{rates} ({'; '.join(notes)})" if notes else rates
 
 
 def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tuple[float, float]:
@@ -121,7 +128,16 @@ def _measured(facts: Mapping[str, Any] | None) -> Measured | None:
         return None
     figures = [facts["perplexity"], facts["perplexity_error"]]  # JSON has no infinity.
     perplexity, error = (math.inf if one is None else float(one) for one in figures)
-    return Measured(perplexity, error, float(facts["decode_tok_per_s"]), bool(facts["is_busy"]))
+    return Measured(
+        perplexity,
+        error,
+        float(facts["decode_tok_per_s"]),
+        bool(facts["is_busy"]),
+        int(facts.get("scored_tokens", 0)),
+        int(facts.get("window_tokens", 0)),
+        str(facts.get("backend", "")),
+        int(facts.get("threads", 0)),
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,21 +17,16 @@ from hearth.app.chosen import with_settings
 from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
-from hearth.app.library.compare_quality import (
-    Quality,
-    Sample,
-    bundled_sample,
-    measure_on,
-)
+from hearth.app.library.compare_quality import Quality, Sample, measure_on, sample_of
 from hearth.app.library.downloads import DownloadItem
 from hearth.app.library.local import FoundModel
 from hearth.app.library.model_files import SUFFIX
-from hearth.app.library.quantized import keep_measured, speed_change
+from hearth.app.library.quantized import Quantized, keep_measured, speed_change
 from hearth.app.paths import own_folder, private_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.services import Services
 from hearth.backends.errors import HearthError
-from hearth.quant.gguf.quantize_file import discard, unfinished_in
+from hearth.quant.gguf.quantize_file import Unfinished, announce, discard, unfinished_in
 
 State = Literal["waiting", "running", "measuring", "paused", "elsewhere", "failed", "done"]
 _ACTIVE: Final = ("waiting", "running", "measuring")
@@ -47,6 +42,10 @@ class Quantization:
         share: how much of it is done.
         detail: what is done now, or what went wrong, or what came of it.
         note: what became of an earlier run.
+        measures: source and result are measured afterwards.
+        text: path of the text for that; empty: the bundled one.
+        is_made: the file is complete, and measuring is all that is to be done.
+        is_stopping: it was asked to stop.
     """
 
     question: dict[str, Any]
@@ -55,6 +54,10 @@ class Quantization:
     eta_s: float | None = None
     detail: str = ""
     note: str = ""
+    measures: bool = True
+    text: str = ""
+    is_made: bool = False
+    is_stopping: bool = False
     job: Job | None = None
     worker: Worker[None] | None = None
 
@@ -81,6 +84,8 @@ class Quantizing:
         self._services = services
         self._all: dict[Path, Quantization] = {}
         self._one = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        """Held while files are looked for or deleted: what is found last is shown."""
         self._following: set[str] = set()
         """The downloads that are quantized now."""
 
@@ -91,29 +96,51 @@ class Quantizing:
 
     async def refresh(self) -> None:
         """Look for files that were begun and are not complete."""
-        folder = self._services.paths.models
-        found = {one.target: one for one in await asyncio.to_thread(unfinished_in, folder)}
-        for target, item in list(self._all.items()):
-            if item.state in ("paused", "elsewhere"):
-                del self._all[target]
-        for target, one in found.items():
-            question = quantize_job.question(target=target, **one.request)
-            state: State = "elsewhere" if one.is_running else "paused"
-            share = one.done_bytes / max(1, one.size_bytes)
-            self._all.setdefault(target, Quantization(question, state, share))
+        async with self._looking:
+            found = await asyncio.to_thread(unfinished_in, self._services.paths.models)
+            targets = {one.target for one in found}
+            for target, item in list(self._all.items()):
+                if item.state in ("paused", "elsewhere") and target not in targets:
+                    del self._all[target]
+            for one in found:
+                with suppress(TypeError):  # A journal of another version asks for something else.
+                    self._show(one)
 
-    def start(self, question: dict[str, Any], sample: Sample | None) -> None:
-        """Make a file, after those that are being made.
+    def _show(self, one: Unfinished) -> None:
+        """Show that `one` is on the disk, unless this app is making it."""
+        item = self._all.get(one.target)
+        if item is None:
+            question = quantize_job.question(target=one.target, **one.request)
+            measures, text = one.extra.get("measures", True), one.extra.get("text", "")
+            item = Quantization(question, "paused", measures=bool(measures), text=str(text))
+            self._all[one.target] = item
+        if item.state in ("paused", "elsewhere"):
+            item.state = "elsewhere" if one.is_running else "paused"
+            item.share = one.share
+
+    def start(
+        self,
+        question: dict[str, Any],
+        *,
+        measures: bool = True,
+        text: str = "",
+        is_made: bool = False,
+    ) -> bool:
+        """Make a file, after those that are being made; False: it is being made already.
 
         Args:
             question: as `quantize_job.question` gives it.
-            sample: what source and result are measured on; None: they are not.
+            measures, text, is_made: as of `Quantization`.
         """
-        item = Quantization(question, "waiting")
+        item = Quantization(question, "waiting", measures=measures, text=text, is_made=is_made)
         before = self._all.get(item.target)
-        if before is None or not before.is_active:
-            self._all[item.target] = item
-            item.worker = self._app.run_worker(self._work(item, sample), group="quantize")
+        if before is not None and before.is_active:
+            return False
+        if before is not None and not is_made:
+            item.share = before.share
+        self._all[item.target] = item
+        item.worker = self._app.run_worker(self._work(item), group="quantize")
+        return True
 
     def follow_up(self, download: DownloadItem, path: Path) -> None:
         """Quantize the model at `path`, which was downloaded to be quantized. What is interrupted
@@ -136,48 +163,72 @@ class Quantizing:
             target=target,
             replace=False,
         )
-        self.start(request, await asyncio.to_thread(bundled_sample))
+        self.start(request)
         if (worker := self._all[target].worker) is not None:
             with suppress(WorkerCancelled, WorkerFailed):
                 await worker.wait()
         await self._services.downloads.end_quantize(download.id)
         self._following.discard(download.id)
 
-    async def resume(self, item: Quantization) -> None:
+    def resume(self, item: Quantization) -> None:
         """Continue what was paused, or try again what failed."""
-        source = await self._source(item)
-        is_bundled = source.origin == "bundled"
-        sample = await asyncio.to_thread(bundled_sample, for_guide=is_bundled)
-        self.start(item.question, sample)
+        self.start(item.question, measures=item.measures, text=item.text, is_made=item.is_made)
+
+    def measure(self, made: Quantized) -> None:
+        """Measure a model and its source, which were not measured when it was made."""
+        model = made.model
+        request = quantize_job.question(
+            method="",
+            source=str(made.source.path),
+            type=model.file_type,
+            options={},
+            target=model.path,
+            replace=False,
+        )
+        self.start(request, is_made=True)
 
     async def pause(self, item: Quantization) -> None:
         """Stop the job; the tensors that are complete are kept."""
+        item.is_stopping = item.is_active
         if item.job is not None:
             item.job.stop()
         elif item.worker is not None:
             item.worker.cancel()
         if item.worker is not None:
+            # Textual's `wait` cancels the worker when it is cancelled itself.
+            waiting = asyncio.create_task(item.worker.wait())
             with suppress(WorkerCancelled, WorkerFailed):
-                await item.worker.wait()
+                await asyncio.shield(waiting)
 
     async def cancel(self, item: Quantization) -> None:
-        """Stop the job, and delete what it wrote unless the file is complete."""
+        """Stop the job, and delete what it wrote unless the file is complete. Raises `BeingWritten`
+        where another process writes it.
+        """
         await self.pause(item)
-        await asyncio.to_thread(discard, item.target)
-        self._all.pop(item.target, None)
-
-    async def _work(self, item: Quantization, sample: Sample | None) -> None:
-        made = why = ""
-        try:
-            async with self._one:
-                made = await self._run(item)
-                if sample is not None:
-                    item.state = "measuring"
-                    made = f"{made}\n{await self._compare(item, sample)}"
-        except (Stopped, asyncio.CancelledError) as stopped:
-            why = "The measurement was stopped."
-            if not made and self._all.get(item.target) is item:  # Else it was begun again.
+        async with self._looking:
+            if not item.is_made:
+                await asyncio.to_thread(discard, item.target)
+            if self._all.get(item.target) is item:
                 del self._all[item.target]
+
+    async def _work(self, item: Quantization) -> None:
+        made = why = ""
+        ended: State = "failed"
+        try:
+            if not item.is_made:
+                await self._announce(item)
+            async with self._one:
+                if not item.is_made:
+                    made = await self._run(item)
+                    item.is_made = True
+                    await self._services.index.changed()
+                if item.measures and not item.is_stopping:
+                    item.state = "measuring"
+                    made = f"{made}\n{await self._compare(item)}".strip()
+            ended = "done"
+        except (Stopped, asyncio.CancelledError) as stopped:
+            ended = "done" if item.is_made else "paused"
+            why = "Measuring was stopped; space on its line measures it." if item.is_made else ""
             if isinstance(stopped, asyncio.CancelledError):
                 raise
         except HearthError as error:
@@ -186,14 +237,23 @@ class Quantizing:
             why = f"{error.filename}: {error.strerror}."
         finally:
             item.worker = None
-            item.state = "done" if made else "failed"
-            item.detail = f"{made} {why}".strip()
+            item.state = "done" if made else ended
+            item.eta_s, item.detail = None, f"{made} {why}".strip()
         await self.refresh()
         self._notify(item)
 
+    async def _announce(self, item: Quantization) -> None:
+        """Write down that the file is to be made: what waits is not forgotten with the app."""
+        request = {
+            name: item.question[name] for name in ("method", "source", "type", "options", "replace")
+        }
+        extra = {"measures": item.measures, "text": item.text}
+        await asyncio.to_thread(announce, item.target, request, extra)
+
     def _notify(self, item: Quantization) -> None:
         """Report how it ended, unless the screen that shows it is open."""
-        if item.target in self._all and getattr(self._app.screen, "NAME", "") != "quantize":
+        is_shown = item.target in self._all and item.state in ("done", "failed")
+        if is_shown and getattr(self._app.screen_stack[0], "NAME", "") != "quantize":
             severity: Any = "error" if item.state == "failed" else "information"
             self._app.notify(safe_text(item.detail), severity=severity, markup=False)
 
@@ -209,10 +269,9 @@ class Quantizing:
                 item.note = values["note"]
             answer = await job.result()
         finally:
-            item.job = None
             await job.close()
+            item.job = None
         item.share = 1.0
-        await self._services.index.changed()
         spent = words.duration(answer["wall_s"])
         size = words.size(answer["size_bytes"])
         return f"{item.target.name} is in the library: {size}, made in {spent}."
@@ -220,15 +279,18 @@ class Quantizing:
     async def _source(self, item: Quantization) -> FoundModel:
         path = Path(item.question["source"])
         known = await self._services.index.models()
-        missing = FoundModel(path.stem, path, "path")
+        missing = FoundModel(path.name.removesuffix(SUFFIX), path, "path")
         return next((model for model in known if model.path == path), missing)
 
-    async def _compare(self, item: Quantization, sample: Sample) -> str:
+    async def _compare(self, item: Quantization) -> str:
         """Measure source and result, write that into the manifest of the result, and return what
         quantizing did in a sentence.
         """
-        result = FoundModel(item.target.stem, item.target, "path")
-        before = await self._measure(item, await self._source(item), sample)
+        result = FoundModel(item.target.name.removesuffix(SUFFIX), item.target, "path")
+        source = await self._source(item)
+        path, is_bundled = Path(item.text) if item.text else None, source.origin == "bundled"
+        sample = await asyncio.to_thread(sample_of, path, for_guide=is_bundled)
+        before = await self._measure(item, source, sample)
         after = await self._measure(item, result, sample)
         measured = (item.target, sample.name, before, after)
         change, error = await asyncio.to_thread(keep_measured, *measured)

@@ -120,7 +120,8 @@ class Calibrated:
                 report((number + share) / (len(stages) + 1), name)
 
             yield from self._round_stage(block, stage, report_stage)
-        self._advance(block, lambda share: report((len(stages) + share) / (len(stages) + 1), ""))
+        rest = piece.name
+        self._advance(block, lambda share: report((len(stages) + share) / (len(stages) + 1), rest))
 
     def _round_stage(
         self, block: CalibratedBlock, stage: Stage, report: Report

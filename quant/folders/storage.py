@@ -141,7 +141,7 @@ class Storage:
             problem = f"{inputs:,} inputs, no multiple of {words}"
         if problem:
             raise CannotQuantize(
-                f"{name} has {problem}, which {self.label} cannot be stored in as "
+                f"{name} has {problem}: it cannot be stored as {self.label} in the format of "
                 f"{LAYOUT_NAMES[self.layout]}.",
                 hint,
                 tensor=name,

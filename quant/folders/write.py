@@ -213,28 +213,33 @@ class _Work:
         self._partial = partial
         self._on_progress = on_progress
         self._check = check
-        self._total = sum(self._source_bytes(piece) for piece in plan.pieces)
+        self._total = sum(self._rounded_bytes(piece) for piece in plan.pieces)
         self._headers = plan.layout.headers
 
     def write(self, rounding: Rounding) -> None:
         """Append the pieces that are missing."""
-        written, done = self._partial.parts, 0
-        for number, piece in enumerate(self._plan.pieces):
-            size = self._source_bytes(piece)
+        pieces, written = self._plan.pieces, self._partial.parts
+        done = sum(self._rounded_bytes(piece) for piece in pieces[:written])
+        for piece in pieces[:written]:
+            self._check()
+            self._on_progress(done, self._total, f"{piece.name}, which is written")
+            rounding.restore(piece, self._written_weight, self._written)
+        for piece in pieces[written:]:
+            size = self._rounded_bytes(piece)
 
             def report(share: float, name: str, done: int = done, size: int = size) -> None:
                 self._check()
                 self._on_progress(done + int(share * size), self._total, name)
 
-            if number < written:
-                report(0.0, piece.name)
-                rounding.restore(piece, self._written_weight, self._written)
-            else:
-                self._write_piece(piece, rounding, report)
             done += size
+            self._write_piece(piece, rounding, report, done / max(1, self._total))
         self._on_progress(self._total, self._total, "")
 
-    def _write_piece(self, piece: Piece, rounding: Rounding, report: Report) -> None:
+    def _write_piece(self, piece: Piece, rounding: Rounding, report: Report, share: float) -> None:
+        """
+        Args:
+            share: of all work that is done afterwards.
+        """
         for matrix, weight in rounding.round(piece, report):
             storage = self._plan.stored[matrix.name]
             tensors = stored_tensors(storage, weight)
@@ -245,7 +250,7 @@ class _Work:
         for name in piece.plain:
             self._append(name, changed.get(name, self._file.read(name)))
             self._file.release(name)
-        self._partial.end_part(piece.name, rounding.facts(piece))
+        self._partial.end_part(piece.name, rounding.facts(piece), share=share)
 
     def _append(self, name: str, tensor: Tensor) -> None:
         entry = self._plan.layout.entries[name]
@@ -277,8 +282,9 @@ class _Work:
         )
         return read_quantized(tensor, self._written)
 
-    def _source_bytes(self, piece: Piece) -> int:
-        names = {*(one.source for one in piece.matrices), *piece.plain}
+    def _rounded_bytes(self, piece: Piece) -> int:
+        """Of the source; what is copied takes no time."""
+        names = {one.source for one in piece.matrices}
         return sum(self._file.stored[name].nbytes for name in names)
 
 

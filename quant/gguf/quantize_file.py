@@ -5,6 +5,7 @@ records what they are, one JSON object a line: first what they are made of, then
 is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
 next run that makes the same file of the same things continues after the last part whose checksum is
 right. A kill loses the part in progress; a power failure also what was written in the last second.
+A file that is only asked for so far (`announce`) has a journal that says it is made of nothing.
 A folder with large files is written the same way, as if these were one (those after the first are
 in `.NAME.quantizing.part-2`, …): its other files come last, in `.NAME.quantizing.folder`, which
 then gets the name.
@@ -35,6 +36,8 @@ _PART: Final = ".quantizing.part"
 _JOURNAL: Final = ".quantizing.journal"
 _FOLDER: Final = ".quantizing.folder"
 _REPLACED: Final = ".quantizing.replaced"
+_EXTRA: Final = "extra"
+"""Of the first line of a journal: JSON values of whoever announced the file."""
 _WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 """One of which is in a folder of weights."""
 _SYNC_EVERY_S: Final = 1.0
@@ -48,15 +51,18 @@ class Unfinished:
 
     Attributes:
         request: what was asked for: source, type and options, in JSON values.
-        done_bytes, size_bytes: of the result.
+        done_bytes: of the result.
+        share: of the work that is done, from 0 to 1.
         is_running: a process is writing it now.
+        extra: what `announce` was given.
     """
 
     target: Path
     request: dict[str, Any]
     done_bytes: int
-    size_bytes: int
+    share: float
     is_running: bool
+    extra: dict[str, Any]
 
 
 def unfinished_in(folder: Path) -> list[Unfinished]:
@@ -68,17 +74,43 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
             is_running = not _lock(stream)
             entries = _read_journal(_journal_path(target))
             if entries:
-                done = entries[-1].get("end", 0)
-                begin = entries[0]
-                request, size = begin["request"], begin["size_bytes"]
-                found.append(Unfinished(target, request, done, size, is_running))
+                begin, last = entries[0], entries[-1]
+                done, share = last.get("end", 0), float(last.get("share", 0.0))
+                extra = begin.get(_EXTRA, {})
+                found.append(Unfinished(target, begin["request"], done, share, is_running, extra))
     return found
 
 
+def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
+    """Note that the file `target` is to be made, for `unfinished_in`, unless it was begun.
+
+    Args:
+        request: as `open_partial` gets it.
+        extra: JSON values that are kept with it until the file is complete.
+
+    Raises:
+        BeingWritten: another process is writing it.
+        OSError: the folder cannot be written to.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _open_locked(target):
+        entries = _read_journal(_journal_path(target))
+        if not (entries and entries[0]["made_of"]):
+            begin = {"request": request, "size_bytes": 0, "made_of": {}, _EXTRA: extra}
+            _journal_path(target).write_bytes(_line(begin))
+
+
 def discard(target: Path) -> None:
-    """Delete what was written of the unfinished file `target`; no process may be writing it."""
-    for path in _parts_of(target):
-        path.unlink()
+    """Delete what was written of the unfinished file `target`. Raises `BeingWritten` where a
+    process is writing it.
+    """
+    if _parts_of(target):
+        with _open_locked(target) as first:
+            if sys.platform == "win32":
+                first.close()
+            for path in _parts_of(target):
+                path.unlink()
+            _journal_path(target).unlink(missing_ok=True)
     _journal_path(target).unlink(missing_ok=True)
     shutil.rmtree(_beside(target, _FOLDER), ignore_errors=True)
 
@@ -188,12 +220,17 @@ class Partial:
         self._stream.seek(at)
         return found
 
-    def end_part(self, name: str, facts: Mapping[str, Any] | None = None) -> None:
-        """All of the part `name` was written; a run that resumes finds `facts` again."""
+    def end_part(
+        self, name: str, facts: Mapping[str, Any] | None = None, *, share: float = 0.0
+    ) -> None:
+        """All of the part `name` was written, and this share of all work is done; a run that
+        resumes finds `facts` again.
+        """
         self._stream.flush()
         self.parts += 1
         self.facts.append(dict(facts or {}))
-        entry = {"part": name, "end": self._stream.tell(), "sha256": self.sha256}
+        end = self._stream.tell()
+        entry = {"part": name, "end": end, "share": round(share, 4), "sha256": self.sha256}
         self._note(entry | ({"facts": self.facts[-1]} if facts else {}))
         if time.monotonic() - self._synced_at >= _SYNC_EVERY_S:
             self.sync()
@@ -210,6 +247,9 @@ class Partial:
         """
         entries = _read_journal(_journal_path(self._target))
         before = entries[0]["made_of"] if entries else {}
+        extra = {_EXTRA: entries[0][_EXTRA]} if entries and _EXTRA in entries[0] else {}
+        if not before:
+            entries = []
         changed = [key for key, value in begin["made_of"].items() if before.get(key) != value]
         valid_bytes = 0
         if entries and changed:
@@ -233,7 +273,7 @@ class Partial:
         self._stream.seek(valid_bytes)
         self._stream.truncate()
         if not entries:
-            self._note(begin)
+            self._note({**begin, **extra})
 
     def _read_part(self, entry: Mapping[str, Any], check: Check) -> bool:
         """Hash the bytes up to the end of the part; False if they are not what was written."""
@@ -383,9 +423,10 @@ def _read_journal(path: Path) -> list[dict[str, Any]]:
             try:
                 entry = json.loads(line)
                 if entries:
-                    str(entry["sha256"]), entry["end"] + 0
+                    str(entry["sha256"]), entry["end"] + 0, entry.get("share", 0) + 0
                 else:
                     dict(entry["request"]), dict(entry["made_of"]), entry["size_bytes"] + 0
+                    dict(entry.get(_EXTRA, {}))
             except (ValueError, LookupError, TypeError):
                 break
             entries.append(entry)

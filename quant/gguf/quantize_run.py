@@ -145,7 +145,7 @@ class _Work:
                     size += data.nbytes
                     partial.write(data.data)
                 partial.write(bytes(padded(size, layout.alignment) - size))
-                partial.end_part(tensor.name)
+                partial.end_part(tensor.name, share=self._done / self._total)
                 source.done(tensor.name)
 
     def _packed(

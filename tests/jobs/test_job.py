@@ -37,6 +37,9 @@ def work(question, reporter):
         os.write(reporter._output.fileno(), b"not json\\n")
         time.sleep(60)
     reporter.progress(ready=True)
+    while question["kind"] == "die when stopped":
+        if reporter.stopped:
+            os._exit(1)
     while True:
         reporter.check()
         time.sleep(0.01)
@@ -70,16 +73,17 @@ def test_a_typed_error_arrives_as_it_was(work: Work) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("break", "nobody expected this"), ("die", "without an answer"), ("babble", "unreadable")],
+    [("break", "nobody expected this"), ("die", "signal 9"), ("babble", "unreadable")],
 )
 def test_whatever_goes_wrong_is_told(work: Work, kind: str, said: str) -> None:
     with pytest.raises(InternalError, match=said):
         run_job(work, {"kind": kind}, lambda values: None)
 
 
-def test_stop_ends_it_well(work: Work) -> None:
+@pytest.mark.parametrize("kind", ["wait", "die when stopped"])
+def test_stop_ends_it_well(work: Work, kind: str) -> None:
     async def go() -> None:
-        job = await Job.start(work, {"kind": "wait"})
+        job = await Job.start(work, {"kind": kind})
         async for values in job.updates():
             assert values == {"ready": True}
             job.stop()

@@ -53,6 +53,7 @@ def made(
     check: Callable[[], None] = lambda: None,
     notes: list[str] | None = None,
     file_bytes: int = 10**9,
+    told: list[tuple[int, int]] | None = None,
 ) -> Quantized:
     method = all_methods().named(name)
     plan = method.plan(source, name, options)
@@ -62,7 +63,7 @@ def made(
         target,
         threads=1,
         replace=replace,
-        on_progress=lambda done, total, tensor: None,
+        on_progress=lambda done, total, tensor: (told or []).append((done, total)),
         on_note=(notes if notes is not None else []).append,
         check=check,
     )
@@ -282,7 +283,7 @@ def test_embedding_and_output_matrix(
     ("method", "file_bytes"), [("int8", 10**9), ("int4", 10**9), ("int4", 30_000)]
 )
 def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Path) -> None:
-    """Stopped at every check, each time a little later."""
+    """Stopped at every check, each time a little later; progress begins where it was."""
     source = tiny_checkpoint("llama2", tmp_path / "model")
     options = {"group": 32}
     whole = made(source, tmp_path / "whole", method, options, file_bytes=file_bytes)
@@ -300,6 +301,7 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
         return check
 
     while True:
+        told = [(0, 0)]
         try:
             result = made(
                 source,
@@ -309,6 +311,7 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
                 check=stop_at(at),
                 notes=notes,
                 file_bytes=file_bytes,
+                told=told,
             )
             break
         except Interrupted:
@@ -316,6 +319,7 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
             assert [one.target for one in unfinished_in(tmp_path)] == [target]
             at += 7
     assert at > 20 and any("Resuming" in note for note in notes)
+    assert told == sorted(told) and told[1][0] > 0 and told[-1][0] == told[-1][1]
     assert result.sha256 == whole.sha256
     names = sorted(path.name for path in target.iterdir())
     assert names == sorted(path.name for path in whole.path.iterdir())

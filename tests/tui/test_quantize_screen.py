@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,22 @@ from textual.pilot import Pilot
 from textual.widgets import Checkbox, Static
 
 from hearth.app.jobs.child import Stopped
+from hearth.app.jobs.job import Job
+from hearth.app.library import quantize_job
+from hearth.app.library.compare_quality import Quality, measure_on
 from hearth.app.tui.quantizing import Quantization, Quantizing
+from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.screens.dialogs import Confirm
 from hearth.app.tui.screens.quantize import QuantizeOptions, QuantizeScreen, Wishes
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
 from hearth.quant.gguf import preflight
+from hearth.quant.gguf.quantize_file import Unfinished, open_partial
 from hearth.quant.gguf.quantize_method import GgufMethod
 from hearth.quant.gguf.quantize_run import run as quantize
 from pilots import opened, until, until_shown
+from polling import notices
 from quantizing import GUIDE, importances, planned, save_imatrix, sha256
 from screens import text_of
 from scripted import ScriptedHost
@@ -152,6 +160,25 @@ def test_progress_with_time_left_and_cancel(
     run(go())
 
 
+class SlowlyStopped(EndlessJob):
+    """Ends some time after it was stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.is_closed = False
+
+    def stop(self) -> None:
+        pass
+
+    async def updates(self) -> AsyncIterator[dict[str, Any]]:
+        yield {"done": 1, "total": 2, "tensor": "blk.0.attn_q.weight", "eta_s": 7.0, "note": ""}
+        await self.may_end.wait()
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
 class Enough(Exception):
     pass
 
@@ -245,6 +272,19 @@ def test_a_type_that_needs_an_importance_matrix_gets_one(
     run(go())
 
 
+def test_the_form_begins_at_its_top_and_in_its_first_field(services: Services) -> None:
+    async def go() -> None:
+        async with menu(services, (80, 24)) as (app, pilot):
+            await pilot.press("o")
+            await until(pilot, lambda: isinstance(app.screen, QuantizeOptions))
+            await until_shown(pilot, "Options of GGUF")
+            await pilot.press(*"auto")
+            first = app.screen.query(SafeInput).first()
+            assert first.value == "auto" and "Options of GGUF" in text_of(app)
+
+    run(go())
+
+
 def test_what_cannot_be_made_says_why(services: Services) -> None:
     async def go() -> None:
         async with menu(services) as (app, pilot):
@@ -294,10 +334,196 @@ def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
     run(go())
 
 
-def test_what_was_begun_again_is_not_forgotten_with_the_one_before(
-    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def question_of(name: str, services: Services) -> dict[str, Any]:
+    target = services.paths.models / f"guide-{name}.gguf"
+    options: dict[str, Any] = {}
+    return quantize_job.question(
+        method="gguf", source=str(GUIDE), type=name, options=options, target=target, replace=False
+    )
+
+
+async def in_models(pilot: Pilot[Any], key: str) -> None:
+    """Select this line of the lower list."""
+    models = screen_of(pilot).query_one("#models", ColumnList)
+    models.list.focus()
+    models.select(key)
+    await until(pilot, lambda: models.selected == key and models.has_focus_within)
+
+
+def test_what_another_process_writes_is_followed_to_its_end(
+    services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = {"target": str(tmp_path / "a.gguf")}
+    """After the app is killed, its job ends seconds later: the row must not stay as it was."""
+    question = question_of("Q4_K_M", services)
+    target = Path(question["target"])
+    request = {name: question[name] for name in ("method", "source", "type", "options", "replace")}
+    on_disk = [Unfinished(target, request, 0, 0.0, is_running=True, extra={})]
+    monkeypatch.setattr("hearth.app.tui.quantizing.unfinished_in", lambda folder: list(on_disk))
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await until_shown(pilot, "in another program")
+            await pilot.press("space")
+            await until(pilot, lambda: "Another process is writing it" in notices(app))
+            on_disk[0] = replace(on_disk[0], share=0.4)
+            await until_shown(pilot, "40%")
+            on_disk[0] = replace(on_disk[0], is_running=False)
+            await until_shown(pilot, "paused")
+            on_disk[0] = replace(on_disk[0], is_running=True)
+            await pilot.press("r")
+            await until_shown(pilot, "in another program")
+            on_disk.clear()
+            await until(pilot, lambda: app.quantizing.items == [])
+
+    run(go())
+
+
+def test_a_look_that_is_late_hides_nothing(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks end in the order in which they began, though the first takes longer: it saw the job
+    that was stopped meanwhile.
+    """
+    question = question_of("Q4_K_M", services)
+    seen = Unfinished(Path(question["target"]), {**question}, 0, 0.0, is_running=True, extra={})
+    for name in ("target", "threads"):
+        del seen.request[name]
+    began, may_end = threading.Event(), threading.Event()
+    looks = iter([seen, replace(seen, is_running=False)])
+
+    def look(folder: Path) -> list[Unfinished]:
+        found = next(looks)
+        if found is seen:
+            began.set()
+            may_end.wait(10)
+        return [found]
+
+    monkeypatch.setattr("hearth.app.tui.quantizing.unfinished_in", look)
+
+    async def scenario() -> None:
+        quantizing = Quantizing(App(), services)
+        late = asyncio.create_task(quantizing.refresh())
+        await asyncio.to_thread(began.wait, 10)
+        second = asyncio.create_task(quantizing.refresh())
+        await asyncio.sleep(0)
+        may_end.set()
+        await asyncio.gather(late, second)
+        assert [one.state for one in quantizing.items] == ["paused"]
+
+    run(scenario())
+
+
+def test_space_twice_pauses_once_and_nothing_is_lost(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hearth.app.tui.quantizing.Job", SlowlyStopped)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await start(pilot, "Q4_K_M")
+            await until_shown(pilot, "7 s left")
+            await pilot.press("space")
+            await until_shown(pilot, "stopping")
+            await pilot.press("space")
+            (item,) = app.quantizing.items
+            assert item.job is not None and item.job.is_closed is False
+            item.job.may_end.set()
+            await until_shown(pilot, "paused")
+            assert [one.state for one in app.quantizing.items] == ["paused"]
+
+    run(go())
+
+
+def test_what_waits_is_not_forgotten_with_the_app(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hearth.app.tui.quantizing.Job", EndlessJob)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            app.screen._wishes["gguf"] = Wishes(measures=False)
+            await start(pilot, "Q4_K_M")
+            await until_shown(pilot, "7 s left")
+            await start(pilot, "Q8_0")
+            await until_shown(pilot, "waiting")
+        async with menu(services) as (app, pilot):
+            await until(pilot, lambda: text_of(app).count("paused") == 2)
+            assert [one.measures for one in app.quantizing.items] == [False, False]
+            assert [one.question for one in app.quantizing.items] == [
+                question_of("Q4_K_M", services),
+                question_of("Q8_0", services),
+            ]
+            monkeypatch.setattr("hearth.app.tui.quantizing.Job", Job)
+            target = services.paths.models / "guide-Q8_0.gguf"
+            await in_models(pilot, f"job {target}")
+            await pilot.press("space")
+            await until(pilot, target.exists)
+            await until(pilot, lambda: not list(services.paths.models.glob(".*Q8_0*")))
+            (item,) = [one for one in app.quantizing.items if one.target == target]
+            await until(pilot, lambda: item.state == "done")
+            assert "Perplexity" not in item.detail and item.note == ""
+
+    run(go())
+
+
+def test_what_another_process_writes_is_not_deleted(services: Services) -> None:
+    target = interrupted(services)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await until_shown(pilot, "paused")
+            begin = {"request": {}, "size_bytes": 1, "made_of": {"source": 1}}
+            await pilot.press("x")
+            await until(pilot, lambda: isinstance(app.screen, Confirm))
+            with open_partial(target, begin, lambda: None):
+                await pilot.press("y")
+                await until_shown(pilot, "Another process is writing")
+            assert list(services.paths.models.glob(".*part"))
+
+    run(go())
+
+
+def test_a_model_that_was_not_measured_is_measured_later(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, gate = services.paths.models / "guide-Q4_K_M.gguf", asyncio.Event()
+
+    async def gated(*given: Any, **options: Any) -> Quality:
+        await gate.wait()
+        return await measure_on(*given, **options)
+
+    monkeypatch.setattr("hearth.app.tui.quantizing.measure_on", gated)
+    services.paths.models.mkdir(parents=True, exist_ok=True)
+    quantize(planned(GUIDE, "Q4_K_M"), target)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await until_shown(pilot, "not measured")
+            await in_models(pilot, str(target))
+            await until(pilot, lambda: "Space measures it" in about(pilot))
+            gate.clear()
+            await pilot.press("space")
+            await until_shown(pilot, "measuring guide")
+            await pilot.press("space")
+            await until(pilot, lambda: "measuring guide" not in text_of(app))
+            assert not [one for one in app.quantizing.items if one.is_active]
+            gate.set()
+            await pilot.press("space")
+            await until(pilot, lambda: text_of(app).count("2.718 ± 0.000") == 2)
+            assert target.exists()
+            await in_models(pilot, str(target))
+            await until(pilot, lambda: "windows of" in about(pilot))
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, ChatScreen))
+            await until_shown(pilot, "guide-Q4_K_M")
+
+    run(go())
+
+
+def test_what_was_begun_again_is_not_forgotten_with_the_one_before(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = question_of("Q4_K_M", services)
     first, again = Quantization(question, "running"), Quantization(question, "waiting")
 
     async def stopped(item: Quantization) -> str:
@@ -306,10 +532,10 @@ def test_what_was_begun_again_is_not_forgotten_with_the_one_before(
     async def scenario() -> None:
         quantizing = Quantizing(App(), services)
         monkeypatch.setattr(quantizing, "_run", stopped)
-        monkeypatch.setattr(quantizing, "_notify", lambda item: None)
-        for known, left in ((again, [again]), (first, [])):
+        for known in (again, first):
             quantizing._all[first.target] = known
-            await quantizing._work(first, None)
-            assert quantizing.items == left
+            await quantizing._work(first)
+            assert quantizing.items == [known]
+        assert (first.state, again.state) == ("paused", "waiting")
 
     run(scenario())

@@ -18,7 +18,7 @@ from textual.widgets import Checkbox, OptionList, Select, Static
 
 from hearth.app import format as words
 from hearth.app.library import quantize_job
-from hearth.app.library.compare_quality import Measured, Sample, sample_of
+from hearth.app.library.compare_quality import Measured, sample_of
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
 from hearth.app.library.quantize_methods import all_methods
@@ -41,6 +41,9 @@ _SOURCES: Final = ("F32", "F16", "BF16")
 _CONTEXT: Final = 4096
 _USUAL: Final = "Q4_K_M"
 _BAR: Final = 16
+_CHAT: Final = "Enter begins a chat with it."
+_TICKS_ELSEWHERE: Final = 4
+"""Between two looks at what another process writes."""
 _TYPES: Final = (
     Column("Type", 9),
     Column("Size", 9, right=True),
@@ -103,6 +106,7 @@ class QuantizeScreen(HearthScreen):
         """By the name of a method."""
         self._states: dict[Path, str] = {}
         """Of the quantizations, when they were last looked at."""
+        self._looks = 0
 
     def body(self) -> ComposeResult:
         yield Select[str]([], prompt="A model in F16, BF16 or F32", id="source", compact=True)
@@ -135,11 +139,21 @@ class QuantizeScreen(HearthScreen):
 
     @property
     def _job(self) -> Quantization | None:
-        """The selected quantization; if none is, the one that runs, or the first."""
-        items = self.hearth.quantizing.items
+        """The selected quantization that is not complete; if none is selected, the one that runs,
+        or the first.
+        """
+        items = [one for one in self.hearth.quantizing.items if one.state != "done"]
         if self._models.has_focus_within:
-            return next((one for one in items if _key(one) == self._models.selected), None)
-        return min(items, key=lambda one: (one.state == "done", not one.is_active), default=None)
+            key = self._models.selected
+            return next((one for one in items if key in (_key(one), str(one.target))), None)
+        return min(items, key=lambda one: not one.is_active, default=None)
+
+    @property
+    def _unmeasured(self) -> Quantized | None:
+        """The selected model, if it was made of another and not measured."""
+        key = self._models.selected if self._models.has_focus_within else None
+        made = self._made.get(key or "")
+        return made if made is not None and made.after is None else None
 
     @property
     def is_planned(self) -> bool:
@@ -242,7 +256,8 @@ class QuantizeScreen(HearthScreen):
         options = self._wishes_for(one.method).words
         with_options = f"\nWith {options}." if options else ""
         if isinstance(one.plan, HearthError):
-            self._about(f"{one.plan}{with_options}")
+            hint = "\nPress o to set options." if one.method.options else ""
+            self._about(f"{one.plan}{hint}{with_options}")
         elif one.plan is not None:
             types = ", ".join(f"{n} {name}" for name, n in one.plan.facts()["types"].items())
             memory = words.size(one.plan.memory_bytes(_CONTEXT))
@@ -255,9 +270,12 @@ class QuantizeScreen(HearthScreen):
     def _describe_model(self) -> None:
         key = self._models.selected or ""
         if key in self._made:
-            self._about(self._made[key].words)
+            hint = " Space measures it." if self._unmeasured is not None else ""
+            self._about(f"{self._made[key].words}{hint} {_CHAT}")
         elif (item := self._job) is not None:
-            self._about(" ".join(filter(None, (item.note, item.detail or _STATES[item.state]))))
+            self._about(_described(item))
+        elif key in self._sources:
+            self._about(f"{key}\n{_CHAT}")
         else:
             self._about(key)
 
@@ -273,9 +291,22 @@ class QuantizeScreen(HearthScreen):
     # ---- making it
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter quantizes."""
+        """Enter quantizes, or chats with a model."""
         if event.option_list is self._list.list:
             self.action_start()
+        elif event.option_id is not None:
+            self._chat(event.option_id)
+
+    @work(group="chat", exclusive=True)
+    async def _chat(self, key: str) -> None:
+        """Begin a chat with the model of this line."""
+        made = self._made.get(key)
+        model = made.model if made is not None else self._sources.get(key)
+        if model is not None:
+            with self.errors_shown():
+                session = await self.sessions.create(model=model.name)
+                self.hearth.wanted_thread = session.thread.id
+                self.hearth.action_go("chat")
 
     @work(group="start", exclusive=True)
     async def action_start(self) -> None:
@@ -289,10 +320,20 @@ class QuantizeScreen(HearthScreen):
         folder = private_folder(self.services.paths.models)
         path = folder / quantize_job.file_name(source.name, one.target.name, one.method.suffix)
         exists = await asyncio.to_thread(path.exists)
-        replaced = "\nIt exists already and is replaced." if exists else ""
+        quantizing = self.hearth.quantizing
+        begun = next((item for item in quantizing.items if item.target == path), None)
+        if begun is not None and begun.is_active:
+            self.tell(f"{path.name} is being made already.", severity="warning")
+            return
+        details = [f"into {folder}"]
+        if exists:
+            details.append("It exists already and is replaced.")
+        if begun is not None and begun.state == "paused" and begun.share:
+            kept = f"{begun.share:.0%} are written, and kept if source and options are the same."
+            details.append(kept)
         question = Confirm(
             f"Write {path.name} ({words.size(one.plan.size_bytes)})?",
-            f"into {folder}{replaced}",
+            "\n".join(details),
             yes="Replace" if exists else "Quantize",
             destructive=exists,
         )
@@ -308,28 +349,31 @@ class QuantizeScreen(HearthScreen):
             replace=exists,
         )
         with self.errors_shown():
-            is_bundled = source.origin == "bundled"
-            sample = await asyncio.to_thread(wishes.sample, for_guide=is_bundled)
-            self.hearth.quantizing.start(request, sample)
+            await asyncio.to_thread(wishes.check)
+            quantizing.start(request, measures=wishes.measures, text=wishes.path)
             self._look()
 
-    @work(group="job", exclusive=True)
+    @work(group="job")
     async def action_pause(self) -> None:
-        """Pause the quantization, or resume it."""
-        if (item := self._job) is not None:
-            quantizing = self.hearth.quantizing
-            if item.is_active:
-                await quantizing.pause(item)
-            elif item.state in ("paused", "failed"):
-                await quantizing.resume(item)
-            await quantizing.refresh()
-            self._look()
+        """Pause the quantization, or resume it; measure a model that was not measured."""
+        quantizing, item = self.hearth.quantizing, self._job
+        if item is None and (made := self._unmeasured) is not None:
+            quantizing.measure(made)
+        elif item is None or item.state == "elsewhere":
+            self._tell_nothing(item)
+        elif item.is_active and not item.is_stopping:
+            await quantizing.pause(item)
+        elif not item.is_active:
+            quantizing.resume(item)
+        await quantizing.refresh()
+        self._look()
 
-    @work(group="job", exclusive=True)
+    @work(group="job")
     async def action_cancel(self) -> None:
         """Cancel the quantization, and delete what it wrote."""
         item = self._job
         if item is None or item.state == "elsewhere":
+            self._tell_nothing(item)
             return
         question = Confirm(
             f"Cancel {item.target.name}?",
@@ -338,35 +382,54 @@ class QuantizeScreen(HearthScreen):
             no="Keep",
             destructive=True,
         )
-        is_sure = item.state in ("done", "measuring")
-        if is_sure or await self.app.push_screen_wait(question):
-            await self.hearth.quantizing.cancel(item)
+        if item.is_made or await self.app.push_screen_wait(question):
+            with self.errors_shown():
+                await self.hearth.quantizing.cancel(item)
             self._look()
             self.refresh_sources()
+
+    def _tell_nothing(self, item: Quantization | None) -> None:
+        """Why a key does nothing."""
+        if item is not None:
+            self.tell(f"{item.target.name}: {_STATES[item.state]}")
+        elif self._models.has_focus_within:
+            self.tell("The selected model is complete; select a line that is not.")
+        else:
+            self.tell("Nothing is being quantized; enter quantizes to the selected type.")
 
     # ---- showing it
 
     def _look(self) -> None:
         """Show how far the quantizations are, and what came of those that ended."""
-        items = self.hearth.quantizing.items
+        quantizing, self._looks = self.hearth.quantizing, self._looks + 1
+        items = quantizing.items
         before, self._states = self._states, {one.target: one.state for one in items}
         self._show_models()
         for one in items:
             if one.state != before.get(one.target) and one.state in ("done", "failed") and before:
-                self._about(one.detail)
+                self._about(_described(one))
                 self.refresh_sources()
+        elsewhere = {target for target, state in before.items() if state == "elsewhere"}
+        if elsewhere - self._states.keys():
+            self.refresh_sources()
+        elif elsewhere and self._looks % _TICKS_ELSEWHERE == 0:
+            self.run_worker(quantizing.refresh(), group="elsewhere")
 
     def _show_models(self) -> None:
-        """The chosen source and what was made of it, then what is being made."""
-        source = self._source
-        made = [one for one in self._made.values() if source and one.source.path == source.path]
-        items = [one for one in self.hearth.quantizing.items if one.state != "done"]
+        """The chosen source and what was made of it, then other models that were made since the app
+        was opened, then what is being made.
+        """
+        chosen, items = self._source, self.hearth.quantizing.items
+        sources = [str(chosen.path)] if chosen is not None else []
+        sources += [one.question["source"] for one in items if one.state == "done"]
         rows = []
-        if source is not None and made:
-            figures = next((one.before for one in reversed(made) if one.before), None)
-            rows.append(_model_row(source, figures))
-        rows += [_model_row(one.model, one.after) for one in made]
-        rows += [_job_row(one) for one in items]
+        for path in dict.fromkeys(sources):
+            made = [one for one in self._made.values() if str(one.source.path) == path]
+            if made:
+                figures = next((one.before for one in reversed(made) if one.before), None)
+                rows.append(_model_row(made[0].source, figures))
+            rows += [_model_row(one.model, one.after) for one in made]
+        rows += [_job_row(one) for one in items if one.state != "done"]
         self._models.set_class(bool(rows), "-on")
         self._models.show(rows)
         if self._models.has_focus_within:
@@ -379,8 +442,18 @@ class QuantizeScreen(HearthScreen):
 _STATES: Final = {
     "waiting": "Waits until the one before is complete.",
     "paused": "Paused; space resumes, x deletes what is written.",
-    "elsewhere": "Another process is writing it.",
+    "elsewhere": "Another process is writing it; it can be paused or cancelled there.",
+    "failed": "Space tries again, x deletes what is written.",
+    "done": "Tab goes to its line, where enter begins a chat with it.",
 }
+
+
+def _described(item: Quantization) -> str:
+    """What became of it, what is done now, and what to do next."""
+    hint = _STATES.get(item.state)
+    if item.is_made and item.state == "failed":
+        hint = "Space tries again, x removes this line."
+    return "\n".join(filter(None, (item.note, item.detail, hint)))
 
 
 def _key(item: Quantization) -> str:
@@ -429,11 +502,15 @@ def _model_row(model: LocalModel, figures: Measured | None) -> Row:
 
 
 def _job_row(item: Quantization) -> Row:
-    left: str = item.state
-    if item.state == "running":
-        left = f"{words.duration(item.eta_s)} left" if item.eta_s is not None else "running"
-    cells = (cell(item.target.stem), f"{item.share:.0%}", bar(item.share, _BAR), left)
-    return Row(_key(item), cells)
+    left: str = "in another program" if item.state == "elsewhere" else item.state
+    if item.is_stopping and item.is_active:
+        left = "stopping"
+    elif item.is_active and item.eta_s is not None:
+        left = f"{words.duration(item.eta_s)} left"
+    name = item.target.name.removesuffix(SUFFIX)
+    now = item.detail if item.state in ("running", "measuring") else ""
+    text = Content(" ").join([cell(name), *([cell(f"· {now}", "$text-muted")] if now else [])])
+    return Row(_key(item), (text, f"{item.share:.0%}", bar(item.share, _BAR), left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,13 +540,15 @@ class Wishes:
             parts.append(f"measured on {self.text}")
         return " · ".join(parts)
 
-    def sample(self, *, for_guide: bool) -> Sample | None:
-        """The text to measure on; None if nothing is to be measured. Raises `InvalidParameter`
-        where it cannot be read.
-        """
-        if not self.measures:
-            return None
-        return sample_of(typed_path(self.text) if self.text else None, for_guide=for_guide)
+    @property
+    def path(self) -> str:
+        """Of the text to measure on; empty: the bundled one."""
+        return str(typed_path(self.text)) if self.text else ""
+
+    def check(self) -> None:
+        """Raises `InvalidParameter` where the text to measure on cannot be read."""
+        if self.measures and self.text:
+            sample_of(Path(self.path))
 
 
 class QuantizeOptions(Dialog[Wishes | None]):
@@ -486,13 +565,11 @@ class QuantizeOptions(Dialog[Wishes | None]):
     }
     QuantizeOptions .help { color: $text-muted; margin-top: 1; }
     QuantizeOptions SafeTextArea, QuantizeOptions SafeTextArea:focus {
-        height: 4; border: none; padding: 0 1;
-    }
-    QuantizeOptions SafeInput, QuantizeOptions SafeInput:focus {
-        height: 1; border: none; padding: 0 1;
+        height: 4; border: none; padding: 0;
     }
     QuantizeOptions Checkbox { border: none; padding: 0 1; background: transparent; }
     """
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "take it", id="quantize-options.save", priority=True),
         Binding("escape", "dismiss(None)", "cancel", id="quantize-options.cancel"),
@@ -504,7 +581,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
         self._wishes = wishes
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog"):
+        with VerticalScroll(classes="dialog", can_focus=False):
             yield Static(f"Options of {self._method.title}", classes="title", markup=False)
             for option in self._method.options:
                 yield from self._field(option)
@@ -523,6 +600,12 @@ class QuantizeOptions(Dialog[Wishes | None]):
             )
             yield Static("", classes="wrong", markup=False)
         yield KeyBar()
+
+    def on_mount(self) -> None:
+        """Begin in the first field, without scrolling what is above it away."""
+        self.set_focus(
+            self.query("SafeInput, SafeTextArea, Checkbox").first(), scroll_visible=False
+        )
 
     def _field(self, option: Option) -> ComposeResult:
         value = self._wishes.options.get(option.name)
@@ -552,7 +635,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
             }
             text = self.query_one("#text", SafeInput).value.strip()
             wishes = Wishes(options, self.query_one("#measures", Checkbox).value, text)
-            wishes.sample(for_guide=False)
+            wishes.check()
         except InvalidParameter as error:
             self.show_wrong(str(error))
         else:
