@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hearth.quant.checkpoints.modules import resolve
-from hearth.quant.checkpoints.scheme import Checkpoint
+from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
 from hearth.quant.mapped import MappedFile
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry, read_header
 from hearth.quant.safetensors_shards import read_folder
@@ -71,9 +71,14 @@ class SafetensorsTensors:
         return mapped.tensor(entry.start, entry.nbytes, DTYPES[entry.kind], entry.shape)
 
     def release(self, name: str) -> None:
-        """What was read of `name` was copied: it may leave this process's memory."""
-        mapped, entry = self._places[name]
-        mapped.release(entry.start, entry.nbytes)
+        """What was read of `name`, or of the parts of a quantized matrix of that name, was copied:
+        it may leave this process's memory.
+        """
+        stored = self._stored[name] if name not in self._places else None
+        parts = stored.parts.values() if isinstance(stored, QuantizedTensor) else (name,)
+        for part in parts:
+            mapped, entry = self._places[part]
+            mapped.release(entry.start, entry.nbytes)
 
     def close(self) -> None:
         """Let go of the maps. One stays as long as a tensor over it is in use."""

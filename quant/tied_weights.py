@@ -7,15 +7,38 @@ only (`PreTrainedModel.tie_weights`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from hearth.quant.checkpoints.scheme import QuantizedTensor
+from hearth.quant.families.config import ModelConfig
 from hearth.quant.gguf.faults import corrupt, quoted
-from hearth.quant.hf_names import EMBEDDING, HEAD, canonical
+from hearth.quant.hf_names import EMBEDDING, HEAD, by_canonical_name, canonical
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
+from hearth.quant.stored import StoredTensor
 
 _SLICE_BYTES: Final = 4 << 20
+
+
+def as_stored(
+    config: ModelConfig, headers: Sequence[SafetensorsHeader], stored: Mapping[str, StoredTensor]
+) -> ModelConfig:
+    """`config`, with an output matrix of its own where the files have one that is not the embedding
+    once more, whatever config.json says: as transformers does it. A quantized one is its own.
+
+    Args:
+        stored: the tensors of all files, see `resolve`.
+
+    Raises:
+        CorruptFile, OSError: as `has_own_head`.
+    """
+    names = by_canonical_name(stored)
+    is_quantized = HEAD in names and isinstance(stored[names[HEAD]], QuantizedTensor)
+    if config.tied and ((is_quantized and EMBEDDING in names) or has_own_head(headers)):
+        return replace(config, tied=False)
+    return config
 
 
 def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:

@@ -28,6 +28,7 @@ COMMANDS = {
     "rm": ("models", "rm", "Delete models, after showing what that frees."),
     "fit": ("fit", "fit", "Show whether a model fits this machine, and how fast it will be."),
     "quantize": ("quantize", "quantize", "Quantize a model into a smaller file."),
+    "convert": ("quantize", "convert", "Write packed weights in another format, unchanged."),
     "train-medusa": (
         "train_medusa",
         "train_medusa",

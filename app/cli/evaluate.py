@@ -113,6 +113,11 @@ class _Subject:
     help="From float32 numbers that the weights stand for, or as served. Default: as served; "
     "dequantized of the reference and with --methods.",
 )
+@click.option(
+    "--svg",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw KL divergence over bits a weight into this file.",
+)
 @setting_options((keys.ALL["backend"], keys.ALL["threads"]))
 @json_option
 @click.pass_context
@@ -131,6 +136,7 @@ def evaluate(
     context: int,
     tokens: int,
     logits: Source | None,
+    svg: Path | None,
     as_json: bool,
     **_options: Any,
 ) -> int:
@@ -149,6 +155,10 @@ def evaluate(
         raise click.UsageError("--output, --requantize and --yes go with --methods.")
     if methods is not None and (len(models) > 1 or reference is not None):
         raise click.UsageError("--methods takes one MODEL, which is its own reference.")
+    if svg is not None and methods is None and reference is None:
+        raise click.UsageError("--svg draws KL divergences, which need --reference or --methods.")
+    if svg is not None and not svg.absolute().parent.is_dir():
+        raise click.UsageError(f"--svg: there is no folder {svg.absolute().parent}.")
     chosen = [_chosen(state, name, flags) for name in models]
     base = chosen[0] if methods else _chosen(state, reference, flags) if reference else None
     is_guide = any(one.found.origin == "bundled" for one in (*chosen, *([base] if base else [])))
@@ -175,7 +185,30 @@ def evaluate(
     else:
         print_report(state.output, report)
     has_failed = any("error" in row for row in report["rows"])
+    if svg is not None and not _draw(state, report, svg):
+        has_failed = True
     return ExitCode.FAILED if has_failed else ExitCode.OK
+
+
+def _draw(state: State, report: dict[str, Any], path: Path) -> bool:
+    """Write the picture; False where there is none, which is said."""
+    from hearth.app.cli.evaluate_picture import picture
+    from hearth.app.library.errors import FileTrouble
+
+    drawn = picture(report)
+    if not drawn:
+        state.output.problem(
+            f"{path} was not drawn: no model has both bits a weight and a KL divergence above 0."
+        )
+        return False
+    try:
+        path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise FileTrouble(
+            f"{path}: {error.strerror or error}.", "Write to another path (--svg)."
+        ) from error
+    state.output.note(f"{path} was drawn.")
+    return True
 
 
 def _chosen(state: State, name: str, flags: Layer) -> Chosen:

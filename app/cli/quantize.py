@@ -123,6 +123,7 @@ def quantize(
     folder of safetensors, a folder by int8, fp8, nf4, int4, hqq, gptq, awq or best.
     docs/quantize.md has them all.
     """
+    from hearth.app.library import quantize_job
     from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.quantized import keep_measured, speed_change
     from hearth.quant.gguf.quantize_file import check_target
@@ -136,7 +137,8 @@ def quantize(
     }
     wish = _wish(state, source, type or to or "", options, output)
     if dry_run:
-        _show_plan(state, wish, as_json=as_json)
+        planned = {**wish.plan.facts(tensors=True), "method": wish.method.name}
+        _show_plan(state, planned, wish.target, as_json=as_json)
         return 0
     check_target(wish.target, replace=yes, is_folder=not wish.method.suffix)
     plan = wish.plan
@@ -150,7 +152,16 @@ def quantize(
         )
         if plan.facts().get("imatrix") == "auto":
             state.output.note("An importance matrix is made first, unless the cache has it.")
-    made = _make(state, wish, threads, replace=yes)
+    question = quantize_job.question(
+        method=wish.method.name,
+        source=str(wish.source.path),
+        type=wish.type,
+        options=wish.options,
+        target=wish.target,
+        replace=yes,
+        threads=threads,
+    )
+    made = _make(state, question)
     facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
     rows = [
         ("", "BEFORE", "AFTER"),
@@ -188,19 +199,108 @@ def quantize(
     return 0
 
 
-def _wish(
-    state: State, source: str, kind: str, options: dict[str, Any], output: Path | None
-) -> _Wish:
-    from hearth.app.library.quantize_job import file_name
-    from hearth.app.library.quantize_methods import all_methods
+@click.command("convert")
+@click.argument("source", shell_complete=complete_model)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(("compressed-tensors", "gptq", "awq", "gguf")),
+    required=True,
+    help="A folder in that format (gptq: the second, awq: gemm), or a GGUF file.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="The new folder or file. Default: SOURCE-FORMAT in the library folder.",
+)
+@click.option(
+    "--file-mb",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Megabytes of a safetensors file at most (5,000 by default).",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be made, tensor by tensor.")
+@click.option("--yes", "-y", is_flag=True, help="Replace what is there.")
+@json_option
+@click.pass_obj
+def convert(
+    state: State,
+    /,
+    source: str,
+    kind: str,
+    output: Path | None,
+    file_mb: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Write SOURCE, a folder of packed weights in the format of GPTQ, AWQ or compressed-tensors, in
+    another of these formats, or as a GGUF file. Nothing is rounded: all weights stay the same to
+    the bit, and what a format has no place for is refused by name. Ctrl+C pauses; the same command
+    resumes.
+    """
+    from hearth.app.jobs.job import run_job
+    from hearth.app.library import quantize_job
+    from hearth.app.library.quantize_methods import CONVERT
+    from hearth.app.paths import own_folder
+    from hearth.quant.gguf.quantize_file import check_target
+
+    found, suffix = _local(state, source), ".gguf" if kind == "gguf" else ""
+    folder = state.paths.models if output is None else output
+    options = {"format": kind} | ({"file-mb": file_mb} if file_mb else {})
+    question = quantize_job.question(
+        method=CONVERT,
+        source=str(found.path),
+        type=CONVERT,
+        options=options,
+        target=folder.absolute(),
+        replace=yes,
+        threads=1,
+    )
+    plan = run_job(quantize_job.plan, question, lambda _: None, own_folder(state.paths.log))
+    if output is None or (suffix and output.is_dir()):
+        output = folder / f"{found.name}-{plan['type'] if suffix else kind}{suffix}"
+    question["target"] = str(output.absolute())
+    if dry_run:
+        _show_plan(state, plan | {"method": CONVERT}, output.absolute(), as_json=as_json)
+        return 0
+    check_target(output, replace=yes, is_folder=not suffix)
+    made = _make(state, question)
+    if as_json:
+        state.output.json({"plan": plan, "result": made})
+        return 0
+    for notice in plan.get("notices", ()):
+        state.output.note(notice)
+    sizes = f"{words.size(plan['source_bytes'])} → {words.size(plan['size_bytes'])}"
+    seconds = words.duration(made["wall_s"])
+    state.output.note(
+        f"{output} was made in {seconds}: {sizes}, the same weights in {kind}; what it was made of "
+        f"is in {made['manifest']}."
+    )
+    return 0
+
+
+def _local(state: State, source: str) -> FoundModel:
+    """The model called `source`. Raises `UnsupportedModel` for one on another machine."""
     from hearth.backends.errors import UnsupportedModel
 
     found = state.library.resolve(source)
     if found.remote is not None:
         raise UnsupportedModel(
             f"{found.name} is on another machine; what is quantized must be a file on this one.",
-            "Download its F16 or BF16 file first.",
+            "Download the model's files first.",
         )
+    return found
+
+
+def _wish(
+    state: State, source: str, kind: str, options: dict[str, Any], output: Path | None
+) -> _Wish:
+    from hearth.app.library.quantize_job import file_name
+    from hearth.app.library.quantize_methods import all_methods
+
+    found = _local(state, source)
     method, name = all_methods().making(kind, found.path)
     plan = method.plan(found.path, name, options)
     if output is None or (method.suffix and output.is_dir()):
@@ -209,7 +309,7 @@ def _wish(
     return _Wish(found, method, name, options, plan, output.absolute())
 
 
-def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> dict[str, Any]:
+def _make(state: State, question: dict[str, Any]) -> dict[str, Any]:
     """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
     from hearth.app.cli.output import ProgressLine
     from hearth.app.jobs.child import Stopped
@@ -217,17 +317,8 @@ def _make(state: State, wish: _Wish, threads: int | None, *, replace: bool) -> d
     from hearth.app.library import quantize_job
     from hearth.app.paths import own_folder
 
-    question = quantize_job.question(
-        method=wish.method.name,
-        source=str(wish.source.path),
-        type=wish.type,
-        options=wish.options,
-        target=wish.target,
-        replace=replace,
-        threads=threads,
-    )
     note, share = "", 0.0
-    with ProgressLine(wish.target.name) as line:
+    with ProgressLine(Path(question["target"]).name) as line:
 
         def show(values: dict[str, Any]) -> None:
             nonlocal note, share
@@ -268,9 +359,8 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     return found[0], found[1]
 
 
-def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
-    facts = {**wish.plan.facts(tensors=True), "method": wish.method.name}
-    facts["target"] = str(wish.target)
+def _show_plan(state: State, facts: dict[str, Any], target: Path, *, as_json: bool) -> None:
+    facts = {**facts, "target": str(target)}
     if as_json:
         state.output.json(facts)
         return
@@ -291,8 +381,8 @@ def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
     lines = {
         "file": facts["target"],
         "size": f"{facts['size_bytes']:,} bytes, of {facts['source_bytes']:,}",
-        "bits a weight": f"{wish.plan.bits_per_weight:.2f}, "
-        f"of {wish.plan.source_bits_per_weight:.2f}",
+        "bits a weight": f"{facts['bits_per_weight']:.2f}, "
+        f"of {facts['source_bits_per_weight']:.2f}",
         "tensors": types,
         "memory": f"{words.size(facts['memory_bytes'])} (weights and KV cache at "
         f"{facts['memory_context']:,} tokens)",
@@ -301,7 +391,7 @@ def _show_plan(state: State, wish: _Wish, *, as_json: bool) -> None:
         state.output.data(f"{title:13}  {value}")
     if facts["fallbacks"]:
         state.output.note(
-            f"{len(facts['fallbacks'])} tensors get another type than {wish.type} wants: their "
+            f"{len(facts['fallbacks'])} tensors get another type than {facts['type']} wants: their "
             "rows are not made of such blocks."
         )
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from hearth.app.jobs.child import Reporter
 from hearth.app.library.errors import FileTrouble
 from hearth.app.library.importance import matrix_for
-from hearth.app.library.quantize_methods import all_methods
+from hearth.app.library.quantize_methods import method_named
 from hearth.app.paths import find_paths
 from hearth.quant.gguf.quantize import QuantizePlan
 
@@ -58,6 +59,31 @@ def question(
     }
 
 
+def plan(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
+    """What the job would make: the facts of its plan, tensor by tensor. For methods that read
+    numbers to plan, which programs without torch cannot.
+
+    Raises:
+        HearthError: why it cannot be made.
+    """
+    method, options = method_named(question["method"]), question["options"]
+    with _files_named(question):
+        made = method.plan(Path(question["source"]), question["type"], options)
+        return made.facts(tensors=True)
+
+
+@contextmanager
+def _files_named(question: Mapping[str, Any]) -> Iterator[None]:
+    """Raises `FileTrouble` in place of an `OSError`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileTrouble(
+            f"{error.filename or question['target']}: {error.strerror or error}.",
+            "Check the path and its permissions, or write to another one (--output).",
+        ) from error
+
+
 def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Do what `question` asks.
 
@@ -66,7 +92,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         HearthError: why it cannot be done.
     """
     started = time.monotonic()
-    method = all_methods().named(question["method"])
+    method = method_named(question["method"])
     notes: list[str] = []
     resumed_at: int | None = None
     packing_since = started
@@ -92,7 +118,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             phase=phase,
         )
 
-    try:
+    with _files_named(question):
         source, options = Path(question["source"]), question["options"]
         plan = method.plan(source, question["type"], options)
         if isinstance(plan, QuantizePlan) and plan.makes_matrix:
@@ -116,11 +142,6 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             on_note=notes.append,
             check=reporter.check,
         )
-    except OSError as error:
-        raise FileTrouble(
-            f"{error.filename or question['target']}: {error.strerror or error}.",
-            "Check the path and its permissions, or write to another one (--output).",
-        ) from error
     return {
         "path": str(made.path),
         "manifest": str(made.manifest),

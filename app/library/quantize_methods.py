@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hearth.quant.methods import Methods, methods
+from hearth.quant.methods import Method, Methods, methods
 
 if TYPE_CHECKING:
     from hearth.quant.folders.calibrated import CalibratedModel
@@ -19,6 +19,19 @@ def all_methods() -> Methods:
     from hearth.quant.folders.methods import Runner
 
     return methods(Runner(_open_model, _calibration_text()))
+
+
+CONVERT: Final = "convert"
+"""The method of `hearth convert`, which rounds nothing: no menu has it."""
+
+
+def method_named(name: str) -> Method:
+    """One of `all_methods`, or `CONVERT`. Raises `UnknownMethod`."""
+    if name == CONVERT:
+        from hearth.quant.folders.convert import Conversion
+
+        return Conversion()
+    return all_methods().named(name)
 
 
 def _calibration_text() -> Path:

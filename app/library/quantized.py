@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from hearth.app.format import size
 from hearth.app.library.compare_quality import Measured, Quality, perplexity_change
 from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import WEIGHTS, read_start
+from hearth.app.library.quantize_methods import CONVERT
 from hearth.quant.gguf.quantize_file import manifest_path, write_json
 
 _MOST_BYTES: Final = 1 << 20
@@ -28,6 +29,7 @@ class Quantized:
         source: the model that it was made of.
         change: of the perplexity, relative, and its standard error; None: not measured.
         before, after: of source and result; None: not measured.
+        is_converted: nothing was rounded: the weights are those of the source.
     """
 
     source: LocalModel
@@ -36,13 +38,15 @@ class Quantized:
     change: tuple[float, float] | None
     before: Measured | None
     after: Measured | None
+    is_converted: bool = False
 
     @property
     def words(self) -> str:
         """What quantizing did, in a line."""
         share = self.model.size_bytes / max(1, self.source.size_bytes)
         source = self.source
-        parts = [f"Quantized from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
+        made = "Converted" if self.is_converted else "Quantized"
+        parts = [f"{made} from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
         if self.change is not None:
             parts.append(f"perplexity {self.change[0]:+.2%} ± {self.change[1]:.2%} on {self.text}")
             if self.after is not None and self.after.scored_tokens:
@@ -96,7 +100,9 @@ def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
             source = _source(facts["source"], sources)
             is_of_it = facts["result"]["size_bytes"] == model.size_bytes
             if source is not None and source is not model and is_of_it:
-                found[model.name] = _quantized(source, model, facts.get("measured") or {})
+                made = _quantized(source, model, facts.get("measured") or {})
+                is_converted = facts.get("method") == CONVERT
+                found[model.name] = replace(made, is_converted=is_converted)
         except (LookupError, TypeError, ValueError, AttributeError):
             continue
     return found

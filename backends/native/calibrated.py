@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.model_folder import as_stored, read_config
+from hearth.backends.native.model_folder import read_config
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.experts import ExpertMatrix
 from hearth.backends.native.models.layers import Layer
@@ -28,6 +28,7 @@ from hearth.quant.folders.calibrated import OnInputs
 from hearth.quant.folders.matrices import STAGES, Matrix
 from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.stored import LOADED
+from hearth.quant.tied_weights import as_stored
 
 _DTYPE = torch.float32
 

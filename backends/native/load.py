@@ -27,7 +27,6 @@ from hearth.backends.native.footprint import (
 )
 from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import (
-    as_stored,
     most_common_kind,
     own_dtype,
     read_config,
@@ -69,6 +68,7 @@ from hearth.quant.gguf import preflight
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.stored import STAYS_PACKED, StoredTensor
+from hearth.quant.tied_weights import as_stored
 
 NAME = "native"
 _NAMES: Mapping[torch.dtype, Dtype] = {

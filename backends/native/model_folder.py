@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,16 +15,14 @@ from hearth.backends.contract.models import Dtype, KvType
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.modules import resolve
-from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
+from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
 from hearth.quant.families.table import family_of_hf
-from hearth.quant.hf_names import EMBEDDING, HEAD, by_canonical_name
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader
 from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.stored import CODES, STAYS_PACKED, StoredTensor
-from hearth.quant.tied_weights import has_own_head
 
 CONFIG: Final = "config.json"
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"f32": 4, "f16": 2, "bf16": 2}
@@ -193,25 +191,6 @@ def read_config(folder: Path) -> FolderConfig:
     family = family_of_hf(fields)
     checkpoint = read_checkpoint(fields)
     return FolderConfig(fields.text("model_type"), family, family.from_hf(fields), checkpoint)
-
-
-def as_stored(
-    config: ModelConfig, headers: Sequence[SafetensorsHeader], stored: Mapping[str, StoredTensor]
-) -> ModelConfig:
-    """`config`, with an output matrix of its own where the files have one that is not the embedding
-    once more, whatever config.json says: as transformers does it. A quantized one is its own.
-
-    Args:
-        stored: the tensors of all files, see `resolve`.
-
-    Raises:
-        CorruptFile, OSError: as `has_own_head`.
-    """
-    names = by_canonical_name(stored)
-    is_quantized = HEAD in names and isinstance(stored[names[HEAD]], QuantizedTensor)
-    if config.tied and ((is_quantized and EMBEDDING in names) or has_own_head(headers)):
-        return replace(config, tied=False)
-    return config
 
 
 def _numbers(tensor: StoredTensor) -> int:

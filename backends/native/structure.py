@@ -10,13 +10,14 @@ from pathlib import Path
 
 from hearth.backends.errors import UnsupportedModel
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.backends.native.model_folder import as_stored, read_model_folder
+from hearth.backends.native.model_folder import read_model_folder
 from hearth.backends.text.vocab import load as vocabularies
 from hearth.quant.convert.folder_files import chat_templates
 from hearth.quant.families.inventory import take_inventory
 from hearth.quant.families.table import family_of_gguf
 from hearth.quant.gguf import preflight
 from hearth.quant.stored import LOADED, StoredTensor
+from hearth.quant.tied_weights import as_stored
 
 
 @dataclass(frozen=True, slots=True)

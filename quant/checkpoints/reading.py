@@ -4,9 +4,9 @@ bits packed otherwise, no number changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import gcd
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,22 @@ _COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """AWQ: of which column of its word each code is, from the lowest bits on."""
 
 
+class CodeParams(NamedTuple):
+    """What the codes of a matrix [outputs, inputs] are scaled by, as of `PackedWeight`."""
+
+    scales: Tensor
+    """[outputs, groups] of the type that is stored."""
+    zeros: Tensor | None
+    """[outputs, groups] uint8, in as many bits as the codes; None: the middle one."""
+    order: Tensor | None
+    """[inputs] int64; None: inputs are in their own order."""
+
+
+def read_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
+    """Those of a matrix that is not in NF4; its codes are not read. Raises as `read_quantized`."""
+    return _PARAMS[tensor.scheme.layout](tensor, read)
+
+
 def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
     """The matrix [outputs, inputs]: over what `read` gives where it is stored alike, else a copy.
 
@@ -40,11 +56,14 @@ def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
 
 
 def _gptq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    scheme, (outputs, _) = tensor.scheme, tensor.shape
+    return _integers(tensor, read(tensor.parts[".qweight"]), _gptq_params(tensor, read))
+
+
+def _gptq_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
     groups = _groups(tensor, read, ".g_idx")
-    zeros = _gptq_zeros(read(tensor.parts[".qzeros"]), scheme)[:, :outputs]
+    zeros = _gptq_zeros(read(tensor.parts[".qzeros"]), tensor.scheme)[:, : tensor.shape[0]]
     scales = groups.spread(read(tensor.parts[".scales"]))
-    return _integers(tensor, read(tensor.parts[".qweight"]), scales, zeros, groups)
+    return CodeParams(scales, groups.spread(zeros), groups.order)
 
 
 def _gptq_zeros(words: Tensor, scheme: Scheme) -> Tensor:
@@ -63,15 +82,18 @@ def _gptq_zeros(words: Tensor, scheme: Scheme) -> Tensor:
 
 
 def _awq(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    groups = _groups(tensor, read)
-    words = read(tensor.parts[".qweight"])
+    params, words = _awq_params(tensor, read), read(tensor.parts[".qweight"])
 
     def codes(some: slice) -> Tensor:
         return _in_columns(words[:, some.start // 8 : some.stop // 8])
 
-    zeros = _in_columns(read(tensor.parts[".qzeros"]))
-    scales = groups.spread(read(tensor.parts[".scales"]))
-    return PackedWeight(_moved(tensor, codes), "INT4", scales, groups.spread(zeros))
+    return PackedWeight(_moved(tensor, codes), "INT4", params.scales, params.zeros)
+
+
+def _awq_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
+    groups = _groups(tensor, read)
+    zeros = groups.spread(_in_columns(read(tensor.parts[".qzeros"])))
+    return CodeParams(groups.spread(read(tensor.parts[".scales"])), zeros, None)
 
 
 def _in_columns(words: Tensor) -> Tensor:
@@ -83,27 +105,39 @@ def _in_columns(words: Tensor) -> Tensor:
 
 
 def _packed(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    bits, (outputs, inputs) = tensor.scheme.bits, tensor.shape
-    groups = _groups(tensor, read, ".weight_g_idx")
-    words = read(tensor.parts[".weight_packed"])
-    scales = groups.spread(_by_output(read(tensor.parts[".weight_scale"]), outputs).t())
-    zeros = None
-    if ".weight_zero_point" in tensor.parts:
-        stored = read(tensor.parts[".weight_zero_point"])
-        zeros = unpack_bits(as_bytes(stored.t()), bits)[:, :outputs]
-    if groups.order is not None:
-        return _integers(tensor, words.t(), scales, zeros, groups)
-    spread = None if zeros is None else groups.spread(zeros)
+    bits, inputs = tensor.scheme.bits, tensor.shape[1]
+    params, words = _packed_params(tensor, read), read(tensor.parts[".weight_packed"])
+    if params.order is not None:
+        return _integers(tensor, words.t(), params)
     if bits == 6:
         codes = unpack_bits(as_bytes(words), bits)[:, :inputs]
         # Held in 8 bits: without zero points, zero is the middle one of these.
-        codes = codes.contiguous() if zeros is not None else codes + (_MIDDLE["INT8"] - 32)
+        codes = codes.contiguous() if params.zeros is not None else codes + (_MIDDLE["INT8"] - 32)
     else:
         codes = as_bytes(words)[:, : inputs * bits // 8]
-    return PackedWeight(codes, tensor.packing, scales, spread)
+    return PackedWeight(codes, tensor.packing, params.scales, params.zeros)
+
+
+def _packed_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
+    outputs = tensor.shape[0]
+    groups = _groups(tensor, read, ".weight_g_idx")
+    scales = groups.spread(_by_output(read(tensor.parts[".weight_scale"]), outputs).t())
+    zeros = None
+    if ".weight_zero_point" in tensor.parts:
+        stored = as_bytes(read(tensor.parts[".weight_zero_point"]).t())
+        zeros = groups.spread(unpack_bits(stored, tensor.scheme.bits)[:, :outputs])
+    return CodeParams(scales, zeros, groups.order)
 
 
 def _scaled(tensor: QuantizedTensor, read: Read) -> PackedWeight:
+    params = _scaled_params(tensor, read)
+    codes = read(tensor.parts[".weight"]).view(torch.uint8)
+    if tensor.packing == "INT8":
+        codes = codes ^ 128
+    return PackedWeight(codes, tensor.packing, params.scales, params.zeros)
+
+
+def _scaled_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
     outputs, inputs = tensor.shape
     scale = next(name for leaf, name in tensor.parts.items() if leaf.startswith(".weight_scale"))
     rows, columns = tensor.scheme.block or (1, 1)
@@ -118,13 +152,10 @@ def _scaled(tensor: QuantizedTensor, read: Read) -> PackedWeight:
             found = found[:, : -(-inputs // FP8_GROUP)]
         return found.contiguous()
 
-    weight, scales = read(tensor.parts[".weight"]), spread(read(scale))
-    if tensor.packing != "INT8":
-        return PackedWeight(weight.view(torch.uint8), tensor.packing, scales)
     zeros = None
     if ".weight_zero_point" in tensor.parts:
         zeros = spread(read(tensor.parts[".weight_zero_point"]).view(torch.uint8) ^ 128)
-    return PackedWeight(weight.view(torch.uint8) ^ 128, "INT8", scales, zeros)
+    return CodeParams(spread(read(scale)), zeros, None)
 
 
 def _nf4(tensor: QuantizedTensor, read: Read) -> PackedWeight:
@@ -169,37 +200,30 @@ def _by_output(values: Tensor, outputs: int) -> Tensor:
     return values if values.ndim == 2 else values[:, None]
 
 
-def _integers(
-    tensor: QuantizedTensor,
-    words: Tensor,
-    scales: Tensor,
-    zeros: Tensor | None,
-    groups: Groups,
-) -> PackedWeight:
+def _integers(tensor: QuantizedTensor, words: Tensor, params: CodeParams) -> PackedWeight:
     """A copy of codes that are packed along the inputs, as GPTQ has them.
 
     Args:
         words: [at least inputs · bits / 32, outputs] int32.
-        scales: [outputs, groups of one length].
-        zeros: [groups, outputs] uint8; None: the middle one.
     """
+    scales, zeros, order = params
     packing, bits, inputs = tensor.packing, tensor.scheme.bits, tensor.shape[1]
     shift, held = 0, None
     if zeros is not None:
         first, middle = int(zeros[0, 0]), _MIDDLE[packing]
         # The middle one needs not be stored; codes of fewer bits can be moved there.
         is_even = bool((zeros == first).all()) and (first == middle or bits < 4)
-        shift, held = (middle - first, None) if is_even else (0, groups.spread(zeros))
+        shift, held = (middle - first, None) if is_even else (0, zeros)
 
     def codes(some: slice) -> Tensor:
         found = _along_inputs(words[:, some], bits)[:inputs]
-        if groups.order is not None:
-            found = found.index_select(0, groups.order)
+        if order is not None:
+            found = found.index_select(0, order)
         return found + shift if shift else found
 
-    is_as_stored = bits in (4, 8) and groups.order is None
+    is_as_stored = bits in (4, 8) and order is None
     weight = as_bytes(words.t()) if is_as_stored else _moved(tensor, codes)
-    return PackedWeight(weight, packing, scales, held, groups.order)
+    return PackedWeight(weight, packing, scales, held, order)
 
 
 def _along_inputs(words: Tensor, bits: int) -> Tensor:
@@ -242,4 +266,10 @@ _READERS: Final[dict[Layout, Callable[[QuantizedTensor, Read], PackedWeight]]] =
     "packed": _packed,
     "scaled": _scaled,
     "nf4": _nf4,
+}
+_PARAMS: Final[Mapping[Layout, Callable[[QuantizedTensor, Read], CodeParams]]] = {
+    "gptq": _gptq_params,
+    "awq": _awq_params,
+    "packed": _packed_params,
+    "scaled": _scaled_params,
 }

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import ALL, CONFIG
 from hearth.quant.convert.model import Model, Value, describe
 from hearth.quant.convert.special import special_values
@@ -47,6 +48,9 @@ class FolderSource:
     """The model in a folder, with the header that it has as a GGUF file of the numbers as they are
     stored: BF16 stays BF16, what llama.cpp wants as F32 is F32, MXFP4 stays packed.
 
+    Args:
+        keeps_packed: so do INT4 and INT8, as Q4_0 and Q8_0.
+
     Raises:
         CorruptFile: a file is missing or damaged, or files contradict each other.
         UnsupportedModel: a family, a variant, a vocabulary or a type of numbers that cannot be
@@ -56,11 +60,12 @@ class FolderSource:
 
     converts = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps_packed: bool = False) -> None:
         self._folder = folder
         self._shards = read_folder(folder)
-        model = describe(read_fields(folder / CONFIG), self._shards)
-        self._found = find_tensors(folder, model, self._shards)
+        fields = read_fields(folder / CONFIG)
+        self._model = model = describe(fields, self._shards, keeps_packed=keeps_packed)
+        self._found = find_tensors(folder, model)
         vocabulary = read_vocabulary(folder, model.config.vocab_size)
         self._pairs = _pairs(folder, model, vocabulary)
         layout = lay_out(self._pairs, [found.info for found in self._found])
@@ -87,7 +92,11 @@ class FolderSource:
         there.
         """
         stored = self._by_name[name].part.names
-        return self._homes[stored[0]] if stored else self._folder / CONFIG
+        if not stored:
+            return self._folder / CONFIG
+        tensor = self._model.stored[stored[0]]
+        parts = tensor.parts.values() if isinstance(tensor, QuantizedTensor) else stored
+        return self._homes[next(iter(parts))]
 
     def pairs(self) -> Mapping[str, bytes]:
         return self._pairs
@@ -96,7 +105,7 @@ class FolderSource:
     def open(self) -> Iterator[WeightReader]:
         from hearth.quant.convert.rows import FolderRows
 
-        with FolderRows(self._shards, self._found) as rows:
+        with FolderRows(self._shards, self._found, self._model.checkpoint) as rows:
             yield rows
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hearth.quant.checkpoints.config import read_checkpoint, refuse_quantized
+from hearth.quant.checkpoints.modules import resolve
+from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.convert.ropes import Kind, check_ropes, rope_values
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig, Rope
@@ -21,7 +23,8 @@ from hearth.quant.hf_defaults import GEMMA2_CAPS, GEMMA_LAYERS_OF_27B
 from hearth.quant.hf_names import HEAD
 from hearth.quant.json_fields import Fields
 from hearth.quant.safetensors_header import SafetensorsHeader
-from hearth.quant.tied_weights import has_own_head
+from hearth.quant.stored import StoredTensor
+from hearth.quant.tied_weights import as_stored
 
 Value = int | float | bool | str | tuple[bool, ...]
 """An int is stored as U32, a float as F32."""
@@ -40,6 +43,10 @@ class Model:
     """Keys without the architecture before them."""
     factors: Mapping[str, tuple[float, ...]]
     """Tensors of rotary positions, which follow from the config."""
+    stored: Mapping[str, StoredTensor]
+    """The tensors of the folder, see `resolve`."""
+    checkpoint: Checkpoint | None
+    """How matrices are packed; None: not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +86,15 @@ _WORDS: Mapping[str, _Words] = {
 """By the name of the family."""
 
 
-def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
+def describe(
+    fields: Fields, headers: Sequence[SafetensorsHeader], *, keeps_packed: bool = False
+) -> Model:
     """The model of a `config.json` in the words of GGUF.
 
     Args:
         headers: of the folder's files; an output matrix that is not the embedding counts, whatever
             the config says.
+        keeps_packed: matrices may be packed; `hearth.quant.folders.convert` checks how.
 
     Raises:
         UnsupportedModel: an unknown family, a class that writes no text, or a variant that
@@ -92,22 +102,23 @@ def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
         CorruptFile: a value that cannot be.
     """
     family = family_of_hf(fields)
-    refuse_quantized(fields.path, read_checkpoint(fields))
+    checkpoint = read_checkpoint(fields)
+    if not keeps_packed:
+        refuse_quantized(fields.path, checkpoint)
     fields = family.complete(fields)
     _check_fields(family.name, fields)
     config = family.from_complete(fields)
     _check_config(family.name, fields, config)
-    if config.tied and has_own_head(headers):
-        config = replace(config, tied=False)
-        if family.name == _ALWAYS_TIED:
-            raise UnsupportedModel(
-                f"The folder has a tensor '{HEAD}' that differs from the embedding, though "
-                f"config.json says that they are one; llama.cpp has no place for it in "
-                f"{_ALWAYS_TIED} models.",
-                "Run the folder with --backend native.",
-                field=HEAD,
-                architecture=_ALWAYS_TIED,
-            )
+    stored = resolve(headers, checkpoint)
+    own, config = config, as_stored(config, headers, stored)
+    if config is not own and family.name == _ALWAYS_TIED:
+        raise UnsupportedModel(
+            f"The folder has a tensor '{HEAD}' that differs from the embedding, though config.json "
+            f"says that they are one; llama.cpp has no place for it in {_ALWAYS_TIED} models.",
+            "Run the folder with --backend native.",
+            field=HEAD,
+            architecture=_ALWAYS_TIED,
+        )
     sliding: tuple[bool, ...] = (False,) * len(config.layers)
     if _WORDS[family.name].window == "pattern":
         windows = gemma3_windows if family.name == "gemma3" else alternating_windows
@@ -119,7 +130,7 @@ def describe(fields: Fields, headers: Sequence[SafetensorsHeader]) -> Model:
     more = _values_of_family(family.name, fields, config, sliding)
     values: dict[str, Value] = {**_shape_values(config), **rotary, **more}
     architecture = family.architectures[0] if family.architectures else "llama"
-    return Model(architecture, family, config, values, factors)
+    return Model(architecture, family, config, values, factors, stored, checkpoint)
 
 
 def _check_fields(name: str, fields: Fields) -> None:

@@ -8,6 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from hearth.quant.checkpoints.reading import read_quantized
+from hearth.quant.checkpoints.scheme import Checkpoint, QuantizedTensor
+from hearth.quant.convert.blocks import ggml_blocks
 from hearth.quant.convert.tensors import Found
 from hearth.quant.gguf.source import Bytes
 from hearth.quant.gguf.types import TensorType
@@ -31,8 +34,13 @@ class FolderRows:
         OSError: one cannot be mapped.
     """
 
-    def __init__(self, shards: Sequence[SafetensorsHeader], found: Sequence[Found]) -> None:
-        self._tensors = SafetensorsTensors(shards)
+    def __init__(
+        self,
+        shards: Sequence[SafetensorsHeader],
+        found: Sequence[Found],
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._tensors = SafetensorsTensors(shards, checkpoint)
         self._found = {one.name: one for one in found}
         self._matrix: tuple[str, int, Tensor] | None = None
         """The transposed matrix at hand: of which tensor, and of which expert."""
@@ -63,9 +71,16 @@ class FolderRows:
             self._tensors.release(stored)
 
     def _stored(self, name: str) -> Tensor:
-        """A stored tensor over the map, which the system is told of once."""
+        """A stored tensor over the map, which the system is told of once; a packed one as blocks of
+        GGUF, [rows, bytes].
+        """
         if name not in self._open:
-            self._open[name] = self._tensors.read(name)
+            tensor = self._tensors.stored[name]
+            self._open[name] = (
+                ggml_blocks(read_quantized(tensor, self._tensors.read))
+                if isinstance(tensor, QuantizedTensor)
+                else self._tensors.read(name)
+            )
         return self._open[name]
 
     def _changed(self, found: Found, first: int, count: int) -> Tensor:

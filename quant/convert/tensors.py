@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,9 +15,11 @@ from hearth.quant.gguf.faults import quoted
 from hearth.quant.gguf.file import TensorInfo
 from hearth.quant.gguf.quantize_types import may_change
 from hearth.quant.gguf.types import TensorType
-from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
+from hearth.quant.stored import StoredTensor
 
-_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16}
+PACKED = {"INT4": TensorType.Q4_0, "INT8": TensorType.Q8_0}
+"""What packed matrices become: see `hearth.quant.convert.blocks`."""
+_TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16} | PACKED
 _KINDS = (*_TYPES, "F64")
 """The last is stored as F32."""
 _SHOWN_NAMES = 3
@@ -54,9 +56,7 @@ class Found:
         return self.name, shape, self.type, blocks * self.type.block_bytes * prod(shape[1:])
 
 
-def find_tensors(
-    folder: Path, model: Model, headers: Sequence[SafetensorsHeader]
-) -> tuple[Found, ...]:
+def find_tensors(folder: Path, model: Model) -> tuple[Found, ...]:
     """Every tensor that the GGUF of `model` has, found in `folder`.
 
     Raises:
@@ -64,7 +64,7 @@ def find_tensors(
         UnsupportedModel: one is of a type that cannot be used, or there is one that belongs to no
             such model: without it, the GGUF would be another model.
     """
-    stored = {name: entry for header in headers for name, entry in header.tensors.items()}
+    stored = model.stored
     inventory = take_inventory(model.family, model.config, stored, is_gguf=False, kinds=_KINDS)
     if inventory.unknown:
         names = inventory.unknown
@@ -86,8 +86,10 @@ def find_tensors(
     return tuple(found)
 
 
-def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, TensorEntry]) -> Iterator[Found]:
-    """The tensors that hold what the decoder's parameter `wanted` holds."""
+def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, StoredTensor]) -> Iterator[Found]:
+    """The tensors that hold what the decoder's parameter `wanted` holds. Raises `UnsupportedModel`
+    for packed matrices in a tensor that GGUF has no blocks for.
+    """
     parts, stored = wanted.source.gguf[0], wanted.choice
     axis, shape = wanted.axis, wanted.shape
     rows = rows_of_parts(shape, axis, len(parts), model.config)
@@ -104,4 +106,11 @@ def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, TensorEntry]) -
         elif may_change(TensorInfo(name, own_shape[::-1], kind, 0, 0), model.architecture):
             kinds = {entries[one].kind for one in origin.names}
             kind = _TYPES.get(kinds.pop(), kind) if len(kinds) == 1 else kind
+        packed = next((one for one in origin.names if entries[one].kind in PACKED), None)
+        if packed is not None and kind not in PACKED.values():
+            raise UnsupportedModel(
+                f"Tensor '{packed}' is packed, and GGUF's {name} holds plain numbers here.",
+                "Run the folder with --backend native.",
+                field=packed,
+            )
         yield Found(name, own_shape, kind, origin, picked, part.heads)

@@ -93,11 +93,12 @@ class Calibrated:
 
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
         self._facts, self._changed = {}, {}
-        for one in piece.outside:
-            with naming(one):
-                packed = round_plain(self._file.read(one.name), self._plan.stored[one.name].grid)
-            yield one, packed
         if piece.block is None:
+            for one in piece.matrices:
+                with naming(one):
+                    grid = self._plan.stored[one.name].grid
+                    packed = round_plain(self._file.read(one.name), grid)
+                yield one, packed
             return
         block = self._model.block(piece.block.index)
         stages = piece.block.stages

@@ -24,14 +24,18 @@ _STRATEGIES: Final = {"row": "channel"}
 
 
 def quantization_config(
-    storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage] | None = None
+    storage: Storage,
+    ignored: Sequence[str],
+    outside: Mapping[str, Storage] | None = None,
+    skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """
     Args:
-        storage: of the matrices of all blocks.
+        storage: of the matrices of blocks.
         ignored: modules with a plain matrix, by name.
-        outside: of embedding and output matrix, by the names of their tensors, where these are
-            quantized; of compressed-tensors alone.
+        outside: of embedding and output matrix where these are quantized, and of what is stored
+            otherwise than most, by the names of their tensors; of compressed-tensors alone.
+        skipped: those of `ignored` that are of a kind that is quantized in other blocks.
     """
     group = -1 if storage.group is None else storage.group
     match storage.layout:
@@ -41,9 +45,10 @@ def quantization_config(
                 "bits": storage.bits,
                 "group_size": group,
                 "sym": storage.symmetric,
-                "desc_act": False,
+                "desc_act": storage.has_order,
                 "lm_head": False,
                 "checkpoint_format": "gptq_v2",
+                **({"dynamic": {f"-:{re.escape(o)}$": {} for o in skipped}} if skipped else {}),
             }
         case "awq":
             return {
@@ -72,18 +77,20 @@ def quantization_config(
 def _compressed(
     storage: Storage, ignored: Sequence[str], outside: Mapping[str, Storage]
 ) -> dict[str, Any]:
-    groups = {"group_0": _group(storage, "Linear")}
-    formats = {_format(storage)}
-    for number, (name, own) in enumerate(outside.items(), 1):
+    groups = {"group_0": _group(storage, ["Linear"])}
+    targets: dict[Storage, list[str]] = {}
+    for name, own in outside.items():
         module = re.escape(name.removesuffix(".weight"))
-        groups[f"group_{number}"] = _group(own, f"re:{module}$")
-        formats.add(_format(own))
+        targets.setdefault(own, []).append(f"re:{module}$")
+    for number, (own, modules) in enumerate(targets.items(), 1):
+        groups[f"group_{number}"] = _group(own, modules)
+    formats = {_format(own) for own in (storage, *targets)}
     # transformers has no embedding of packed weights: it unpacks the model when it loads it. But it
     # unpacks all matrices by the first group (5.23), so of several kinds it is not asked to: then
     # it refuses the folder rather than computing something else.
     is_embedding = any(canonical(name) == EMBEDDING for name in outside)
     is_unpacked = storage.needs_dequantizing or is_embedding
-    is_one_kind = all(own == storage for own in outside.values())
+    is_one_kind = all(own == storage for own in targets)
     return {
         "quant_method": "compressed-tensors",
         # Of transformers' `CompressedTensorsConfig`, which passes it on to no one.
@@ -97,7 +104,7 @@ def _compressed(
     }
 
 
-def _group(storage: Storage, target: str) -> dict[str, Any]:
+def _group(storage: Storage, targets: Sequence[str]) -> dict[str, Any]:
     weights: dict[str, Any] = {
         "num_bits": storage.bits,
         "type": "float" if storage.is_float8 else "int",
@@ -110,7 +117,7 @@ def _group(storage: Storage, target: str) -> dict[str, Any]:
     if storage.scope == "block":
         weights["block_structure"] = [FP8_BLOCK, FP8_BLOCK]
     return {
-        "targets": [target],
+        "targets": list(targets),
         "format": _format(storage),
         "weights": weights,
         "input_activations": None,

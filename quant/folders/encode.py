@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hearth.kernels.dequantize_codes import NF4
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import pack_bits
+from hearth.quant.checkpoints.bits import pack_bits, unpack_bits
 from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
 
@@ -25,9 +25,11 @@ def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
         weight: [outputs, inputs], as it was rounded to `storage.grid`.
 
     Raises:
-        ValueError: it was rounded to something else, or its inputs are not in their own order.
+        ValueError: it was rounded to something else, or `storage` has no place for the order of its
+            inputs.
     """
-    if weight.packing != storage.packing or weight.scales is None or weight.order is not None:
+    has_no_place = weight.order is not None and not storage.has_order
+    if weight.packing != storage.packing or weight.scales is None or has_no_place:
         raise ValueError(f"{weight.packing or 'plain numbers'} cannot be stored as {storage.label}")
     if storage.symmetric and weight.zeros is not None:
         raise ValueError("the weight has zero points, and its storage has none")
@@ -42,11 +44,10 @@ def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
 
 
 def _gptq(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
-    group = weight.inputs // scales.shape[1]
     return {
-        ".qweight": _words(weight.weight).t(),
+        ".qweight": _words(_in_own_order(weight)).t(),
         ".qzeros": _words(_packed_zeros(storage, weight, scales)),
-        ".g_idx": torch.arange(weight.inputs, dtype=torch.int32) // group,
+        ".g_idx": _group_numbers(weight, scales),
         ".scales": scales.t(),
     }
 
@@ -114,6 +115,23 @@ def _zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
 def _packed_zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
     """[groups, bytes] uint8: the codes for zero, one after the other along the outputs."""
     return pack_bits(_zeros(storage, weight, scales).t().contiguous(), storage.bits)
+
+
+def _in_own_order(weight: PackedWeight) -> Tensor:
+    """[outputs, bytes] uint8 of whole numbers, the inputs in the order of what it multiplies."""
+    codes = weight.weight.cpu()
+    if weight.order is None:
+        return codes
+    places = weight.order.cpu().argsort()
+    if weight.packing == "INT8":
+        return codes[:, places]
+    return pack_bits(unpack_bits(codes, 4)[:, places], 4)
+
+
+def _group_numbers(weight: PackedWeight, scales: Tensor) -> Tensor:
+    """[inputs] int32: the group of each input."""
+    numbers = torch.arange(weight.inputs, dtype=torch.int32) // (weight.inputs // scales.shape[1])
+    return numbers if weight.order is None else numbers[weight.order.cpu().argsort()]
 
 
 def _words(codes: Tensor) -> Tensor:

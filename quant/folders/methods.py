@@ -26,8 +26,8 @@ from hearth.quant.methods import (
 ROW: Final = -1
 MATRIX: Final = 0
 """Of the option "group": what shares a scale instead of a number of inputs."""
-_FORMATS: Final[dict[str, Layout]] = {"gptq": "gptq", "awq": "awq"}
-"""Of the option "format"; "compressed-tensors" has several layouts."""
+FORMATS: Final[dict[str, Layout]] = {"compressed-tensors": "packed", "gptq": "gptq", "awq": "awq"}
+"""Of the option "format"; "compressed-tensors" has more layouts than this."""
 _SAMPLES: Final = 64
 _TOKENS: Final = 512
 _GROUP: Final = Option(
@@ -49,7 +49,7 @@ _FORMAT: Final = Option(
     "format",
     "choice",
     "What the folder is for other programs; compressed-tensors by default.",
-    choices=("compressed-tensors", *_FORMATS),
+    choices=tuple(FORMATS),
 )
 _OUTSIDE: Final = (
     Option(
@@ -72,7 +72,7 @@ _CALIBRATION: Final = (
     Option("samples", "number", f"Windows of that text ({_SAMPLES} by default).", least=2),
     Option("seq-len", "number", f"Tokens of a window ({_TOKENS} by default).", least=16),
 )
-_FILE_MB: Final = Option(
+FILE_MB: Final = Option(
     "file-mb",
     "number",
     "Megabytes of a safetensors file at most (5,000 by default); one matrix is never divided.",
@@ -133,7 +133,7 @@ class FolderMethod:
         """`source` is a folder of a model in safetensors, or a file in one."""
         return folder_of(source) is not None
 
-    def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> FolderPlan:
+    def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
         """Raises as `hearth.quant.folders.plan.plan`, `UnknownOption`, and `BadRecipe` for options
         that contradict each other.
         """
@@ -182,7 +182,7 @@ class FolderMethod:
                     )
                 scope = "block"
             return Storage("scaled", float8, 8, scope, group if scope == "block" else None)
-        layout: Layout = "nf4" if self.kind == "nf4" else _FORMATS.get(kind, "packed")
+        layout: Layout = "nf4" if self.kind == "nf4" else FORMATS[kind]
         if layout == "packed" and scope == "tensor":
             layout = "scaled"
         return Storage(
@@ -206,13 +206,13 @@ class FolderMethod:
 
 def folder_methods(runner: Runner | None) -> list[FolderMethod]:
     """All of them, those that lose least first; without a runner those that need no activations."""
-    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, *_OUTSIDE, _FILE_MB)
+    rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, *_OUTSIDE, FILE_MB)
     found = [
         FolderMethod(
             "int8",
             "INT8",
             "8 bits, next to no loss: for processors and GPUs.",
-            (_GROUP, _SYMMETRY, *_OUTSIDE, _FILE_MB),
+            (_GROUP, _SYMMETRY, *_OUTSIDE, FILE_MB),
             bits=8,
             group=ROW,
         ),
@@ -220,7 +220,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "fp8",
             "FP8",
             "8-bit floats, very little loss: for GPUs that compute with them.",
-            (_GROUP, _E5M2, *_OUTSIDE, _FILE_MB),
+            (_GROUP, _E5M2, *_OUTSIDE, FILE_MB),
             kind="fp8",
             bits=8,
             group=ROW,
@@ -229,7 +229,7 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
             "nf4",
             "NF4",
             "4-bit floats as of bitsandbytes: for training adapters on a GPU.",
-            (_GROUP, _FILE_MB),
+            (_GROUP, FILE_MB),
             kind="nf4",
             group=64,
         ),

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from hearth.quant.checkpoints.config import KEY, read_checkpoint
+from hearth.quant.checkpoints.modules import resolve
+from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.family import Family
@@ -23,7 +25,8 @@ from hearth.quant.hf_names import EMBEDDING, canonical
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors_header import SafetensorsHeader
 from hearth.quant.safetensors_shards import read_folder
-from hearth.quant.tied_weights import has_own_head
+from hearth.quant.stored import StoredTensor
+from hearth.quant.tied_weights import as_stored
 
 CONFIG: Final = "config.json"
 Outside = Literal["head", "embedding"]
@@ -37,17 +40,11 @@ class Piece:
 
     name: str
     block: Block | None
-    """Its matrices come first."""
-    outside: tuple[Matrix, ...]
-    """Embedding and output matrix, if they are quantized."""
+    """None: embedding, output matrix and what else belongs to no block."""
+    matrices: tuple[Matrix, ...]
+    """Those that are quantized, in the order of the file; they come first."""
     plain: tuple[str, ...]
     """Tensors that are copied; those of a block may be changed."""
-
-    @property
-    def matrices(self) -> Sequence[Matrix]:
-        """Those that are quantized, in the order of the file."""
-        found = [] if self.block is None else list(self.block.matrices)
-        return [*found, *self.outside]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +70,30 @@ class FolderPlan:
     headers: tuple[SafetensorsHeader, ...]
     matrices: Matrices
     storage: Storage
-    outside: Mapping[str, Storage]
-    """Of embedding and output matrix, by the names of their tensors; what is missing is copied."""
+    """Of most matrices."""
+    stored: Mapping[str, Storage]
+    """Of each quantized matrix, by its name; what is missing is copied."""
     calibration: Calibration | None
     options: Mapping[str, Any]
     """As they were asked for, JSON values."""
     file_bytes: int
     """The most of a file, unless one matrix has more."""
+    checkpoint: Checkpoint | None = None
+    """How the matrices of the source are quantized; None: not at all."""
+
+    @cached_property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        """Those of the source by name, see `resolve`."""
+        return resolve(self.headers, self.checkpoint)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         """In the order of the file."""
-        quantized = {one.source for block in self.matrices.blocks for one in block.matrices}
+        every = {block.index: self._quantized(block.matrices) for block in self.matrices.blocks}
         both = {one.name: one for one in (self.matrices.embedding, self.matrices.head)}
-        outside = tuple(one for name, one in both.items() if name in self.outside)
-        quantized |= self.outside.keys()
-        names = [name for one in self.headers for name in one.tensors if name not in quantized]
+        outside = self._quantized(both.values())
+        quantized = {one.source for found in (*every.values(), outside) for one in found}
+        names = [name for name in self.tensors if name not in quantized]
         of_blocks: dict[int, list[str]] = {block.index: [] for block in self.matrices.blocks}
         others: list[str] = []
         for name in names:
@@ -96,16 +101,25 @@ class FolderPlan:
             is_of_block = parts[:2] == ["model", "layers"] and parts[2].isdecimal()
             of_blocks.get(int(parts[2]) if is_of_block else -1, others).append(name)
         pieces = [
-            Piece(f"block {block.index}", block, (), tuple(of_blocks[block.index]))
-            for block in self.matrices.blocks
+            Piece(f"block {one.index}", one, every[one.index], tuple(of_blocks[one.index]))
+            for one in self.matrices.blocks
         ]
         return (*pieces, Piece("other tensors", None, outside, tuple(others)))
 
-    @cached_property
-    def stored(self) -> dict[str, Storage]:
-        """How each quantized matrix is stored, by its name."""
-        found = {one.name: self.storage for block in self.matrices.blocks for one in block.matrices}
-        return found | dict(self.outside)
+    def _quantized(self, matrices: Iterable[Matrix]) -> tuple[Matrix, ...]:
+        return tuple(one for one in matrices if one.name in self.stored)
+
+    @property
+    def outside(self) -> dict[str, Storage]:
+        """What the new config.json describes by name: matrices that belong to no block, or are
+        stored otherwise than most.
+        """
+        inside = {one.name for block in self.matrices.blocks for one in block.matrices}
+        return {
+            name: own
+            for name, own in self.stored.items()
+            if name not in inside or own != self.storage
+        }
 
     @cached_property
     def _by_source(self) -> dict[str, list[Matrix]]:
@@ -119,7 +133,6 @@ class FolderPlan:
     @cached_property
     def layout(self) -> Layout:
         """Of the files with all weights."""
-        entries = {name: entry for one in self.headers for name, entry in one.tensors.items()}
         units: list[list[New]] = []
         for piece in self.pieces:
             for matrix in piece.matrices:
@@ -127,7 +140,7 @@ class FolderPlan:
                 units.append(
                     [(f"{matrix.module}{leaf}", kind, shape) for leaf, kind, shape in leaves]
                 )
-            plain = [entries[name] for name in piece.plain]
+            plain = [self.tensors[name] for name in piece.plain]
             units += [[(one.name, one.kind, one.shape)] for one in plain]
         return lay_out(units, self.file_bytes)
 
@@ -136,12 +149,17 @@ class FolderPlan:
         """The modules that hold a plain matrix, for the new config.json."""
         is_plain = self.config.tied or self.matrices.head.name not in self.outside
         found = ["lm_head"] if is_plain else []
-        for header in self.headers:
-            for name, entry in header.tensors.items():
-                is_matrix = len(entry.shape) == 2 and name.endswith(".weight")
-                if is_matrix and name not in self.stored and canonical(name) != EMBEDDING:
-                    found.append(name.removesuffix(".weight"))
+        for name, entry in self.tensors.items():
+            is_matrix = len(entry.shape) == 2 and name.endswith(".weight")
+            if is_matrix and name not in self.stored and canonical(name) != EMBEDDING:
+                found.append(name.removesuffix(".weight"))
         return list(dict.fromkeys(found))
+
+    @property
+    def skipped(self) -> list[str]:
+        """Those of `ignored` that are matrices of blocks: a source may have some plain ones."""
+        every = (one for block in self.matrices.blocks for one in block.matrices)
+        return [one.module for one in every if one.name not in self.stored]
 
     @property
     def size_bytes(self) -> int:
@@ -154,7 +172,7 @@ class FolderPlan:
     @property
     def parameters(self) -> int:
         """Weights of the model."""
-        return sum(prod(one.shape) for header in self.headers for one in header.tensors.values())
+        return sum(prod(one.shape) for one in self.tensors.values())
 
     @property
     def bits_per_weight(self) -> float:
@@ -176,24 +194,21 @@ class FolderPlan:
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
         """The plan as JSON values, with a list of the tensors on request."""
-        sizes: dict[str, int] = {}
         kinds = Counter[str]()
         rows = []
-        for header in self.headers:
-            for name, entry in header.tensors.items():
-                own = self._by_source.get(name)
-                kind = entry.kind if own is None else self.stored[own[0].name].label
-                sizes[name] = self._size(name)
-                kinds[kind] += 1
-                rows.append(
-                    {
-                        "name": name,
-                        "shape": list(entry.shape),
-                        "source_type": entry.kind,
-                        "type": kind,
-                        "size_bytes": sizes[name],
-                    }
-                )
+        for name, entry in self.tensors.items():
+            own = self._by_source.get(name)
+            kind = entry.kind if own is None else self.stored[own[0].name].label
+            kinds[kind] += 1
+            rows.append(
+                {
+                    "name": name,
+                    "shape": list(entry.shape),
+                    "source_type": entry.kind,
+                    "type": kind,
+                    "size_bytes": self._size(name),
+                }
+            )
         facts: dict[str, Any] = {
             "source": str(self.source),
             "source_bytes": self.source_bytes,
@@ -218,6 +233,8 @@ class FolderPlan:
                 "samples": self.calibration.samples,
                 "tokens": self.calibration.tokens,
             }
+        if self.checkpoint is not None:
+            facts["notices"] = list(self.checkpoint.notices)
         return facts | ({"tensors": rows} if tensors else {})
 
     def _size(self, name: str) -> int:
@@ -256,17 +273,15 @@ def plan(
     if checkpoint is not None:
         raise UnsupportedModel(
             f"{folder}: the weights are quantized already ({checkpoint.label}).",
-            "Quantize the model's original weights.",
+            "Quantize the model's original weights; hearth convert writes these in another format.",
             path=str(folder),
             field=KEY,
         )
     family = family_of_hf(fields)
-    config = family.from_hf(fields)
     headers = read_folder(folder)
-    if config.tied and has_own_head(headers):
-        config = replace(config, tied=False)
-    stored = {name: entry for one in headers for name, entry in one.tensors.items()}
-    matrices = matrices_of(family, config, stored)
+    tensors = resolve(headers, None)
+    config = as_stored(family.from_hf(fields), headers, tensors)
+    matrices = matrices_of(family, config, tensors)
     both: dict[str, Storage] = {}
     for which, bits in (outside or {}).items():
         matrix = matrices.head if which == "head" else matrices.embedding
@@ -278,7 +293,10 @@ def plan(
                 f"bits and {bits}.",
                 "Leave out --embedding.",
             )
-    found = FolderPlan(
+    blocks = [one for block in matrices.blocks for one in block.matrices]
+    for one in blocks:
+        storage.check(one.name, one.outputs, one.inputs)
+    return FolderPlan(
         method,
         folder,
         family,
@@ -286,15 +304,11 @@ def plan(
         headers,
         matrices,
         storage,
-        both,
+        {one.name: storage for one in blocks} | both,
         calibration,
         options,
         file_bytes,
     )
-    for block in matrices.blocks:
-        for one in block.matrices:
-            storage.check(one.name, one.outputs, one.inputs)
-    return found
 
 
 def outside_storage(bits: int, inputs: int) -> Storage:

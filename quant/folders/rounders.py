@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from hearth.kernels.packed import PackedWeight
 from hearth.quant.folders.calibrate import Calibrated, awq, best, gptq
+from hearth.quant.folders.matrices import Matrix
 from hearth.quant.folders.methods import Runner
 from hearth.quant.folders.plan import FolderPlan
 from hearth.quant.folders.write import EachAlone, Rounding
@@ -22,9 +24,17 @@ def rounding(
     plan: FolderPlan, runner: Runner | None, on_note: OnNote
 ) -> Callable[[SafetensorsTensors], Rounding]:
     """Opens the rounding of a plan's matrices over the tensors of its source."""
-    round_one = _ALONE.get(plan.method, round_plain)
     if runner is None or plan.calibration is None:
-        return lambda file: EachAlone(plan, file, round_one)
+        round_one = _ALONE.get(plan.method, round_plain)
+
+        def alone(file: SafetensorsTensors) -> Rounding:
+            def pack(matrix: Matrix) -> PackedWeight:
+                weight = matrix.rows_in(file.read(matrix.source))
+                return round_one(weight, plan.stored[matrix.name].grid)
+
+            return EachAlone(file, pack)
+
+        return alone
     open_model, tokens = runner.open_model, plan.calibration.tokens
     is_best = plan.method == "best"
     choose_one = {

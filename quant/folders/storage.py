@@ -51,6 +51,10 @@ class Storage:
     group: int | None
     """Inputs that share a scale, of the scopes "group" and "block"."""
     symmetric: bool = True
+    has_order: bool = False
+    """Of GPTQ: inputs may be in any group. compressed-tensors had a word for that until 0.20."""
+    has_wide_scales: bool = False
+    """Scales are float32 whatever others are: they are not all numbers of float16."""
 
     def __post_init__(self) -> None:
         bits = {"gptq": (4, 8), "packed": (4, 6, 8), "awq": (4,), "scaled": (8,), "nf4": (4,)}
@@ -93,7 +97,7 @@ class Storage:
             scope=self.scope,
             symmetric=self.symmetric,
             e5m2=self.kind == "e5m2",
-            scales=torch.float16 if self._scale_kind == "F16" else torch.float32,
+            scales=torch.float16 if self.scale_kind == "F16" else torch.float32,
         )
 
     @property
@@ -108,11 +112,13 @@ class Storage:
         return self.kind == "e5m2" or (self.layout == "packed" and not self.symmetric)
 
     @property
-    def _scale_kind(self) -> str:
-        """Of 8 bits and a scale for each row, float32 costs next to nothing. compressed-tensors
-        dequantizes in the type of the scales, so that with float16 weights would be rounded to it.
+    def scale_kind(self) -> str:
+        """The type of scales. Of 8 bits and a scale for each row, float32 costs next to nothing.
+        compressed-tensors dequantizes in the type of the scales, so that with float16 weights would
+        be rounded to it.
         """
         is_half = self.bits == 4 and self.kind == "int" and not self.needs_dequantizing
+        is_half = is_half and not self.has_wide_scales
         return "F16" if is_half or self.layout in ("gptq", "awq") else "F32"
 
     @property
@@ -123,7 +129,7 @@ class Storage:
         if self.is_float8 and self.group is not None:
             block = (self.group if self.scope == "block" else 1, self.group)
             group = None
-        return Scheme(self.layout, self.bits, group or 0, block=block)
+        return Scheme(self.layout, self.bits, group or 0, is_ordered=self.has_order, block=block)
 
     def check(self, name: str, outputs: int, inputs: int) -> None:
         """Raises `CannotQuantize`, naming the matrix, for a shape that cannot be stored."""
@@ -172,7 +178,7 @@ class Storage:
                     (".weight_shape", "I64", (2,)),
                     (".weight_packed", "I32", (outputs, words)),
                     *([] if self.symmetric else [zeros]),
-                    (".weight_scale", self._scale_kind, (outputs, groups)),
+                    (".weight_scale", self.scale_kind, (outputs, groups)),
                 ]
             case "scaled":
                 return self._scaled(outputs, inputs, groups)
@@ -193,7 +199,7 @@ class Storage:
             shape = (-(-outputs // FP8_BLOCK), groups)
         zeros = [] if self.symmetric else [(".weight_zero_point", "I8", shape)]
         return [
-            (".weight_scale", self._scale_kind, shape),
+            (".weight_scale", self.scale_kind, shape),
             (".weight", _WEIGHT_KINDS[self.kind], (outputs, inputs)),
             *zeros,
         ]

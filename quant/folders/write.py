@@ -35,7 +35,6 @@ from hearth.quant.gguf.quantize_file import (
 )
 from hearth.quant.json_fields import read_fields
 from hearth.quant.methods import Check, OnProgress, Quantized, Running
-from hearth.quant.rounding.grid import Grid
 from hearth.quant.safetensors import DTYPES, SafetensorsTensors
 from hearth.quant.safetensors_shards import INDEX_NAME
 
@@ -44,8 +43,6 @@ _FURTHER_FILES: Final = ("*.model", "LICENSE*", "vocab.*", "merges.txt")
 """Next to those that are read here: vocabularies of other programs, and the licence."""
 _FOLDERS: Final = ("additional_chat_templates/*.jinja", "1_Pooling/config.json")
 
-Round = Callable[[Tensor, Grid], PackedWeight]
-"""Rounds a matrix [outputs, inputs], of any float dtype."""
 Report = Callable[[float, str], None]
 """Gets the share of a piece that is done, and the tensor at hand."""
 
@@ -79,19 +76,22 @@ class Rounding(Protocol):
 
 
 class EachAlone:
-    """Rounds each matrix on its own."""
+    """Packs each matrix on its own.
 
-    def __init__(self, plan: FolderPlan, file: SafetensorsTensors, round_one: Round) -> None:
-        self._plan = plan
+    Args:
+        file: the tensors of the source.
+        pack: reads and packs a matrix.
+    """
+
+    def __init__(self, file: SafetensorsTensors, pack: Callable[[Matrix], PackedWeight]) -> None:
         self._file = file
-        self._round_one = round_one
+        self._pack = pack
 
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
         for number, matrix in enumerate(piece.matrices):
             report(number / len(piece.matrices), matrix.name)
-            weight = matrix.rows_in(self._file.read(matrix.source))
             with naming(matrix):
-                packed = self._round_one(weight, self._plan.stored[matrix.name].grid)
+                packed = self._pack(matrix)
             yield matrix, packed
             self._file.release(matrix.source)
 
@@ -169,7 +169,7 @@ def write(
         with (
             torch.inference_mode(),
             open_partial(target, begin, check) as partial,
-            closing(SafetensorsTensors(plan.headers)) as file,
+            closing(SafetensorsTensors(plan.headers, plan.checkpoint)) as file,
         ):
             if partial.note:
                 how["on_note"](partial.note)
@@ -297,7 +297,7 @@ def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
         if path.is_file():
             found[path.relative_to(folder).as_posix()] = path
     values = dict(read_fields(folder / CONFIG).values)
-    values[KEY] = quantization_config(plan.storage, plan.ignored, plan.outside)
+    values[KEY] = quantization_config(plan.storage, plan.ignored, plan.outside, plan.skipped)
     found[CONFIG] = _json(values)
     if len(plan.layout.files) > 1:
         found[INDEX_NAME] = _json(plan.layout.index)

@@ -6,6 +6,7 @@ Nothing is packed here and numpy is not needed; `quantize_run` carries a plan ou
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -82,6 +83,10 @@ class QuantizePlan:
     tensors: tuple[TensorPlan, ...]
     """In the order of the result."""
     layout: Layout = field(repr=False)
+    request: Mapping[str, Any] | None = None
+    """Method, source, type and options that give this plan again; None: those of the method that
+    makes GGUF files.
+    """
 
     @property
     def makes_matrix(self) -> bool:

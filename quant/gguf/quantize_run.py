@@ -270,6 +270,8 @@ def _stamp(path: Path) -> list[int]:
 
 def _request(plan: QuantizePlan) -> dict[str, Any]:
     """What was asked for, from which the same plan can be made again."""
+    if plan.request is not None:
+        return dict(plan.request)
     requantize = any(one.changes and one.source_type not in PLAIN for one in plan.tensors)
     return {
         "method": "gguf",
@@ -303,7 +305,7 @@ def _manifest(
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "method": "gguf",
+        "method": _request(plan)["method"],
         "source": {
             "name": plan.source.header.path.name,
             "type": plan.source.header.file_type_name,

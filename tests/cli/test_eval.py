@@ -41,9 +41,13 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate_job, "_NEW_TOKENS", 2)
 
 
-def test_a_model_next_to_its_reference_is_measured_stored_and_shown(hearth, packed) -> None:
-    result = hearth("eval", "small", "--reference", "guide", *FEW)
+def test_a_model_next_to_its_reference_is_measured_stored_and_shown(
+    hearth, packed, tmp_path
+) -> None:
+    drawn = tmp_path / "drawn.svg"
+    result = hearth("eval", "small", "--reference", "guide", *FEW, "--svg", str(drawn))
     assert result.code == 0, result.err
+    assert f"{drawn} was drawn" in result.err and drawn.read_text().count("<circle") == 1
     title, row = (line.split() for line in result.out.splitlines())
     assert title[:3] == ["MODEL", "LOGITS", "SIZE"] and row[:2] == ["small", "served"]
     assert "Protocol second-half: 2 windows of 64 tokens, 62 scored" in result.err
@@ -121,6 +125,8 @@ def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed,
         (("guide", "--methods", "Q4_X"), "Q4_X"),
         (("guide", "--methods", "magic:Q4_0"), 'no quantization method "magic"'),
         (("guide", "--context", "4"), "--context"),
+        (("guide", "--svg", "x.svg"), "need --reference or --methods"),
+        (("guide", "--reference", "guide", "--svg", "none/x.svg"), "no folder"),
     ],
 )
 def test_what_cannot_be_done_is_refused(hearth, arguments, words) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from gguf_folder import write_folder
 from hearth.app.library import quantize_job
-from hearth.app.library.quantize_methods import all_methods
+from hearth.app.library.quantize_methods import CONVERT, all_methods, method_named
 from hearth.quant.gguf.quantize_file import unfinished_in
 from quantizing import GUIDE, smollm2
 
@@ -50,35 +51,40 @@ def asked(question: dict[str, Any], lines: int | None) -> tuple[dict[str, Any], 
 
 
 def kill_at_random(
-    gguf: Path, folder: Path, method: str, times: int, seed: int, **options: int
+    gguf: Path, folder: Path, method: str, times: int, seed: int, **options: Any
 ) -> None:
     """Into files of a megabyte, so that there are several."""
     source = write_folder(gguf, folder / "source", "f16")
-    known = {one.name for one in all_methods().named(method).options}
+    known = {one.name for one in method_named(method).options}
     options |= {name: value for name, value in CALIBRATION.items() if name in known}
     if method in ("int8", "fp8"):
         options.pop("group", None)  # A scale for each row.
-    options["file-mb"] = 1
 
-    def question(target: Path) -> dict[str, Any]:
+    def question(target: Path, method: str = method, **options: Any) -> dict[str, Any]:
         return quantize_job.question(
             method=method,
             source=str(source),
             type=method,
-            options=options,
+            options={**options, "file-mb": 1},
             target=target,
             replace=True,
             threads=1,
         )
 
-    (last, count) = asked(question(folder / "whole"), None)
+    if method == CONVERT:
+        packed, group = folder / "packed", options.pop("group", 128)
+        asked(question(packed, "int4", group=group, format="gptq"), None)
+        source, options = packed, {"format": "awq"}
+    ask = functools.partial(question, **options)
+
+    (last, count) = asked(ask(folder / "whole"), None)
     whole = last["done"]
     target, rng, written = folder / "made", random.Random(seed), 0
     for _ in range(times):
-        asked(question(target), rng.randrange(0, max(2, count)))
+        asked(ask(target), rng.randrange(0, max(2, count)))
         written = max([written, *(one.done_bytes for one in unfinished_in(folder))])
     assert written, "it was never killed while it wrote"
-    last = asked(question(target), None)[0]["done"]
+    last = asked(ask(target), None)[0]["done"]
     assert last["sha256"] == whole["sha256"]
     assert last["facts"]["recipe"] == whole["facts"]["recipe"]
     assert len(list((folder / "whole").glob("*.safetensors"))) > 1
@@ -101,6 +107,6 @@ def test_killed_at_thirty_points_it_goes_on(method: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, CONVERT])
 def test_killed_while_it_quantizes_smollm2_it_goes_on(method: str, tmp_path: Path) -> None:
     kill_at_random(smollm2(), tmp_path, method, 5, seed=3, group=64)

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hearth.backends.native.model_folder import as_stored
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.weights import LoadReport, TensorFile, load_weights
 from hearth.quant.checkpoints.config import read_checkpoint
@@ -23,6 +22,7 @@ from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.safetensors_shards import read_folder
+from hearth.quant.tied_weights import as_stored
 from native_decoders import family_and_config
 
 CPU = torch.device("cpu")

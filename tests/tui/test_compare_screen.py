@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from hearth.app.tui.screens.compare import CompareScreen
+from hearth.app.chats.tree import ChatMessage
+from hearth.app.tui.screens.compare import CompareScreen, difference
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.compare_column import CompareColumn
 from hearth.app.tui.widgets.folded import Thinking
@@ -119,6 +120,19 @@ def test_a_model_that_is_not_here_is_told(services: Services) -> None:
             await until_shown(pilot, 'There is no model "nowhere".')
 
     run(go())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "told"),
+    [
+        ("One two  three", "One two\nthree", "Both answers are the same, 3 words."),
+        ("One two.", "One two. Three", "same for 2 words; then the end on the left, “Three” on"),
+        ("", "Other words that follow", "same for 0 words; then the end on the left, “Other words"),
+    ],
+)
+def test_where_two_answers_part(left: str, right: str, told: str) -> None:
+    answers = [ChatMessage(text, None, "assistant", text) for text in (left, right)]
+    assert told in difference(*answers)
 
 
 @pytest.mark.parametrize(("key", "model"), [("ctrl+l", "guide"), ("ctrl+r", "guide-draft")])

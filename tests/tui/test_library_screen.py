@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Coroutine, Iterator
@@ -22,6 +23,7 @@ from hearth.app.library.evaluation import store
 from hearth.app.library.hub import Hub
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.sources import Source
+from hearth.app.tui.screens.compare import CompareScreen
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
 from hearth.app.tui.screens.library import LibraryScreen
 from hearth.app.tui.screens.pick_file import PickFile
@@ -29,11 +31,12 @@ from hearth.app.tui.screens.quantize import QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.backends.contract.loaded import HostStats, WorkerStats
+from hearth.backends.errors import InternalError
 from hub_server import Fault, HubServer, Repo, hub_server
 from pilots import chat_of, opened, until, until_shown
 from quantizing import GUIDE
 from screens import text_of
-from scripted import ScriptedHost
+from scripted import Script, ScriptedHost
 
 REPO = "organisation/tiny-GGUF"
 DRAFT = GUIDE.with_name("guide-draft.f16.gguf")
@@ -175,6 +178,77 @@ def test_what_was_measured_of_a_model_is_shown(services: Services) -> None:
         async with library(services) as (_, pilot):
             await choose(pilot, "here", "mine")
             await until(pilot, lambda: "Measured: KL 0.01250 ± 0.00050" in about(pilot))
+
+    run(go())
+
+
+def quantized_from_guide(services: Services, name: str = "mine") -> None:
+    """A model in the library folder whose manifest names `guide` as its source."""
+    path = put(services, name)
+    facts = {
+        "method": "convert",
+        "source": {"files": [{"name": GUIDE.name, "size_bytes": GUIDE.stat().st_size}]},
+        "result": {"size_bytes": path.stat().st_size},
+    }
+    path.with_name(f"{path.name}.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("chosen", ["mine", "guide"])
+def test_original_and_result_are_asked_the_same(
+    services: Services, host: ScriptedHost, chosen: str
+) -> None:
+    """Greedily, one after the other; the first difference is shown, and one side can be kept."""
+    quantized_from_guide(services)
+    gate = asyncio.Semaphore(0)
+    host.scripts["guide"] = Script("It was a dark night.", "hm", gate=gate)
+    host.scripts["mine"] = Script("It was a bright day.", "hm", gate=gate)
+
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await choose(pilot, "here", chosen)
+            await until_shown(pilot, "compare in chat")
+            await until(
+                pilot, lambda: ("Converted from guide" in about(pilot)) == (chosen == "mine")
+            )
+            await pilot.press("v")
+            await until(pilot, lambda: isinstance(app.screen, CompareScreen))
+            screen = app.screen
+            await until(pilot, lambda: getattr(app.focused, "id", "") == "question")
+            await pilot.press(*"why", "enter")
+            await until(pilot, lambda: "guide" in host.models)
+            assert "mine" not in host.models
+            for _ in range(12):
+                gate.release()
+            await until_shown(pilot, "The same for 4 words; then “dark night.” on the left")
+            assert "“bright day.” on the right" in text_of(app)
+            assert text_of(app).count("42.0 tok/s") == 2
+            asked = [host.models[name].requests[0] for name in ("guide", "mine")]
+            assert [one.sampling for one in asked] == [asked[0].sampling] * 2
+            assert (asked[0].sampling.temperature, asked[0].sampling.seed) == (0.0, 0)
+            host.scripts["mine"].error = InternalError("It broke.", "Fix it.")
+            await pilot.press(*"again", "enter")
+            for _ in range(12):
+                gate.release()
+            await until_shown(pilot, "It broke. Fix it.")
+            await until(pilot, lambda: not screen.is_busy)
+            assert "The same for" not in text_of(app)
+            await pilot.press("ctrl+r")
+            await until(pilot, lambda: chat_of(pilot).session is not None)
+            await until(pilot, lambda: chat_of(pilot).session.thread.model == "mine")
+
+    run(go())
+
+
+def test_a_model_without_an_original_is_not_compared(services: Services) -> None:
+    put(services)
+
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await choose(pilot, "here", "mine")
+            await pilot.press("v")
+            await pilot.pause()
+            assert isinstance(app.screen, LibraryScreen)
+            assert "compare in chat" not in text_of(app)
 
     run(go())
 

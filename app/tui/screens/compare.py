@@ -1,8 +1,11 @@
-"""One prompt to two models side by side, streaming together."""
+"""One prompt to two models side by side: streaming together, or, to see what quantizing changed,
+one after the other without chance.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
@@ -10,10 +13,10 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import Input
+from textual.widgets import Input, Static
 
 from hearth.app.chats.titles import title_from
-from hearth.app.chats.tree import Thread
+from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.terminal import safe_text
 from hearth.app.tui.screens.base import Dialog
 from hearth.app.tui.services import Services
@@ -25,6 +28,7 @@ from hearth.backends.errors import HearthError
 if TYPE_CHECKING:
     from hearth.app.tui.app import HearthApp
 
+_SHOWN_WORDS: Final = 3
 _BUSY: Final = "Answers are in progress: esc stops them."
 
 
@@ -34,12 +38,17 @@ class CompareScreen(Dialog[None]):
     Args:
         names: of the models that are here.
         left, right: names or paths of models; an empty right one: another one that is here.
+        is_paired: original and result, from the library: both take the likeliest token each time,
+            the right one after the left one, so that their speeds can be compared and either may be
+            in memory alone; and the first difference is shown.
     """
 
     DEFAULT_CSS = """
     CompareScreen { background: $background; }
     CompareScreen > .columns { height: 1fr; layout: horizontal; }
     CompareScreen #right { border-left: solid $panel; }
+    CompareScreen > #difference { height: auto; padding: 0 1; display: none; }
+    CompareScreen > #difference.-on { display: block; }
     CompareScreen > SafeInput { margin: 0; }
     CompareScreen.-narrow > .columns { layout: vertical; }
     CompareScreen.-narrow #right { border-left: none; border-top: solid $panel; }
@@ -52,9 +61,16 @@ class CompareScreen(Dialog[None]):
     ]
 
     def __init__(
-        self, services: Services, names: Sequence[str], left: str, right: str = ""
+        self,
+        services: Services,
+        names: Sequence[str],
+        left: str,
+        right: str = "",
+        *,
+        is_paired: bool = False,
     ) -> None:
         super().__init__()
+        self._is_paired = is_paired
         self._services = services
         self._names = names
         self._left, self._right = left, right
@@ -63,10 +79,14 @@ class CompareScreen(Dialog[None]):
         others = [name for name in self._names if name != self._left]
         right = self._right or (others[0] if others else self._left)
         names = list(dict.fromkeys((self._left, right, *self._names)))
-        yield TopBar("chat", cast("HearthApp", self.app).tab_keys())
+        here = "library" if self._is_paired else "chat"
+        yield TopBar(here, cast("HearthApp", self.app).tab_keys())
         with Container(classes="columns"):
-            yield CompareColumn(self._services, names, self._left, id="left")
-            yield CompareColumn(self._services, names, right, id="right")
+            for side, model in (("left", self._left), ("right", right)):
+                yield CompareColumn(
+                    self._services, names, model, id=side, is_greedy=self._is_paired
+                )
+        yield Static("", id="difference", markup=False)
         yield SafeInput(placeholder="A question for both models; Enter sends it", id="question")
         yield KeyBar()
 
@@ -90,8 +110,20 @@ class CompareScreen(Dialog[None]):
 
     @work(group="compare", exclusive=True)
     async def ask(self, text: str) -> None:
-        """Let both answer at the same time."""
-        await asyncio.gather(*(column.ask(text) for column in self.query(CompareColumn)))
+        """Let both answer: at the same time, or, of a pair, one after the other."""
+        columns = self.query(CompareColumn)
+        if not self._is_paired:
+            await asyncio.gather(*(column.ask(text) for column in columns))
+            return
+        self._show_difference("")
+        left, right = [await column.ask(text) for column in columns]
+        if "failed" not in (left.state, right.state):
+            self._show_difference(difference(left, right))
+
+    def _show_difference(self, text: str) -> None:
+        line = self.query_one("#difference", Static)
+        line.update(safe_text(text))
+        line.set_class(bool(text), "-on")
 
     def action_leave(self) -> None:
         """Stop the answers; without any in progress, close."""
@@ -126,3 +158,19 @@ class CompareScreen(Dialog[None]):
 
     def _tell(self, text: str) -> None:
         self.app.notify(safe_text(text), severity="warning", markup=False)
+
+
+def difference(left: ChatMessage, right: ChatMessage) -> str:
+    """Up to which word two answers, thoughts included, are the same, and what follows in each."""
+    one, other = (
+        re.findall(r"\S+", f"{answer.reasoning}\n{answer.content}") for answer in (left, right)
+    )
+    if one == other:
+        return f"Both answers are the same, {len(one):,} words."
+    same = next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
+        min(len(one), len(other)),
+    )
+    after = [" ".join(words[same : same + _SHOWN_WORDS]) for words in (one, other)]
+    told = [f"“{text}”" if text else "the end" for text in after]
+    return f"The same for {same:,} words; then {told[0]} on the left, {told[1]} on the right."

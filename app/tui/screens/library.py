@@ -58,6 +58,7 @@ _TAB_OF: Final = {
     "chat": ("here",),
     "remove": ("here",),
     "quantize": ("here",),
+    "compare": ("here",),
     "import": ("here",),
     "unload": ("here",),
     "draft": ("here",),
@@ -132,6 +133,7 @@ class LibraryScreen(HearthScreen):
         Binding("p", "pull", "pull", id="library.pull"),
         Binding("d,delete", "remove", "delete", id="library.delete"),
         Binding("z", "quantize", "quantize", id="library.quantize"),
+        Binding("v", "compare", "compare in chat", id="library.compare"),
         Binding("i", "import", "import", id="library.import"),
         Binding("u", "unload", "unload", id="library.unload"),
         Binding("g", "draft", "use draft model", id="library.draft", show=False),
@@ -158,6 +160,9 @@ class LibraryScreen(HearthScreen):
         """When each model was last chatted with, by its name in lower case."""
         self._made: dict[str, Quantized] = {}
         """The models that were made of another one, by name."""
+        self._pair: tuple[str, str] | None = None
+        """The chosen model and the one that it was made of, or that was made of it; the original
+        first."""
         self._judged: dict[str, str] = {}
         """What `hearth eval` found of models, by name."""
         self._worth: dict[str, Entry] = {}
@@ -196,7 +201,9 @@ class LibraryScreen(HearthScreen):
         self._list("here").list.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that do nothing in a tab are not shown in it."""
+        """Keys that do nothing in a tab, or for the selected line, are not shown."""
+        if action == "compare" and self._pair is None:
+            return False
         return self._tab in _TAB_OF.get(action, (self._tab,))
 
     def _list(self, tab: str) -> ColumnList:
@@ -367,6 +374,9 @@ class LibraryScreen(HearthScreen):
         """Describe the selected line."""
         key = self._chosen or ""
         text = ""
+        before, self._pair = self._pair, self._pair_of(key)
+        if before != self._pair:
+            self.refresh_bindings()
         if self._tab == "here" and key in self._here:
             model = self._here[key]
             fit = self._fits.get(str(model.path))
@@ -440,6 +450,26 @@ class LibraryScreen(HearthScreen):
             with self.errors_shown():
                 session = await self.sessions.create(model=model.name)
                 self.hearth.wanted_thread = session.thread.id
+                self.hearth.action_go("chat")
+
+    def _pair_of(self, name: str) -> tuple[str, str] | None:
+        if self._tab != "here":
+            return None
+        pairs = [(one.source.name, result) for result, one in self._made.items()]
+        return next((pair for pair in pairs if pair[1] == name), None) or next(
+            (pair for pair in pairs if pair[0] == name), None
+        )
+
+    @work(group="chat", exclusive=True)
+    async def action_compare(self) -> None:
+        """Ask the model and its original the same."""
+        from hearth.app.tui.screens.compare import CompareScreen
+
+        if self._pair is not None:
+            names = [found.name for found in await self.services.index.models()]
+            dialog = CompareScreen(self.services, names, *self._pair, is_paired=True)
+            await self.app.push_screen_wait(dialog)
+            if self.hearth.wanted_thread:
                 self.hearth.action_go("chat")
 
     def action_quantize(self) -> None:

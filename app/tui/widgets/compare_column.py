@@ -20,6 +20,7 @@ from hearth.app.tui.services import Services
 from hearth.app.tui.shown import line_of, shown
 from hearth.app.tui.widgets.transcript import Transcript
 from hearth.backends.contract.events import Progress, Started, Token
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import HearthError
 
 _LOOK_EVERY_S: Final = 0.25
@@ -31,6 +32,7 @@ class CompareColumn(Vertical):
     Args:
         names: models to choose from.
         model: the one to begin with, one of `names`.
+        is_greedy: the likeliest token each time, whatever the settings say.
     """
 
     DEFAULT_CSS = """
@@ -39,8 +41,17 @@ class CompareColumn(Vertical):
     CompareColumn > .numbers { height: 1; padding: 0 1; color: $text-muted; }
     """
 
-    def __init__(self, services: Services, names: Sequence[str], model: str, *, id: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        services: Services,
+        names: Sequence[str],
+        model: str,
+        *,
+        id: str,  # noqa: A002
+        is_greedy: bool = False,
+    ) -> None:
         super().__init__(id=id)
+        self._is_greedy = is_greedy
         self._services = services
         self._names = names
         self._first = model
@@ -64,9 +75,9 @@ class CompareColumn(Vertical):
         """The name or path of the model that answers next."""
         return str(self.query_one(Select).value)
 
-    async def ask(self, text: str) -> None:
-        """Stream the answer to `text`. An error is shown in its place; a cancelled one keeps its
-        text so far.
+    async def ask(self, text: str) -> ChatMessage:
+        """Stream the answer to `text`, and return it. An error is shown in its place; a cancelled
+        one keeps its text so far.
         """
         transcript = self.query_one(Transcript)
         self._asked += 1
@@ -101,6 +112,7 @@ class CompareColumn(Vertical):
             if self.is_running and transcript.is_attached:  # The app may be leaving.
                 self.query_one(".numbers", Static).update("")
                 await transcript.replace(shown(answer))
+        return answer
 
     async def _stream(self, messages: list[ChatMessage], coming: StreamingAnswer) -> None:
         view = self.query_one(Transcript).answer(coming.id)
@@ -108,7 +120,10 @@ class CompareColumn(Vertical):
         loaded = await self._services.load(self.model, {})
         coming.info = loaded.info
         thread = Thread(f"compare-{self.id}", model=self.model)  # Kept nowhere.
-        request = build(thread, messages, loaded.chosen.use, loaded.info)
+        use = loaded.chosen.use
+        if self._is_greedy:
+            use = replace(use, sampling=SamplingParams(temperature=0.0, seed=0))
+        request = build(thread, messages, use, loaded.info)
         async with contextlib.aclosing(coming.follow(loaded.backend, request)) as events:
             async for event in events:
                 if isinstance(event, Started):
