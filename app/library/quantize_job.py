@@ -111,7 +111,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         phase = f"importance matrix, window {done} of {total}"
         reporter.progress(
             done=0,
-            total=plan.source_bytes,
+            total=planned.source_bytes,
             tensor=phase,
             eta_s=spent * (total - done) / done if done else None,
             note=" ".join(notes),
@@ -120,10 +120,10 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     with _files_named(question):
         source, options = Path(question["source"]), question["options"]
-        plan = method.plan(source, question["type"], options)
-        if isinstance(plan, QuantizePlan) and plan.makes_matrix:
+        planned = method.plan(source, question["type"], options)
+        if isinstance(planned, QuantizePlan) and planned.makes_matrix:
             matrix = matrix_for(
-                plan,
+                planned,
                 options,
                 find_paths(),
                 threads=question["threads"],
@@ -131,10 +131,10 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
                 on_note=notes.append,
                 check=reporter.check,
             )
-            plan = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
+            planned = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
         reporter.check()
         made = method.run(
-            plan,
+            planned,
             Path(question["target"]),
             threads=question["threads"],
             replace=question["replace"],

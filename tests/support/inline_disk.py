@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hearth.backends.engine.kv.disk import DiskTier, Load
-from hearth.backends.engine.kv.disk_files import Damaged, read_data
 
 
 class _Now:
@@ -17,22 +16,10 @@ class _Now:
 
 
 class InlineLoad(Load):
-    """Reads a part when its data are asked for."""
+    """Nothing is read ahead."""
 
-    damaged: Callable[[object], None]
-
-    def data(self, index):
-        if index not in self._data and not self.has_failed:
-            part = self.parts[index]
-            try:
-                self._data[index] = read_data(part, memoryview(bytearray(part.nbytes)))
-            except (OSError, Damaged):
-                self.has_failed = True
-                self.damaged(part)
-        return self._data.get(index)
-
-    def done(self, index):
-        del self._data[index]
+    def is_there(self, index):
+        return True
 
 
 class InlineDisk(DiskTier):
@@ -41,6 +28,4 @@ class InlineDisk(DiskTier):
         self._scan()
 
     def load(self, parts):
-        load = InlineLoad(parts)
-        load.damaged = self._damaged
-        return load
+        return InlineLoad(parts)
