@@ -22,6 +22,7 @@ from hearth.app.library.errors import FileTrouble
 from hearth.app.library.importance import matrix_for
 from hearth.app.library.quantize_methods import method_named
 from hearth.app.paths import find_paths
+from hearth.backends.errors import ModelNotFound
 from hearth.quant.gguf.quantize import QuantizePlan
 
 _ETA_AFTER_S: Final = 1.0
@@ -120,6 +121,12 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     with _files_named(question):
         source, options = Path(question["source"]), question["options"]
+        if not source.exists():
+            raise ModelNotFound(
+                f"The source {source} does not exist.",
+                "Put it back and start again, or cancel what was begun.",
+                path=str(source),
+            )
         planned = method.plan(source, question["type"], options)
         if isinstance(planned, QuantizePlan) and planned.makes_matrix:
             matrix = matrix_for(

@@ -136,7 +136,7 @@ class Quantizing:
         before = self._all.get(item.target)
         if before is not None and before.is_active:
             return False
-        if before is not None and not is_made:
+        if before is not None and before.state != "done":
             item.share = before.share
         self._all[item.target] = item
         item.worker = self._app.run_worker(self._work(item), group="quantize")

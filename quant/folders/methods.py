@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack
 
 from hearth.quant.checkpoints.scheme import Layout
 from hearth.quant.convert.folder import folder_of
+from hearth.quant.errors import UnsupportedModel
 from hearth.quant.folders.calibrated import OpenModel
 from hearth.quant.folders.plan import Calibration, FolderPlan, Outside, plan
 from hearth.quant.folders.storage import FP8_BLOCK, Kind, Scope, Storage
@@ -134,12 +135,17 @@ class FolderMethod:
         return folder_of(source) is not None
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
-        """Raises as `hearth.quant.folders.plan.plan`, `UnknownOption`, and `BadRecipe` for options
-        that contradict each other.
+        """Raises as `hearth.quant.folders.plan.plan`, `UnknownOption`, `UnsupportedModel` where
+        `takes` says no, and `BadRecipe` for options that contradict each other.
         """
         given = given_options(self, options)
         folder = folder_of(source)
-        assert folder is not None, f"{source} is not taken"
+        if folder is None:
+            raise UnsupportedModel(
+                f"{source} is not a folder with config.json and safetensors.",
+                "Put its files back, or name another folder.",
+                path=str(source),
+            )
         kinds: tuple[Outside, ...] = ("head", "embedding")
         outside = {kind: int(given[kind]) for kind in kinds if kind in given}
         if outside and given.get("format", "compressed-tensors") != "compressed-tensors":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import random
 import subprocess
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 
 from gguf_folder import write_folder
+from hearth.app.jobs.child import Reporter
 from hearth.app.library import quantize_job
 from hearth.app.library.quantize_methods import CONVERT, all_methods, method_named
+from hearth.backends.errors import ModelNotFound, UnsupportedModel
 from hearth.quant.gguf.quantize_file import unfinished_in
 from quantizing import GUIDE, smollm2
 
@@ -91,6 +94,24 @@ def kill_at_random(
     for path in (folder / "whole").iterdir():
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize(("method", "is_there"), [("gguf", False), ("gptq", False), ("gptq", True)])
+def test_a_source_that_is_gone_is_named(method: str, is_there: bool, tmp_path: Path) -> None:
+    """It, or what was in its folder, was deleted while the job was paused."""
+    source = tmp_path / "model.gguf"
+    if is_there:
+        source.mkdir()
+    question = quantize_job.question(
+        method=method,
+        source=str(source),
+        type="Q4_K_M" if method == "gguf" else method,
+        options={},
+        target=tmp_path / "made",
+        replace=False,
+    )
+    with pytest.raises((ModelNotFound, UnsupportedModel), match=str(source)):
+        quantize_job.quantize(question, Reporter(io.BytesIO()))
 
 
 @pytest.mark.timeout(300)

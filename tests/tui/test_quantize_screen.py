@@ -26,6 +26,7 @@ from hearth.app.tui.screens.quantize import QuantizeOptions, QuantizeScreen, Wis
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.app.tui.widgets.fields import SafeInput, SafeTextArea
+from hearth.backends.errors import InternalError
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.quantize_file import Unfinished, open_partial
 from hearth.quant.gguf.quantize_method import GgufMethod
@@ -177,6 +178,13 @@ class SlowlyStopped(EndlessJob):
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+async def silent(job: EndlessJob) -> AsyncIterator[dict[str, Any]]:
+    """The updates of a job that has nothing to tell yet."""
+    await job.stopped.wait()
+    for nothing in ():
+        yield nothing
 
 
 class Enough(Exception):
@@ -434,6 +442,33 @@ def test_space_twice_pauses_once_and_nothing_is_lost(
     run(go())
 
 
+def test_what_failed_is_tried_again_from_where_it_was(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(job: EndlessJob) -> dict[str, Any]:
+        raise InternalError("The process ended without an answer.")
+
+    monkeypatch.setattr("hearth.app.tui.quantizing.Job", EndlessJob)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            with monkeypatch.context() as patch:
+                patch.setattr(EndlessJob, "result", killed)
+                await start(pilot, "Q4_K_M")
+                await until_shown(pilot, "7 s left")
+                app.quantizing.items[0].job.stop()
+                await until(pilot, lambda: "without an answer" in about(pilot))
+                assert "Space tries again" in about(pilot)
+            with monkeypatch.context() as patch:
+                patch.setattr(EndlessJob, "updates", silent)
+                await pilot.press("space")
+                await until_shown(pilot, "reading the source")
+                await until_shown(pilot, "50%")
+                await until(pilot, lambda: "without an answer" not in about(pilot))
+
+    run(go())
+
+
 def test_what_waits_is_not_forgotten_with_the_app(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,5 +572,9 @@ def test_what_was_begun_again_is_not_forgotten_with_the_one_before(
             await quantizing._work(first)
             assert quantizing.items == [known]
         assert (first.state, again.state) == ("paused", "waiting")
+        monkeypatch.setattr(App, "run_worker", lambda _, work, **__: work.close())
+        for state, share in (("paused", 0.5), ("done", 0.0)):
+            quantizing._all[first.target] = Quantization(question, state, 0.5)
+            assert quantizing.start(question) and quantizing.items[0].share == share
 
     run(scenario())

@@ -409,6 +409,8 @@ class QuantizeScreen(HearthScreen):
             if one.state != before.get(one.target) and one.state in ("done", "failed") and before:
                 self._about(_described(one))
                 self.refresh_sources()
+            elif one.is_active and before.get(one.target) == "failed":
+                self._describe()
         elsewhere = {target for target, state in before.items() if state == "elsewhere"}
         if elsewhere - self._states.keys():
             self.refresh_sources()
