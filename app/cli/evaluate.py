@@ -191,7 +191,7 @@ def evaluate(
 
 
 def _draw(state: State, report: dict[str, Any], path: Path) -> bool:
-    """Write the picture; False where there is none, which is said."""
+    """Write the picture; False, with a message, where there is none."""
     from hearth.app.cli.evaluate_picture import picture
     from hearth.app.library.errors import FileTrouble
 

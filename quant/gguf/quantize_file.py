@@ -37,7 +37,7 @@ _JOURNAL: Final = ".quantizing.journal"
 _FOLDER: Final = ".quantizing.folder"
 _REPLACED: Final = ".quantizing.replaced"
 _EXTRA: Final = "extra"
-"""Of the first line of a journal: JSON values of whoever announced the file."""
+"""Of the first line of a journal: JSON values of the program that announced the file."""
 _WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
 """One of which is in a folder of weights."""
 _SYNC_EVERY_S: Final = 1.0

@@ -191,7 +191,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "nf4": dict.fromkeys(FORMATS, "weights in NF4"),
     "a scale that is no number": dict.fromkeys(FORMATS, "not a finite number"),
 }
-"""What is said, by the format."""
+"""What the message has, by the format."""
 SAME_FORMAT = {
     ("gptq, second format", "gptq"),
     ("gptq, act-order", "gptq"),
