@@ -36,7 +36,7 @@ class Letters:
         self.answer: Finished | Failed = Finished("length", timings=Timings(decode_tok_per_s=9.0))
 
     async def info(self) -> Any:
-        return SimpleNamespace(context=self.context)
+        return SimpleNamespace(context=self.context, backend="native", threads=2)
 
     async def tokenize(self, text: str, *, special: bool = False, **_: object) -> list[int]:
         return [ord(character) for character in text]
