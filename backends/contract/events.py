@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal
 
 from hearth.backends.errors import ErrorInfo
 
@@ -57,7 +55,21 @@ class Timings:
     """and how many of them were right."""
 
 
-class _StreamPart(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+if TYPE_CHECKING:
+    from msgspec import Struct
+else:
+    try:
+        from msgspec import Struct
+    except ModuleNotFoundError:  # The native runner alone (docs/cuda.md): events cross no pipe.
+
+        class Struct:
+            """In place of msgspec's: subclasses are dataclasses."""
+
+            def __init_subclass__(cls, **_options: Any) -> None:
+                dataclass(cls)
+
+
+class _StreamPart(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """An event after which its stream goes on. One is made for each token in every process that it
     passes: a struct of msgspec is made, encoded and decoded without Python code.
     """

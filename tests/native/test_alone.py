@@ -61,7 +61,7 @@ settings = ModelSettings(context=128, threads=1, batch_threads=1, gpu_layers=0)
 loaded = open_model(ModelSpec(sys.argv[1], settings=settings))
 side = EngineSide(loaded)
 prompt = loaded.tokenizer.encode("A question", special=False, add_bos=True)
-side.start([prompt], 0, 64)
+side.start([prompt], 64)
 side.decode(4)
 assert len(side.histories()[0]) == len(prompt) + 5
 """
