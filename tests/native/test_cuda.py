@@ -88,7 +88,7 @@ def in_pieces(runner: NativeRunner) -> NDArray[np.float32]:
 def written(loaded: Loaded, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
     """Prompts and `count` greedy tokens of each, through the whole engine, all at once."""
     side = EngineSide(loaded)
-    side.start(list(prompts), 0, max(map(len, prompts)) + count + 1)
+    side.start(list(prompts), max(map(len, prompts)) + count + 1)
     side.decode(count - 1)
     return side.histories()
 
