@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hearth.kernels.bits import pack_bits
 from hearth.kernels.dequantize_codes import NF4
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import pack_bits
 from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
 
@@ -27,7 +27,7 @@ def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
     Raises:
         ValueError: it was rounded to something else, or its inputs are not in their own order.
     """
-    if weight.packing != storage.packing or weight.scales is None or weight.order is not None:
+    if weight.packing != storage.label or weight.scales is None or weight.order is not None:
         raise ValueError(f"{weight.packing or 'plain numbers'} cannot be stored as {storage.label}")
     if storage.symmetric and weight.zeros is not None:
         raise ValueError("the weight has zero points, and its storage has none")
@@ -61,13 +61,9 @@ def _awq(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Te
 
 
 def _packed(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
-    codes = weight.weight
-    if storage.bits == 6:
-        # Without zero points zero is the middle one of 8 bits here.
-        codes = pack_bits(codes.cpu() - (0 if weight.zeros is not None else 128 - 32), 6)
     tensors = {
         ".weight_shape": torch.tensor([len(weight.weight), weight.inputs]),
-        ".weight_packed": _words(codes),
+        ".weight_packed": _words(weight.weight),
         ".weight_scale": scales,
     }
     if not storage.symmetric:
