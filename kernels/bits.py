@@ -51,13 +51,19 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     if missing := -codes.shape[-1] % count:
         codes = functional.pad(codes, (0, missing))
     places = torch.unflatten(codes, -1, (-1, count))
-    words = places[..., 0].to(torch.uint8 if size == 1 else torch.int32)
-    for place in range(1, count):
-        words = words | places[..., place].to(words.dtype) << bits * place
-    if size == 1:
-        return words
-    triples = torch.stack([words >> 8 * place & 255 for place in range(3)], -1)
-    return triples.to(torch.uint8).flatten(-2)
+    bytes_of: list[Tensor] = []
+    for start in range(0, 8 * size, 8):
+        # Codes that begin in this byte, or end in it: what is beyond it is shifted out.
+        first, *others = (at for at in range(count) if -bits < bits * at - start < 8)
+        made = _shifted(places[..., first], bits * first - start)
+        for at in others:
+            made |= _shifted(places[..., at], bits * at - start)
+        bytes_of.append(made)
+    return bytes_of[0] if size == 1 else torch.stack(bytes_of, -1).flatten(-2)
+
+
+def _shifted(codes: Tensor, by: int) -> Tensor:
+    return codes << by if by >= 0 else codes >> -by
 
 
 def as_bytes(words: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hearth.backends.engine.ngram import LONGEST
 
-SHORTEST_OF_OTHERS: Final = 8
+SHORTEST_OF_OTHERS: Final = 6
 """Tokens that must match before what followed in another text is proposed."""
 HALF_TOKENS: Final = 1 << 15
 """Of each namespace the last so many tokens of texts are held, and up to as many before them;"""
