@@ -83,7 +83,9 @@ class Side:
             Generation(
                 *(ident, [*prompt], Sampler(GREEDY, prompt_ids=prompt), limits, ()),
                 *(self._loaded.tokenizer.piece, lambda _: None),
-                speculating=None if self.mode == "off" else Speculating(speculate, self._most),
+                speculating=None
+                if self.mode == "off"
+                else Speculating(speculate, self._most, shares=False),
             )
             for ident, prompt in enumerate(prompts)
         ]

@@ -21,6 +21,13 @@ model finds likeliest. The model answers questions (lines of JSON with "q", as
 `assets/guide/questions.jsonl`), or goes on with pieces of another text, or repeats pieces of code
 with a name changed, and always has drafts. Tokens a step are those of steps with drafts: 1 +
 accepted tokens.
+
+    python benchmarks/speculation.py chats MODEL [--tokens 128]
+
+Each question of `QUESTIONS` is answered in a chat of its own, and then another one in a chat of its
+own: the same, one in other words, or one about something else; greedily. Counted is the second
+answer: with n-grams of its own text alone, and with those of the other chats. Times are those of
+the processor, by tokens, next to the same without drafts in turns.
 """
 
 from __future__ import annotations
@@ -36,6 +43,7 @@ import platform
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -47,6 +55,7 @@ from hearth.app.cli.bench_report import speculation_table
 from hearth.backends.bench.engine_side import EngineSide, Raced
 from hearth.backends.bench.measure import alternate
 from hearth.backends.bench.speculation import Timed, compared, measure_costs, texts
+from hearth.backends.contract.loaded import EngineStats
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.sampling import SamplingParams, Speculate, SpeculateRule
 from hearth.backends.engine.draft_model import DraftModel
@@ -71,6 +80,24 @@ PARAMS = {
     "1.0": SamplingParams(temperature=1.0),
     "1.0, no truncation": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
 }
+QUESTIONS = (
+    ("Why is the sky blue?", "Tell me why the sky is blue."),
+    ("How do plants make food from sunlight?", "How do plants turn sunlight into food?"),
+    (
+        "What is the capital of France, and what is it known for?",
+        "What is France's capital known for?",
+    ),
+    (
+        "Write a Python function that reverses a string.",
+        "Write a function in Python to reverse a string.",
+    ),
+    ("List the planets of the solar system.", "List all planets of our solar system, please."),
+    ("Explain what a black hole is.", "Please explain to me what a black hole is."),
+    ("What are the ingredients of a pizza?", "Which ingredients does a pizza have?"),
+    ("How does a refrigerator work?", "Explain how a refrigerator works."),
+)
+"""And the same in other words."""
+TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 Row = tuple[str, ...]
 Script = Callable[[int], int]
 """The token that is drawn at a position."""
@@ -282,8 +309,104 @@ def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) ->
         yield (temperature, name, rule, str(rows), shares, f"{1 + sum(right) / max(rows, 1):.2f}")
 
 
+def chats(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> Iterator[Row]:
+    """The table of answers to what was asked before in other chats."""
+    yield (
+        *("SECOND QUESTION", "MODE", "DRAFTS FROM", "TOKENS A STEP", "OWN: DRAFTED", "RIGHT"),
+        *("CHATS: DRAFTED", "RIGHT", "SPEED-UP (CPU)", "FASTEST"),
+    )
+    first, others = [one for one, _ in QUESTIONS], [other for _, other in QUESTIONS]
+    half = len(first) // 2
+    asked = {
+        "the same": (first, first),
+        "in other words": (first, others),
+        "another one": (first[:half], first[half:]),
+    }
+    modes: tuple[Speculate, ...] = ("ngram", "auto")
+    drafters: list[Drafter] = [] if draft is None else [draft]
+    for kind, (before, second) in asked.items():
+        ways = [("off", False), *itertools.product(modes, (False, True))]
+        sides = [
+            partial(_second_answers, args, loaded, drafters, before, second, mode, shares)
+            for mode, shares in ways
+        ]
+        rounds = alternate(sides, args.rounds)
+        plain = [took for took, _ in rounds[0]]
+        for (mode, shares), made in zip(ways[1:], rounds[1:], strict=True):
+            stats = made[0][1]
+            by = {name: stats.drafts_by.get(name, (0, 0)) for name in ("ngram", "chats")}
+            ratio = statistics.median(
+                off / took for off, (took, _) in zip(plain, made, strict=True)
+            )
+            yield (
+                *(kind, mode, "all chats" if shares else "its own text"),
+                f"{stats.generated_tokens / stats.steps:.2f}",
+                *(str(count) for counts in by.values() for count in counts),
+                f"{ratio:.3f}",
+                f"{min(plain) / min(took for took, _ in made):.3f}",
+            )
+
+
+def _second_answers(
+    args: argparse.Namespace,
+    loaded: Loaded,
+    drafters: list[Drafter],
+    first: list[str],
+    second: list[str],
+    mode: str,
+    shares: bool,
+) -> tuple[float, EngineStats]:
+    """Seconds of a token of the second answers, and what was done for them alone."""
+    engine = Engine(loaded.runner, drafters=drafters)
+    end_ids, piece = loaded.runner.info.end_ids, loaded.tokenizer.piece
+
+    def answer(question: str, ident: int) -> int:
+        prompt = loaded.tokenizer.encode(TEMPLATE.format(question), special=True, add_bos=True)
+        made = Generation(
+            *(ident, prompt, Sampler(PARAMS["0"], prompt_ids=prompt)),
+            Limits(args.tokens, 0, False, end_ids),
+            *((), piece, lambda _: None),
+            reuse_prefix=False,
+            speculating=None
+            if mode == "off"
+            else Speculating(mode, args.draft_tokens, shares=shares),
+        )
+        engine.submit(made)
+        while not made.done:
+            engine.turn()
+        return made.new_tokens
+
+    taken_s, tokens, total = 0.0, 0, EngineStats()
+    for ident, (one, other) in enumerate(zip(first, second, strict=True)):
+        answer(one, 2 * ident)
+        engine.turn()
+        before, began = engine.stats(), time.process_time()
+        tokens += answer(other, 2 * ident + 1)
+        taken_s += time.process_time() - began
+        engine.turn()  # With nothing to do it counts.
+        total = _added(total, before, engine.stats())
+    engine.kv.clear()
+    return taken_s / tokens, total
+
+
+def _added(total: EngineStats, before: EngineStats, after: EngineStats) -> EngineStats:
+    """`total` and what was done between `before` and `after`."""
+
+    def more(name: str, at: int) -> int:
+        none = (0, 0)
+        new = after.drafts_by.get(name, none)[at] - before.drafts_by.get(name, none)[at]
+        return total.drafts_by.get(name, none)[at] + new
+
+    return dataclasses.replace(
+        total,
+        generated_tokens=total.generated_tokens + after.generated_tokens - before.generated_tokens,
+        steps=total.steps + after.steps - before.steps,
+        drafts_by={name: (more(name, 0), more(name, 1)) for name in after.drafts_by},
+    )
+
+
 def _state(rule: SpeculateRule, *, has_model: bool, most: int) -> Speculating:
-    return Speculating("draft" if has_model else "ngram", most, rule)
+    return Speculating("draft" if has_model else "ngram", most, rule, shares=False)
 
 
 def _asked(args: argparse.Namespace, loaded: Loaded) -> list[list[int]]:
@@ -317,7 +440,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["forced", "hopeless", "rules"])
+    parser.add_argument("what", choices=["forced", "hopeless", "rules", "chats"])
     parser.add_argument("model", type=Path)
     parser.add_argument("--draft", default="", help="of hopeless and rules: file of a draft model")
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
@@ -349,7 +472,8 @@ def main() -> None:
         loaded = open_model(spec, Path(folder))
         draft = open_draft(spec, loaded, Path(folder))
         if args.what != "forced":
-            print_table((hopeless if args.what == "hopeless" else rules)(args, loaded, draft))
+            table = {"hopeless": hopeless, "rules": rules, "chats": chats}[args.what]
+            print_table(table(args, loaded, draft))
         elif draft is not None:
             print_table(forced(args, loaded, draft))
         loaded.runner.close()

@@ -1,5 +1,5 @@
 """Weights out of codes with scales beside them, as checkpoints of safetensors have them: whole
-numbers of four and eight bits, FP8, and NF4.
+numbers of two to eight bits, FP8, and NF4.
 
 In float32 the results are those of the libraries that wrote the files, bit for bit: an exact
 difference of code and zero, or the number that a code stands for, times the scale, rounded once.
@@ -12,10 +12,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-CODES_OF_A_BYTE: Final = {"INT4": 2, "INT8": 1, "FP8": 1, "FP8_E5M2": 1, "NF4": 2}
-"""Every packing of this kind; FP8 alone is E4M3. Of two codes the one of the even input is in the
-low bits.
+from hearth.kernels.bits import unpack_bits
+
+CODE_BITS: Final = {
+    **{f"INT{bits}": bits for bits in (2, 3, 4, 6, 8)},
+    "FP8": 8,
+    "FP8_E5M2": 8,
+    "NF4": 4,
+}
+"""Every packing of this kind; FP8 alone is E4M3. Codes are one after the other without gaps, the
+first one in the lowest bits of the first byte.
 """
+MIDDLE: Final = {name: 1 << bits - 1 for name, bits in CODE_BITS.items() if name.startswith("INT")}
+"""Of whole numbers: the code that stands for zero where no other is named."""
 FP8_GROUP: Final = 128
 """Inputs that share a scale, where a row has more than one."""
 NF4: Final = (
@@ -25,10 +34,19 @@ NF4: Final = (
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
 """What the codes of NF4 stand for (bitsandbytes' `functional.get_4bit_type`, arXiv 2305.14314)."""
-_DEFAULT_ZERO: Final = {"INT4": 8, "INT8": 128}
 _CHUNK_CPU: Final = 1 << 20
 """Numbers at a time: 4 MiB of float32, which stay in the processor's cache."""
 _CHUNK: Final = 1 << 24
+
+
+def inputs_of(packing: str, row_bytes: int) -> int:
+    """Codes of a row of so many bytes."""
+    return row_bytes * 8 // CODE_BITS[packing]
+
+
+def row_bytes_of(packing: str, inputs: int) -> int:
+    """Bytes of a row of codes."""
+    return -(-inputs * CODE_BITS[packing] // 8)
 
 
 def group_of(packing: str, inputs: int, groups: int) -> int:
@@ -51,17 +69,17 @@ def codes_into(
     """The numbers that `codes` stand for.
 
     Args:
-        packing: one of `CODES_OF_A_BYTE`.
+        packing: one of `CODE_BITS`.
         codes: [..., rows, bytes of a row] uint8, on any device, contiguous or not.
         scales: [..., rows, groups] float16, bfloat16 or float32.
-        zeros: [..., rows, groups] uint8, the code that stands for zero; None: 8 of INT4, 128 of
-            INT8. FP8 and NF4 have none.
+        zeros: [..., rows, groups] uint8, the code that stands for zero; None: `MIDDLE`. FP8 and NF4
+            have none.
         out: [..., rows, inputs], contiguous, of any float dtype: float32 values rounded to it.
 
     Raises:
         ValueError: a shape does not suit the others, or `out` is not contiguous.
     """
-    inputs = codes.shape[-1] * CODES_OF_A_BYTE[packing]
+    inputs = inputs_of(packing, codes.shape[-1])
     if out.shape != (*codes.shape[:-1], inputs) or not out.is_contiguous():
         raise ValueError(f"{tuple(codes.shape)} codes of {packing} do not fill {tuple(out.shape)}")
     if scales.shape[:-1] != codes.shape[:-1] or (zeros is not None and zeros.shape != scales.shape):
@@ -79,9 +97,9 @@ def codes_into(
         place = results[some]
         exact = place if out.dtype == torch.float32 else place.to(torch.float32)
         _values(packing, rows[some], exact)
-        if packing in _DEFAULT_ZERO:
+        if packing in MIDDLE:
             if subtracted is None:
-                exact.sub_(_DEFAULT_ZERO[packing])
+                exact.sub_(MIDDLE[packing])
             else:
                 torch.unflatten(exact, -1, (-1, group)).sub_(subtracted[some, :, None])
         _scale(exact, factors[some].to(torch.float32), group)
@@ -100,6 +118,8 @@ def _values(packing: str, codes: Tensor, out: Tensor) -> None:
             out.copy_(codes.view(torch.float8_e4m3fn))
         case "FP8_E5M2":  # The upper byte of float16.
             out.copy_(codes.to(torch.int16).bitwise_left_shift_(8).view(torch.float16))
+        case "INT2" | "INT3" | "INT6":
+            out.copy_(unpack_bits(codes, CODE_BITS[packing])[:, : out.shape[1]])
         case "INT4":
             pairs = torch.unflatten(out, -1, (-1, 2))
             pairs[..., 0].copy_(codes.bitwise_and(15))

@@ -15,12 +15,14 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from hearth.kernels.bits import pack_bits, unpack_bits
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, Part, can_pack, cpu_library, parts_of
 from hearth.kernels.cuda.matrix import TritonGroup, TritonMatrix, can_group, has_triton, reads
+from hearth.kernels.cuda.packings import WIDER
 from hearth.kernels.dequantize import dequantize_into
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, codes_into
+from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, codes_into, inputs_of
 from hearth.kernels.linear import DTYPE_NAMES, Route, in_groups, linear_route
 from hearth.kernels.metal.packings import NOT_RUN
 from hearth.kernels.metal.shaders import FEW, can_multiply, has_metal, multiply
@@ -48,11 +50,11 @@ class PackedWeight:
     weight: Tensor
     """[..., rows, bytes of a row] uint8, or [..., rows, inputs] of a float dtype."""
     packing: str = ""
-    """The GGUF type, or one of `CODES_OF_A_BYTE`; "" for plain numbers."""
+    """The GGUF type, or one of `CODE_BITS`; "" for plain numbers."""
     scales: Tensor | None = None
     """Of codes: [..., rows, groups] float16, bfloat16 or float32, see `codes_into`."""
     zeros: Tensor | None = None
-    """Of INT4 and INT8: [..., rows, groups] uint8, the code that stands for zero; None: the middle
+    """Of INT2 to INT8: [..., rows, groups] uint8, the code that stands for zero; None: the middle
     one."""
     order: Tensor | None = None
     """[inputs] int64: input i of the stored rows is number order[i] of what they are multiplied
@@ -63,8 +65,8 @@ class PackedWeight:
         """Elements of a row. Raises `ValueError` for an unknown type."""
         if not self.packing:
             return self.weight.shape[-1]
-        if self.packing in CODES_OF_A_BYTE:
-            return self.weight.shape[-1] * CODES_OF_A_BYTE[self.packing]
+        if self.packing in CODE_BITS:
+            return inputs_of(self.packing, self.weight.shape[-1])
         elements, size = block_of(self.packing)
         return self.weight.shape[-1] // size * elements
 
@@ -102,7 +104,7 @@ class PackedWeight:
         """
         if not self.packing:
             out.copy_(self.weight)
-        elif self.packing not in CODES_OF_A_BYTE:
+        elif self.packing not in CODE_BITS:
             dequantize_into(self.packing, self.weight, out)
         elif self.scales is None:
             raise ValueError(f"codes of {self.packing} have no scales")
@@ -112,6 +114,17 @@ class PackedWeight:
             stored = torch.empty_like(out)
             codes_into(self.packing, self.weight, self.scales, self.zeros, stored)
             out.index_copy_(-1, self.order, stored)
+
+
+def widened(part: PackedWeight) -> PackedWeight:
+    """`part`, with codes of 2, 3 and 6 bits in the 4 or 8 that kernels of GPUs know."""
+    wide = WIDER.get(part.packing)
+    if wide is None:
+        return part
+    codes = unpack_bits(part.weight, CODE_BITS[part.packing])[..., : part.inputs]
+    if part.zeros is None:
+        codes = codes + (MIDDLE[wide] - MIDDLE[part.packing])
+    return replace(part, weight=pack_bits(codes, CODE_BITS[wide]), packing=wide)
 
 
 class Prepared(Protocol):
@@ -168,15 +181,17 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
             for _, some in groupby(_numbered_orders(parts), key=lambda one: one[0])
         ]
         return ordered[0] if len(ordered) == 1 else JoinedMatrix(ordered)
-    if has_triton(parts[0].weight.device.type):
+    device_type = parts[0].weight.device.type
+    if has_triton(device_type):
+        parts = [widened(part) for part in parts]
         made = [
             TritonMatrix(list(some), exact=exact) if is_read else BlockMatrix(list(some))
             for is_read, some in groupby(parts, key=reads)
         ]
         return made[0] if len(made) == 1 else JoinedMatrix(made)
-    if has_metal(parts[0].weight.device.type):
-        return MetalMatrix(parts)
-    library = cpu_library() if parts[0].weight.device.type == "cpu" else None
+    if has_metal(device_type):
+        return MetalMatrix([widened(part) for part in parts])
+    library = cpu_library() if device_type == "cpu" else None
     if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
     return BlockMatrix(parts)
@@ -309,7 +324,7 @@ class BlockMatrix:
     def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
         if not part.packing:
             return pick(LINEAR, x.device)(x, part.weight, None)
-        if part.packing not in CODES_OF_A_BYTE:
+        if part.packing not in CODE_BITS:
             return pick(PACKED_LINEAR, x.device)(x, part.packing, part.weight)
         if x.shape[-1] != part.inputs:
             raise ValueError(f"a matrix of {part.inputs:,} inputs, not {x.shape[-1]:,}")

@@ -22,7 +22,7 @@ ELEMENT_BYTES = {
     "F64": 8,
 }
 """Of plain numbers: every type that safetensors can be read of."""
-CODES = frozenset({"INT4", "INT8", "FP8", "FP8_E5M2", "NF4"})
+CODES = frozenset({"INT2", "INT3", "INT4", "INT6", "INT8", "FP8", "FP8_E5M2", "NF4"})
 """Codes with scales in tensors of their own: what matrices of quantized safetensors become."""
 STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"}) | CODES
 """Types that can stay packed without a kernel: where memory is short, unpacked in each step.

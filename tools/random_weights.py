@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hearth.kernels.blocks import block_of, scale_offsets
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
 from hearth.kernels.packed import PackedWeight
 
 
@@ -23,19 +23,19 @@ def random_weight(
     """Random bytes with scales that are of some size.
 
     Args:
-        packing: a GGUF type, or one of `CODES_OF_A_BYTE`.
+        packing: a GGUF type, or one of `CODE_BITS`.
         group: inputs that share a scale, of codes; 0: all.
         scales: dtype of the scales of codes.
-        has_zeros: codes stand for numbers around a code that is stored, of INT4 and INT8.
+        has_zeros: codes stand for numbers around a code that is stored, of INT2 to INT8.
     """
     rng = np.random.default_rng(seed)
-    if packing in CODES_OF_A_BYTE:
+    if packing in CODE_BITS:
         groups = -(-inputs // (group or inputs))
-        codes = rng.integers(0, 256, (rows, inputs // CODES_OF_A_BYTE[packing]), dtype=np.uint8)
+        codes = rng.integers(0, 256, (rows, row_bytes_of(packing, inputs)), dtype=np.uint8)
         if packing == "FP8":
             codes[codes & 0x7F == 0x7F] = 0  # NaN
         sizes = torch.from_numpy(rng.uniform(0.001, 0.01, (rows, groups)))
-        most = 16 if packing == "INT4" else 256
+        most = 1 << CODE_BITS[packing]
         zeros = torch.from_numpy(rng.integers(0, most, (rows, groups), dtype=np.uint8))
         return PackedWeight(
             torch.from_numpy(codes), packing, sizes.to(scales), zeros if has_zeros else None

@@ -125,7 +125,8 @@ class EngineStats(CacheStats):
     accepted_tokens: tuple[int, ...] = ()
     """and how many of them were right."""
     drafts_by: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The same sums by what made them: "ngram", or the mode of a drafter."""
+    """The same sums by what made them: "ngram", "chats" (n-grams of other texts), or the mode of a
+    drafter."""
     declined_drafts: int = 0
     """That "auto" did without, because they would not have paid."""
     requests: tuple[RequestStats, ...] = ()

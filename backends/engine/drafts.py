@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from hearth.backends.contract.sampling import Speculate, SpeculateRule
 from hearth.backends.engine.laws import Law
 from hearth.backends.engine.ngram import NgramIndex, draft_from
+from hearth.backends.engine.past_texts import SHORTEST_OF_OTHERS, Follower, PastTexts
 
 LEAST_CHANCE: Final = 0.15
 """On "auto", tokens that are less likely right are not drafted: they are only compared."""
@@ -27,9 +29,13 @@ WORKER_WINDOW: Final = 64.0
 """and all sequences of a worker together."""
 
 
+CHATS: Final = 16
+"""Added to the kind of a draft that other texts gave."""
+
+
 def kind_of(drafter: int) -> int:
     """The kind of drafts that the drafter of this index makes, which is negative; the others are of
-    n-grams, by the bits of the length of the match.
+    n-grams, by the bits of the length of the match, with `CHATS` where another text had it.
     """
     return ~drafter
 
@@ -112,26 +118,36 @@ class Speculating:
         kind: of its last draft.
         rule: which drafts are kept.
         laws: of the draft of this step, see `Draft`.
+        shares: other texts may be guessed from, and others from this one.
     """
 
     mode: Speculate
     most: int
     rule: SpeculateRule = "match"
     laws: list[Law] | None = None
+    shares: bool = True
     drafted: list[int] = field(default_factory=list)
     """How many tokens were drafted at each position of a draft;"""
     accepted: list[int] = field(default_factory=list)
     """how many of them were right."""
     kind: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
+    _follower: Follower = field(default_factory=Follower)
     _chances: Chances | None = None
-    _guess: tuple[int, int, int] | None = None
-    """(kind, place, token) of the first token after the last match, to be compared with what is
-    drawn there; that costs nothing, unlike a wider row.
+    _guesses: list[tuple[int, int, int]] = field(default_factory=list)
+    """(kind, place, token) of the first token after each of the last matches, to be compared with
+    what is drawn there; that costs nothing, unlike a wider row.
     """
 
     def offer(
-        self, known: Seq[int], most: int, drafter: int, worker: Chances, *, looks: bool
+        self,
+        known: Seq[int],
+        most: int,
+        drafter: int,
+        worker: Chances,
+        *,
+        looks: bool,
+        past: PastTexts | None = None,
     ) -> Offer | None:
         """The better draft of at most `most` tokens after those `known`; None: there is none, or on
         "auto" none that is likely.
@@ -140,26 +156,28 @@ class Speculating:
             drafter: the kind of the one that may draft for it; 0: none.
             worker: of all sequences, where this one begins.
             looks: n-grams may, too.
+            past: texts of others.
         """
         chances = self._chances
         if chances is None:
             chances = self._chances = Chances(SEQUENCE_WINDOW, worker)
         kind, tokens, least = drafter, [], LEAST_CHANCE if self.mode == "auto" else 0.0
         if looks:
-            if self._guess is not None:
-                self._compare(known, *self._guess)
-            place, matched = self._index.find(known)
-            if matched:
-                length = matched.bit_length()
-                self._guess = length, len(known), known[place]
-                if chances.of(length) >= (chances.of(drafter) if drafter else least):
-                    kind, tokens = length, draft_from(known, place, most)
+            self._compare(known)
+            if drafter:
+                least = chances.of(drafter)
+            for match, guess in self._matches(known, most, past):
+                self._guesses.append((match, len(known), guess[0]))
+                chance = chances.of(match)
+                if chance > least or (chance == least and kind == drafter):
+                    kind, tokens, least = match, guess, chance
+        most = len(tokens) or most
         return Offer(kind, chances.of(kind), most, tokens) if kind else None
 
     def use(self, offer: Offer) -> None:
         """`offer` is drafted."""
         self.kind = offer.kind
-        self._guess = None
+        self._guesses = [one for one in self._guesses if one[0] != offer.kind]
 
     def verified(self, drafts: int, right: int) -> None:
         """The first `right` tokens of a draft were right."""
@@ -172,10 +190,25 @@ class Speculating:
         assert self._chances is not None
         self._chances.learn(self.kind, right, int(right < drafts))
 
-    def _compare(self, known: Seq[int], kind: int, place: int, token: int) -> None:
-        """What was drawn where a token had been guessed."""
-        if len(known) > place:
-            self._guess = None
-            is_right = known[place] == token
-            assert self._chances is not None
-            self._chances.learn(kind, int(is_right), int(not is_right))
+    def _matches(
+        self, known: Seq[int], most: int, past: PastTexts | None
+    ) -> Iterator[tuple[int, list[int]]]:
+        """The kinds of drafts of n-grams that there are, and what they guess: of its own text, and
+        of others where its own has only a shorter match.
+        """
+        place, matched = self._index.find(known)
+        if matched:
+            yield matched.bit_length(), draft_from(known, place, most)
+        if past is not None and matched < SHORTEST_OF_OTHERS:
+            tokens, matched = self._follower.find(known, past, most)
+            if tokens:
+                yield CHATS + matched.bit_length(), tokens
+
+    def _compare(self, known: Seq[int]) -> None:
+        """What was drawn where tokens had been guessed."""
+        assert self._chances is not None
+        if self._guesses and len(known) > self._guesses[0][1]:
+            for kind, place, token in self._guesses:
+                is_right = known[place] == token
+                self._chances.learn(kind, int(is_right), int(not is_right))
+        self._guesses.clear()

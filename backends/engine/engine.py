@@ -304,6 +304,7 @@ class Engine:
                 self._scheduler.begin_again(other)
         if reason is not None:
             self._scheduler.remove(sequence, keep=True)
+            self._speculation.ended(sequence)
             sequence.finish(reason)
 
     def _compute_texts(self, plan: StepPlan | None) -> bool:
@@ -391,6 +392,7 @@ class Engine:
         for sequence in self._scheduler:
             if sequence.id == ident:
                 self._scheduler.remove(sequence, keep=True)
+                self._speculation.ended(sequence)
                 self._end_early(sequence)
         for job in [job for job in self._text_jobs if job.id == ident]:
             self._drop(job)
@@ -418,6 +420,7 @@ class Engine:
     def _clear(self, done: Callable[[EngineStats], None]) -> None:
         self.kv.clear()
         self.kv.clear_disk()
+        self._speculation.clear()
         self._stats = self._count()
         done(self._stats)
 

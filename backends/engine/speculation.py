@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import (
+    CHATS,
     WORKER_WINDOW,
     Chances,
     Draft,
@@ -23,6 +24,7 @@ from hearth.backends.engine.drafts import (
     Speculating,
     kind_of,
 )
+from hearth.backends.engine.past_texts import TextsByNamespace
 from hearth.backends.engine.runner import Row, StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
 
@@ -215,6 +217,7 @@ class Speculation:
         """(drafted, accepted) by what made them."""
         self.declined = 0
         """Drafts that a sequence on "auto" could have had, and that would not have paid."""
+        self._past = TextsByNamespace()
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._kinds: dict[Speculate, tuple[int, ...]] = {"auto": tuple(self._drafters), "ngram": ()}
         for kind, drafter in self._drafters.items():
@@ -326,7 +329,10 @@ class Speculation:
         state = sequence.speculating
         assert state is not None
         state.verified(row.depth, right)
-        by = "ngram" if state.kind > 0 else self._drafters[state.kind].mode
+        if state.kind > 0:
+            by = "chats" if state.kind > CHATS else "ngram"
+        else:
+            by = self._drafters[state.kind].mode
         drafted, accepted = self.drafts_by.get(by, (0, 0))
         self.drafts_by[by] = drafted + row.depth, accepted + right
         self._right += right
@@ -367,6 +373,16 @@ class Speculation:
             best = max(map(self._speed_up, self._drafters))
         self._charge(seconds - brought * plain_s / max(1.0, best))
 
+    def ended(self, sequence: Sequence) -> None:
+        """`sequence` has all of its tokens: others may be like it."""
+        state = sequence.speculating
+        if state is not None and state.shares and state.mode in ("auto", "ngram"):
+            self._past.add(sequence.namespace, sequence.tokens, sequence.cached)
+
+    def clear(self) -> None:
+        """Forget the texts of all that ended."""
+        self._past.clear()
+
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""
         for drafter in self._drafters.values():
@@ -374,8 +390,8 @@ class Speculation:
 
     @property
     def drafter_bytes(self) -> int:
-        """What keys and values of drafters take of memory."""
-        return sum(drafter.nbytes for drafter in self._drafters.values())
+        """What keys and values of drafters take of memory, and texts."""
+        return self._past.nbytes + sum(drafter.nbytes for drafter in self._drafters.values())
 
     @property
     def _token_s(self) -> float:
@@ -444,7 +460,8 @@ class Speculation:
                     way = PLAIN if entering or self._balance_s[way] <= 0 else way
                     entering = True
             looking = looks if is_auto else state.mode == "ngram"
-            offer = state.offer(sequence.tokens, most, way, self.chances, looks=looking)
+            past = self._past.of(sequence.namespace) if looking and state.shares else None
+            offer = state.offer(sequence.tokens, most, way, self.chances, looks=looking, past=past)
             if offer is not None:
                 if not offer.tokens:
                     offer.most = min(most, self._drafters[offer.kind].most or most)

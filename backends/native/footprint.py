@@ -23,7 +23,7 @@ from hearth.backends.native.model_folder import (
 )
 from hearth.backends.native.workspace import Workspace
 from hearth.kernels.cpu.layouts import multiplied
-from hearth.kernels.cuda.packings import PACKINGS, has_graphs, is_installed
+from hearth.kernels.cuda.packings import PACKINGS, WIDER, has_graphs, is_installed
 from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
 from hearth.kernels.metal.packings import is_left_out
 from hearth.quant.families.config import ModelConfig
@@ -80,7 +80,7 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
         gpu_least_bytes=least_bytes(config, settings) if on_gpu else None,
         on_gpu=_packings() if on_gpu else frozenset(),
     )
-    weights = weight_bytes(stored, dtype, packed=packed)
+    weights = weight_bytes(stored, dtype, packed=packed, on_gpu=on_gpu)
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = pool_tokens(settings, sizes, config.context)
     graphs = on_gpu and may_have_graphs(settings)
@@ -91,12 +91,12 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
 
 
 def _packings() -> frozenset[str]:
-    """What the GPU multiplies as it is stored. Cards before Ampere, which have no kernels, are not
+    """What the GPU multiplies packed. Cards before Ampere, which have no kernels, are not
     told apart here.
     """
     if has_cuda():
-        return PACKINGS if is_installed() else frozenset()
-    return frozenset() if is_left_out() else METAL_PACKINGS
+        return PACKINGS | WIDER.keys() if is_installed() else frozenset()
+    return frozenset() if is_left_out() else METAL_PACKINGS | WIDER.keys()
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
@@ -132,10 +132,11 @@ def packed_types(
         free_bytes, gpu_least_bytes: as of `stays_packed`.
         on_gpu: types that the GPU's kernels multiply.
     """
+    on_card = gpu_least_bytes is not None
     kept: frozenset[str] = frozenset()
     if settings.dtype in (None, "f32"):
-        kept = multiplied() if gpu_least_bytes is None else on_gpu
-    unpacked = weight_bytes(stored, dtype, packed=kept)
+        kept = on_gpu if on_card else multiplied()
+    unpacked = weight_bytes(stored, dtype, packed=kept, on_gpu=on_card)
     if stays_packed(unpacked, settings, free_bytes=free_bytes, gpu_least_bytes=gpu_least_bytes):
         kept |= STAYS_PACKED
     return kept & {held_as(tensor) for tensor in stored}

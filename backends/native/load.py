@@ -50,7 +50,7 @@ from hearth.backends.text.vocab.gguf_vocabulary import longest_token_bytes
 from hearth.kernels import device as devices
 from hearth.kernels.cpu.layouts import instructions, multiplied
 from hearth.kernels.cuda.matrix import has_triton
-from hearth.kernels.cuda.packings import PACKINGS, has_graphs
+from hearth.kernels.cuda.packings import PACKINGS, WIDER, has_graphs
 from hearth.kernels.metal.packings import PACKINGS as METAL_PACKINGS
 from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.checkpoints.scheme import QuantizedTensor
@@ -239,7 +239,7 @@ def choose_numbers(
             gpu_least_bytes=gpu_least_bytes,
             on_gpu=_packings(device.type),
         )
-    held_bytes = weight_bytes(stored, name, packed=packed)
+    held_bytes = weight_bytes(stored, name, packed=packed, on_gpu=device.type != "cpu")
     mapped = is_mapped(held_bytes)
     tiled = is_tiled(device, dtype) and not mapped
     overflows = dtype == torch.float16 and overflows_f16
@@ -258,10 +258,10 @@ def choose_numbers(
 
 
 def _packings(device_type: str) -> frozenset[str]:
-    """What the kernels of a GPU multiply as it is stored."""
+    """What the kernels of a GPU multiply packed."""
     if has_triton(device_type):
-        return PACKINGS
-    return METAL_PACKINGS if has_metal(device_type) else frozenset()
+        return PACKINGS | WIDER.keys()
+    return METAL_PACKINGS | WIDER.keys() if has_metal(device_type) else frozenset()
 
 
 def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> Loaded:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from hearth.backends.contract.models import Dtype, KvType
 from hearth.backends.errors import InvalidParameter, ModelNotFound
+from hearth.kernels.cuda.packings import WIDER
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.modules import resolve
 from hearth.quant.checkpoints.scheme import Checkpoint
@@ -30,6 +31,8 @@ _OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"
 _MXFP4_BLOCKS: Final = "_blocks"
 """How gpt-oss names packed bytes of two numbers each; their exponents end in `_scales`."""
 _MXFP4: Final = "MXFP4"
+_WIDER_BITS: Final = {kind: int(wide[3:]) - int(kind[3:]) for kind, wide in WIDER.items()}
+"""What a GPU adds to each code."""
 _KV_BITS: Final[dict[KvType, float]] = {"f32": 32, "f16": 16, "q8_0": 8.5, "fp8": 8}
 """Of a number of keys or values; of Q8_0 with its share of the scale of 32."""
 _KV_NAMES: Final = "f32, f16, q8_0 or fp8"
@@ -120,16 +123,22 @@ def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
     return _OF_KINDS.get(kind, "bf16")
 
 
-def weight_bytes(stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[str]) -> int:
+def weight_bytes(
+    stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[str], on_gpu: bool = False
+) -> int:
     """Of weights in memory.
 
     Args:
         dtype: of plain weights.
         packed: types whose matrices stay packed. gpt-oss's experts are MXFP4.
+        on_gpu: where codes of 2, 3 and 6 bits take 4 or 8.
     """
     number = DTYPE_BYTES[dtype]
+    wider = _WIDER_BITS if on_gpu else {}
     return sum(
-        tensor.nbytes if held_as(tensor) in packed else _numbers(tensor) * number
+        tensor.nbytes + _numbers(tensor) * wider.get(tensor.kind, 0) // 8
+        if held_as(tensor) in packed
+        else _numbers(tensor) * number
         for tensor in stored
     )
 

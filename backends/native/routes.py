@@ -25,7 +25,7 @@ from hearth.kernels.cpu.layouts import FORCE, LAYOUTS, SETS
 from hearth.kernels.cpu.library import cpu_library
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.cuda.packings import NOT_RUN
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
 from hearth.kernels.linear import DTYPE_NAMES, Route
 from hearth.kernels.metal.packings import NOT_RUN as NEVER_RUN
 from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
@@ -132,7 +132,7 @@ def _routes(kind: str, numbers: Numbers, device: torch.device) -> list[Route]:
 
 def _zeros(kind: str) -> PackedWeight:
     weight = torch.zeros((_OUTPUTS, _row_bytes(kind)), dtype=torch.uint8)
-    if kind not in CODES_OF_A_BYTE:
+    if kind not in CODE_BITS:
         return PackedWeight(weight, kind)
     return PackedWeight(weight, kind, torch.ones((_OUTPUTS, _INPUTS // _GROUP)))
 
@@ -140,8 +140,8 @@ def _zeros(kind: str) -> PackedWeight:
 def _row_bytes(kind: str) -> int:
     if kind in ELEMENT_BYTES:
         return _INPUTS * ELEMENT_BYTES[kind]
-    if kind in CODES_OF_A_BYTE:
-        return _INPUTS // CODES_OF_A_BYTE[kind]
+    if kind in CODE_BITS:
+        return row_bytes_of(kind, _INPUTS)
     elements, size = block_of(kind)
     return _INPUTS // elements * size
 

@@ -160,7 +160,9 @@ class Preparer:
                 clock=replace(clock),
                 speculating=None
                 if mode == "off"
-                else Speculating(mode, self._settings.draft_tokens, keeping),
+                else Speculating(
+                    mode, self._settings.draft_tokens, keeping, shares=request.reuse_prefix
+                ),
                 streaming=streaming,
             )
             for index, emit_choice in enumerate(emits)

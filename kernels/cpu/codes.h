@@ -96,13 +96,12 @@ HERE VI unpacked(Tile tile, int64_t index, int lane, int unit) {
   } else {
     code = AND(SHR(LOAD(run + LINE * (unit / 4)), 2 * (unit % 4)), 3);
   }
-  if (about.high == 1) {
-    VI bit = AND(SHR(LOAD(run + LINE * about.low), unit), 1);
-    code = OR(code, SHL(bit, about.low));
-  }
-  if (about.high == 2) {
-    VI bits = AND(SHR(LOAD(run + LINE * (about.low + unit / 4)), 2 * (unit % 4)), 3);
-    code = OR(code, SHL(bits, about.low));
+  if (about.high) { /* Moved to their place at once, above those of `low`. */
+    const int per_line = 8 / about.high, by = about.low - about.high * (unit % per_line);
+    VI bits = LOAD(run + LINE * (about.low + unit / per_line));
+    if (by > 0) bits = SHL(bits, by);
+    if (by < 0) bits = SHR(bits, -by);
+    code = OR(code, AND(bits, (about.high == 1 ? 1 : 3) << about.low));
   }
   if (about.table == TABLE_IQ4) code = LOOKUP(code, IQ4_CODES);
   if (about.table == TABLE_E2M1) code = LOOKUP(code, E2M1_CODES);

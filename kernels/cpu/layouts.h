@@ -30,20 +30,21 @@ enum { TILE = 16, RUN = 32, UNIT = 4, UNITS = RUN / UNIT, LINE = 64 };
 /* In the order of `LAYOUTS` in layouts.py. */
 typedef enum {
   Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS,
-  INT4, INT8, FP8, NF4, BF16, F16, KINDS
+  INT2, INT3, INT4, INT6, INT8, FP8, NF4, BF16, F16, KINDS
 } Kind;
 #define EACH_BLOCK_KIND(DO) \
   DO(Q4_0) DO(Q4_1) DO(Q5_0) DO(Q5_1) DO(Q8_0) DO(IQ4_NL) DO(MXFP4) \
   DO(Q2_K) DO(Q3_K) DO(Q4_K) DO(Q5_K) DO(Q6_K) DO(IQ4_XS)
 /* Codes that are whole numbers, which int8 activations are multiplied with. */
-#define EACH_INTEGER_KIND(DO) EACH_BLOCK_KIND(DO) DO(INT4) DO(INT8)
-#define EACH_GROUP_KIND(DO) DO(INT4) DO(INT8) DO(FP8) DO(NF4)
+#define EACH_INTEGER_GROUP_KIND(DO) DO(INT2) DO(INT3) DO(INT4) DO(INT6) DO(INT8)
+#define EACH_INTEGER_KIND(DO) EACH_BLOCK_KIND(DO) EACH_INTEGER_GROUP_KIND(DO)
+#define EACH_GROUP_KIND(DO) EACH_INTEGER_GROUP_KIND(DO) DO(FP8) DO(NF4)
 #define EACH_KIND(DO) EACH_INTEGER_KIND(DO) DO(FP8) DO(NF4) DO(BF16) DO(F16)
 
 /* A tile holds 16 outputs of each input, and no scales. */
 INLINE int is_plain(Kind kind) { return kind >= BF16; }
 /* Scales are those of groups, which are blocks whose length is known at run time. */
-INLINE int is_grouped(Kind kind) { return kind >= INT4 && kind < BF16; }
+INLINE int is_grouped(Kind kind) { return kind >= INT2 && kind < BF16; }
 INLINE int is_integer(Kind kind) { return kind < FP8; }
 
 typedef enum {
@@ -88,7 +89,10 @@ INLINE Layout layout_of(Kind kind, Groups groups) {
     case Q5_K:   return (Layout){4, 1, 0, NO_TABLE, 8, 32, SCALE_U8, -1, 0};
     case Q6_K:   return (Layout){4, 2, 32, NO_TABLE, 8, 16, SCALE_I8, 0, 0};
     case IQ4_XS: return (Layout){4, 0, 128, TABLE_IQ4, 8, 32, SCALE_I8, 0, 0};
+    case INT2:   return (Layout){2, 0, 2, NO_TABLE, runs, 32, scale, 0, zeros};
+    case INT3:   return (Layout){2, 1, 4, NO_TABLE, runs, 32, scale, 0, zeros};
     case INT4:   return (Layout){4, 0, 8, NO_TABLE, runs, 32, scale, 0, zeros};
+    case INT6:   return (Layout){4, 2, 32, NO_TABLE, runs, 32, scale, 0, zeros};
     case INT8:   return (Layout){8, 0, 128, NO_TABLE, runs, 32, scale, 0, zeros};
     case NF4:    return (Layout){4, 0, 0, TABLE_NF4, runs, 32, scale, 0, 0};
     default:     return (Layout){8, 0, 0, TABLE_E4M3, runs, 32, scale, 0, 0}; /* FP8 */

@@ -19,7 +19,7 @@ SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
 LAYOUTS: Final = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
-    *("INT4", "INT8", "FP8", "NF4"),
+    *("INT2", "INT3", "INT4", "INT6", "INT8", "FP8", "NF4"),
 )
 """GGUF types of blocks, and codes in groups, in the order of `Kind` in layouts.h."""
 FRACTIONS: Final = frozenset({"FP8", "NF4"})

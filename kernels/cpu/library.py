@@ -16,7 +16,8 @@ from torch import Tensor
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.build_library import library_path, version
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, SETS, Instructions, instructions
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, group_of
+from hearth.kernels.dequantize_codes import CODE_BITS, group_of
+from hearth.kernels.dequantize_codes import inputs_of as inputs_of_codes
 from hearth.kernels.large_memory import LargeMemory
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ class CpuLibrary:
         tensors = [rows.contiguous()]
         outputs, inputs = len(rows), inputs_of(packing, rows)
         about = Rows(tensors[0].data_ptr(), None, None, outputs, inputs, _KINDS[packing], 1, 0)
-        if packing in CODES_OF_A_BYTE:
+        if packing in CODE_BITS:
             if scales is None or len(scales) != outputs:
                 raise ValueError(f"{outputs:,} rows of {packing} without as many of scales")
             if zeros is not None and zeros.shape != scales.shape:
@@ -254,9 +255,9 @@ def inputs_of(packing: str, rows: Tensor) -> int:
     """Numbers of a row that `CpuLibrary.pack` takes."""
     if packing in HALVES:
         return rows.shape[-1]
-    elements, size = (
-        (CODES_OF_A_BYTE[packing], 1) if packing in CODES_OF_A_BYTE else block_of(packing)
-    )
+    if packing in CODE_BITS:
+        return inputs_of_codes(packing, rows.shape[-1])
+    elements, size = block_of(packing)
     return rows.shape[-1] // size * elements
 
 

@@ -166,20 +166,24 @@ INLINE void pack_groups(Kind kind, const Packing *job, int64_t begin, int64_t en
   const Rows *from = &job->from;
   const Layout about = layout_of(kind, groups_of(from));
   const int64_t groups = blocks_of(about, from->inputs), size = scale_bytes(about);
+  const int bits = about.low + about.high, most = (1 << bits) - 1;
   for (int64_t tile = begin; tile < end; tile++) {
     uint8_t *heads = cleared_tile(kind, about, job, tile), *codes = heads + heads_bytes(about, from->inputs);
     for (int output = 0; output < TILE && tile * TILE + output < from->outputs; output++) {
       const int64_t index = tile * TILE + output;
-      const uint8_t *row = from->rows + index * (from->inputs * about.low / 8);
+      const uint8_t *row = from->rows + index * (from->inputs * bits / 8);
       for (int64_t group = 0; group < groups; group++) {
         uint8_t *head = heads + group * head_bytes(about);
         memcpy(head + size * output, from->scales + size * (index * groups + group), size);
         if (about.has_zeros) head[size * TILE + output] = from->zeros[index * groups + group];
       }
-      for (int64_t run = 0; run < from->inputs / RUN; run++, row += RUN * about.low / 8) {
+      for (int64_t run = 0; run < from->inputs / RUN; run++, row += RUN * bits / 8) {
         uint8_t of_run[RUN];
-        for (int input = 0; input < RUN; input++)
-          of_run[input] = about.low == 8 ? row[input] : row[input / 2] >> input % 2 * 4 & 15;
+        for (int input = 0; input < RUN; input++) {
+          const int byte = input * bits / 8, start = input * bits % 8;
+          const int next = start + bits > 8 ? row[byte + 1] << 8 : 0; /* A code of 3 or 6 bits may begin in one byte and end in the next. */
+          of_run[input] = (row[byte] | next) >> start & most;
+        }
         put_run(about, codes + run * run_bytes(about), output, of_run);
       }
     }

@@ -9,6 +9,8 @@ from typing import Final
 PACKINGS: Final = frozenset(
     {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "INT4", "INT8", "FP8", "NF4"}
 )
+WIDER: Final = {"INT2": "INT4", "INT3": "INT4", "INT6": "INT8"}
+"""Codes that kernels of GPUs, these and Apple's, have in 4 or 8 bits."""
 FORCE: Final = "HEARTH_CUDA_KERNELS"
 """The environment variable that leaves the kernels in Triton out: "off"."""
 NO_GRAPHS: Final = "HEARTH_CUDA_GRAPHS"

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cuda.packings import PACKINGS
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, NF4, group_of
+from hearth.kernels.dequantize_codes import CODE_BITS, NF4, group_of, inputs_of
 
 Value = Literal["int", "fp8", "e2m1", "nf4"]
 """What a code stands for."""
@@ -88,9 +88,9 @@ def can_read(packing: str, inputs: int, groups: int) -> bool:
     """
     if packing not in PACKINGS:
         return False
-    if packing not in CODES_OF_A_BYTE:
+    if packing not in CODE_BITS:
         return inputs % block_of(packing)[0] == 0
-    if CODES_OF_A_BYTE[packing] == 2 and inputs % 8:
+    if CODE_BITS[packing] == 4 and inputs % 8:
         return False
     group = group_of(packing, inputs, groups)
     return groups == 1 or (group >= _LEAST_GROUP and group.bit_count() == 1)
@@ -110,7 +110,7 @@ def planes_of(
         ValueError: there are no such planes, or codes have no scales.
     """
     outputs = len(weight)
-    if packing in CODES_OF_A_BYTE:
+    if packing in CODE_BITS:
         if scales is None:
             raise ValueError(f"codes of {packing} have no scales")
         return _of_codes(packing, weight, scales, zeros)
@@ -214,7 +214,7 @@ def one_of(planes: Planes, number: int) -> Planes:
 
 
 def _of_codes(packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> Planes:
-    outputs, inputs = len(codes), codes.shape[-1] * CODES_OF_A_BYTE[packing]
+    outputs, inputs = len(codes), inputs_of(packing, codes.shape[-1])
     groups = scales.shape[-1]
     values: dict[str, tuple[Value, int, int]] = {
         "INT4": ("int", 4, 8),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.cuda.attention import Seen
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, group_of
+from hearth.kernels.dequantize_codes import CODE_BITS, group_of
 from hearth.kernels.metal.packings import PACKINGS, is_left_out
 
 FEW: Final = 4
@@ -64,7 +64,7 @@ def can_multiply(packing: str, inputs: int, groups: int) -> bool:
     """
     if packing not in PACKINGS:
         return False
-    if packing not in CODES_OF_A_BYTE:
+    if packing not in CODE_BITS:
         return True
     return inputs % _RUN == 0 and group_of(packing, inputs, groups) % _RUN == 0
 

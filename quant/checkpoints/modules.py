@@ -202,15 +202,15 @@ def groups_of(inputs: int, group: int) -> int:
 def _integers(
     module: _Module, outputs: int, inputs: int, scales: str, *, has_zeros: bool
 ) -> _Matrix:
-    """Codes of INT4 or INT8 with scales of the type of the tensor that ends in `scales`."""
+    """Codes of whole numbers with scales of the type of the tensor that ends in `scales`."""
     if inputs % 2:
         raise module.wrong(next(iter(module.parts)), "has an odd number of inputs")
     groups = outputs * groups_of(inputs, module.scheme.group)
-    is_byte = module.scheme.bits > 4
-    held = outputs * inputs // (1 if is_byte else 2)
+    bits = module.scheme.bits
+    held = outputs * -(-inputs * bits // 8)
     held += groups * (module.element_bytes(scales) + has_zeros)
     held += 16 * inputs if module.scheme.is_ordered else 0
-    return _Matrix("INT8" if is_byte else "INT4", outputs, inputs, held)
+    return _Matrix(f"INT{bits}", outputs, inputs, held)
 
 
 def _gptq(module: _Module) -> _Matrix:

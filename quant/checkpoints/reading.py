@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
+from hearth.kernels.bits import as_bytes, pack_bits, unpack_bits
+from hearth.kernels.dequantize_codes import FP8_GROUP, MIDDLE, NF4, row_bytes_of
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import as_bytes, unpack_bits
 from hearth.quant.checkpoints.groups import Groups, even_groups
 from hearth.quant.checkpoints.modules import STATE, groups_of, state_of
 from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor, Scheme
@@ -23,8 +23,6 @@ Read = Callable[[str], Tensor]
 """A stored tensor by name, not to be written to."""
 _CODES: Final = 1 << 22
 """At a time, where each is moved: 4 MiB, which stay in the processor's cache."""
-_MIDDLE: Final = {"INT4": 8, "INT8": 128}
-"""The code that stands for zero where a `PackedWeight` names none."""
 _COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """AWQ: of which column of its word each code is, from the lowest bits on."""
 
@@ -105,16 +103,11 @@ def _in_columns(words: Tensor) -> Tensor:
 
 
 def _packed(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    bits, inputs = tensor.scheme.bits, tensor.shape[1]
+    inputs = tensor.shape[1]
     params, words = _packed_params(tensor, read), read(tensor.parts[".weight_packed"])
     if params.order is not None:
         return _integers(tensor, words.t(), params)
-    if bits == 6:
-        codes = unpack_bits(as_bytes(words), bits)[:, :inputs]
-        # Held in 8 bits: without zero points, zero is the middle one of these.
-        codes = codes.contiguous() if params.zeros is not None else codes + (_MIDDLE["INT8"] - 32)
-    else:
-        codes = as_bytes(words)[:, : inputs * bits // 8]
+    codes = as_bytes(words)[:, : row_bytes_of(tensor.packing, inputs)]
     return PackedWeight(codes, tensor.packing, params.scales, params.zeros)
 
 
@@ -208,22 +201,16 @@ def _integers(tensor: QuantizedTensor, words: Tensor, params: CodeParams) -> Pac
     """
     scales, zeros, order = params
     packing, bits, inputs = tensor.packing, tensor.scheme.bits, tensor.shape[1]
-    shift, held = 0, None
-    if zeros is not None:
-        first, middle = int(zeros[0, 0]), _MIDDLE[packing]
-        # The middle one needs not be stored; codes of fewer bits can be moved there.
-        is_even = bool((zeros == first).all()) and (first == middle or bits < 4)
-        shift, held = (middle - first, None) if is_even else (0, zeros)
-
-    def codes(some: slice) -> Tensor:
-        found = _along_inputs(words[:, some], bits)[:inputs]
-        if order is not None:
-            found = found.index_select(0, order)
-        return found + shift if shift else found
-
-    is_as_stored = bits in (4, 8) and order is None
-    weight = as_bytes(words.t()) if is_as_stored else _moved(tensor, codes)
-    return PackedWeight(weight, packing, scales, held, order)
+    # The middle one needs not be stored.
+    is_even = zeros is None or bool((zeros == MIDDLE[packing]).all())
+    if order is None:
+        weight = as_bytes(words.t())
+    else:
+        weight = _moved(
+            tensor,
+            lambda some: _along_inputs(words[:, some], bits)[:inputs].index_select(0, order),
+        )
+    return PackedWeight(weight, packing, scales, None if is_even else zeros, order)
 
 
 def _along_inputs(words: Tensor, bits: int) -> Tensor:
@@ -250,13 +237,11 @@ def _moved(tensor: QuantizedTensor, codes: Callable[[slice], Tensor]) -> Tensor:
         codes: gives those of some outputs, [inputs, outputs] uint8; asked for multiples of 8.
     """
     outputs, inputs = tensor.shape
-    is_byte = tensor.packing == "INT8"
-    weight = torch.empty((outputs, inputs if is_byte else inputs // 2), dtype=torch.uint8)
+    weight = torch.empty((outputs, row_bytes_of(tensor.packing, inputs)), dtype=torch.uint8)
     step = max(8, _CODES // inputs // 8 * 8)
     for start in range(0, outputs, step):
         some = slice(start, min(start + step, outputs))
-        found = codes(some)
-        weight[some] = (found if is_byte else found[0::2] | found[1::2] << 4).t()
+        weight[some] = pack_bits(codes(some).t(), tensor.scheme.bits)
     return weight
 
 

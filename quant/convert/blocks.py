@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hearth.kernels.bits import pack_bits, unpack_bits
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import pack_bits, unpack_bits
 
 BLOCK = 32
 """Weights of a row in a block of Q4_0 or Q8_0, which share a scale in float16."""

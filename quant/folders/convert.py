@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Unpack
 
 import torch
 
+from hearth.kernels.dequantize_codes import MIDDLE
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.checkpoints.config import KEY, read_checkpoint
 from hearth.quant.checkpoints.reading import CodeParams, read_params, read_quantized
@@ -47,8 +48,6 @@ _TITLES: Final = {name: LAYOUT_NAMES[layout] for name, layout in FORMATS.items()
 _BITS: Final = {"compressed-tensors": (4, 6, 8), "gptq": (4, 8), "awq": (4,), GGUF: (4, 8)}
 _HALVES_ONLY: Final = ("gptq", "awq", GGUF)
 """Formats whose scales are float16."""
-_MIDDLE: Final = {4: 8, 8: 128}
-"""By bits: the code for zero of groups without zero points."""
 _NOWHERE: Final = (
     "No format of hearth convert has them: run the folder as it is, or quantize the original "
     "weights."
@@ -243,7 +242,7 @@ def _checked(kind: str, file: SafetensorsTensors) -> Iterator[_Packed]:
 def _check_codes(kind: str, tensor: QuantizedTensor) -> None:
     """Raises `CannotQuantize` for codes that the format lacks."""
     bits = tensor.scheme.bits
-    if tensor.packing not in PACKED:
+    if tensor.packing not in MIDDLE:
         raise _refusal(tensor.name, f"weights in {tensor.packing}", _NOWHERE)
     takers = [name for name in FORMATS if bits in _BITS[name]]
     if not takers:
@@ -256,8 +255,7 @@ def _check_codes(kind: str, tensor: QuantizedTensor) -> None:
 
 def _is_symmetric(bits: int, params: CodeParams) -> bool:
     """The middle code stands for zero everywhere."""
-    zeros = params.zeros
-    return zeros is None or (bits in _MIDDLE and bool((zeros == _MIDDLE[bits]).all()))
+    return params.zeros is None or bool((params.zeros == 1 << bits - 1).all())
 
 
 def _carried(plan: FolderPlan, file: SafetensorsTensors, matrix: Matrix) -> PackedWeight:

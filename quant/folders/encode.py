@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.kernels.dequantize_codes import NF4
+from hearth.kernels.bits import pack_bits, unpack_bits
+from hearth.kernels.dequantize_codes import CODE_BITS, NF4
 from hearth.kernels.packed import PackedWeight
-from hearth.quant.checkpoints.bits import pack_bits, unpack_bits
 from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
 
@@ -29,7 +29,7 @@ def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
             inputs.
     """
     has_no_place = weight.order is not None and not storage.has_order
-    if weight.packing != storage.packing or weight.scales is None or has_no_place:
+    if weight.packing != storage.label or weight.scales is None or has_no_place:
         raise ValueError(f"{weight.packing or 'plain numbers'} cannot be stored as {storage.label}")
     if storage.symmetric and weight.zeros is not None:
         raise ValueError("the weight has zero points, and its storage has none")
@@ -62,13 +62,9 @@ def _awq(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Te
 
 
 def _packed(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
-    codes = weight.weight
-    if storage.bits == 6:
-        # Without zero points zero is the middle one of 8 bits here.
-        codes = pack_bits(codes.cpu() - (0 if weight.zeros is not None else 128 - 32), 6)
     tensors = {
         ".weight_shape": torch.tensor([len(weight.weight), weight.inputs]),
-        ".weight_packed": _words(codes),
+        ".weight_packed": _words(weight.weight),
         ".weight_scale": scales,
     }
     if not storage.symmetric:
@@ -123,9 +119,8 @@ def _in_own_order(weight: PackedWeight) -> Tensor:
     if weight.order is None:
         return codes
     places = weight.order.cpu().argsort()
-    if weight.packing == "INT8":
-        return codes[:, places]
-    return pack_bits(unpack_bits(codes, 4)[:, places], 4)
+    bits = CODE_BITS[weight.packing]
+    return pack_bits(unpack_bits(codes, bits)[:, places], bits)
 
 
 def _group_numbers(weight: PackedWeight, scales: Tensor) -> Tensor:

@@ -75,13 +75,8 @@ class Storage:
 
     @property
     def label(self) -> str:
-        """For people, such as "INT4" or "FP8"."""
+        """Such as "INT4" or "FP8": the packing of the weight that is stored."""
         return _LABELS.get((self.kind, self.bits), f"{self.kind.upper()}{self.bits}")
-
-    @property
-    def packing(self) -> str:
-        """Of the packed weight that is stored: 6 bits are held in 8."""
-        return "INT8" if self.label == "INT6" else self.label
 
     @property
     def grid(self) -> Grid:
@@ -137,6 +132,8 @@ class Storage:
         problem, hint = "", "Choose another format or method."
         if inputs % 2 and not self.is_float8:
             problem = "an odd number of inputs"
+        elif inputs * self.bits % 8:
+            problem = f"{inputs:,} inputs, whose {self.bits} bits do not fill whole bytes"
         elif self.scope == "group" and self.group and inputs % self.group:
             fitting = next((one for one in _GROUPS if inputs % one == 0), None)
             problem = f"{inputs:,} inputs, no multiple of the group of {self.group}"

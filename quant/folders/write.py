@@ -275,7 +275,7 @@ class _Work:
         tensor = QuantizedTensor(
             matrix.name,
             (matrix.outputs, matrix.inputs),
-            storage.packing,
+            storage.label,
             0,
             scheme=storage.scheme,
             parts={leaf: f"{matrix.module}{leaf}" for leaf, _, _ in leaves},

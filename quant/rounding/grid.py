@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, FP8_GROUP, NF4
+from hearth.kernels.bits import pack_bits
+from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.errors import BadGrid
 from hearth.quant.gguf.errors import CannotQuantize
@@ -51,7 +52,7 @@ class Grid:
 
     kind: Kind = "int"
     bits: int = 4
-    """3, 4, 6 or 8 of int (3 are held in 4, and 6 in 8), 8 of fp8, 4 of nf4."""
+    """3, 4, 6 or 8 of int, 8 of fp8, 4 of nf4."""
     group: int | None = 128
     """Inputs that share a scale, of scopes "group" and "block" (there also as many outputs); None
     of the others."""
@@ -110,7 +111,7 @@ class Grid:
         """Of the `PackedWeight`."""
         match self.kind:
             case "int":
-                return "INT8" if self.bits > 4 else "INT4"
+                return f"INT{self.bits}"
             case "fp8":
                 return "FP8_E5M2" if self.e5m2 else "FP8"
         return "NF4"
@@ -120,7 +121,7 @@ class Grid:
         """Of the scales of the `PackedWeight`."""
         if self.scales is not None:
             return self.scales
-        return torch.float16 if self.packing == "INT4" else torch.float32
+        return torch.float16 if self.packing in ("INT3", "INT4") else torch.float32
 
     @property
     def largest(self) -> float:
@@ -154,9 +155,9 @@ class Grid:
         """Raises `CannotQuantize` for a matrix whose shape `PackedWeight` cannot hold."""
         if min(outputs, inputs) < 1:
             raise CannotQuantize(f"A matrix of {outputs:,} × {inputs:,} has no weights.")
-        if inputs % CODES_OF_A_BYTE[self.packing]:
+        if inputs * self.bits % 8:
             raise CannotQuantize(
-                f"Rows of {inputs:,} weights cannot be stored as two codes a byte.",
+                f"Rows of {inputs:,} weights of {self.bits} bits do not fill whole bytes.",
                 "Choose 8 bits for this tensor.",
             )
         if self.kind != "fp8" and self.group is not None and inputs % self.group:
@@ -181,7 +182,7 @@ class Grid:
             zeros: float32 that broadcasts to it: zero points, of an asymmetric grid.
 
         Returns:
-            uint8 codes (of 3 bits up to 7), and float32 what they stand for, over the scale.
+            uint8 codes, and float32 what they stand for, over the scale.
         """
         match self.kind:
             case "int":
@@ -260,13 +261,7 @@ class Levels:
 
     def bytes_of(self, codes: Tensor) -> Tensor:
         """[rows, inputs] uint8 codes, as `nearest` gives them, as `PackedWeight` stores them."""
-        grid = self.grid
-        held_bits = 8 // CODES_OF_A_BYTE[grid.packing]
-        if grid.kind == "int" and grid.bits < held_bits and self.zeros is None:
-            codes = codes + ((1 << held_bits - 1) - grid.middle)  # To the middle of those.
-        if held_bits == 4:
-            codes = codes[:, 0::2] | codes[:, 1::2] << 4
-        return codes
+        return pack_bits(codes, self.grid.bits)
 
     def packed(self, codes: Tensor) -> PackedWeight:
         """Of codes as `bytes_of` takes them."""
@@ -275,7 +270,7 @@ class Levels:
     def encode(self, weight: Tensor) -> PackedWeight:
         """Each weight of [rows, inputs], of any float dtype, as the nearest level."""
         rows, inputs = weight.shape
-        size = inputs // CODES_OF_A_BYTE[self.grid.packing]
+        size = inputs * self.grid.bits // 8
         stored = torch.empty((rows, size), dtype=torch.uint8, device=weight.device)
         for some in row_slices(weight, self.grid):
             own = self.rows(some)

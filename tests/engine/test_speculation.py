@@ -15,12 +15,27 @@ from hearth.backends.engine.draft_model import DraftModel
 from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex, draft_from
+from hearth.backends.engine.past_texts import (
+    HALF_TOKENS,
+    MOST_NAMESPACES,
+    SHORTEST_OF_OTHERS,
+    Follower,
+    PastTexts,
+    TextsByNamespace,
+)
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.speculation import Drafter, Speculation
 from oracles import OddAfterEven
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
 SEEDED = SamplingParams(seed=5, temperature=0.9)
+
+
+class ByLastThree(FakeRunner):
+    """What follows depends on the last three tokens, so that texts that end alike go on alike."""
+
+    def logits(self, tokens):
+        return super().logits(tokens[-3:])
 
 
 class Markov(FakeRunner):
@@ -63,19 +78,25 @@ def runner_of(kind):
 
 
 def said_by_eight(kind, case, mode=None, rule="match"):
-    """The events of eight requests at once, and the engine."""
+    """The events of eight requests at once, and of eight more after them that begin with other
+    tokens and go on alike, and the engine.
+    """
     runner = runner_of(kind)
     engine = drafting_engine(runner, lambda: 0.0, wrong_at=3)
     heard = []
-    for ident in range(8):
-        prompt = [*range(40, 40 + 3 * (ident % 3)), *range(ident, ident + 9)]
+    for ident in range(16):
+        if ident == 8:
+            drain(engine)
+        first = 40 + 10 * (ident // 8)
+        prompt = [*range(first, first + 3 * (ident % 3)), *range(ident % 8, ident % 8 + 9)]
         how = dict(case)
         count, has_grammar = how.pop("count", 1), how.pop("grammar", False)
         params = how.pop("params")
         listener = Listener()
         group = ChoiceGroup(listener, count)
         for index in range(count):
-            own = params if params.seed is None else replace(params, seed=100 * ident + index)
+            seed = 100 * (ident % 8) + index
+            own = params if params.seed is None else replace(params, seed=seed)
             made, _ = generation(
                 ident,
                 prompt,
@@ -143,12 +164,52 @@ def test_rejection_goes_with_all_that_an_answer_can_ask_for(name, mode):
         if name == "stops" and stop:
             assert not any(each in texts[0] for each in case["stops"])
         if name == "logprobs":
-            tokens = [*range(ident, ident + 9), *ids[0]]
+            tokens = [*range(ident % 8, ident % 8 + 9), *ids[0]]
             for last, one in zip(tokens[8:], logprobs[0], strict=False):
                 logits = runner.logits([last]).astype(np.float64)
                 expected = logits[one.id] - np.log(np.exp(logits).sum())
                 assert one.logprob == pytest.approx(expected, abs=1e-4)
                 assert len(one.top) == 3
+
+
+@pytest.mark.parametrize(
+    ("how", "finds"),
+    [
+        ({}, True),
+        ({"namespace": b"adapter"}, False),
+        ({"shares": False}, False),
+        ({"clears": True}, False),
+    ],
+    ids=["same", "other namespace", "by itself", "cleared"],
+)
+@pytest.mark.parametrize("first_shares", [True, False])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_other_chats_of_a_namespace_are_guessed_from(how, finds, first_shares, is_cancelled):
+    runner = ByLastThree(slots=2, context=300, pool=900)
+    engine = drafting_engine(runner, lambda: 0.0)
+    said = []
+    for ident, start in enumerate((40, 50)):
+        changes = how if ident else {"shares": first_shares}
+        made, listener = generation(
+            ident,
+            [start, *range(12)],
+            runner,
+            tokens=200 if is_cancelled and not ident else 60,
+            speculating=Speculating("ngram", 4, shares=changes.get("shares", True)),
+        )
+        made.namespace = changes.get("namespace", b"")
+        if changes.get("clears"):
+            engine.clear_cache(lambda stats: None)
+        engine.submit(made)
+        if is_cancelled and not ident:
+            while made.new_tokens < 60:
+                engine.turn()
+            engine.cancel(0)
+        drain(engine)
+        said.append(listener.ids[:60])
+    assert said[0] == said[1] == runner.greedy([50, *range(12)], 60)
+    drafted, right = engine.stats().drafts_by.get("chats", (0, 0))
+    assert (drafted == right > 40) if finds and first_shares else not drafted
 
 
 def test_right_drafts_bring_several_tokens_a_step():
@@ -238,10 +299,67 @@ def test_ngrams_find_the_longest_match_and_the_most_recent_of_equals(vocab):
             size += int(random.integers(1, 6))
 
 
+@pytest.mark.parametrize("vocab", [2, 40, 1000])
+def test_what_followed_in_other_texts_is_found(vocab):
+    """Where the last tokens of a text were in another one, and only there."""
+    random = np.random.default_rng(vocab)
+    past, texts = PastTexts(), []
+    for _ in range(30):
+        text = random.integers(0, vocab, random.integers(0, 80)).tolist()
+        if texts and random.random() < 0.7:  # Some have a part of another one.
+            other = texts[int(random.integers(len(texts)))]
+            start = int(random.integers(len(other) + 1))
+            text[10:10] = other[start : start + 40]
+        follower = Follower()
+        for size in range(len(text) + 1):
+            known = text[:size]
+            tokens, matched = follower.find(known, past, 5)
+            ends = [
+                (other, at)
+                for other in texts
+                for at in range(SHORTEST_OF_OTHERS, len(other))
+                if other[at - SHORTEST_OF_OTHERS : at] == known[-SHORTEST_OF_OTHERS:]
+            ]
+            assert bool(tokens) == bool(ends and size >= SHORTEST_OF_OTHERS)
+            if tokens:
+                assert SHORTEST_OF_OTHERS <= matched <= LONGEST
+                assert any(
+                    other[at : at + 5] == tokens
+                    and other[at - matched : at] == known[size - matched :]
+                    for other, at in ends
+                )
+        past.add(text, 0)
+        texts.append(text)
+
+
+def test_texts_that_were_added_long_ago_are_forgotten():
+    texts = TextsByNamespace()
+    long = list(range(HALF_TOKENS // 4))
+    for at in range(20):
+        for name in range(MOST_NAMESPACES + 2):
+            texts.add(bytes([name]), [at, *long[at:], at], 0)
+            past = texts.of(bytes([name]))
+            if at % 3 == 0:
+                assert past.find(long[-10:-1]) is not None
+            assert past.nbytes < 2 * 4 * (HALF_TOKENS + 2 * HALF_TOKENS) + 4 * HALF_TOKENS
+    assert texts.of(b"\0") is texts.of(b"\1") is None
+    past = PastTexts()
+    past.add(list(range(10, 90)), 0)
+    assert past.find(range(10, 50)) is not None
+    for _ in range(9):
+        past.add(long[100:], 0)
+        assert past.find(long[200:300]) is not None
+    assert past.find(range(10, 50)) is None
+    past.add(list(range(10, 90)), 60)  # The others are there already.
+    assert past.find(range(10, 50)) is None
+    assert past.find(range(40, 75)) is not None
+
+
 class Lone:
     """A sequence that decodes alone."""
 
     most_drafts = 100
+    namespace = b""
 
     def __init__(self, tokens, mode, most=6):
         self.tokens = list(tokens)

@@ -11,22 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drawn_codes import DTYPES, drawn
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE, NF4, fp8_by_bits
+from hearth.kernels.cuda.packings import WIDER
+from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, NF4, fp8_by_bits
 from hearth.kernels.packed import (
     BlockMatrix,
     JoinedMatrix,
     OrderedMatrix,
     PackedWeight,
     prepare,
+    widened,
 )
 
 
 def numbers(part: PackedWeight) -> np.ndarray:
     """[rows, inputs] float32, number by number."""
     assert part.scales is not None
-    codes = part.weight.numpy()
-    if CODES_OF_A_BYTE[part.packing] == 2:
-        codes = np.stack((codes & 15, codes >> 4), -1).reshape(len(codes), -1)
+    bits = CODE_BITS[part.packing]
+    ones = np.unpackbits(part.weight.numpy(), axis=1, bitorder="little")
+    ones = ones[:, : part.inputs * bits].reshape(len(ones), -1, bits)
+    codes = np.packbits(ones, axis=2, bitorder="little")[..., 0]
     if part.packing == "FP8":
         exponents, fractions = codes >> 3 & 15, codes & 7
         sizes = np.where(
@@ -48,14 +51,14 @@ def numbers(part: PackedWeight) -> np.ndarray:
     length = 128 if part.packing.startswith("FP8") and groups > 1 else inputs // groups
     place = np.arange(inputs) // length
     if part.packing.startswith("INT"):
-        middle = np.full(part.scales.shape, 8 if part.packing == "INT4" else 128)
+        middle = np.full(part.scales.shape, MIDDLE[part.packing])
         zeros = middle if part.zeros is None else part.zeros.numpy()
         values = values - zeros.astype(np.float32)[:, place]
     return np.asarray(values * part.scales.float().numpy()[:, place])
 
 
 @given(
-    packing=st.sampled_from(sorted(CODES_OF_A_BYTE)),
+    packing=st.sampled_from(sorted(CODE_BITS)),
     rows=st.integers(1, 40),
     groups=st.integers(1, 5),
     length=st.integers(1, 40),
@@ -65,7 +68,7 @@ def numbers(part: PackedWeight) -> np.ndarray:
 def test_codes_are_the_numbers_that_they_stand_for(
     packing: str, rows: int, groups: int, length: int, zeros: bool, seed: int
 ) -> None:
-    inputs = 2 * length * groups
+    inputs = (8 if packing == "INT3" else 4) * length * groups
     if packing.startswith("FP8"):
         inputs = 128 * (groups - 1) + length
     has_zeros = zeros and packing.startswith("INT")
@@ -84,7 +87,7 @@ def test_many_rows_are_unpacked_in_chunks() -> None:
     )
 
 
-@pytest.mark.parametrize("packing", sorted(CODES_OF_A_BYTE))
+@pytest.mark.parametrize("packing", sorted(CODE_BITS))
 def test_products_with_codes(packing: str) -> None:
     part = drawn(packing, 33, 256, 2)
     x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0))
@@ -95,6 +98,16 @@ def test_products_with_codes(packing: str) -> None:
     assert len(matrix.tensors) == 3
     with pytest.raises(ValueError, match="256 inputs, not 255"):
         BlockMatrix([part]).matmul(x[:, 1:])
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("packing", sorted(WIDER))
+def test_codes_in_more_bits_stand_for_the_same_numbers(packing: str, zeros: bool) -> None:
+    part = drawn(packing, 5, 64, 2, zeros=zeros)
+    wide = widened(part)
+    assert wide.packing == WIDER[packing] and wide.inputs == 64
+    assert torch.equal(wide.unpacked(torch.float32), part.unpacked(torch.float32))
+    assert widened(wide) is wide
 
 
 def test_inputs_in_another_order() -> None:

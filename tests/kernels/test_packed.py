@@ -16,7 +16,7 @@ from hearth.kernels.blocks import packings
 from hearth.kernels.cpu.build_library import build, is_current, library_path
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, Instructions, multiplied
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.dequantize_codes import CODE_BITS
 from hearth.kernels.packed import (
     BlockMatrix,
     GroupedLinear,
@@ -30,14 +30,14 @@ ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 GROUPS = (32, 64, 128, 0)
 CASES: dict[str, dict[str, Any]] = {
-    **{packing: {} for packing in LAYOUTS if packing not in CODES_OF_A_BYTE},
+    **{packing: {} for packing in LAYOUTS if packing not in CODE_BITS},
     **{
         f"{packing} {group} {zeros}": {
             "group": group,
             "has_zeros": zeros,
             "scales": DTYPES[(index + zeros) % len(DTYPES)],
         }
-        for packing in ("INT4", "INT8")
+        for packing in ("INT2", "INT3", "INT4", "INT6", "INT8")
         for index, group in enumerate(GROUPS)
         for zeros in (False, True)
     },

@@ -200,6 +200,7 @@ def test_what_prepare_chooses(card: None) -> None:
         "one call": [random_weight("Q4_K", 8, 256), random_weight("Q4_K", 6, 256, 1)],
         "two calls": [random_weight("Q4_K", 8, 256), random_weight("Q6_K", 4, 256, 1)],
         "in order": [ordered],
+        "in more bits": [random_weight("INT3", 5, 256, group=64)],
         "joined": [random_weight("Q4_K", 8, 256), PackedWeight(torch.randn(5, 256)), codes],
         "reference": [random_weight("INT4", 5, 96, group=48)],
     }
@@ -212,6 +213,7 @@ def test_what_prepare_chooses(card: None) -> None:
     assert len(made["one call"].parts) == 1 and len(made["two calls"].parts) == 2
     assert made["two calls"].kind == "Q4_K+Q6_K, Triton"
     assert isinstance(made["joined"], JoinedMatrix) and isinstance(made["reference"], BlockMatrix)
+    assert made["in more bits"].kind == "INT4, Triton"
     assert made["in order"].kind == "INT4, Triton, in activation order"
     with pytest.raises(ValueError, match="256 inputs, not 255"):
         made["one call"].matmul(torch.zeros(1, 255))

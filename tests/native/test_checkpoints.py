@@ -62,6 +62,8 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
         packed_config(4, 16, sym=False, order=True),
     ),
     "INT4, asymmetric": (packed(4, 32, sym=False), packed_config(4, 32, sym=False)),
+    "INT6": (packed(6, 32), packed_config(6, 32)),
+    "INT6, asymmetric": (packed(6, 16, sym=False), packed_config(6, 16, sym=False)),
     "INT8, packed": (packed(8), packed_config(8)),
     "INT8, packed, asymmetric": (packed(8, 32, sym=False), packed_config(8, 32, sym=False)),
     "INT8, packed, in order": (packed(8, 32, order=True), packed_config(8, 32, order=True)),

@@ -23,8 +23,9 @@ from hearth.backends.native.gguf_model import read_gguf_config
 from hearth.backends.native.model_folder import read_model_folder, weight_bytes
 from hearth.backends.native.workspace import Workspace
 from hearth.quant.gguf import preflight
-from hearth.quant.stored import STAYS_PACKED
+from hearth.quant.stored import CODES, STAYS_PACKED
 from model_folders import write_folder
+from quantized_checkpoints import gptq, gptq_config, quantize_folder
 from tiny_folders import pack_experts, tiny_folder
 
 TOKEN = 2 * 2 * 16 * 2 * 2
@@ -120,3 +121,15 @@ def test_packed_experts_are_counted_as_they_are_held(tmp_path: Path) -> None:
     held = sum(one.nbytes for one in packed.values())
     assert weight_bytes(found.tensors, "bf16", packed=STAYS_PACKED) == plain + held
     assert weight_bytes(found.tensors, "bf16", packed=frozenset()) == plain + 2 * 2 * blocks
+
+
+@pytest.mark.parametrize(("bits", "more"), [(2, 2), (3, 1), (4, 0)])
+def test_codes_take_more_bits_on_a_gpu(bits: int, more: int, tmp_path: Path) -> None:
+    folder = tiny_folder("llama2", tmp_path / "tiny")
+    quantize_folder(folder, gptq(bits), gptq_config(bits))
+    stored = read_model_folder(folder).tensors
+    codes = sum(math.prod(one.shape) for one in stored if one.kind == f"INT{bits}")
+    here, on_gpu = (
+        weight_bytes(stored, "bf16", packed=CODES, on_gpu=is_gpu) for is_gpu in (False, True)
+    )
+    assert codes and on_gpu - here == codes * more // 8

@@ -29,6 +29,8 @@ from quantized_checkpoints import (
     compressed_config,
     fp8,
     fp8_config,
+    gptq,
+    gptq_config,
     nearest_codes,
     nf4,
     nf4_config,
@@ -52,11 +54,17 @@ def rounded(*values: int, **options: bool) -> tuple[Quantize, dict[str, Any]]:
 
 
 FOLDERS: dict[str, tuple[Quantize, dict[str, Any]]] = {
+    "INT2, groups of 32": (gptq(2, 32, codes_of=nearest_codes), gptq_config(2, 32)),
+    "INT3, groups of 32 with zeros": (
+        gptq(3, 32, sym=False, codes_of=nearest_codes),
+        gptq_config(3, 32, sym=False),
+    ),
     "INT4, groups of 32": rounded(4, 32),
     "INT4, groups of 64 with zeros": rounded(4, 64, sym=False),
     "INT4, groups of 32 with zeros, in order": rounded(4, 32, sym=False, order=True),
     "INT4, a shorter last group": rounded(4, 128),
     "INT4, a scale for each output": rounded(4),
+    "INT6, groups of 64": rounded(6, 64),
     "INT8, groups of 64": rounded(8, 64),
     "INT8, groups of 32 with zeros": rounded(8, 32, sym=False),
     "INT8, a scale for each output": rounded(8),

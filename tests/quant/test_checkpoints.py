@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from hearth.kernels.bits import as_bytes, pack_bits, unpack_bits
 from hearth.quant.checkpoints import reading
-from hearth.quant.checkpoints.bits import as_bytes, unpack_bits
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.groups import even_groups
 from hearth.quant.checkpoints.patterns import matches
@@ -82,13 +82,15 @@ def matrix(
 # Bits.
 
 
-@given(bits=st.sampled_from([2, 3, 4, 8]), rows=st.integers(1, 5), words=st.integers(1, 4))
+@given(bits=st.sampled_from([2, 3, 4, 6, 8]), rows=st.integers(1, 5), words=st.integers(1, 4))
 def test_bits_come_out_as_they_went_in(bits: int, rows: int, words: int) -> None:
     generator = torch.Generator().manual_seed(rows + words)
     codes = torch.randint(0, 1 << bits, (rows, 32 * words), generator=generator)
     stored = packed_words(codes, bits)
     assert stored.shape == (rows, words * bits)
-    assert torch.equal(unpack_bits(as_bytes(stored), bits), codes.to(torch.uint8))
+    codes = codes.to(torch.uint8)
+    assert torch.equal(unpack_bits(as_bytes(stored), bits)[:, : 32 * words], codes)
+    assert torch.equal(pack_bits(codes, bits)[:, : 4 * words * bits], as_bytes(stored))
 
 
 @given(

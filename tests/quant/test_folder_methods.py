@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hearth.app.library.quantize_methods import all_methods
+from hearth.kernels.dequantize_codes import MIDDLE
 from hearth.kernels.packed import PackedWeight
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.reading import read_quantized
@@ -135,7 +136,7 @@ def is_same(one: PackedWeight, other: PackedWeight) -> bool:
     pairs = [(one.weight, other.weight), (one.scales, other.scales)]
     if one.zeros is not None and other.zeros is not None:
         pairs.append((one.zeros, other.zeros))
-    middle = 128 if one.packing == "INT8" else 8
+    middle = MIDDLE.get(one.packing)
     for zeros in (one.zeros, other.zeros):
         if (one.zeros is None) != (other.zeros is None) and zeros is not None:
             assert (zeros == middle).all()
@@ -260,7 +261,7 @@ def test_embedding_and_output_matrix(
         if options[which] == "6":
             grid = Grid(bits=6, group=64)
         stored = found.stored[name]
-        assert isinstance(stored, QuantizedTensor) and stored.packing == "INT8"
+        assert isinstance(stored, QuantizedTensor) and stored.packing == f"INT{grid.bits}"
         assert is_same(read_quantized(stored, found.read), round_plain(original.read(name), grid))
     ours = logits_of(load_folder(folder, exact=True)[0], TEXT)
     inside = {name: value for name, value in options.items() if name not in ("head", "embedding")}

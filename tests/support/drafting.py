@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from itertools import groupby
 
 from fake_runner import FakeRunner
 from hearth.backends.contract.sampling import Speculate
@@ -83,6 +85,20 @@ def assert_only_verified(engine: Engine) -> None:
             nodes = [] if prefix is None else [*prefix.node.upwards()][::-1]
             held = [token for node in nodes for token in node.tokens]
             assert held == sequence.tokens[: len(held)]
+
+
+def assert_texts_are_of_their_namespace(
+    engine: Engine, shared: Mapping[bytes, Seq[list[int]]]
+) -> None:
+    """What may be guessed from others is a part of what requests of the namespace may share."""
+    for namespace, past in engine._speculation._past._texts.items():
+        past.find([])  # What is new is in a half then.
+        said = [bytes(text) for text in shared[namespace]]
+        for half in past.halves:
+            assert not half.tokens or half.tokens[-1] == -1
+            for is_text, tokens in groupby(half.tokens, key=lambda token: token >= 0):
+                text = bytes(tokens) if is_text else b""
+                assert any(text in one for one in said)
 
 
 def assert_namespaces_share_nothing(kv: KvManager) -> None:

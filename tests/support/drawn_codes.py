@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hearth.kernels.dequantize_codes import CODES_OF_A_BYTE
+from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
 from hearth.kernels.packed import PackedWeight
 
 _FIRST_SPECIAL = {"FP8": 0x7F, "FP8_E5M2": 0x7C}
@@ -18,11 +18,11 @@ def drawn(
 ) -> PackedWeight:
     """Random codes with scales of some size, in a float dtype that the seed chooses."""
     rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (rows, inputs // CODES_OF_A_BYTE[packing]), dtype=np.uint8)
+    codes = rng.integers(0, 256, (rows, row_bytes_of(packing, inputs)), dtype=np.uint8)
     if packing in _FIRST_SPECIAL:
         codes[codes & 0x7F >= _FIRST_SPECIAL[packing]] = 0
     scales = rng.uniform(0.001, 0.01, (rows, groups)).astype(np.float32)
-    least = rng.integers(0, 16, (rows, groups), dtype=np.uint8)
+    least = rng.integers(0, min(16, 1 << CODE_BITS[packing]), (rows, groups), dtype=np.uint8)
     return PackedWeight(
         torch.from_numpy(codes),
         packing,

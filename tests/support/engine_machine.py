@@ -8,7 +8,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from drafting import assert_namespaces_share_nothing, assert_only_verified
+from drafting import (
+    assert_namespaces_share_nothing,
+    assert_only_verified,
+    assert_texts_are_of_their_namespace,
+)
 from hearth.backends.contract.events import ChoiceFinished, Failed, Finished, Scores, Started, Token
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.drafts import Speculating
@@ -90,6 +94,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.idents = 0
         self.asked = {}
         self.answered = []
+        self.shared = {}
+        """By namespace: all tokens of requests that others may guess from."""
         self.engine = None
         self.now = 0.0
         self.drafts = 0
@@ -112,6 +118,9 @@ class EngineMachine(RuleBasedStateMachine):
         pins = [(min(at, len(prompt)), seconds) for at, seconds in pins]
         tokens = min(tokens, CONTEXT - len(prompt))
         asked = self.asked[self.idents] = Asked(self.runner, prompt, tokens, count)
+        if reuse_prefix:
+            self.shared.setdefault(namespace, []).append([*prompt, *asked.expected])
+        mode = "ngram" if self.idents % 2 else "draft"
         group = ChoiceGroup(asked.heard, count)
         work = [
             generation(
@@ -125,7 +134,9 @@ class EngineMachine(RuleBasedStateMachine):
                 session=session,
                 pins=pins,
                 reuse_prefix=reuse_prefix,
-                speculating=Speculating("draft", self.drafts) if self.drafts else None,
+                speculating=Speculating(mode, self.drafts, shares=reuse_prefix)
+                if self.drafts
+                else None,
             )[0]
             for index in range(count)
         ]
@@ -275,6 +286,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.everything_agrees()
         assert not self.asked, "a sequence is left waiting"
         assert self.engine.stats().running == self.engine.stats().waiting == 0
+        assert_texts_are_of_their_namespace(self.engine, self.shared)
         self.engine.clear_cache(lambda stats: None)
         self.engine.turn()
         stats = self.engine.stats()

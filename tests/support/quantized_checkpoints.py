@@ -138,7 +138,13 @@ def nearest_codes(
 
 
 def gptq(
-    bits: int = 4, group: int = 32, *, sym: bool = True, order: bool = False, v2: bool = False
+    bits: int = 4,
+    group: int = 32,
+    *,
+    sym: bool = True,
+    order: bool = False,
+    v2: bool = False,
+    codes_of: Codes = drawn_codes,
 ) -> Quantize:
     """The tensors of one matrix, as AutoGPTQ and GPTQModel name them."""
 
@@ -147,7 +153,7 @@ def gptq(
         groups = torch.arange(inputs) // (inputs if group == -1 else group)
         if order:
             groups = groups[torch.randperm(inputs, generator=generator)]
-        codes, scales, zeros, plain = drawn_codes(weight, bits, groups, generator, is_even=sym)
+        codes, scales, zeros, plain = codes_of(weight, bits, groups, generator, is_even=sym)
         words = packed_words(zeros, bits)
         if not v2 and bits == 3:
             words = packed_words((zeros - 1) % (1 << bits), bits)

@@ -99,7 +99,7 @@ def kv_legend(engine: EngineStats) -> Content:
 
 def drafts_line(engine: EngineStats) -> str:
     """What speculation brought; empty before the first draft that there was or could have been."""
-    names = {"ngram": "n-grams", "draft": "draft model"}
+    names = {"ngram": "n-grams", "chats": "other chats", "draft": "draft model"}
     parts = [
         f"{names.get(name, name)} {accepted:,} of {drafted:,} right"
         for name, (drafted, accepted) in sorted(engine.drafts_by.items())
