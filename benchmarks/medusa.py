@@ -66,6 +66,9 @@ class Side:
     ) -> None:
         self.mode = mode
         self.engine = Engine(loaded.runner, clock=clock, drafters=drafters)
+        if mode == "off":  # The engine learns nothing from its steps.
+            speculation = self.engine._speculation
+            speculation.observe = speculation.costs.observe  # type: ignore[method-assign]
         self.drafters = drafters
         self.tokens: list[list[int]] = []
         self.seconds: list[float] = []

@@ -3,12 +3,13 @@
     git worktree add ../before COMMIT
     python benchmarks/paired.py ../before MODEL.gguf [--after .] [--rounds 3]
 
-Each round runs the same benchmarks from both checkouts with the Python of this one: steps of both
-runners (decode, and prefill of the native one) and of the engine without a model. Every number that
-they print is paired with that of the same place, and the median over the rounds of "after" by
-"before" is printed, with the medians themselves. The endpoints of both run at the same time, in
-alternating rounds of their own (`endpoint.py --before`). The kernels of a checkout are built if it
-has none. Three rounds take about eight minutes on two idle cores.
+Each round runs the same benchmarks with the packages of both checkouts and the Python of this one:
+steps of both runners (decode, and prefill of the native one), by the scripts of the one after, and
+of the engine without a model, each by its own script. Every number that they print is paired with
+that of the same place, and the median over the rounds of "after" by "before" is printed, with the
+medians themselves. The endpoints of both run at the same time, in alternating rounds of their own
+(`endpoint.py --before`). The kernels of a checkout are built if it has none. Three rounds take
+about eight minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "engine_step.py": ("--runs", "3"),
 }
 """By script; all of them print a table."""
+OWN: Final = {"engine_step.py"}
+"""They use the fakes of the tests of their checkout."""
 ENDPOINT: Final = "endpoint.py"
+DISK_BUDGET: Final = "HEARTH_KV_DISK_BUDGET"
 
 
 def environment(checkout: Path, folder: Path) -> dict[str, str]:
@@ -42,7 +46,7 @@ def environment(checkout: Path, folder: Path) -> dict[str, str]:
         (package / part).symlink_to(checkout.resolve() / part)
     made = os.environ | {"PYTHONPATH": str(folder)}
     if "kv_disk_budget" in (checkout / "app" / "settings_keys.py").read_text(encoding="utf-8"):
-        made["HEARTH_KV_DISK_BUDGET"] = "0"  # As benchmarks/endpoint.py has it now.
+        made[DISK_BUDGET] = "0"  # As benchmarks/endpoint.py has it now.
     return made
 
 
@@ -105,14 +109,17 @@ def main() -> None:
             found: list[list[list[str]]] = [[], []]
             for number in range(asked.rounds):
                 for at in (0, 1) if number % 2 == 0 else (1, 0):
-                    found[at].append(figures(checkouts[at], name, options, envs[at]))
+                    own = checkouts[at if name in OWN else 1]
+                    found[at].append(figures(own, name, options, envs[at]))
             print(f"\n{name} {' '.join(options)}\n\n| | before → after (ratio) |\n|---|---|")
             print("\n".join(compared(*found)), flush=True)
         if not asked.only or ENDPOINT in asked.only:
             script = checkouts[1] / "benchmarks" / ENDPOINT
             command = [sys.executable, str(script), "--before", str(checkouts[0])]
             print(f"\n{ENDPOINT} --before\n", flush=True)
-            subprocess.run(command, env=envs[1], check=True)
+            # It chooses the settings of both itself: the other may not know that of this one.
+            env = {name: value for name, value in envs[1].items() if name != DISK_BUDGET}
+            subprocess.run(command, env=env, check=True)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Raced:
     rows: int
     """Sessions in a step, over all steps."""
     depth: int
-    """Tokens of the longest draft of a step, over all steps."""
+    """Tokens of the longest draft of a step, over all steps; not counted without drafters."""
     wall_s: float
     cpu_s: float
     drafted: tuple[int, ...]
@@ -78,6 +78,7 @@ class EngineSide:
         self._runner = loaded.runner
         self._piece = loaded.tokenizer.piece
         self._engine = Engine(loaded.runner, _UNHURRIED_S, drafters=drafters)
+        self._has_drafters = bool(drafters)
         self._idents = itertools.count(1)
         self._sessions: list[Generation] = []
         self._failure: Failed | None = None
@@ -172,13 +173,15 @@ class EngineSide:
         begun = sum(one.new_tokens for one in sessions)
         before = _by_position(states)
         steps = depth = 0
+        drafting = states if self._has_drafters else []
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         while all(one.new_tokens < count for one in sessions):
-            sums = [sum(one.drafted) for one in states]
+            sums = [sum(one.drafted) for one in drafting]
             self._turn()
             steps += 1
-            now = (sum(one.drafted) for one in states)
-            depth += max((new - old for new, old in zip(now, sums, strict=True)), default=0)
+            if drafting:
+                now = (sum(one.drafted) for one in drafting)
+                depth += max(new - old for new, old in zip(now, sums, strict=True))
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
         drafted, accepted = (
             tuple(new - (old[at] if at < len(old) else 0) for at, new in enumerate(counts))

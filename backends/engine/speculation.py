@@ -34,6 +34,8 @@ PLAIN_EVERY: Final = 32
 """Of so many steps with drafts one has none, which is measured again."""
 EXPLORING: Final = 0.01
 """Part of the time of steps that may be lost to find out what n-grams and all drafters bring."""
+LEARN_EVERY: Final = 8
+"""Of so many steps while nothing may be tried one is learned from: that costs time, too."""
 MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
@@ -52,6 +54,8 @@ LAST_STEPS: Final = 8
 """The fastest of so many steps tells what one costs: other programs only make them longer,"""
 LEAST_STEPS: Final = 3
 """and of fewer nothing is known."""
+
+_AUTO_ALONE: Final = frozenset({"auto"})
 
 Offers = list[tuple[Sequence, Speculating, Offer]]
 
@@ -238,6 +242,10 @@ class Speculation:
         """Time of steps of which nothing was paid in yet;"""
         self._quiet_s = 0.0
         """before it is as much nothing can be drafted, unless others decode."""
+        self._usual_s = 0.0
+        """What the last step that was learned from usually takes;"""
+        self._unlearned = 0
+        """steps since then."""
         self._trying = PLAIN
         """The drafter of the last step, if it was another than the best."""
         # Of the step that is computed:
@@ -273,21 +281,22 @@ class Speculation:
         self._is_wanted = bool(modes)
         if not modes or spare < 1:
             return {}
-        if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == {"auto"}:
+        if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == _AUTO_ALONE:
+            self._unlearned += 1
             return {}
+        self._unlearned = 0
+        began = self._clock()
         self._pay_in()
         looks = "auto" in modes and self._balance_s[NGRAM] > 0
         ways = {mode: self._pick(mode) for mode in modes}
         picked = {way for way in ways.values() if way}
         if not looks and "ngram" not in modes and not picked:
-            least_s = -max(map(self._left, self._balance_s))
-            self._quiet_s = least_s * len(self._balance_s) / EXPLORING
+            self._rest()
             return {}
         if len(picked) <= 1:
             self._way = next(iter(picked), NGRAM)
         self._quiet_s = self._late_s = 0.0
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
-        began = self._clock()
         offers = self._offers(decoding, spare, ways, looks=looks)
         lengths = self._lengths(offers, spare)
         made: dict[Sequence, Draft] = {}
@@ -317,6 +326,8 @@ class Speculation:
         if not made and (kind := self._trying):  # It cannot draft now.
             self._balance_s[kind] = min(self._balance_s[kind], -self._most_s)
             self._trying, self._way = PLAIN, None
+        if not made and not picked and modes == _AUTO_ALONE:
+            self._rest()
         return made
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
@@ -349,10 +360,14 @@ class Speculation:
         """
         if not self._is_wanted:
             return
+        if self._unlearned % LEARN_EVERY:
+            self._unpaid_s += self._usual_s
+            return
         self.costs.observe(tokens, seconds)
         usual_s, decoding = self.costs.seconds(tokens), self._decoding
         if usual_s is None or tokens != decoding + self._drafting:
             return
+        self._usual_s = usual_s
         self._unpaid_s += usual_s
         if self.costs.is_measured(tokens):
             seconds = min(seconds, OUTLIER * usual_s)
@@ -410,6 +425,11 @@ class Speculation:
         part_s, self._unpaid_s = EXPLORING * self._unpaid_s / len(self._balance_s), 0.0
         for kind, balance_s in self._balance_s.items():
             self._balance_s[kind] = min(balance_s + part_s, self._most_s)
+
+    def _rest(self) -> None:
+        """Do nothing before one of the balances is enough again."""
+        least_s = -max(map(self._left, self._balance_s))
+        self._quiet_s = least_s * len(self._balance_s) / EXPLORING
 
     def _left(self, kind: int) -> float:
         """Balance after a short draft."""

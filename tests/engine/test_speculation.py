@@ -1,5 +1,6 @@
 """With drafts or without, in whatever company, everybody says the same."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -404,6 +405,21 @@ def test_auto_compares_where_nothing_is_right_and_drafts_nothing():
     text = text_of(0.0, 1000, vocab=40)
     made, _ = lengths(lambda rows: 0.010 + 0.0005 * rows, text, steps=1000)
     assert sum(made) <= 10
+
+
+def test_between_two_trials_few_steps_are_learned_from():
+    """A clock by which each look takes a tenth of a step: nine of ten steps may not look."""
+    now = itertools.count(0.0, 0.001)
+    speculation = Speculation((), possible=True, clock=lambda: next(now))
+    learned = []
+    learn = speculation.costs.observe
+    speculation.costs.observe = lambda *step: (learned.append(step), learn(*step))
+    sequence = Lone(text_of(0.0, 30, vocab=40), "auto")
+    for _ in range(800):
+        assert not speculation.draft([sequence], 32, lambda one, more: True)
+        speculation.observe(1, 0.010)
+    assert 100 <= len(learned) <= 200
+    assert speculation.costs.seconds(1) == 0.010
 
 
 def test_auto_stops_where_rows_cost_as_much_as_steps():
