@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hearth.kernels.cpu.library import CpuLibrary, cpu_library
 from hearth.kernels.device import multiplies
 
 DTYPE_NAMES: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -19,6 +20,10 @@ _FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
 it computes in half precision, which such processors do number by number. Printed by
 `benchmarks/linear.py`.
 """
+_MOST_PAIRED: Final = 16
+"""Rows that our kernels multiply, where the processor multiplies pairs of bfloat16,"""
+_MOST_WIDENED: Final = 8
+"""and where numbers have to be widened. More are faster in torch: printed by the same script."""
 _SLICE: Final = 3 << 17
 """Numbers of the matrix that are widened at a time: 1.5 megabytes, which stay in a core's cache."""
 _SLICE_FOR_FEW: Final = 1 << 18
@@ -47,6 +52,11 @@ class Route:
     reason: str
 
 
+def float_lanes(instructions: str) -> str:
+    """What multiplies float32, by the set of instructions."""
+    return {"plain": "C, float32", "avx2": "AVX2, FMA"}.get(instructions, "AVX-512, FMA")
+
+
 def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, in the dtype of the weight.
 
@@ -62,20 +72,29 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear`, in float32 where that is faster."""
-    match _processor_way(x.numel() // x.shape[-1], weight.dtype):
-        case "row":
+    """`plain_linear`, by our kernels or in float32 where that is faster. No gradients are known of
+    what the kernels compute.
+    """
+    match _processor_way(x.numel() // x.shape[-1], weight.dtype, x.shape[-1]):
+        case "kernels" if weight.is_contiguous() and not (x.requires_grad or weight.requires_grad):
+            return few_rows_linear(x, weight, bias)
+        case "row" | "kernels" if x.numel() == x.shape[-1]:
             return row_linear(x, weight, bias)
-        case "plain":
-            return plain_linear(x, weight, bias)
         case "widened":
             return widened_linear(x, weight, bias)
+    return plain_linear(x, weight, bias)
 
 
-def linear_route(rows: int, dtype: torch.dtype, device: torch.device) -> Route:
+def linear_route(rows: int, dtype: torch.dtype, device: torch.device, inputs: int) -> Route:
     """What the table of operations takes for a plain matrix of `dtype` on `device`."""
     name = DTYPE_NAMES[dtype]
-    way = _processor_way(rows, dtype) if device.type == "cpu" else "plain"
+    way = _processor_way(rows, dtype, inputs) if device.type == "cpu" else "plain"
+    if way == "kernels":
+        library = cpu_library()
+        assert library is not None
+        taken = library.taken_with(dtype, inputs)
+        lanes = "AVX-512, VDPBF16PS" if taken == dtype else float_lanes(library.instructions)
+        return Route(lanes, DTYPE_NAMES[taken], "few rows read the matrix as it is")
     if way == "widened":
         return Route(
             "PyTorch, slices widened to f32",
@@ -87,13 +106,46 @@ def linear_route(rows: int, dtype: torch.dtype, device: torch.device) -> Route:
     return Route("PyTorch", name, f"the matrix is in {name}")
 
 
-def _processor_way(rows: int, dtype: torch.dtype) -> Literal["row", "plain", "widened"]:
+def _processor_way(
+    rows: int, dtype: torch.dtype, inputs: int
+) -> Literal["kernels", "row", "plain", "widened"]:
     """For a plain matrix of `dtype` on a processor."""
+    if _library_for(rows, dtype, inputs) is not None:
+        return "kernels"
     few = _FEW_ROWS.get(dtype)
     if dtype == torch.bfloat16 and rows == 1:
         return "row"
     is_quick = few is None or rows <= few or multiplies(_CPU, dtype)
     return "plain" if is_quick else "widened"
+
+
+def _library_for(rows: int, dtype: torch.dtype, inputs: int) -> CpuLibrary | None:
+    """What multiplies few rows by a plain matrix of half precision faster than torch, if it can."""
+    library = cpu_library() if dtype in _FEW_ROWS and rows <= _MOST_PAIRED else None
+    if library is None or library.instructions == "plain":
+        return None
+    if library.taken_with(dtype, inputs) == dtype:
+        return library
+    is_quick = dtype == torch.float16 and multiplies(_CPU, dtype)
+    return library if rows <= _MOST_WIDENED and inputs % 16 == 0 and not is_quick else None
+
+
+def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear` by our kernels, whose sums are float32.
+
+    Args:
+        x: [..., inputs], as many rows as `_library_for` allows.
+        weight: [outputs, inputs], contiguous.
+    """
+    inputs = x.shape[-1]
+    rows = x.reshape(-1, inputs)
+    library = _library_for(len(rows), weight.dtype, inputs)
+    assert library is not None
+    taken = library.taken_with(weight.dtype, inputs)
+    found = library.multiply_plain(weight, rows.to(taken).contiguous())
+    if bias is not None:
+        found += bias
+    return found.to(x.dtype).view(*x.shape[:-1], len(weight))
 
 
 def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -137,6 +189,10 @@ def processor_logits(x: Tensor, weight: Tensor) -> Tensor:
     made in half precision, and those beyond ±2 that are less than 12 below a row's largest again in
     float32.
     """
+    library = _library_for(len(x), weight.dtype, x.shape[1])
+    if library is not None and weight.is_contiguous():
+        rows = x if x.dtype == library.taken_with(weight.dtype, x.shape[1]) else x.float()
+        return library.multiply_plain(weight, rows.contiguous())
     few = _FEW_ROWS.get(weight.dtype)
     is_quick = multiplies(weight.device, weight.dtype)
     if few is None or (len(x) > few and not is_quick):

@@ -23,7 +23,7 @@ from hearth.kernels.cuda.matrix import TritonGroup, TritonMatrix, can_group, has
 from hearth.kernels.cuda.packings import WIDER
 from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, codes_into, inputs_of
-from hearth.kernels.linear import DTYPE_NAMES, Route, in_groups, linear_route
+from hearth.kernels.linear import DTYPE_NAMES, Route, float_lanes, in_groups, linear_route
 from hearth.kernels.metal.packings import NOT_RUN
 from hearth.kernels.metal.shaders import FEW, can_multiply, has_metal, multiply
 from hearth.kernels.packed_linear import arithmetic_dtype, sliced_linear
@@ -33,7 +33,6 @@ _MOST_ROWS: Final = 128
 _SLICE_NUMBERS: Final = 1 << 20
 """Weights that are unpacked at a time: four megabytes."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
-_FLOAT_LANES: Final = {"plain": "C, float32", "avx2": "AVX2, FMA"}
 _INT8_LANES: Final = {
     "plain": "C, int8",
     "avx2": "AVX2, VPMADDUBSW",
@@ -314,7 +313,7 @@ class BlockMatrix:
         (part,) = self.parts
         device = part.weight.device
         if not part.packing:
-            return linear_route(rows, part.weight.dtype, device)
+            return linear_route(rows, part.weight.dtype, device, part.weight.shape[1])
         return Route(
             "PyTorch, slices unpacked each time",
             DTYPE_NAMES[arithmetic_dtype(device, dtype)],
@@ -433,9 +432,12 @@ class TiledMatrix:
             case "int8":
                 lanes = _INT8_LANES[instructions]
                 return Route(lanes, "int8", "integer codes; a scale for each 32 activations")
-        lanes = _FLOAT_LANES.get(instructions, "AVX-512, FMA")
         exact = "nothing may be rounded"
-        return Route(lanes, "f32", exact if self.is_exact else "these are no integer codes")
+        return Route(
+            float_lanes(instructions),
+            "f32",
+            exact if self.is_exact else "these are no integer codes",
+        )
 
     def _is_for_torch(self, rows: int) -> bool:
         return self.most_rows is not None and rows > self.most_rows

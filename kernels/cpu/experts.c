@@ -65,7 +65,7 @@ static void choose(const Mixture *job, int64_t token) {
 static void route(int64_t begin, int64_t end, void *context) {
   const Mixture *job = context;
   const Experts *about = job->about;
-  job->tiles->score(job->x + begin * job->width, end - begin, about->router, about->count, job->width,
+  job->tiles->score(KV_F32, job->x + begin * job->width, end - begin, (const uint8_t *)about->router, about->count, job->width,
                     job->scores + begin * job->spread, job->spread);
   for (int64_t token = begin; token < end; token++) {
     float *scores = job->scores + token * job->spread;

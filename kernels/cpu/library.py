@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _KINDS: Final = {name: index for index, name in enumerate((*LAYOUTS, *HALVES))}
 _SCALES: Final = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 """As `ScaleForm` in layouts.h."""
+_PLAIN: Final = {torch.float16: 0, torch.float32: 1, torch.bfloat16: 3}
+"""As `KvType` in tiles_api.h."""
 Activations = Literal["f32", "int8", "bf16"]
 """What activations are multiplied as, in the order of packed.c; bf16 is by AMX."""
 _RUN: Final = 32
@@ -86,6 +88,9 @@ class CpuLibrary:
             *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER),
             *(_INT, _INT),
         )
+        found.hearth_multiply_plain.argtypes = (
+            *(_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _INT, _POINTER, _INT),
+        )
         found.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
         found.hearth_use_threads.argtypes = (_POINTER,)
         found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
@@ -96,6 +101,7 @@ class CpuLibrary:
         self._library = found
         self.set: int = number
         """The number of `instructions`."""
+        self.multiplies_bf16 = bool(found.hearth_multiplies_bf16(number))
         self._memory = LargeMemory()
 
     @property
@@ -164,6 +170,35 @@ class CpuLibrary:
         found = self._library.hearth_multiply(
             *(parts, len(parts), x.shape[1], x.data_ptr(), len(x), y.data_ptr()),
             *(exact, self.set),
+        )
+        if found:
+            check(found)
+        return y
+
+    def taken_with(self, dtype: torch.dtype, inputs: int) -> torch.dtype:
+        """What `multiply_plain` takes activations in: bfloat16, where the processor multiplies
+        pairs of them, or float32.
+        """
+        is_paired = dtype == torch.bfloat16 and self.multiplies_bf16 and inputs % _RUN == 0
+        return torch.bfloat16 if is_paired else torch.float32
+
+    def multiply_plain(self, weight: Tensor, x: Tensor) -> Tensor:
+        """x · weightᵀ, of a matrix that is not packed: for few rows.
+
+        Args:
+            weight: [outputs, inputs] float32, float16 or bfloat16, contiguous; inputs are a
+                multiple of 16.
+            x: [rows, inputs] float32, or what `taken_with` says; contiguous.
+
+        Returns:
+            [rows, outputs] float32; sums are, too. A row's result has the same bits for any number
+            of rows.
+        """
+        outputs, inputs = weight.shape
+        y = torch.empty((len(x), outputs), dtype=torch.float32)
+        found = self._library.hearth_multiply_plain(
+            *(_PLAIN[weight.dtype], weight.data_ptr(), outputs, inputs),
+            *(x.data_ptr(), len(x), x.dtype == torch.bfloat16, y.data_ptr(), self.set),
         )
         if found:
             check(found)

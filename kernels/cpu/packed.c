@@ -13,7 +13,6 @@
 
 typedef int32_t (*ParallelFor)(int64_t begin, int64_t end, int64_t grain, Range range, void *context);
 
-enum { PLAIN, AVX2, AVX512, WITH_AMX };
 /* From how many rows on AMX is faster, with its unpacking: printed by benchmarks/packed.py. */
 enum { BLOCK_ROWS = 64, AMX_DOT_ROWS = 9, AMX_ROWS = 48, WIDE_AMX_ROWS = 8 };
 /* What reading a tile costs, in rows that it is multiplied with; what is not divided among threads. */

@@ -6,6 +6,7 @@
 
 typedef void (*Range)(int64_t begin, int64_t end, void *context);
 
+enum { PLAIN, AVX2, AVX512, WITH_AMX }; /* instructions */
 enum { OK, NO_MEMORY, NO_KIND, NO_SHAPE, NO_INSTRUCTIONS };
 
 /* Some rows of a matrix. */
@@ -17,6 +18,9 @@ typedef struct {
 
 /* `range` over 0 to `count`, on several threads if there is more than `grain` for each. */
 void in_parallel(int64_t count, int64_t grain, Range range, void *context);
+
+/* The best set of instructions here. */
+EXPORT int32_t hearth_instructions(void);
 
 /* What `instructions` offer; nothing, not even `quantize`, where this processor lacks them. */
 Tiles tiles_for(int32_t instructions);

@@ -91,6 +91,7 @@ TARGET static void keep_row(int32_t type, const float *from, uint8_t *to, int64_
 HERE VF kept(const int type, const uint8_t *row, int64_t size, int64_t i) {
   if (type == KV_F32) return LOAD_F32((const float *)row + i);
   if (type == KV_F16) return LOAD_F16(row + 2 * i);
+  if (type == ROW_BF16) return LOAD_BF16(row + 2 * i);
   return MUL_F(LOAD_I8(row + i), SAME_F16(row + size + i / RUN * 2));
 }
 
@@ -111,24 +112,34 @@ HERE void score(const int type, const int shared, const int keys, const float *q
   UNROLL for (int k = 0; k < keys; k++) UNROLL for (int q = 0; q < shared; q++) out[q * STRIDE + k] = SUM_F(sum[k][q]);
 }
 
-/* out[row * stride + n] = x[row] · weight[n], of `count` rows of weights. */
-TARGET static void score_rows(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out,
-                              int64_t stride) {
+HERE void score_rows_of(const int type, const float *x, int64_t rows, const uint8_t *weight, int64_t count, int64_t size,
+                        float *out, int64_t stride) {
+  const int64_t row = kv_row_bytes(type, size);
   float found[4 * STRIDE];
-#define SOME(n, keys)                                                                              \
-  for (; count - at >= keys; at += keys) {                                                         \
-    score(KV_F32, n, keys, x, (const uint8_t *)(weight + at * size), size, found);                      \
-    UNROLL for (int q = 0; q < n; q++)                                                             \
-      __builtin_memcpy(out + q * stride + at, found + q * STRIDE, keys * sizeof(float));           \
+#define SOME(n, keys)                                                                    \
+  for (; count - at >= keys; at += keys) {                                               \
+    score(type, n, keys, x, weight + at * row, size, found);                             \
+    UNROLL for (int q = 0; q < n; q++)                                                   \
+      __builtin_memcpy(out + q * stride + at, found + q * STRIDE, keys * sizeof(float)); \
   }
-#define ROWS(n)                                                       \
-  for (; rows >= n; rows -= n, x += n * size, out += n * stride) {    \
-    int64_t at = 0;                                                   \
-    SOME(n, 4) SOME(n, 1)                                             \
+#define ROWS(n)                                                    \
+  for (; rows >= n; rows -= n, x += n * size, out += n * stride) { \
+    int64_t at = 0;                                                \
+    SOME(n, 4) SOME(n, 1)                                          \
   }
-  ROWS(4) ROWS(1)
+  ROWS(4) ROWS(2) ROWS(1)
 #undef ROWS
 #undef SOME
+}
+
+/* out[row * stride + n] = x[row] · weight[n], of `count` rows of weights: of KV_F32, KV_F16 or ROW_BF16. */
+TARGET static void score_rows(int32_t type, const float *x, int64_t rows, const uint8_t *weight, int64_t count, int64_t size,
+                              float *out, int64_t stride) {
+  switch (type) {
+    case KV_F32: score_rows_of(KV_F32, x, rows, weight, count, size, out, stride); break;
+    case KV_F16: score_rows_of(KV_F16, x, rows, weight, count, size, out, stride); break;
+    case ROW_BF16: score_rows_of(ROW_BF16, x, rows, weight, count, size, out, stride); break;
+  }
 }
 
 /* out[shared, size] += weights[query * STRIDE + key] · values, for `keys` values, which are neighbours. */

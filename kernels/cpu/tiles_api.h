@@ -28,10 +28,10 @@ typedef void (*DotTile)(const uint8_t *packed, int64_t tile, int count, const Qu
 /* Attention of a layer over pages: keys are [kv_heads, blocks, page] rows of head_dim numbers, and so are values, each of a
  * `KvType`. A row of Q8_0 is `head_dim` codes, then a float16 for each RUN of them, by which they are multiplied.
  */
-typedef enum { KV_F16, KV_F32, KV_Q8_0 } KvType;
+typedef enum { KV_F16, KV_F32, KV_Q8_0, ROW_BF16 } KvType; /* The last is of matrices alone. */
 
 INLINE int64_t kv_row_bytes(int32_t type, int64_t size) {
-  return type == KV_F32 ? 4 * size : type == KV_F16 ? 2 * size : size + size / RUN * 2;
+  return type == KV_F32 ? 4 * size : type == KV_Q8_0 ? size + size / RUN * 2 : 2 * size;
 }
 
 enum { SPAN = 256, STRIDE = SPAN + TILE };
@@ -71,7 +71,8 @@ typedef struct {
   void (*add)(float *x, const float *y, int64_t size);
   void (*add_share)(float *x, const float *y, float share, int64_t size);
   float (*weigh)(float *x, float peak, int64_t size);
-  void (*score)(const float *x, int64_t rows, const float *weight, int64_t count, int64_t size, float *out, int64_t stride);
+  void (*score)(int32_t type, const float *x, int64_t rows, const uint8_t *weight, int64_t count, int64_t size, float *out,
+                int64_t stride);
   void (*keep)(int32_t type, const float *from, uint8_t *to, int64_t size);
   void (*attend)(const Heads *about, const Span *span, const float *query, int64_t shared, float *out, float *peaks,
                  float *totals);

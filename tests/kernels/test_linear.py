@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from hearth.kernels import linear
+from hearth.kernels.cpu.build_library import library_path
+from hearth.kernels.cpu.layouts import Instructions
+from hearth.kernels.cpu.library import CpuLibrary
 from hearth.kernels.linear import (
     plain_linear,
     processor_linear,
@@ -14,6 +17,13 @@ from hearth.kernels.linear import (
     wide_linear,
     widened_linear,
 )
+
+
+def library_with(instructions: Instructions) -> CpuLibrary:
+    try:
+        return CpuLibrary(library_path(), instructions)
+    except ValueError:
+        pytest.skip(f"this processor has no {instructions}")
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
@@ -83,3 +93,33 @@ def test_the_processor_takes_any_number_of_rows(dtype: torch.dtype, rows: int) -
     found = processor_linear(x, weight)
     torch.testing.assert_close(found, x @ weight.float().T, atol=0.1, rtol=0.03)
     assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("instructions", ["plain", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_few_rows_by_the_kernels(instructions: Instructions, dtype: torch.dtype) -> None:
+    """Any number of outputs, and a row has the same bits whatever other rows there are."""
+    library = library_with(instructions)
+    for inputs in (16, 64, 1056):
+        weight, x = drawn(67, inputs, seed=1).to(dtype), drawn(21, inputs, seed=2)
+        x = x.to(library.taken_with(dtype, inputs))
+        found = library.multiply_plain(weight, x)
+        exact = x.double() @ weight.double().T
+        assert ((found - exact).norm() / exact.norm()) ** 2 < 1e-12
+        for rows in (1, 2, 3, 5, 8, 16, 17):
+            assert torch.equal(library.multiply_plain(weight, x[:rows].contiguous()), found[:rows])
+
+
+def test_what_the_kernels_do_not_take() -> None:
+    library = library_with("avx2")
+    weight = drawn(4, 24, seed=1)
+    with pytest.raises(ValueError, match="a shape that does not fit"):
+        library.multiply_plain(weight, drawn(1, 24, seed=2))
+    with pytest.raises(ValueError, match="instructions"):
+        library.multiply_plain(drawn(4, 32, seed=1).bfloat16(), drawn(1, 32, seed=2).bfloat16())
+
+
+def test_gradients_are_those_of_torch() -> None:
+    x = drawn(2, 64, seed=1).requires_grad_()
+    processor_linear(x, drawn(5, 64, seed=2).bfloat16()).sum().backward()
+    assert x.grad is not None
