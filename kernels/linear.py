@@ -20,10 +20,10 @@ _FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
 it computes in half precision, which such processors do number by number. Printed by
 `benchmarks/linear.py`.
 """
-_MOST_PAIRED: Final = 16
-"""Rows that our kernels multiply, where the processor multiplies pairs of bfloat16,"""
-_MOST_WIDENED: Final = 8
-"""and where numbers have to be widened. More are faster in torch: printed by the same script."""
+_MOST_ROWS: Final = 16
+"""That our kernels multiply with a matrix of half precision; more are faster in torch: printed by
+the same script.
+"""
 _SLICE: Final = 3 << 17
 """Numbers of the matrix that are widened at a time: 1.5 megabytes, which stay in a core's cache."""
 _SLICE_FOR_FEW: Final = 1 << 18
@@ -121,13 +121,13 @@ def _processor_way(
 
 def _library_for(rows: int, dtype: torch.dtype, inputs: int) -> CpuLibrary | None:
     """What multiplies few rows by a plain matrix of half precision faster than torch, if it can."""
-    library = cpu_library() if dtype in _FEW_ROWS and rows <= _MOST_PAIRED else None
+    library = cpu_library() if dtype in _FEW_ROWS and rows <= _MOST_ROWS else None
     if library is None or library.instructions == "plain":
         return None
     if library.taken_with(dtype, inputs) == dtype:
         return library
-    is_quick = dtype == torch.float16 and multiplies(_CPU, dtype)
-    return library if rows <= _MOST_WIDENED and inputs % 16 == 0 and not is_quick else None
+    is_quick = dtype == torch.float16 and (rows == 1 or multiplies(_CPU, dtype))
+    return None if is_quick or inputs % 16 else library
 
 
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
