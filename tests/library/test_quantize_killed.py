@@ -83,7 +83,9 @@ def kill_at_random(
     (last, count) = asked(ask(folder / "whole"), None)
     whole = last["done"]
     target, rng, written = folder / "made", random.Random(seed), 0
-    for _ in range(times):
+    for attempt in range(times + 20):
+        if attempt >= times and written:  # A job tells less often on a busy machine.
+            break
         asked(ask(target), rng.randrange(0, max(2, count)))
         written = max([written, *(one.done_bytes for one in unfinished_in(folder))])
     assert written, "it was never killed while it wrote"
