@@ -134,3 +134,42 @@ def test_guide_writes_what_an_exhaustive_search_finds() -> None:
     finally:
         opened.runner.close()
         other.runner.close()
+
+
+@pytest.mark.parametrize("backend", [native, llamacpp], ids=["native", "llama.cpp"])
+def test_choices_and_beams_hold_a_long_prompt_once(backend: Any) -> None:
+    """In memory for keys and values, when all have their first token."""
+    settings = ModelSettings(threads=1, batch_threads=1, context=2048, max_sessions=8)
+    opened = backend.open_model(ModelSpec(str(GUIDE), settings=settings))
+    runner = opened.runner
+    prompt = [1 + at * 7 % 900 for at in range(2000)]
+    limits = Limits(8, 0, True, frozenset())
+
+    def held(count: int, beams: BeamSearch | None = None) -> int:
+        heard, engine = Listener(), Engine(runner)
+        group = ChoiceGroup(heard, count)
+        answers = [
+            Generation(
+                *(1, [*prompt], Sampler(SamplingParams(temperature=1.0, seed=index)), limits, ()),
+                *(opened.tokenizer.piece, group.emitter(index)),
+                index=index,
+            )
+            for index in range(1 if beams else count)
+        ]
+        work: list[Any] = list(Search(beams, answers).beams) if beams else answers
+        engine.submit(*work)
+        while not all(one.total > len(prompt) for one in work):
+            engine.turn()
+        tokens = engine.kv.stats().live_tokens
+        drain(engine)
+        engine.clear_cache(lambda _: None)
+        engine.turn()
+        return tokens
+
+    try:
+        alone = held(1)
+        assert alone >= 2000
+        assert held(8) <= 1.1 * alone
+        assert held(1, BeamSearch(4)) <= 1.1 * alone
+    finally:
+        runner.close()
