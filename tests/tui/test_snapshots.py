@@ -45,7 +45,7 @@ from scripted import Script
 
 WIDTHS = (60, 80, 120, 200)
 HEIGHT = 30
-MOST_LOOKS = 150
+MOST_LOOKS = 500
 SETTINGS = """\
 theme = "textual-dark"
 
