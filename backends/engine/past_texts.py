@@ -17,7 +17,7 @@ from hearth.backends.engine.ngram import LONGEST
 SHORTEST_OF_OTHERS: Final = 6
 """Tokens that must match before what followed in another text is proposed."""
 HALF_TOKENS: Final = 1 << 15
-"""Of each namespace the last so many tokens of texts are held, and up to as many before them;"""
+"""Tokens of texts that are held of each namespace, and up to as many older ones;"""
 MOST_NAMESPACES: Final = 4
 """of the namespaces that were used last."""
 _END: Final = -1
