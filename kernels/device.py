@@ -40,7 +40,7 @@ def device_name(device: torch.device) -> str:
 
 def use(device: torch.device) -> None:
     """Let kernels that this thread starts run on `device`, where it is one of several."""
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
 
