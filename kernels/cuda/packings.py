@@ -18,7 +18,7 @@ NO_GRAPHS: Final = "HEARTH_CUDA_GRAPHS"
 CHUNK: Final = 256
 """Keys of a program of attention. Of 32,768 keys and eight heads of 128 numbers there are 1,024
 programs, and their sums are 1.5 % of what is read."""
-NOT_RUN: Final = "compiled and interpreted, not run on hardware"
+NOT_RUN: Final = "tried on one H200, not tuned for any card"
 """What is known of these kernels."""
 
 
