@@ -144,6 +144,8 @@ class KvPool:
                 one.flatten(1, 2).transpose(0, 1) if self.layout == "heads" else one.flatten(0, 1)
                 for one in (keys, values)
             ]
+            if not key_value[:1].is_contiguous():  # The kernel knows the stride of tokens alone.
+                key_value = key_value.contiguous()
             store_tokens(by_token[0], by_token[1], slots, key_value, LARGEST)
             return
         sides = key_value.unbind(1)
