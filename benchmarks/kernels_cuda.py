@@ -1,4 +1,4 @@
-"""Products and attention on an NVIDIA card by the kernels in Triton, by PyTorch's own operators,
+"""Products and attention on an NVIDIA card by Hearth's kernels, by PyTorch's own operators,
 and by gemlite and Marlin where they are installed: parts gemv and attention of `native_cuda.py`.
 
 Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of the same calls, so that
@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, Final, Protocol
 
 import torch
@@ -20,6 +21,7 @@ from torch.nn import functional
 
 from hearth.kernels.cuda.attention import Seen, attend_decode
 from hearth.kernels.cuda.matrix import TritonMatrix
+from hearth.kernels.linear import cuda_linear
 from random_weights import random_weight
 
 ROUNDS: Final = 9
@@ -37,6 +39,9 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
 GROUP: Final = 128
 """Inputs that share a scale, of operators of others."""
 ROWS: Final = (1, 4, 16, 64, 512)
+FEW_ROWS: Final = (1, 4, 16)
+CACHE_BYTES: Final = 120 << 20
+"""More than the second cache of any card."""
 TEXTS: Final = ((1, 2048), (1, 32768), (16, 2048), (64, 1024))
 """Sessions, and tokens of each."""
 HEADS, KV_HEADS, SIZE, PAGE = 32, 8, 128, 256
@@ -112,34 +117,48 @@ class GraphCard:
 
 
 def bandwidth(card: Card, nbytes: int = 1 << 30) -> float:
-    """Bytes a second of a copy, read and written."""
-    source = torch.zeros(nbytes // 4, device=card.device)
+    """Bytes a second of a copy, read and written, by a kernel: in a graph `copy_` is left to the
+    card's copy engines, which are slower.
+    """
+    source = torch.randn(nbytes // 4, device=card.device)
     target = torch.empty_like(source)
-    return 2 * nbytes / card.seconds(lambda: target.copy_(source))
+    return 2 * nbytes / card.seconds(lambda: torch.mul(source, 1.0, out=target))
 
 
 def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
     """Products of few and many rows, next to PyTorch's in bfloat16 and to those of others."""
     for name, (outputs, inputs) in MATRICES.items():
         plain = torch.randn(outputs, inputs, device=card.device, dtype=DTYPE) / 64
-        for rows in ROWS:
-            x = torch.randn(rows, inputs, device=card.device, dtype=DTYPE)
-            seconds = card.seconds(lambda x=x, plain=plain: functional.linear(x, plain))
-            yield line(f"{name}, {rows} rows", "bf16, F.linear", seconds, plain.nbytes, peak)
+        for by, multiply in (("bf16, F.linear", functional.linear), ("bf16", cuda_linear)):
+            for rows in ROWS if multiply is functional.linear else FEW_ROWS:
+                x = torch.randn(rows, inputs, device=card.device, dtype=DTYPE)
+                each = cycle(copies(plain, plain.nbytes))
+                seconds = card.seconds(lambda x=x, m=multiply, each=each: m(x, next(each)))
+                yield line(f"{name}, {rows} rows", by, seconds, plain.nbytes, peak)
         for kind, options in KINDS.items():
             part = random_weight(kind, outputs, inputs, **options).to(card.device)
             matrix = TritonMatrix([part])
+            nbytes = sum(one.nbytes for one in matrix.tensors)
+            every = [matrix, *(TritonMatrix([part]) for _ in copies(None, nbytes)[1:])]
             some = part.rows(slice(0, 512)).unpacked(torch.float32)
             for rows in ROWS:
                 x = torch.randn(rows, inputs, device=card.device, dtype=DTYPE)
                 wanted = x.float() @ some.T
                 off = (matrix.matmul(x)[:, :512].float() - wanted).square().sum()
-                seconds = card.seconds(lambda x=x, matrix=matrix: matrix.matmul(x))
-                nbytes = sum(one.nbytes for one in matrix.tensors)
+                each = cycle(every)
+                seconds = card.seconds(lambda x=x, each=each: next(each).matmul(x))
                 error = float(off / wanted.square().sum())
-                yield line(f"{name}, {rows} rows", f"{kind}, Triton", seconds, nbytes, peak, error)
+                yield line(f"{name}, {rows} rows", kind, seconds, nbytes, peak, error)
         for by, make in OTHERS.items():
             yield from _of_others(card, peak, name, plain, by, make)
+
+
+def copies(tensor: Tensor | None, nbytes: int) -> list[Tensor | None]:
+    """`tensor`, and others like it, as many as it takes that none is in the card's cache when it is
+    multiplied again.
+    """
+    count = max(1, -(-CACHE_BYTES // nbytes))
+    return [tensor, *(None if tensor is None else tensor.clone() for _ in range(count - 1))]
 
 
 def _of_others(

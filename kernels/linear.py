@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
+from hearth.kernels.cuda import few_rows
 from hearth.kernels.device import multiplies
 
 DTYPE_NAMES: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -176,11 +177,42 @@ def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     return widened_linear(x.float(), weight)
 
 
+def cuda_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`plain_linear` on NVIDIA cards: few rows by a kernel that is started early, and knows no
+    gradients."""
+    rows = x.reshape(-1, x.shape[-1])
+    if x.dtype != weight.dtype or not _is_for_few(rows, weight):
+        return plain_linear(x, weight, bias)
+    found = x.new_empty((len(rows), len(weight)))
+    few_rows.multiply_plain(weight, rows, found)
+    if bias is not None:
+        found += bias
+    return found.view(*x.shape[:-1], len(weight))
+
+
 def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     """`wide_linear` of `x` rounded to the weight's dtype; sums stay in float32."""
     if weight.dtype == torch.float32:
         return functional.linear(x.float(), weight)
-    return torch.mm(x.to(weight.dtype), weight.t(), out_dtype=torch.float32)
+    half = x.to(weight.dtype)
+    if not _is_for_few(half, weight):
+        return wide_product(half, weight)
+    found = half.new_empty((len(half), len(weight)), dtype=torch.float32)
+    few_rows.multiply_plain(weight, half, found)
+    return found
+
+
+def _is_for_few(x: Tensor, weight: Tensor) -> bool:
+    is_aligned = weight.is_contiguous() and weight.data_ptr() % 16 == 0
+    has_gradients = x.requires_grad or weight.requires_grad
+    return is_aligned and not has_gradients and few_rows.can_multiply(weight.shape[1], x)
+
+
+def wide_product(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ [rows, outputs] float32 of two matrices of one dtype."""
+    if x.is_cuda and x.dtype != torch.float32:
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+    return torch.mm(x.float(), weight.float().t())
 
 
 def processor_logits(x: Tensor, weight: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import torch
 
 from hearth.kernels.linear import (
+    cuda_linear,
     cuda_wide_linear,
     plain_linear,
     processor_linear,
@@ -86,6 +87,7 @@ def kernels() -> KernelTable:
     table.register(PACKED_LINEAR, packed_linear)
     table.register(LINEAR, plain_linear)
     table.register(LINEAR, processor_linear, "cpu")
+    table.register(LINEAR, cuda_linear, "cuda")
     table.register(WIDE_LINEAR, wide_linear)
     table.register(WIDE_LINEAR, cuda_wide_linear, "cuda")
     table.register(LOGITS, wide_linear)

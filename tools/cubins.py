@@ -33,9 +33,10 @@ from hearth.kernels.cuda import codes as codes_on_cards
 from hearth.kernels.cuda import decode_attention, fused, products
 from hearth.kernels.cuda.attention import decode_constants, reads_packed
 from hearth.kernels.cuda.matrix import (
+    INT8_CONSTANTS,
+    ROWS_TILE,
     TritonMatrix,
     constants,
-    int8_tiles,
     plane_arguments,
     tiles_for,
 )
@@ -103,7 +104,7 @@ def product_variants() -> Iterator[Variant]:
     for (kind, options), dtype in itertools.product(KINDS.items(), DTYPES):
         part = TritonMatrix([random_weight(kind.split()[0], 16, 512, **options)]).parts[0]
         planes = dict(zip(PLANES, map(_pointer, plane_arguments(part)), strict=True))
-        for rows, experts in ((1, 0), (64, 0), (512, 0), (1, 8), (64, 128)):
+        for rows, experts in ((1, 0), (32, 0), (64, 0), (1, 8), (64, 128)):
             tiles = tiles_for(rows, 4096, 1 if experts else 4096, dtype)
             yield Variant(
                 f"{kind}, {NAMES[dtype]}, {rows} rows{f', {experts} experts' if experts else ''}",
@@ -114,23 +115,24 @@ def product_variants() -> Iterator[Variant]:
                     "partial": "*fp32",
                     "counters": "*i32",
                     "offsets": "*i64" if experts else "*i32",
-                    **dict.fromkeys(("M", "N", "K", "x_stride", "out_stride", "groups"), "i32"),
+                    **dict.fromkeys(PRODUCT_NUMBERS, "i32"),
                 },
                 {
-                    **constants(part),
-                    "SPLIT": tiles.split,
+                    **constants(part, dtype),
+                    "IS_SPLIT": tiles.split > 1,
                     "EXPERTS": experts,
                     "EXPERT_LANES": max(experts, 1),
                     "BM": tiles.rows,
                     "BN": tiles.outputs,
-                    "BK": tiles.inputs,
+                    "STAGES": tiles.stages,
+                    "ON_CARD": True,
                 },
                 tiles.warps,
                 tiles.stages,
                 is_sample=(dtype, rows, experts)
                 in (
                     (torch.bfloat16, 1, 0),
-                    (torch.bfloat16, 512, 0),
+                    (torch.bfloat16, 64, 0),
                     (torch.float16, 1, 8),
                     *(((torch.float32, 64, 0),) if kind in SAMPLES else ()),
                 ),
@@ -142,18 +144,18 @@ def product_variants() -> Iterator[Variant]:
                 "ids": "*i64",
                 **planes,
                 "out": f"*{NAMES[dtype]}",
-                **dict.fromkeys(("count", "N", "K", "groups"), "i32"),
+                **dict.fromkeys(("first", "count", "N", "K"), "i32"),
             },
-            {**constants(part), "BN": 16, "BK": 128},
+            {**constants(part, torch.float16), "HAS_IDS": True, "BN": ROWS_TILE},
             is_sample=dtype == torch.bfloat16 and kind in SAMPLES,
         )
 
 
 def attention_variants() -> Iterator[Variant]:
-    """Attention of single tokens, and putting its parts together."""
+    """Attention of single tokens."""
     for (kind, (heads, kv_heads, size, page)), dtype in itertools.product(MODELS.items(), DTYPES):
-        floats = dict.fromkeys(("sums", "peaks"), "*fp32")
-        places = dict.fromkeys(("tables", "begins", "ends"), "*i32")
+        floats = dict.fromkeys(("sums", "peaks", "sinks"), "*fp32")
+        places = dict.fromkeys(("tables", "begins", "ends", "counters"), "*i32")
         inner = [f"{side}_{of}_stride" for side in SIDES for of in ("page", "token", "head")]
         strides = ("query_stride", *inner, "table_stride")
         numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
@@ -161,28 +163,22 @@ def attention_variants() -> Iterator[Variant]:
         is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
         for rows in ROWS if reads_packed(size, dtype) else ROWS[:1]:
             pointers = {"query": f"*{NAMES[dtype]}", **row_pointers(rows, dtype)}
+            pointers["out"] = pointers["query"]
             yield Variant(
                 f"attention of {kind}, {NAMES[dtype]}, {rows} rows",
-                decode_attention.chunk_kernel,
+                decode_attention.attention_kernel,
                 {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
-                {**fixed, "HAS_CAP": kind == "Gemma 2 9B", "KEYS": rows, "VALUES": rows},
+                {
+                    **fixed,
+                    "HAS_CAP": kind == "Gemma 2 9B",
+                    "HAS_SINKS": kind == "gpt-oss 20B",
+                    "KEYS": rows,
+                    "VALUES": rows,
+                },
                 warps=4,
                 stages=2,
                 is_sample=is_sample and (rows == "plain" or size == 64),
             )
-        yield Variant(
-            f"joined attention of {kind}, {NAMES[dtype]}",
-            decode_attention.join_kernel,
-            {**floats, **places, **numbers, "sinks": "*fp32", "out": f"*{NAMES[dtype]}"},
-            {
-                "HEADS": heads,
-                "SIZE": size,
-                "WIDTH": fixed["WIDTH"],
-                "HAS_SINKS": kind == "gpt-oss 20B",
-            },
-            warps=1,
-            is_sample=is_sample and size == 64,
-        )
 
 
 def fused_variants() -> Iterator[Variant]:
@@ -190,6 +186,19 @@ def fused_variants() -> Iterator[Variant]:
     for dtype in DTYPES:
         name = NAMES[dtype]
         is_sample = dtype == torch.bfloat16
+        for added in (True, False):
+            yield Variant(
+                f"norms, {name}{', of sums' if added else ''}",
+                fused.norm_kernel,
+                {
+                    **dict.fromkeys(("hidden", "added", "out"), f"*{name}"),
+                    "weight": "*fp32",
+                    "eps": "fp32",
+                },
+                {"WIDTH": 4096, "LANES": 4096, "HAS_ADDED": added},
+                warps=8,
+                is_sample=is_sample,
+            )
         for normed, turned in itertools.product((True, False), (128, 64, 0)):
             yield Variant(
                 f"heads, {name}, {turned} turned{', normed' if normed else ''}",
@@ -255,23 +264,23 @@ def code_variants() -> Iterator[Variant]:
                 warps=1 if group else 4,
                 is_sample=is_sample,
             )
-        for group in (0, 32, 128):
-            tiles = int8_tiles(group)
+        for group in (0, 128):
+            fixed = dict(INT8_CONSTANTS)
+            how = {"warps": fixed.pop("num_warps"), "stages": fixed.pop("num_stages")}
             yield Variant(
                 f"int8 by int8 to {name}, groups of {group}",
                 codes_on_cards.int8_kernel,
                 {
                     "x": "*i8",
                     "x_scales": "*fp32",
-                    "codes": "*u8",
+                    "codes": "*i8",
                     "scales": "*fp16",
                     "out": f"*{name}",
                     **dict.fromkeys(("M", "N", "K", "out_stride"), "i32"),
                 },
-                {"GROUP": group, "BM": tiles.rows, "BN": tiles.outputs, "BK": tiles.inputs},
-                tiles.warps,
-                tiles.stages,
+                {"GROUP": group, **fixed},
                 is_sample=is_sample,
+                **how,
             )
 
 
@@ -296,6 +305,7 @@ MODELS: Final = {
     "Qwen 2 7B": (28, 4, 128, 256),
 }
 """Heads, heads of keys, numbers of a head, tokens of a page."""
+PRODUCT_NUMBERS: Final = ("M", "N", "K", "x_stride", "out_stride", "groups", "split")
 PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
 
 
@@ -310,14 +320,27 @@ def variants(*, every: bool) -> list[Variant]:
 def compile_variant(variant: Variant, arch: int) -> Compiled:
     """Compile one for cards of compute capability `arch` / 10."""
     signature, fixed, attributes = {}, {}, {}
+    # Since Hopper kernels are started early.
+    constant = {**variant.constants, "EARLY": arch >= 90}
     for place, name in enumerate(variant.kernel.arg_names):
-        if name in variant.constants:
+        if name in constant:
             signature[name] = "constexpr"
-            fixed[(place,)] = variant.constants[name]
+            fixed[(place,)] = constant[name]
             continue
         signature[name] = str(variant.arguments[name])
         # What triton finds of such arguments by itself: numbers of rows may be anything.
-        if name not in ("M", "groups", "count", "chunks", "scale", "softcap", "eps", "most"):
+        if name not in (
+            "M",
+            "groups",
+            "split",
+            "first",
+            "count",
+            "chunks",
+            "scale",
+            "softcap",
+            "eps",
+            "most",
+        ):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(variant.kernel, signature, fixed, attributes)
     options = {"num_warps": variant.warps, "num_stages": variant.stages}

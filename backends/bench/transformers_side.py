@@ -4,6 +4,7 @@ batching (`generate_batch`). The only module that imports transformers, and only
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterator
@@ -231,7 +232,10 @@ class BatchingSide:
         import transformers
 
         pages = sum(math.ceil((len(prompt) + count) / _PAGE) + 1 for prompt in prompts)
-        sized = transformers.ContinuousBatchingConfig(page_size=_PAGE, num_blocks=pages)
+        config = transformers.ContinuousBatchingConfig
+        names = {field.name for field in dataclasses.fields(config)}
+        page = "page_size" if "page_size" in names else "block_size"  # As it was before 5.20.
+        sized = config(num_blocks=pages, **{page: _PAGE})
         try:
             found = self._model.generate_batch(
                 inputs=prompts,

@@ -1,6 +1,6 @@
-"""Kernels for NVIDIA cards in Triton: products with packed matrices (`products.py`), with codes of
+"""Kernels for NVIDIA cards. In Triton: products with packed matrices (`products.py`), with codes of
 eight bits on both sides (`codes.py`), attention of single tokens over pages (`decode_attention.py`)
-and what is fused around it (`fused.py`). Only these four import triton; what calls them imports
-them when a card is used. They are compiled and interpreted in the tests, and were tried on one
-H200.
+and what is fused around it (`fused.py`); only these and `turns.py` import triton, and what calls
+them imports them when a card is used. In CUDA C++, compiled when a card is used: products of few
+rows (`few_rows.cu`). All run on processors in the tests, and ran on one H100 and one H200.
 """

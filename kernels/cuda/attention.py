@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,11 +10,19 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.cuda.elementwise import sides_of
+from hearth.kernels.cuda.launch import early
 from hearth.kernels.cuda.packings import CHUNK
 
-_TILE: Final = 32
+_TILE: Final = 64
 _MOST_BYTES: Final = 512
-"""Of a key in the query's dtype with which a program reads 32 at a time; of longer ones 16."""
+"""Of a key in the query's dtype that codes are unpacked to: for longer ones there are no registers.
+"""
+_TILE_BYTES: Final = 16 << 10
+"""Of the keys that a program reads at a time."""
+
+
+_COUNTERS: Final = 1 << 16
+"""Tokens times heads of keys that have a counter without taking memory for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +65,34 @@ def attend_decode(
     Returns:
         [tokens, heads, size] of the query's dtype.
     """
-    from hearth.kernels.cuda.decode_attention import chunk_kernel, join_kernel
+    from hearth.kernels.cuda.decode_attention import attention_kernel
 
     tokens, heads, size = query.shape
     page, kv_heads = keys.shape[1:3]
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
     chunks = -(-seen.most // chunk)
-    partial = query.new_empty((tokens, heads, chunks, size + 2), dtype=torch.float32).flatten()
-    sums, peaks = (
-        partial[: tokens * heads * chunks * size],
-        partial[tokens * heads * chunks * size :],
-    )
     out = query.new_empty((tokens, heads, size))
-    fixed = decode_constants(heads, kv_heads, size, page, query.dtype)
+    # With one chunk nothing is put together, and these are not read.
+    sums = peaks = counters = out
+    if chunks > 1:
+        shape = (tokens, heads, chunks)
+        sums, peaks = (query.new_empty((*shape, n), dtype=torch.float32) for n in (size, 2))
+        counters = _counters(query.device)
+        if counters.numel() < tokens * kv_heads:
+            counters = query.new_zeros((tokens, kv_heads), dtype=torch.int32)
     rows, scales, kinds = sides_of(keys, values, size)
-    shared: dict[str, Any] = {"SIZE": size, "WIDTH": fixed["WIDTH"]}
-    chunk_kernel[tokens, kv_heads, chunks](
+    attention_kernel[tokens, kv_heads, chunks](
         query,
         *rows,
         *scales,
         seen.tables,
         seen.begins,
         seen.ends,
+        out if sinks is None else sinks,
         sums,
         peaks,
+        counters,
+        out,
         scale,
         softcap,
         query.stride(0),
@@ -88,27 +101,21 @@ def attend_decode(
         seen.tables.stride(0),
         chunk,
         chunks,
-        **fixed,
+        **decode_constants(heads, kv_heads, size, page, query.dtype),
         **kinds,
         HAS_CAP=softcap != 0.0,
+        HAS_SINKS=sinks is not None,
         num_warps=4,
         num_stages=2,
-    )
-    join_kernel[tokens, heads](
-        sums,
-        peaks,
-        seen.begins,
-        seen.ends,
-        peaks if sinks is None else sinks,
-        out,
-        chunk,
-        chunks,
-        HEADS=heads,
-        HAS_SINKS=sinks is not None,
-        **shared,
-        num_warps=1,
+        **early(query.device),
     )
     return out
+
+
+@functools.cache
+def _counters(device: torch.device) -> Tensor:
+    """Zeros, as kernels leave them; graphs know their address."""
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
 def reads_packed(size: int, dtype: torch.dtype) -> bool:
@@ -121,7 +128,7 @@ def reads_packed(size: int, dtype: torch.dtype) -> bool:
 def decode_constants(
     heads: int, kv_heads: int, size: int, page: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """What `chunk_kernel` is compiled for, of a model and its pages."""
+    """What `attention_kernel` is compiled for, of a model and its pages."""
     shared = heads // kv_heads
     width = max(16, 1 << (size - 1).bit_length())
     return {
@@ -131,5 +138,5 @@ def decode_constants(
         "SIZE": size,
         "WIDTH": width,
         "PAGE": page,
-        "TILE": _TILE if width * dtype.itemsize <= _MOST_BYTES else _TILE // 2,
+        "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
     }

@@ -48,37 +48,40 @@ def rounding_kernel(
     LANES: tl.constexpr,
     IS_FP8: tl.constexpr,
 ):
-    """codes [M, K], bytes of E4M3 or int8, and scales [groups, M] float32 of x [M, K], of which
-    rows are `x_stride` apart. Programs are (rows, groups of GROUP inputs; 0: all).
+    """codes [M, K filled up to whole blocks], bytes of E4M3 or int8 in the order of the codes of
+    weights (`planes`), and scales [groups, M] float32 of x [M, K], of which rows are `x_stride`
+    apart. Programs are (rows, groups of GROUP inputs; 0: all).
 
     Where one number of a group is not finite its scale is NaN, and so is what it is multiplied to.
     """
     row, group = tl.program_id(0), tl.program_id(1)
+    filled = (K + 127) // 128 * 128
     begin = group * GROUP
-    end = K
+    end = filled
     if GROUP > 0:
-        end = tl.minimum(begin + GROUP, K)
+        end = tl.minimum(begin + GROUP, filled)
     largest: tl.constexpr = 448.0 if IS_FP8 else 127.0
     x += row.to(tl.int64) * x_stride
-    codes += row.to(tl.int64) * K
+    codes += row.to(tl.int64) * filled
     most = tl.zeros((LANES,), dtype=tl.float32)
     not_finite = tl.zeros((LANES,), dtype=tl.float32)
     for start in range(begin, end, LANES):
         at = start + tl.arange(0, LANES)
-        some = tl.load(x + at, mask=at < end, other=0).to(tl.float32)
+        some = tl.load(x + at, mask=at < K, other=0).to(tl.float32)
         most = tl.maximum(most, tl.abs(some))
         not_finite += some - some
     peak = tl.max(most, 0)
     factor = tl.where(peak > 0, largest / peak, 0.0)
     tl.store(scales + group * M + row, peak / largest + tl.sum(not_finite, 0))
     for start in range(begin, end, LANES):
-        at = start + tl.arange(0, LANES)
-        some = tl.load(x + at, mask=at < end, other=0).to(tl.float32) * factor
+        place = start + tl.arange(0, LANES)
+        at = place & -128 | (place & 1) << 6 | (place & 127) >> 2 << 1 | place >> 1 & 1
+        some = tl.load(x + at, mask=at < K, other=0).to(tl.float32) * factor
         some = tl.where(some == some, tl.minimum(tl.maximum(some, -largest), largest), 0.0)
         if IS_FP8:
-            tl.store(codes + at, to_e4m3(some), mask=at < end)
+            tl.store(codes + place, to_e4m3(some), mask=place < end)
         else:
-            tl.store(codes + at, rounded(some).to(tl.int8), mask=at < end)
+            tl.store(codes + place, rounded(some).to(tl.int8), mask=place < end)
 
 
 @triton.jit
@@ -99,9 +102,8 @@ def int8_kernel(
 ):
     """out[M, N] = x[M, K] · weightsᵀ, both int8. Programs are (tiles of N, tiles of M).
 
-    x: int8 with x_scales [M] float32; codes: [N, K] uint8, of which 128 stands for zero; scales:
-    [groups, N], groups of GROUP inputs, a multiple of BK; 0: one for all. Sums of a group, or of a
-    row, are whole numbers.
+    x: int8 with x_scales [M] float32; codes: [N, K] int8; scales: [groups, N], groups of GROUP
+    inputs, a multiple of BK; 0: one for all. Sums of a group, or of a row, are whole numbers.
     """
     row = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
     column = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)
@@ -113,8 +115,7 @@ def int8_kernel(
         is_here = (at < K)[None, :]
         some = tl.load(x + row[:, None] * K + at[None, :], mask=is_row[:, None] & is_here, other=0)
         places = codes + column[:, None] * K + at[None, :]
-        code = tl.load(places, mask=is_column[:, None] & is_here, other=128)
-        weight = (code ^ 128).to(tl.int8, bitcast=True)
+        weight = tl.load(places, mask=is_column[:, None] & is_here, other=0)
         if GROUP > 0:
             part = tl.dot(some, tl.trans(weight), out_dtype=tl.int32)
             factor = tl.load(scales + (k // GROUP) * N + column, mask=is_column, other=0)

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from hearth.kernels.cuda.codes import from_e4m3
+from hearth.kernels.cuda.turns import take_turn
 
 
 @triton.jit
@@ -44,7 +45,7 @@ def _numbers(
 
 
 @triton.jit
-def chunk_kernel(
+def attention_kernel(
     query,
     keys,
     values,
@@ -53,8 +54,11 @@ def chunk_kernel(
     tables,
     begins,
     ends,
+    sinks,
     sums,
     peaks,
+    counters,
+    out,
     scale,
     softcap,
     query_stride,
@@ -75,21 +79,26 @@ def chunk_kernel(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """The weighted values of a chunk of one token's keys. Programs are (tokens, heads of keys,
-    chunks).
+    """out[tokens, HEADS · SHARED, SIZE] of each token's own keys. Programs are (tokens, heads of
+    keys, chunks); the last one of a head puts together what the others found.
 
     query: [tokens, HEADS · SHARED, SIZE]; keys, values: pages by their strides, of which a row is
     what KEYS and VALUES say: "plain" numbers of the query's dtype, "fp8" the bytes of E4M3, "q8_0"
     int8 codes, behind which there are float16 scales of 32 each: key_scales, value_scales point at
     those of the first row (`elementwise.sides_of`). tables: [tokens, pages of a text] int32;
     begins, ends: [tokens] int32, the places of the first key that is seen and behind the last,
-    counted from the first page. sums: [tokens, HEADS · SHARED, chunks, SIZE] and peaks: [tokens,
-    HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials), both float32, of which
-    chunks without keys are not written.
+    counted from the first page. sinks: [HEADS · SHARED] float32, scores without a value. Where
+    there are more keys than one chunk: sums: [tokens, HEADS · SHARED, chunks, SIZE] and peaks:
+    [tokens, HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials), both float32,
+    of which chunks without keys are not written; counters: [tokens, HEADS] int32 of zeros, as they
+    are left.
     """
+    take_turn(EARLY)
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(begins + token), tl.load(ends + token)
     first = begin + part * chunk
@@ -127,48 +136,38 @@ def chunk_kernel(
             weight.to(value.dtype), value, found * before[:, None], input_precision="tf32x3"
         )
         peak = higher
-    place = line * chunks + part
-    tl.store(sums + place[:, None] * SIZE + at[None, :], found, mask=is_lane)
-    tl.store(peaks + place * 2, peak, mask=lane < SHARED)
-    tl.store(peaks + place * 2 + 1, total, mask=lane < SHARED)
-
-
-@triton.jit
-def join_kernel(
-    sums,
-    peaks,
-    begins,
-    ends,
-    sinks,
-    out,
-    chunk,
-    chunks,
-    HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-):
-    """out[tokens, HEADS, SIZE] of what `chunk_kernel` found. Programs are (tokens, heads of
-    queries). sinks: [HEADS] float32, scores without a value.
-    """
-    token, head = tl.program_id(0), tl.program_id(1)
-    keys = tl.load(ends + token) - tl.load(begins + token)
-    at = tl.arange(0, WIDTH)
-    line = token.to(tl.int64) * HEADS + head
-    found = tl.zeros((WIDTH,), dtype=tl.float32)
-    if HAS_SINKS:
-        peak = tl.load(sinks + head).to(tl.float32)
-        total = peak * 0.0 + 1.0
-    else:
-        peak = tl.load(peaks + line * chunks * 2)
-        total = peak * 0.0
-    for part in range((keys + chunk - 1) // chunk):
+    needed = (end - begin + chunk - 1) // chunk
+    if needed > 1:
         place = line * chunks + part
-        own = tl.load(peaks + place * 2)
-        higher = tl.maximum(peak, own)
-        before, now = tl.exp(peak - higher), tl.exp(own - higher)
-        some = tl.load(sums + place * SIZE + at, mask=at < SIZE, other=0)
-        found = found * before + some * now
-        total = total * before + tl.load(peaks + place * 2 + 1) * now
-        peak = higher
-    tl.store(out + line * SIZE + at, (found / total).to(out.dtype.element_ty), mask=at < SIZE)
+        tl.store(sums + place[:, None] * SIZE + at[None, :], found, mask=is_lane)
+        tl.store(peaks + place * 2, peak, mask=lane < SHARED)
+        tl.store(peaks + place * 2 + 1, total, mask=lane < SHARED)
+        tl.debug_barrier()
+        counter = counters + token * HEADS + head
+        done = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+        if done < needed - 1:
+            return
+        tl.store(counter, 0)
+        peak = tl.full((LANES,), -1e30, dtype=tl.float32)
+        total = tl.zeros((LANES,), dtype=tl.float32)
+        found = tl.zeros((LANES, WIDTH), dtype=tl.float32)
+        for one in range(needed):
+            of_one = line * chunks + one
+            is_own = lane < SHARED
+            own = tl.load(peaks + of_one * 2, mask=is_own, other=-1e30, cache_modifier=".cg")
+            own_total = tl.load(peaks + of_one * 2 + 1, is_own, other=0, cache_modifier=".cg")
+            parts = sums + of_one[:, None] * SIZE + at[None, :]
+            some = tl.load(parts, mask=is_lane, other=0, cache_modifier=".cg")
+            higher = tl.maximum(peak, own)
+            before, now = tl.exp(peak - higher), tl.exp(own - higher)
+            found = found * before[:, None] + some * now[:, None]
+            total = total * before + own_total * now
+            peak = higher
+    if HAS_SINKS:
+        sink = tl.load(sinks + head * SHARED + lane, mask=lane < SHARED, other=0).to(tl.float32)
+        higher = tl.maximum(peak, sink)
+        before = tl.exp(peak - higher)
+        found = found * before[:, None]
+        total = total * before + tl.exp(sink - higher)
+    found = found / tl.where(lane < SHARED, total, 1.0)[:, None]
+    tl.store(out + line[:, None] * SIZE + at[None, :], found.to(out.dtype.element_ty), mask=is_lane)

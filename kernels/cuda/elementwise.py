@@ -1,4 +1,4 @@
-"""Norms and positions of heads, keeping keys and values, and gates on NVIDIA cards: one launch of a
+"""Norms, positions of heads, keeping keys and values, and gates on NVIDIA cards: one launch of a
 kernel of `fused.py` each.
 """
 
@@ -9,8 +9,43 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from hearth.kernels.cuda.launch import early
+from hearth.kernels.cuda.planes import BLOCK
+
 _GATE_LANES: Final = 1024
 _ROUNDED_LANES: Final = 1024
+
+
+def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm of hidden + added, which is what `hidden` is then.
+
+    Args:
+        hidden, added: [..., width] of any float dtypes, `hidden` contiguous.
+        weight: [width] float32.
+
+    Returns:
+        [..., width] of the dtype of `hidden`.
+    """
+    from hearth.kernels.cuda.fused import norm_kernel
+
+    out = torch.empty_like(hidden)
+    width = hidden.shape[-1]
+    rows = hidden.numel() // width
+    if rows:
+        lanes = _lanes(width)
+        norm_kernel[(rows,)](
+            hidden,
+            hidden if added is None else added.contiguous(),
+            weight,
+            out,
+            eps,
+            WIDTH=width,
+            LANES=lanes,
+            HAS_ADDED=added is not None,
+            num_warps=min(max(lanes // 512, 1), 16),
+            **early(hidden.device),
+        )
+    return out
 
 
 def finish_heads(
@@ -49,6 +84,7 @@ def finish_heads(
         REST_LANES=_lanes(size - turned),
         HAS_NORMS=norms is not None,
         num_warps=1,
+        **early(heads.device),
     )
 
 
@@ -81,6 +117,7 @@ def store_tokens(
         LANES=_lanes(size),
         **kinds,
         num_warps=1,
+        **early(keys.device),
     )
 
 
@@ -119,7 +156,8 @@ def silu_up(both: Tensor) -> Tensor:
     out = both.new_empty((rows, width))
     if rows:
         grid = (rows, -(-width // _GATE_LANES))
-        gate_kernel[grid](both, out, width, both.stride(0), LANES=_GATE_LANES)
+        sizes = (width, both.stride(0))
+        gate_kernel[grid](both, out, *sizes, LANES=_GATE_LANES, **early(both.device))
     return out
 
 
@@ -132,14 +170,16 @@ def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> tuple[Tensor, Tensor]
         group: inputs that share a scale; 0: all.
 
     Returns:
-        [rows, inputs] float8_e4m3fn or int8, and their scales [groups, rows] float32. A scale is
-        NaN where one of its numbers is not finite.
+        [rows, inputs filled up to whole blocks] float8_e4m3fn or int8, in the order of
+        `planes.Planes`, and their scales [groups, rows] float32. A scale is NaN where one of its
+        numbers is not finite.
     """
     from hearth.kernels.cuda.codes import rounding_kernel
 
     rows, inputs = x.shape
     groups = -(-inputs // group) if group else 1
-    codes = x.new_empty((rows, inputs), dtype=torch.uint8 if fp8 else torch.int8)
+    filled = -(-inputs // BLOCK) * BLOCK
+    codes = x.new_empty((rows, filled), dtype=torch.uint8 if fp8 else torch.int8)
     scales = x.new_empty((groups, rows), dtype=torch.float32)
     rounding_kernel[rows, groups](
         x,

@@ -1,5 +1,5 @@
-"""What surrounds products and attention, in one pass over memory each: norms and positions of
-heads, keeping keys and values, and the gate of a feed-forward. All arithmetic is float32.
+"""What surrounds products and attention, in one pass over memory each: norms, positions of heads,
+keeping keys and values, and the gate of a feed-forward. All arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -8,6 +8,39 @@ import triton
 import triton.language as tl
 
 from hearth.kernels.cuda.codes import rounded, to_e4m3
+from hearth.kernels.cuda.turns import take_turn
+
+
+@triton.jit
+def norm_kernel(
+    hidden,
+    added,
+    weight,
+    out,
+    eps,
+    WIDTH: tl.constexpr,
+    LANES: tl.constexpr,
+    HAS_ADDED: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """out = RMS norm of hidden, to which `added` is added first, in place. Programs are rows.
+
+    hidden, added, out: [rows, WIDTH], contiguous; weight: [WIDTH] float32.
+    """
+    at = tl.arange(0, LANES)
+    mask = at < WIDTH
+    factors = tl.load(weight + at, mask=mask, other=0)  # Nothing ahead writes them.
+    take_turn(EARLY)
+    place = tl.program_id(0).to(tl.int64) * WIDTH + at
+    some = tl.load(hidden + place, mask=mask, other=0)
+    if HAS_ADDED:
+        more = tl.load(added + place, mask=mask, other=0)
+        some = (some.to(tl.float32) + more.to(tl.float32)).to(some.dtype)
+        tl.store(hidden + place, some, mask=mask)
+    wide = some.to(tl.float32)
+    factor = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
+    found = wide * factor * factors
+    tl.store(out + place, found.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -25,6 +58,7 @@ def heads_kernel(
     LANES: tl.constexpr,
     REST_LANES: tl.constexpr,
     HAS_NORMS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Norm and rotary positions of one head, in place. Programs are (tokens, heads).
 
@@ -32,6 +66,7 @@ def heads_kernel(
     others keys; weights: [SIZE] float32; cosine, sine: [tokens, TURNED] float32, of which the
     second halves count. A thread has both numbers of a pair, so none reads what another writes.
     """
+    take_turn(EARLY)
     token, head = tl.program_id(0), tl.program_id(1)
     half: tl.constexpr = TURNED // 2
     pair, rest = tl.arange(0, LANES), TURNED + tl.arange(0, REST_LANES)
@@ -104,13 +139,15 @@ def store_kernel(
     LANES: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Keep keys and values of new tokens, finite. Programs are (tokens, 2 · HEADS).
 
     key_value: [tokens, 2, HEADS, SIZE], tokens `stride` apart; slots: [tokens] int64; keys, values:
-    of the pool, with rows and scales as of `decode_attention.chunk_kernel`. Infinities become
+    of the pool, with rows and scales as of `decode_attention.attention_kernel`. Infinities become
     `most`, or the largest number of E4M3, NaN 0.
     """
+    take_turn(EARLY)
     token, head = tl.program_id(0), tl.program_id(1)
     at = tl.arange(0, LANES)
     places = key_value + token.to(tl.int64) * stride + head * SIZE + at
@@ -125,10 +162,11 @@ def store_kernel(
 
 
 @triton.jit
-def gate_kernel(both, out, width, stride, LANES: tl.constexpr):
+def gate_kernel(both, out, width, stride, LANES: tl.constexpr, EARLY: tl.constexpr):
     """out = silu(gate) · up, of both: [rows, 2 · width], rows `stride` apart, gate before up.
     Programs are (rows, tiles of width).
     """
+    take_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * LANES + tl.arange(0, LANES)
     mask = at < width

@@ -1,7 +1,6 @@
-"""Packed matrices on NVIDIA cards, multiplied by the kernels of `products.py`.
-
-Which tiles a product takes follows from its rows, its matrix and the dtype of the activations, by
-`tiles_for`: chosen by counting bytes and registers, and not tuned on hardware.
+"""Packed matrices on NVIDIA cards. Up to 16 rows are multiplied by `few_rows.cu`, or where that is
+not there by the kernel of `products.py`, like those up to 64 and those of experts. More rows are for
+PyTorch, with weights unpacked slice by slice, or with codes of eight bits on both sides.
 """
 
 from __future__ import annotations
@@ -10,26 +9,34 @@ import functools
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Final, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from hearth.kernels.cuda import few_rows
 from hearth.kernels.cuda.elementwise import round_rows
+from hearth.kernels.cuda.launch import early
 from hearth.kernels.cuda.packings import NOT_RUN, is_installed
-from hearth.kernels.cuda.planes import Planes, can_read, joined, one_of, planes_of, stacked
-from hearth.kernels.linear import DTYPE_NAMES, Route
+from hearth.kernels.cuda.planes import BLOCK, Planes, can_read, joined, one_of, planes_of, stacked
+from hearth.kernels.linear import DTYPE_NAMES, Route, wide_product
 
 FEW: Final = 16
 """Rows up to which a product takes the time of reading its weights."""
 _MIDDLE: Final = 64
+"""Rows up to which codes are unpacked in the kernel that multiplies them."""
 _PROGRAMS: Final = 512
 """That a product of few rows has, where its inputs can be split so often: two or more for each
 multiprocessor of the largest cards."""
 _MOST_SPLIT: Final = 16
-_LEAST_STEPS: Final = 2
-"""Tiles of inputs that a program multiplies at least."""
+_LEAST_BLOCKS: Final = 2
+"""Blocks of inputs that a program multiplies at least."""
+_SLICE_BYTES: Final = 64 << 20
+"""Of weights that are unpacked at a time for many rows."""
+_SLICE_ROWS: Final = 256
+"""They are a multiple of these rows, if they are as many."""
+ROWS_TILE: Final = 16
+"""Rows that a program unpacks."""
 
 
 Rounded = Literal["", "fp8", "int8"]
@@ -61,7 +68,6 @@ class Tiles:
 
     rows: int
     outputs: int
-    inputs: int
     warps: int
     stages: int
     split: int
@@ -69,17 +75,16 @@ class Tiles:
 
 
 def tiles_for(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiles:
-    """For a product of `rows` rows of `dtype`."""
-    if rows <= FEW:
-        tile = Tiles(16, 64, 64, 4, 4, 1)
-        steps = -(-inputs // tile.inputs)
-        split = min(_PROGRAMS // -(-outputs // tile.outputs), steps // _LEAST_STEPS, _MOST_SPLIT)
-        return replace(tile, split=max(split, 1))
-    if dtype == torch.float32:
-        return Tiles(32, 64, 32, 4, 2, 1)
-    if rows <= _MIDDLE:
-        return Tiles(64, 128, 64, 8, 3, 1)
-    return Tiles(128, 128, 64, 8, 3, 1)
+    """For a product of `rows` rows of `dtype`, 64 at most."""
+    is_wide = dtype == torch.float32
+    tile = Tiles(16, 32, 4, 2, 1) if is_wide else Tiles(16, 64, 4, 3, 1)
+    if rows > FEW:
+        if is_wide:
+            return tile
+        return replace(tile, rows=64, warps=8) if rows > 32 else replace(tile, rows=32)
+    blocks = -(-inputs // BLOCK)
+    split = min(_PROGRAMS // -(-outputs // tile.outputs), blocks // _LEAST_BLOCKS, _MOST_SPLIT)
+    return replace(tile, split=max(split, 1))
 
 
 @functools.cache
@@ -117,9 +122,9 @@ def rounded_as(part: Planes, rows: int, dtype: torch.dtype) -> Rounded:
     """
     if rows <= _MIDDLE:
         return ""
-    if part.packing == "INT8" and part.zeros is None and (not part.group or part.group >= 32):
+    if part.packing == "INT8" and part.zeros is None and (not part.group or part.group >= BLOCK):
         return "int8"
-    if part.packing != "FP8" or part.inputs % 16 or part.outputs % 16:
+    if part.packing != "FP8" or part.outputs % 16:
         return ""
     return "fp8" if has_scaled_products(part.codes.device, dtype, part.group) else ""
 
@@ -190,8 +195,7 @@ class TritonMatrix:
     def __init__(self, parts: Sequence[Stored], *, exact: bool = False) -> None:
         self._is_exact = exact
         every = [planes_of(one.packing, one.weight, one.scales, one.zeros) for one in parts]
-        alike = groupby(every, key=lambda one: one.shape_class)
-        self.parts = tuple(joined(list(some)) for _, some in alike)
+        self.parts = tuple(joined(every))
         """Neighbours of one kind are one."""
         self.inputs = parts[0].inputs
         self.outputs = sum(one.outputs for one in self.parts)
@@ -213,30 +217,30 @@ class TritonMatrix:
         return f"{'+'.join(one.packing for one in self.parts)}, Triton"
 
     def matmul(self, x: Tensor) -> Tensor:
+        return self._multiplied(x, x.dtype)
+
+    def wide_matmul(self, x: Tensor) -> Tensor:
+        """[..., outputs] float32, of `x` as it is."""
+        return self._multiplied(x, torch.float32)
+
+    def _multiplied(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.shape[-1] != self.inputs:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
         rows = x.reshape(-1, self.inputs)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()
-        out = rows.new_empty((len(rows), self.outputs))
+        out = rows.new_empty((len(rows), self.outputs), dtype=dtype)
         if len(rows):
             column = 0
             for part in self.parts:
-                self._multiply(part, rows, out[:, column:])
+                self._multiply(part, rows, out[:, column : column + part.outputs])
                 column += part.outputs
         return out.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Of a matrix of one part."""
-        from hearth.kernels.cuda.products import rows_kernel
-
         (part,) = self.parts
         out = torch.empty((len(ids), part.inputs), dtype=dtype, device=ids.device)
-        if len(ids):
-            grid = (-(-len(ids) // 16), -(-part.inputs // 128))
-            sizes = (len(ids), part.outputs, part.inputs, part.groups)
-            rows_kernel[grid](
-                ids, *plane_arguments(part), out, *sizes, **constants(part), BN=16, BK=128
-            )
+        launch_rows(part, out, ids)
         return out
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
@@ -248,19 +252,35 @@ class TritonMatrix:
             case "int8":
                 why = f"whole numbers on both sides, a scale for each token; {NOT_RUN}"
                 return Route("Triton, int8 tensor cores", "int8", why)
-        why = "time is that of reading the weights" if rows <= FEW else "tiles are unpacked for it"
-        return Route(
-            "Triton, tensor cores",
-            DTYPE_NAMES[dtype],
-            f"{why}; {NOT_RUN}",
-        )
+        name = DTYPE_NAMES[dtype]
+        if (
+            rows <= few_rows.MOST
+            and dtype != torch.float32
+            and few_rows.is_there(self._counters.device)
+        ):
+            return Route(
+                "CUDA C++, tensor cores", name, f"time is that of reading the weights; {NOT_RUN}"
+            )
+        if rows > _MIDDLE:
+            return Route(
+                "PyTorch, slices unpacked by Triton", name, f"unpacking is little; {NOT_RUN}"
+            )
+        why = "time is that of reading the weights" if rows <= FEW else "codes go to tensor cores"
+        return Route("Triton, tensor cores", name, f"{why}; {NOT_RUN}")
 
     def _multiply(self, part: Planes, x: Tensor, out: Tensor) -> None:
         from hearth.kernels.cuda.products import product_kernel
 
-        kind = "" if self._is_exact else rounded_as(part, len(x), x.dtype)
+        is_exact = self._is_exact or out.dtype != x.dtype
+        kind = "" if is_exact else rounded_as(part, len(x), x.dtype)
         if kind:
             _multiply_codes(part, x, out, kind)
+            return
+        if len(x) > _MIDDLE:
+            _multiply_slices(part, x, out)
+            return
+        if few_rows.can_multiply(part.inputs, x):
+            few_rows.multiply(part, x, out)
             return
         tiles = tiles_for(len(x), part.outputs, part.inputs, x.dtype)
         partial = self._counters
@@ -272,9 +292,8 @@ class TritonMatrix:
         )
 
 
-def int8_tiles(group: int) -> Tiles:
-    """Of `codes.int8_kernel`, for weights with groups of `group` inputs."""
-    return Tiles(128, 128, min(group or 64, 64), 8, 3, 1)
+INT8_CONSTANTS: Final = {"BM": 128, "BN": 128, "BK": BLOCK, "num_warps": 8, "num_stages": 3}
+"""What `codes.int8_kernel` is compiled for."""
 
 
 def _multiply_codes(part: Planes, x: Tensor, out: Tensor, kind: Rounded) -> None:
@@ -287,25 +306,26 @@ def _multiply_codes(part: Planes, x: Tensor, out: Tensor, kind: Rounded) -> None
         out.copy_(scaled_product(codes, x_scales, weight, part.scales.float(), x.dtype))
         return
     codes, x_scales = round_rows(x, fp8=False)
-    tiles = int8_tiles(part.group)
-    grid = (-(-part.outputs // tiles.outputs), -(-len(x) // tiles.rows))
-    int8_kernel[grid](
-        codes,
-        x_scales,
-        part.codes,
-        part.scales,
-        out,
-        len(x),
-        part.outputs,
-        part.inputs,
-        out.stride(0),
-        GROUP=part.group,
-        BM=tiles.rows,
-        BN=tiles.outputs,
-        BK=tiles.inputs,
-        num_warps=tiles.warps,
-        num_stages=tiles.stages,
-    )
+    fixed = INT8_CONSTANTS
+    grid = (-(-part.outputs // fixed["BN"]), -(-len(x) // fixed["BM"]))
+    sizes = (len(x), part.outputs, codes.shape[1], out.stride(0))
+    weight = part.codes.view(torch.int8)
+    int8_kernel[grid](codes, x_scales, weight, part.scales, out, *sizes, GROUP=part.group, **fixed)
+
+
+def _multiply_slices(part: Planes, x: Tensor, out: Tensor) -> None:
+    """Into `out` [rows, outputs], by PyTorch, with weights unpacked to the dtype of `x`."""
+    numbers = max(_SLICE_BYTES // x.itemsize // part.inputs, 1)
+    step = min(numbers // _SLICE_ROWS * _SLICE_ROWS or numbers, part.outputs)
+    place = x.new_empty((step, part.inputs))
+    for first in range(0, part.outputs, step):
+        weight = place[: part.outputs - first]
+        launch_rows(part, weight, None, first)
+        of_slice = out[:, first : first + len(weight)]
+        if out.dtype == x.dtype:
+            torch.mm(x, weight.t(), out=of_slice)
+        else:
+            of_slice.copy_(wide_product(x, weight))
 
 
 class TritonGroup:
@@ -334,7 +354,8 @@ class TritonGroup:
         out = x.new_empty((len(x), self.outputs))
         column = 0
         for part in self.parts:
-            tiles = tiles_for(-(-len(x) // self._count), part.outputs, 1, x.dtype)
+            rows = min(-(-len(x) // self._count), _MIDDLE)
+            tiles = tiles_for(rows, part.outputs, 1, x.dtype)
             launch_product(
                 product_kernel, part, x, out[:, column:], x, x, offsets, tiles, rows=len(x)
             )
@@ -380,15 +401,39 @@ def launch_product(
         x.stride(0),
         out.stride(0),
         part.groups,
-        **constants(part),
-        SPLIT=tiles.split,
+        tiles.split,
+        **constants(part, x.dtype),
+        IS_SPLIT=tiles.split > 1,
         EXPERTS=experts,
         EXPERT_LANES=1 << max(experts - 1, 0).bit_length(),
         BM=tiles.rows,
         BN=tiles.outputs,
-        BK=tiles.inputs,
+        STAGES=tiles.stages,
+        ON_CARD=x.device.type == "cuda",
         num_warps=tiles.warps,
         num_stages=tiles.stages,
+        **early(x.device),
+    )
+
+
+def launch_rows(part: Planes, out: Tensor, ids: Tensor | None, first: int = 0) -> None:
+    """Unpack rows into `out` [rows, inputs]: those of `ids` [rows] int64, or from `first` on."""
+    from hearth.kernels.cuda.products import rows_kernel
+
+    if not len(out):
+        return
+    grid = (-(-len(out) // ROWS_TILE), -(-part.inputs // BLOCK))
+    rows_kernel[grid](
+        out if ids is None else ids,
+        *plane_arguments(part),
+        out,
+        first,
+        len(out),
+        part.outputs,
+        part.inputs,
+        **constants(part, torch.float16),
+        HAS_IDS=ids is not None,
+        BN=ROWS_TILE,
     )
 
 
@@ -398,13 +443,28 @@ def plane_arguments(part: Planes) -> tuple[Tensor, ...]:
     return tuple(part.codes if one is None else one for one in some)
 
 
-def constants(part: Planes) -> dict[str, Any]:
-    """What a kernel is compiled for, of a matrix."""
+def constants(part: Planes, dtype: torch.dtype) -> dict[str, Any]:
+    """What a kernel is compiled for, of a matrix that is unpacked to `dtype`."""
+    most = BLOCK
+    if dtype == torch.float32:  # Which takes twice the registers, three times for its products.
+        most = 64 if part.bits == 8 else 32
+    # Bits of codes are put where those of numbers of half precision are. For whole numbers these
+    # are 1,024 or 128 more than the code; bytes are more than bfloat16 takes, and become float32.
+    added = 1024.0
+    if dtype == torch.bfloat16:
+        added = 8388608.0 if part.bits == 8 else 128.0
+    # Others are divided. MXFP4: twice the value, as GGUF has it.
+    factor = {"fp8": 256.0, "e2m1": 32768.0}.get(part.value, 1.0)
     return {
         "VALUE": part.value,
         "SCALE": part.scale,
+        "NUMBER": part.number,
         "BITS": part.bits,
-        "ZERO": part.zero,
+        "ZERO": float(part.zero),
+        "ADDED": added,
         "HAS_ZEROS": part.zeros is not None,
         "GROUP": part.group,
+        "FACTOR": factor,
+        "SUB": min(BLOCK if part.scale == "k" else part.group or BLOCK, most),
+        "IS_EVEN": part.inputs % BLOCK == 0,
     }

@@ -12,19 +12,24 @@ PACKINGS: Final = frozenset(
 WIDER: Final = {"INT2": "INT4", "INT3": "INT4", "INT6": "INT8"}
 """Codes that kernels of GPUs, these and Apple's, have in 4 or 8 bits."""
 FORCE: Final = "HEARTH_CUDA_KERNELS"
-"""The environment variable that leaves the kernels in Triton out: "off"."""
+"""The environment variable that leaves the kernels out: "off"."""
 NO_GRAPHS: Final = "HEARTH_CUDA_GRAPHS"
 """The environment variable that leaves CUDA graphs out: "off"."""
 CHUNK: Final = 256
 """Keys of a program of attention. Of 32,768 keys and eight heads of 128 numbers there are 1,024
 programs, and their sums are 1.5 % of what is read."""
-NOT_RUN: Final = "tried on one H200, not tuned for any card"
+NOT_RUN: Final = "run on one H100 and one H200"
 """What is known of these kernels."""
+
+
+def is_wanted() -> bool:
+    """The kernels are not left out."""
+    return os.environ.get(FORCE) != "off"
 
 
 def is_installed() -> bool:
     """Triton is there and not left out. Whether the card can use it is for `matrix.has_triton`."""
-    return os.environ.get(FORCE) != "off" and importlib.util.find_spec("triton") is not None
+    return is_wanted() and importlib.util.find_spec("triton") is not None
 
 
 def has_graphs() -> bool:

@@ -5,22 +5,29 @@ A GGUF block keeps codes and scales together: 18, 34, 210 or 17 bytes, of which 
 one or two bytes is aligned. Here each is a plane of its own, with as many bytes as in the file but
 for the six-bit scales of Q4_K and Q5_K, which take a byte each (2.8 % and 2.3 % more):
 
-- codes: [outputs, inputs / 8] int32, the code of input 8j + i in bits 4i to 4i + 3 of word j; or a
-  byte each. A tile of 128 inputs reads 64 or 128 bytes of a row in one piece. Codes of five and six
-  bits have the others in a second plane, of one or two bits for each input.
-- scales: [groups, outputs], so that a tile reads those of its rows in one piece.
-
-Codes of INT4, INT8, FP8 and NF4 are in this order already and stay where they are.
+- codes: in blocks of 128 inputs, of which the last may be filled up, each a run of words. The
+  halves of a word have the codes of neighbours, so that one operation unpacks two: with B bits a
+  code, half i of word w has in field f, counted from the lowest, input 32f + 2w + i (B = 4),
+  64f + 2w + i (B = 8), or 32(f mod 4) + 2(4B (f div 4) + w) + i (B = 1, 2). Codes of five and six
+  bits have the others in a second plane, of one or two bits. A block of eight rows is in one piece,
+  but of codes of eight bits each row: PyTorch multiplies those as they are. Whole numbers of eight
+  bits have a sign.
+- scales: [groups, outputs], so that a tile reads those of its rows in one piece; of groups shorter
+  than a block [blocks · words, outputs], where words hold the scales of a block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from hearth.kernels.bits import unpack_bits
 from hearth.kernels.blocks import block_of
 from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.dequantize_codes import CODE_BITS, NF4, group_of, inputs_of
@@ -30,7 +37,20 @@ Value = Literal["int", "fp8", "e2m1", "nf4"]
 Scale = Literal["row", "group", "k", "k6", "e8m0"]
 """row: one for all inputs. group: one for each group. k: eight bits for scale and minimum of each
 group, and two factors of 256 inputs; k6: the same without minima. e8m0: an exponent."""
+BLOCK: Final = 128
+"""Inputs of a block of codes."""
+TOGETHER: Final = 8
+"""Rows whose words of a block follow each other, of codes of less than eight bits."""
+NUMBERS: Final = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+}
 _LEAST_GROUP: Final = 16
+_SLICE: Final = 1 << 24
+"""Codes that are put into words at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +66,20 @@ class Planes:
     bits: int
     """Of a code."""
     zero: int
-    """The code that stands for zero where there are no `zeros`."""
+    """The code that stands for zero where there are no `zeros`; of "k" the middle one."""
     group: int
     """Inputs that share a scale, a power of two; 0: all."""
     codes: Tensor
-    """[outputs, inputs / 8] int32 or [outputs, inputs] uint8."""
+    """[outputs, 32 · blocks] int32 of eight bits; of others [outputs filled up to whole eights,
+    16 · blocks]."""
     scales: Tensor
-    """[groups, outputs], of any dtype."""
+    """[groups, outputs] of any dtype, or [blocks · words, outputs] int32."""
+    number: str
+    """The dtype of scales, as Triton calls it."""
     high: Tensor | None = None
-    """[outputs, inputs / 32] or [outputs, inputs / 16] int32: the fifth bits, or the fifth and
-    sixth."""
+    """Likewise 4 or 8 words a block: the fifth bits, or the fifth and sixth."""
     zeros: Tensor | None = None
-    """[groups, outputs] uint8: what is subtracted from codes; of "k" the minima."""
+    """What is subtracted from codes; of "k" the minima: uint8, like the scales."""
     supers: Tensor | None = None
     """[inputs / 256, 1 or 2, outputs] float16: factors of scales, and of minima."""
     book: Tensor | None = None
@@ -71,13 +93,14 @@ class Planes:
 
     @property
     def groups(self) -> int:
+        """Rows of the planes of scales and of zeros: groups, or words of them."""
         return self.scales.shape[-2]
 
     @property
     def shape_class(self) -> tuple[object, ...]:
         """Equal where planes can be parts of one matrix, or matrices of one stack."""
         zeros = self.zeros is not None
-        return (self.packing, self.inputs, self.group, self.scales.dtype, zeros)
+        return (self.packing, self.inputs, self.group, self.number, zeros)
 
 
 def can_read(packing: str, inputs: int, groups: int) -> bool:
@@ -124,10 +147,13 @@ def planes_of(
         bits: int, group: int, codes: Tensor, scales: Tensor, scale: Scale = "group"
     ) -> Planes:
         value: Value = "e2m1" if scale == "e8m0" else "int"
-        zero = 0 if scale in ("k", "e8m0") else 1 << bits - 1
-        packed = _words(codes.reshape(outputs, inputs) & 15, 4) if bits < 8 else codes
-        columns = scales.reshape(outputs, -1).t().contiguous()
-        return Planes(packing, outputs, inputs, value, scale, bits, zero, group, packed, columns)
+        zero = 0 if scale == "e8m0" else 1 << bits - 1
+        some = codes.reshape(outputs, inputs)
+        packed = _words(some, 8) if bits == 8 else _words(some & 15, 4)
+        of_groups, number = _of_groups(scales.reshape(outputs, -1), group), NUMBERS[scales.dtype]
+        return Planes(
+            packing, outputs, inputs, value, scale, bits, zero, group, packed, of_groups, number
+        )
 
     match packing:
         case "Q4_0":
@@ -135,9 +161,7 @@ def planes_of(
         case "MXFP4":
             return made(4, 32, _split_nibbles(blocks[..., 1:], 16), blocks[..., 0], "e8m0")
         case "Q8_0":
-            # Counted from zero, so that they are what INT8 is.
-            codes = (blocks[..., 2:] ^ 0x80).reshape(outputs, inputs)
-            return made(8, 32, codes, _halves(blocks, 0))
+            return made(8, 32, blocks[..., 2:].reshape(outputs, inputs), _halves(blocks, 0))
         case "Q6_K":
             low = _split_nibbles(blocks[..., :128], 64)
             high = _fields(torch.unflatten(blocks[..., 128:192], -1, (2, 32)), 4, 2)
@@ -148,7 +172,7 @@ def planes_of(
         first = 16 if packing == "Q4_K" else 48
         low = _split_nibbles(blocks[..., first:], 32)
         one = made(4 if packing == "Q4_K" else 5, 32, low, sizes, "k")
-        one = replace(one, zeros=minima.reshape(outputs, -1).t().contiguous())
+        one = replace(one, zeros=_of_groups(minima.reshape(outputs, -1), 32))
         high = _fields(blocks[..., 16:48], 8, 1)
         supers = _halves(blocks, 0, 2)
     factors = supers.permute(1, 2, 0).contiguous()
@@ -157,25 +181,32 @@ def planes_of(
     return replace(one, supers=factors, high=_words(high.reshape(outputs, inputs), one.bits - 4))
 
 
-def joined(planes: list[Planes]) -> Planes:
+def joined(planes: list[Planes]) -> Iterator[Planes]:
+    """The same rows, with neighbours of one `shape_class` in one where that is possible."""
+    some = [planes[0]]
+    for one in planes[1:]:
+        is_whole = some[-1].bits == 8 or some[-1].outputs % TOGETHER == 0
+        if one.shape_class != some[-1].shape_class or not is_whole:
+            yield _together(some)
+            some = []
+        some.append(one)
+    yield _together(some)
+
+
+def _together(planes: list[Planes]) -> Planes:
     """One below the other, all of one `shape_class`."""
     if len(planes) == 1:
         return planes[0]
-    first = planes[0]
 
     def cat(axis: int, tensors: list[Tensor | None]) -> Tensor | None:
         whole = [one for one in tensors if one is not None]
         return torch.cat(whole, axis) if whole else None
 
-    codes, scales = (
-        torch.cat([one.codes for one in planes]),
-        torch.cat([one.scales for one in planes], 1),
-    )
     return replace(
-        first,
+        planes[0],
         outputs=sum(one.outputs for one in planes),
-        codes=codes,
-        scales=scales,
+        codes=torch.cat([one.codes for one in planes]),
+        scales=torch.cat([one.scales for one in planes], 1),
         high=cat(0, [one.high for one in planes]),
         zeros=cat(1, [one.zeros for one in planes]),
         supers=cat(2, [one.supers for one in planes]),
@@ -226,25 +257,40 @@ def _of_codes(packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None)
     book = None
     if value == "nf4":
         book = torch.tensor(NF4, dtype=torch.float32, device=codes.device)
+    group = 0 if groups == 1 else group_of(packing, inputs, groups)
+    unpacked = unpack_bits(codes, bits)[:, :inputs]
+    if packing == "INT8":
+        unpacked = unpacked ^ 0x80
     return Planes(
         packing,
         outputs,
         inputs,
         value,
-        "row" if groups == 1 else "group",
+        "group" if group else "row",
         bits,
         zero,
-        0 if groups == 1 else group_of(packing, inputs, groups),
-        _int32(codes.contiguous()) if bits == 4 else codes.contiguous(),
-        scales.t().contiguous(),
-        zeros=None if zeros is None else zeros.t().contiguous(),
+        group,
+        _words(unpacked, bits),
+        _of_groups(scales, group),
+        NUMBERS[scales.dtype],
+        zeros=None if zeros is None else _of_groups(zeros, group),
         book=book,
     )
 
 
-def _int32(codes: Tensor) -> Tensor:
-    """[..., bytes] uint8 as words. A view of a file may begin anywhere, words may not."""
-    return (codes if codes.data_ptr() % 4 == 0 else codes.clone()).view(torch.int32)
+def _of_groups(numbers: Tensor, group: int) -> Tensor:
+    """Scales or zeros [outputs, groups] as a plane; see `Planes.scales`."""
+    if not group or group >= BLOCK:
+        return numbers.t().contiguous()
+    outputs, groups = numbers.shape
+    blocks = -(-groups * group // BLOCK)
+    count = BLOCK // group
+    size = -(-count * numbers.itemsize // 4) * 4 // numbers.itemsize
+    filled = numbers.new_zeros((outputs, blocks * count))
+    filled[:, :groups] = numbers
+    words = numbers.new_zeros((outputs, blocks, size))
+    words[..., :count] = filled.view(outputs, blocks, count)
+    return words.view(outputs, -1).view(torch.int32).t().contiguous()
 
 
 def _halves(blocks: Tensor, start: int, count: int = 1) -> Tensor:
@@ -274,9 +320,21 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _words(codes: Tensor, bits: int) -> Tensor:
-    """[outputs, inputs · bits / 32] int32: `bits` of each input, the first lowest."""
-    of_byte = torch.unflatten(codes, -1, (-1, 8 // bits))
-    packed = torch.zeros_like(of_byte[..., 0])
-    for at in range(8 // bits):
-        packed |= of_byte[..., at] << bits * at
-    return packed.contiguous().view(torch.int32)
+    """`bits` of each of the codes [outputs, inputs] uint8, as `Planes.codes` and `Planes.high`."""
+    outputs, inputs = codes.shape
+    blocks, size = -(-inputs // BLOCK), 4 * bits
+    rows = 1 if bits == 8 else TOGETHER
+    slots, runs = (2, 1) if bits == 8 else (4, 4 // bits)
+    groups = -(-outputs // rows)
+    words = torch.zeros((groups, blocks, rows, size), dtype=torch.int32, device=codes.device)
+    step = max(1, _SLICE // max(inputs, 1) // rows)
+    for start in range(0, groups, step):
+        some = codes[start * rows : (start + step) * rows]
+        found = words[start : start + step]
+        missing = len(found) * rows - len(some)
+        some = functional.pad(some, (0, blocks * BLOCK - inputs, 0, missing))
+        fields = some.view(len(found), rows, blocks, slots, runs, size, 2)
+        for slot, run, half in product(range(slots), range(runs), range(2)):
+            field = fields[:, :, :, slot, run, :, half].transpose(1, 2).to(torch.int32)
+            found |= field << 16 * half + bits * (slot + slots * run)
+    return words.view(groups * rows, blocks * size)

@@ -25,6 +25,12 @@ pytestmark = pytest.mark.cuda
 CUDA = torch.device("cuda")
 
 
+def needs_grids(packing: str) -> None:
+    """Grids of IQ types are those of gguf-py, which may not be on a machine with a card."""
+    if packing.startswith(("IQ1", "IQ2", "IQ3")):
+        pytest.importorskip("gguf")
+
+
 def random_blocks(packing: str, rows: int, blocks: int) -> torch.Tensor:
     """[rows, bytes] whose numbers are finite, on the processor."""
     size = rows, blocks * block_of(packing)[1]
@@ -36,6 +42,7 @@ def random_blocks(packing: str, rows: int, blocks: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("packing", packings())
 def test_random_bytes_stand_for_the_same_bits(packing: str) -> None:
+    needs_grids(packing)
     size = (64, 40 * block_of(packing)[1])
     rows = torch.from_numpy(np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8))
     wanted, found = dequantize(packing, rows), dequantize(packing, rows.to(CUDA)).cpu()
@@ -47,6 +54,7 @@ def test_random_bytes_stand_for_the_same_bits(packing: str) -> None:
 @pytest.mark.parametrize("tokens", [1, 40])
 @pytest.mark.parametrize("packing", sorted(STAYS_PACKED - CODES))
 def test_products_with_packed_matrices_are_near(packing: str, tokens: int) -> None:
+    needs_grids(packing)
     blocks = random_blocks(packing, 4096, 1)
     assert len(blocks) > 100
     x = torch.randn(tokens, block_of(packing)[0], generator=torch.Generator().manual_seed(0))
@@ -81,7 +89,7 @@ def test_products_in_triton_are_near_and_the_same_every_time(
     packing: str, dtype: torch.dtype
 ) -> None:
     part = random_weight(packing, 333, 1024, group=128)
-    matrix = TritonMatrix([part.to(CUDA)])
+    matrix, rounding = (TritonMatrix([part.to(CUDA)], exact=exact) for exact in (True, False))
     plain, x = part.unpacked(torch.float64), torch.randn(300, 1024).to(dtype)
     ids = torch.tensor([332, 0, 7], device=CUDA)
     assert torch.equal(matrix.rows(ids, dtype).cpu(), part.unpacked(dtype)[[332, 0, 7]])
@@ -90,8 +98,10 @@ def test_products_in_triton_are_near_and_the_same_every_time(
         assert torch.equal(matrix.matmul(x[:rows].to(CUDA)), few[:rows])
     for rows in (1, 16, 17, 64, 65, 300):
         wanted = x[:rows].double() @ plain.T
-        off = (matrix.matmul(x[:rows].to(CUDA)).cpu() - wanted).square().sum()
-        assert float(off / wanted.square().sum()) < 2e-5
+        # Activations of many rows may be rounded to eight bits.
+        for one, most in ((matrix, 2e-5), (rounding, 1e-3 if rows > 64 else 2e-5)):
+            off = (one.matmul(x[:rows].to(CUDA)).cpu() - wanted).square().sum()
+            assert float(off / wanted.square().sum()) < most
 
 
 @TRITON

@@ -105,7 +105,7 @@ def test_each_line_is_written_when_it_is_measured(
     assert len(lines) == count and {one["part"] for one in lines} == {part}
     errors = {one["by"]: one["error"] for one in lines if one.get("error") is not None}
     assert sum(one.get("error") is not None for one in lines) == compared
-    ours = [error for by, error in errors.items() if "Triton" in by]
+    ours = [error for by, error in errors.items() if "torch" not in by]
     assert ours and max(ours) < 1e-5 and max(errors.values()) < 2e-2
     missing = {one["by"] for one in lines if "ModuleNotFoundError" in one.get("why", "")}
     assert missing == ({"INT4, gemlite", "INT4, Marlin"} if part == "gemv" else set())

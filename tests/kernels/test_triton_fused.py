@@ -14,7 +14,12 @@ pytest.importorskip("triton", minversion="3.9")
 
 from gpu_cases import HEADS, check_heads
 from hearth.backends.native.kv_rows import FP8, LARGEST, Q8_0, row_elements, to_rows
-from hearth.kernels.cuda.elementwise import finish_heads, silu_up, store_tokens
+from hearth.kernels.cuda.elementwise import (
+    add_and_normalise,
+    finish_heads,
+    silu_up,
+    store_tokens,
+)
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
@@ -29,6 +34,25 @@ def test_heads_are_normed_and_turned(
     size: int, turned: int, normed: bool, dtype: torch.dtype
 ) -> None:
     check_heads(finish_heads, size, turned, dtype, normed=normed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [64, 1100])
+def test_norms_of_sums(width: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, added = (torch.randn(3, width, generator=generator).to(dtype) for _ in range(2))
+    weight = torch.randn(width, generator=generator)
+    for more in (None, added):
+        if more is not None:
+            wanted_hidden = hidden + more
+            kept = hidden.clone()
+        else:
+            wanted_hidden = kept = hidden
+        wide = functional.rms_norm(wanted_hidden.float(), (width,), weight, 1e-5)
+        found = add_and_normalise(kept, more, weight, 1e-5)
+        assert torch.equal(kept, wanted_hidden)
+        torch.testing.assert_close(found, wide.to(dtype), rtol=2 * DTYPES[dtype], atol=1e-6)
+    assert add_and_normalise(hidden[:0], None, weight, 1e-5).shape == (0, width)
 
 
 @pytest.mark.parametrize("layout", ["heads", "pages"])

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -18,51 +17,22 @@ from hearth.backends.native.models.packed import PackedExperts
 from hearth.kernels import packed
 from hearth.kernels.cuda import matrix as on_cards
 from hearth.kernels.cuda.matrix import TritonMatrix, multiplies_on, reads, rounded_as, tiles_for
-from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.cuda.planes import planes_of
 from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, PackedWeight, prepare
 from hearth.quant.families.config import ExpertsConfig
+from product_cases import CASES, error, weight_of
 from random_weights import random_weight
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card, see test_cuda.py"
 )
 DTYPES = (torch.float32, torch.float16)
-CASES: dict[str, dict[str, Any]] = {
-    **{packing: {} for packing in sorted(PACKINGS - {"INT4", "INT8", "FP8", "NF4"})},
-    **{
-        f"{packing} {group} {zeros}": {"group": group, "has_zeros": zeros, "scales": scales}
-        for packing in ("INT4", "INT8")
-        for group, zeros, scales in (
-            *((32, True, torch.bfloat16), (64, False, torch.float32), (128, True, torch.float16)),
-            *((256, False, torch.float16), (0, True, torch.float32)),
-        )
-    },
-    "FP8 128": {"scales": torch.float32},
-    "FP8 of a row": {"group": 0},
-    "FP8 and a shorter group": {"inputs": 544, "scales": torch.bfloat16},
-    "NF4 64": {"group": 64, "scales": torch.float32},
-    "NF4 of a row": {"group": 0, "scales": torch.float32},
-}
-"""Every layout, and of codes every kind of scales and zeros."""
 
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processor is taken for a card, by all that chooses."""
     monkeypatch.setattr(packed, "has_triton", lambda device_type: True)
-
-
-def weight_of(case: str, seed: int = 0) -> PackedWeight:
-    """37 rows of one of `CASES`: neither they nor the inputs fill the tiles."""
-    options = {"inputs": 768, **CASES[case]}
-    return random_weight(case.split()[0], 37, seed=seed, **options)
-
-
-def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
-    """Squares of what `found` is off, as a share of those of the product in float64."""
-    wanted = x.double() @ weight.double().T
-    return float((found - wanted).square().sum() / wanted.square().sum())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -73,6 +43,8 @@ def test_planes_hold_what_the_file_holds(case: str) -> None:
         assert torch.equal(matrix.rows(ids, dtype), weight.unpacked(dtype)[ids])
     assert matrix.rows(ids[:0], torch.float32).shape == (0, weight.inputs)
     few = 1.03 if case in ("Q4_K", "Q5_K") else 1.0
+    # Whole eights of rows, and whole blocks of inputs.
+    few *= (40 / 37) * -(-weight.inputs // 128) * 128 / weight.inputs
     kept = sum(one.nbytes for one in matrix.parts[0].tensors if one is not matrix.parts[0].book)
     assert kept <= few * sum(one.nbytes for one in weight.tensors)
 
@@ -111,7 +83,7 @@ def by_groups(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["FP8 128", "FP8 0", *(f"INT8 {one}" for one in (0, 32, 64, 256))])
+@pytest.mark.parametrize("case", ["FP8 128", "FP8 0", *(f"INT8 {one}" for one in (0, 128, 256))])
 def test_many_rows_are_rounded_to_codes(
     case: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +126,7 @@ def test_scaled_products_are_tried_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     assert not has(torch.device("cuda"), torch.bfloat16, 0)
     zeros = random_weight("INT8", 16, 128, has_zeros=True)
-    for part in (zeros, random_weight("INT8", 16, 128, group=16), random_weight("FP8", 24, 128)):
+    for part in (zeros, random_weight("INT8", 16, 128, group=64), random_weight("FP8", 24, 128)):
         assert (
             rounded_as(
                 planes_of(part.packing, part.weight, part.scales, part.zeros), 999, torch.float32
@@ -217,7 +189,7 @@ def test_what_prepare_chooses(card: None) -> None:
     assert made["in order"].kind == "INT4, Triton, in activation order"
     with pytest.raises(ValueError, match="256 inputs, not 255"):
         made["one call"].matmul(torch.zeros(1, 255))
-    assert "tried on one H200" in made["one call"].route(1, torch.bfloat16).reason
+    assert "run on one H100" in made["one call"].route(1, torch.bfloat16).reason
 
 
 def test_what_has_no_planes_is_refused() -> None:

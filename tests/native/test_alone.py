@@ -31,7 +31,8 @@ ABSENT = (
 ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers", "triton")
 """What the tests need, and the runner does not, but on a card."""
 FOR_CARDS = {
-    f"hearth.kernels.cuda.{name}" for name in ("codes", "decode_attention", "fused", "products")
+    f"hearth.kernels.cuda.{name}"
+    for name in ("codes", "decode_attention", "fused", "products", "turns")
 }
 """What imports triton."""
 WITHOUT = """

@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from driven import Driven
 from guide_forms import guide_path
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec
@@ -59,7 +60,7 @@ def some_tokens(count: int, seed: int = 0) -> list[int]:
     return [int(token) for token in generator.integers(3, VOCABULARY, count)]
 
 
-def ends(runner: NativeRunner, slot: int, tokens: list[int], *mates: Row) -> NDArray[np.float32]:
+def ends(runner: Driven, slot: int, tokens: list[int], *mates: Row) -> NDArray[np.float32]:
     """Logits of the last tokens of `tokens`, at the end of `slot`: [16 or fewer, vocabulary]."""
     held = runner.cache.length(slot)
     assert runner.cache.reserve(slot, held + len(tokens))
@@ -67,14 +68,14 @@ def ends(runner: NativeRunner, slot: int, tokens: list[int], *mates: Row) -> NDA
     return runner.step(StepPlan((*mates, row))).logits[slot].copy()
 
 
-def mate(runner: NativeRunner, slot: int, tokens: list[int]) -> Row:
+def mate(runner: Driven, slot: int, tokens: list[int]) -> Row:
     """More tokens of another sequence, for the same step."""
     held = runner.cache.length(slot)
     assert runner.cache.reserve(slot, held + len(tokens))
     return Row(slot, held, tokens, 0)
 
 
-def in_pieces(runner: NativeRunner) -> NDArray[np.float32]:
+def in_pieces(runner: Driven) -> NDArray[np.float32]:
     """Logits of a text that comes in chunks and single tokens, beside two others."""
     tokens = some_tokens(CUTS[-1])
     found = []
@@ -93,8 +94,9 @@ def written(loaded: Loaded, prompts: Sequence[list[int]], count: int) -> list[li
     return side.histories()
 
 
-def loaded_of(runner: NativeRunner) -> Loaded:
-    return Loaded(runner, Silent(), None, None)  # type: ignore[arg-type]
+def loaded_of(runner: Driven) -> Loaded:
+    """For an engine, which has a KV cache of its own."""
+    return Loaded(runner.runner, Silent(), None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -129,7 +131,6 @@ def test_greedy_answers_through_the_engine_are_those_of_a_processor(
     runner = runner_of(tmp_path, EXACT, device=CUDA)
     assert runner.plan.has_shortlists
     assert written(loaded_of(runner), prompts, 48) == wanted
-    runner.cache.check_integrity()
 
 
 @pytest.mark.parametrize("varlen", [False, True], ids=["gather", "varlen"])
@@ -243,8 +244,10 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
+        waits.clear()  # The mode warns of itself.
         try:
             result = runner.step(StepPlan(tuple(rows)))
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert len(result.shortlists) == 3 and len(waits) == 1, [str(one.message) for one in waits]
+    said = [str(one.message) for one in waits if "prototype feature" not in str(one.message)]
+    assert len(result.shortlists) == 3 and len(said) == 1, said

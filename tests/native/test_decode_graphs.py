@@ -53,6 +53,7 @@ pytestmark = pytest.mark.skipif(
 KERNELS = (
     (split_attention, "attend_decode"),
     (kv_pool, "store_tokens"),
+    (layers, "add_and_normalise"),
     (layers, "finish_heads"),
     (parts, "silu_up"),
 )

@@ -17,6 +17,7 @@ Norms, sinks and routers are float32, the others of the model's dtype.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.layers import Layer, Norm, Rotary
+from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.models.parts import OutputMatrix, parameter
 from hearth.backends.native.models.rope import (
     attention_factor,
@@ -110,10 +112,12 @@ class Decoder(nn.Module):
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
         rotaries = self.rotaries(positions)
+        found: Tensor | None = None
         if self.fused is None or not self.fused(hidden, rotaries, attend):
             for layer, about in zip(self.layers, self.config.layers, strict=True):
-                hidden = layer(hidden, rotaries[about.rope] if about.rope else None, attend)
-        normalised: Tensor = self.norm(hidden)
+                rotary = rotaries[about.rope] if about.rope else None
+                found = cast(Layer, layer).found(hidden, found, rotary, attend)
+        normalised: Tensor = self.norm(hidden, found)
         return normalised
 
     def frequencies(self) -> list[Tensor | None]:
@@ -136,8 +140,10 @@ class Decoder(nn.Module):
         dtype of weights or activations in between (see `processor_logits`).
         """
         found: Tensor
-        if self.output is not None:
-            found = self.output(hidden.float())
+        if isinstance(self.output, PackedLinear):
+            found = self.output.wide(hidden)
+        elif self.output is not None:
+            found = self.output(hidden)
         else:
             table = self.embedding.get_parameter("weight")
             found = pick(LOGITS, hidden.device)(hidden, table)

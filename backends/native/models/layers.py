@@ -11,7 +11,7 @@ from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.experts import Experts, Router
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
-from hearth.kernels.cuda.elementwise import finish_heads
+from hearth.kernels.cuda.elementwise import add_and_normalise, finish_heads
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.metal import shaders
 from hearth.kernels.metal.shaders import has_metal
@@ -32,8 +32,16 @@ class Norm(nn.Module):
         self.eps = eps
         self.weight = parameter((size,), torch.float32)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Of the last dimension; same shape and dtype."""
+    def forward(self, hidden: Tensor, added: Tensor | None = None) -> Tensor:
+        """Of the last dimension; same shape and dtype.
+
+        Args:
+            added: is added to `hidden` first, in place.
+        """
+        if has_triton(hidden.device.type) and hidden.is_contiguous():
+            return add_and_normalise(hidden, added, self.weight, self.eps)
+        if added is not None:
+            hidden.add_(added)
         normalised = pick(RMS_NORM, hidden.device)(hidden.float(), self.eps)
         return normalised.mul_(self.weight).to(hidden.dtype)
 
@@ -78,17 +86,30 @@ class Layer(nn.Module):
         Returns:
             `hidden`.
         """
-        attended = self._attention(self.attention_norm(hidden), rotary, attend)
+        return hidden.add_(self.found(hidden, None, rotary, attend))
+
+    def found(
+        self, hidden: Tensor, before: Tensor | None, rotary: Rotary | None, attend: Attend
+    ) -> Tensor:
+        """What is still to be added to `hidden`.
+
+        Args:
+            hidden: [tokens, width]; what attention finds is added to it.
+            before: what is added to it first: what the layer before found.
+        """
+        attended = self._attention(self.attention_norm(hidden, before), rotary, attend)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
-        return self.add_feed_forward(hidden.add_(attended))
+        return self._fed(hidden, attended)
 
     def add_feed_forward(self, hidden: Tensor) -> Tensor:
         """The second half, for `hidden` [tokens, width], to which it is added."""
-        fed = self._feed_forward(self.feed_forward_norm(hidden))
-        if self.feed_forward_post_norm is not None:
-            fed = self.feed_forward_post_norm(fed)
-        return hidden.add_(fed)
+        return hidden.add_(self._fed(hidden, None))
+
+    def _fed(self, hidden: Tensor, attended: Tensor | None) -> Tensor:
+        """The second half, for hidden + attended, which is what `hidden` is then."""
+        fed = self._feed_forward(self.feed_forward_norm(hidden, attended))
+        return fed if self.feed_forward_post_norm is None else self.feed_forward_post_norm(fed)
 
     def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         qkv: Tensor = self.qkv(hidden)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.packed import GroupedLinear, Prepared
 
 
@@ -44,7 +45,15 @@ class PackedLinear(_Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs], of the dtype of `x`."""
-        found = self.matrix.matmul(x)
+        return self._with_bias(self.matrix.matmul(x))
+
+    def wide(self, x: Tensor) -> Tensor:
+        """[..., inputs] -> [..., outputs] float32: logits."""
+        if isinstance(self.matrix, TritonMatrix):
+            return self._with_bias(self.matrix.wide_matmul(x))
+        return self._with_bias(self.matrix.matmul(x.float()))
+
+    def _with_bias(self, found: Tensor) -> Tensor:
         return found if self.bias is None else found.add_(self.bias)
 
 

@@ -35,8 +35,9 @@ class OutputMatrix(Matrix):
     """Logits of hidden states."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """[rows, inputs] -> [rows, outputs] float32."""
-        return pick(LOGITS, input.device)(input, self.weight)
+        """[rows, inputs] of any float dtype -> [rows, outputs] float32."""
+        rows = input if input.is_cuda else input.float()
+        return pick(LOGITS, input.device)(rows, self.weight)
 
 
 def linear(

@@ -1,0 +1,441 @@
+// Products of at most sixteen rows with packed matrices: out[M, N] = x[M, K] · weightsᵀ.
+//
+// A program computes 16 · TILES outputs. Its warps take turns with the blocks of 128 inputs, each by
+// itself: a lane reads sixteen bytes of a row at a time, which are what it needs of the left side of
+// its products (mma.m16n8k16), unpacks them in registers, two codes in one operation, and multiplies.
+// Nothing is shared before the end, where the sums of the warps are added in their order. So a row of
+// `x` has the same bits whatever other rows there are, every time.
+//
+// The first blocks are read before the kernel waits for the one ahead of it (griddepcontrol).
+//
+// Compiled for each kind of weights, of which `planes.py` describes the memory, with these constants:
+//   WIDE     `x` is bfloat16; 0: float16
+//   BITS     of a code: 4, 5, 6 or 8; 16: weights are numbers of the dtype of `x`, row by row
+//   VALUE    INT, FP8, E2M1 or NF4: what codes stand for
+//   TO_F32   `out` is float32; 0: of the dtype of `x`
+//   SCALE    ROW, GROUPS, K_SCALES, K6 or E8M0
+//   NUMBER   F32, F16, BF16, I8 or U8: of scales
+//   GROUP    inputs that share a scale; 0: all
+//   ZERO     the code that stands for zero; HAS_ZEROS: there is one for each group
+//   COLUMNS  eights of rows of `x`: 1 or 2
+//   TILES, WARPS, AHEAD (blocks that are read ahead)
+
+typedef unsigned int word;
+typedef unsigned short half_bits;
+
+#define INT 0
+#define FP8 1
+#define E2M1 2
+#define NF4 3
+#define ROW 0
+#define GROUPS 1
+#define K_SCALES 2
+#define K6 3
+#define E8M0 4
+#define F32 0
+#define F16 1
+#define BF16 2
+#define I8 3
+#define U8 4
+
+#define BYTES (BITS == 8)
+#define PLAIN (BITS == 16)
+// Words of a row and a block that hold scales, of groups shorter than a block.
+#define NUMBER_BITS (NUMBER == F32 ? 32 : NUMBER == F16 || NUMBER == BF16 ? 16 : 8)
+#define OF_GROUP (GROUP ? GROUP : 1 << 30)
+#define IS_SHORT (OF_GROUP < 128)
+#define SCALE_WORDS (IS_SHORT ? (128 / OF_GROUP * NUMBER_BITS + 31) / 32 : 1)
+#define ZERO_WORDS (IS_SHORT ? (128 / OF_GROUP * 8 + 31) / 32 : 1)
+#define HAS_LEAST (SCALE == K_SCALES)
+#define HAS_SUPERS (SCALE == K_SCALES || SCALE == K6)
+// Scales are multiplied to weights, of groups that a lane's inputs of a run are one of, or to sums.
+#define IN_WEIGHTS (SCALE == K_SCALES || GROUP == 16)
+// What codes are divided by, so that their bits are those of numbers (`matrix.constants`).
+#define FACTOR (VALUE == FP8 ? 256.0f : VALUE == E2M1 ? 32768.0f : 1.0f)
+
+#ifndef ON_PROCESSOR  // Where tests compile this file with functions of their own for instructions.
+static __device__ __forceinline__ float from_half(half_bits bits) {
+    float found;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(found) : "h"(bits));
+    return found;
+}
+
+// Two of the dtype of `x`.
+static __device__ __forceinline__ word pair_of(float low, float high) {
+    word found;
+#if WIDE
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(found) : "f"(high), "f"(low));
+#endif
+    return found;
+}
+
+static __device__ __forceinline__ word fused(word a, word b, word c) {
+    word found;
+#if WIDE
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+#else
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+#endif
+    return found;
+}
+
+// (a & b) | c in one operation, which takes one constant.
+static __device__ __forceinline__ word masked(word a, word b, word c) {
+    word found;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
+    return found;
+}
+
+static __device__ __forceinline__ void multiply(float *sum, word a0, word a1, word a2, word a3, word b0,
+                                                word b1) {
+#if WIDE
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#else
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+#endif
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Streamed past the first cache: no other program reads them.
+static __device__ __forceinline__ uint4 read16(const word *place) {
+    uint4 found;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(found.x), "=r"(found.y), "=r"(found.z), "=r"(found.w)
+                 : "l"(place));
+    return found;
+}
+
+static __device__ __forceinline__ void start_the_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+static __device__ __forceinline__ void wait_for_the_one_ahead() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+
+static __device__ __forceinline__ float from_bits(word bits) { return __uint_as_float(bits); }
+
+// To the left by `bits`, or to the right.
+static __device__ __forceinline__ word moved(word a, int bits) { return bits < 0 ? a >> -bits : a << bits; }
+
+// What a lane has of a block and one row.
+struct Some {
+    uint4 codes[BITS < 8 ? 1 : BITS / 4];
+#if BITS == 5 || BITS == 6
+    uint4 high;
+#endif
+#if SCALE != ROW
+    word scales[SCALE_WORDS];
+#endif
+#if HAS_ZEROS || HAS_LEAST
+    word zeros[ZERO_WORDS];
+#endif
+#if HAS_SUPERS
+    half_bits factor;
+#endif
+#if HAS_LEAST
+    half_bits least_factor;
+#endif
+};
+
+struct Matrix {
+    const word *codes, *high;
+    const void *scales, *zeros;
+    const half_bits *supers;
+    int N, K, blocks;
+};
+
+static __device__ __forceinline__ word read_number(const void *plane, long at, int number) {
+    if (number == F32)
+        return ((const word *)plane)[at];
+    if (number == F16 || number == BF16)
+        return ((const half_bits *)plane)[at];
+    return ((const unsigned char *)plane)[at];
+}
+
+static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, int row, int block, int t) {
+#if PLAIN
+#pragma unroll
+    for (int run = 0; run < 4; run++) {
+        const int input = block * 128 + 32 * run + 8 * t;
+        some.codes[run] = input < matrix.K
+                              ? read16((const word *)((const half_bits *)matrix.codes + (long)row * matrix.K + input))
+                              : make_uint4(0, 0, 0, 0);
+    }
+#elif BYTES
+    const word *place = matrix.codes + (long)row * matrix.blocks * 32 + block * 32 + 4 * t;
+    some.codes[0] = read16(place);
+    some.codes[1] = read16(place + 16);
+#else
+    const long eight = (long)(row >> 3) * matrix.blocks + block;
+    some.codes[0] = read16(matrix.codes + eight * 128 + (row & 7) * 16 + 4 * t);
+#endif
+#if BITS == 6
+    some.high = read16(matrix.high + eight * 64 + (row & 7) * 8 + 4 * (t & 1));
+#elif BITS == 5
+    some.high = read16(matrix.high + eight * 32 + (row & 7) * 4);
+#endif
+#if SCALE != ROW
+#pragma unroll
+    for (int at = 0; at < SCALE_WORDS; at++)
+        some.scales[at] = IS_SHORT
+                              ? ((const word *)matrix.scales)[((long)block * SCALE_WORDS + at) * matrix.N + row]
+                              : read_number(matrix.scales, (long)(block * 128 / OF_GROUP) * matrix.N + row, NUMBER);
+#endif
+#if HAS_LEAST || (HAS_ZEROS && SCALE != ROW)
+#pragma unroll
+    for (int at = 0; at < ZERO_WORDS; at++)
+        some.zeros[at] = IS_SHORT
+                             ? ((const word *)matrix.zeros)[((long)block * ZERO_WORDS + at) * matrix.N + row]
+                             : read_number(matrix.zeros, (long)(block * 128 / OF_GROUP) * matrix.N + row, U8);
+#elif HAS_ZEROS
+    some.zeros[0] = read_number(matrix.zeros, row, U8);
+#endif
+#if HAS_SUPERS
+    const half_bits *factors = matrix.supers + (long)(block >> 1) * (HAS_LEAST ? 2 : 1) * matrix.N + row;
+    some.factor = factors[0];
+#endif
+#if HAS_LEAST
+    some.least_factor = factors[matrix.N];
+#endif
+}
+
+// The scale, or zero point, of input `first` of a block.
+static __device__ __forceinline__ float number_at(const word *words, int first, int number) {
+    const int bits = number == F32 ? 32 : number == F16 || number == BF16 ? 16 : 8;
+    const int at = IS_SHORT ? first / OF_GROUP : 0;
+    const word one = words[at * bits / 32] >> (at * bits % 32);
+    if (number == F32)
+        return from_bits(one);
+    if (number == F16)
+        return from_half((half_bits)one);
+    if (number == BF16)
+        return from_bits(one << 16);
+    if (number == I8)
+        return from_bits(((one & 0xFF) ^ 0x80) | 0x4B000000) - 8388736.0f;
+    return from_bits((one & 0xFF) | 0x4B000000) - 8388608.0f;
+}
+
+static __device__ __forceinline__ float power_of_two(word exponent) {
+    return from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
+}
+
+#if SCALE != ROW
+static __device__ __forceinline__ float scale_at(const Some &some, int first) {
+#if SCALE == E8M0
+    return power_of_two(some.scales[first / OF_GROUP * 8 / 32] >> (first / OF_GROUP * 8 % 32) & 0xFF);
+#elif HAS_SUPERS
+    return number_at(some.scales, first, NUMBER) * from_half(some.factor);
+#else
+    return number_at(some.scales, first, NUMBER);
+#endif
+}
+#endif
+
+#if VALUE == NF4
+__shared__ word book_of_pairs[256];
+#endif
+
+// Codes of word `at` and run `run` of a block, as a pair of numbers around `zero`.
+static __device__ __forceinline__ word unpacked(const Some &some, int run, int at, int t, word zero, float zero_wide) {
+    const uint4 &four = some.codes[PLAIN ? run : BYTES ? run & 1 : 0];
+    const word codes = at == 0 ? four.x : at == 1 ? four.y : at == 2 ? four.z : four.w;
+    const int first = BYTES ? 8 * (run >> 1) : 4 * run;
+    const word shifted = PLAIN ? codes : codes >> first;
+#if PLAIN
+    return codes;
+#elif VALUE == FP8
+    // Sign and the other bits of both, each where it is in a number of half precision.
+    const word bits = masked(moved(codes, (WIDE ? 4 : 7) - first), WIDE ? 0x07F007F0 : 0x3F803F80,
+                             moved(codes, 8 - first) & 0x80008000);
+    return WIDE ? fused(bits, 0x77807780, 0x80008000) : bits;
+#elif VALUE == E2M1
+    const word bits = masked(moved(codes, (WIDE ? 6 : 9) - first), WIDE ? 0x01C001C0 : 0x0E000E00,
+                             moved(codes, 12 - first) & 0x80008000);
+    return WIDE ? fused(bits, 0x77807780, 0x80008000) : bits;
+#elif VALUE == NF4
+    return book_of_pairs[(shifted & 15) | (shifted >> 12 & 0xF0)];
+#elif BYTES && WIDE
+    const word turned = codes ^ 0x80808080;
+    const word low = __byte_perm(turned, 0x4B000000, 0x7540 + (run >> 1));
+    const word high = __byte_perm(turned, 0x4B000000, 0x7542 + (run >> 1));
+    return pair_of(from_bits(low) - zero_wide, from_bits(high) - zero_wide);
+#else
+#if BYTES
+    word pairs = (shifted & 0x00FF00FF) ^ 0x64806480;
+#else
+    word pairs = masked(shifted, 0x000F000F, WIDE ? 0x43004300 : 0x64006400);
+#endif
+#if BITS == 6
+    const uint4 &more = some.high;
+    const word above = at == 0 ? more.x : at == 1 ? more.y : at == 2 ? more.z : more.w;
+    pairs = masked((t & 2 ? above >> 8 : above) >> (2 * run) << 4, 0x00300030, pairs);
+#elif BITS == 5
+    const uint4 &more = some.high;
+    const word above = at == 0 ? more.x : at == 1 ? more.y : at == 2 ? more.z : more.w;
+    pairs = masked(above >> (4 * t) >> run << 4, 0x00100010, pairs);
+#endif
+    return fused(pairs, WIDE ? 0x3F803F80 : 0x3C003C00, zero);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 16 / WARPS)
+few_rows(const half_bits *x, const word *codes, const word *high, const void *scales, const void *zeros,
+         const half_bits *supers, const float *book, void *out, int M, int N, int K, int x_stride,
+         int out_stride) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+    const int first_row = blockIdx.x * 16 * TILES;
+    const Matrix matrix = {codes, high, scales, zeros, supers, N, K, (K + 127) / 128};
+    start_the_next();
+    int rows[TILES][2];
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = first_row + 16 * tile + 8 * half + g;
+            rows[tile][half] = row < N ? row : N - 1;
+        }
+    Some ahead[AHEAD][TILES][2];
+#pragma unroll
+    for (int at = 0; at < AHEAD; at++) {
+        const int block = warp + at * WARPS;
+        if (block < matrix.blocks)
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    read(ahead[at][tile][half], matrix, rows[tile][half], block, t);
+    }
+#if VALUE == NF4
+    for (int at = threadIdx.x; at < 256; at += 32 * WARPS)
+        book_of_pairs[at] = pair_of(book[at & 15], book[at >> 4]);
+    __syncthreads();
+#endif
+    wait_for_the_one_ahead();
+    float total[TILES][COLUMNS][4] = {};
+    for (int begin = warp; begin < matrix.blocks; begin += AHEAD * WARPS) {
+#pragma unroll
+        for (int at = 0; at < AHEAD; at++) {
+            const int block = begin + at * WARPS;
+            if (block >= matrix.blocks)
+                break;
+            float found[TILES][COLUMNS][4] = {};
+#pragma unroll
+            for (int run = 0; run < 4; run++) {
+                uint4 some_x[COLUMNS];
+                const int input = block * 128 + 32 * run + 8 * t;
+#pragma unroll
+                for (int column = 0; column < COLUMNS; column++) {
+                    const int row = 8 * column + g;
+                    some_x[column] = make_uint4(0, 0, 0, 0);
+                    if (row < M && input < K)
+                        some_x[column] = *(const uint4 *)(x + (long)row * x_stride + input);
+                }
+#pragma unroll
+                for (int tile = 0; tile < TILES; tile++) {
+                    word pairs[2][4];
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        const Some &some = ahead[at][tile][half];
+                        float zero = ZERO;
+#if HAS_ZEROS && VALUE == INT
+                        // A place of 16 inputs depends on the lane: both are read, and one is taken.
+                        zero = number_at(some.zeros, 32 * run, U8);
+                        if (GROUP == 16 && t >> 1)
+                            zero = number_at(some.zeros, 32 * run + 16, U8);
+#endif
+                        const float added = BYTES && WIDE ? 8388608.0f : WIDE ? 128.0f : 1024.0f;
+                        const word minus = pair_of(-added - zero, -added - zero);
+#pragma unroll
+                        for (int word_at = 0; word_at < 4; word_at++)
+                            pairs[half][word_at] = unpacked(some, run, word_at, t, minus, added + zero);
+#if SCALE == K_SCALES
+                        const float scale = scale_at(some, 32 * run);
+                        const float least = number_at(some.zeros, 32 * run, U8) * from_half(some.least_factor);
+                        const word by = pair_of(scale, scale);
+                        // Around the middle code, where the minimum is small.
+                        const word middle = pair_of(scale * ZERO - least, scale * ZERO - least);
+#pragma unroll
+                        for (int word_at = 0; word_at < 4; word_at++)
+                            pairs[half][word_at] = fused(pairs[half][word_at], by, middle);
+#elif GROUP == 16
+                        const float low = scale_at(some, 32 * run), up = scale_at(some, 32 * run + 16);
+                        const float scale = (t >> 1 ? up : low) * FACTOR;
+                        const word by = pair_of(scale, scale);
+#pragma unroll
+                        for (int word_at = 0; word_at < 4; word_at++)
+                            pairs[half][word_at] = fused(pairs[half][word_at], by, 0x80008000);
+#endif
+                    }
+#pragma unroll
+                    for (int column = 0; column < COLUMNS; column++) {
+                        float *sum = SCALE == ROW || IN_WEIGHTS ? total[tile][column] : found[tile][column];
+                        multiply(sum, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], some_x[column].x,
+                                 some_x[column].y);
+                        multiply(sum, pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], some_x[column].z,
+                                 some_x[column].w);
+                    }
+#if SCALE != ROW && !IN_WEIGHTS
+                    if ((run + 1) * 32 % (GROUP < 128 ? GROUP : 128) == 0) {
+                        const float low = scale_at(ahead[at][tile][0], 32 * run) * FACTOR;
+                        const float up = scale_at(ahead[at][tile][1], 32 * run) * FACTOR;
+#pragma unroll
+                        for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+                            for (int part = 0; part < 4; part++) {
+                                total[tile][column][part] += found[tile][column][part] * (part < 2 ? low : up);
+                                found[tile][column][part] = 0;
+                            }
+                    }
+#endif
+                }
+            }
+            const int next = block + AHEAD * WARPS;
+            if (next < matrix.blocks)
+#pragma unroll
+                for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        read(ahead[at][tile][half], matrix, rows[tile][half], next, t);
+        }
+    }
+    __shared__ float sums[WARPS][8 * COLUMNS][16 * TILES + 1];
+#pragma unroll
+    for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+        for (int column = 0; column < COLUMNS; column++)
+#pragma unroll
+            for (int part = 0; part < 4; part++)
+                sums[warp][8 * column + 2 * t + (part & 1)][16 * tile + 8 * (part >> 1) + g] =
+                    total[tile][column][part];
+    __syncthreads();
+    for (int at = threadIdx.x; at < M * 16 * TILES; at += 32 * WARPS) {
+        const int column = at / (16 * TILES), row = at % (16 * TILES);
+        if (first_row + row >= N)
+            continue;
+        float sum = 0;
+#pragma unroll
+        for (int one = 0; one < WARPS; one++)
+            sum += sums[one][column][row];
+#if SCALE == ROW && !PLAIN
+        const word bits = read_number(scales, first_row + row, NUMBER);
+        sum *= FACTOR * number_at(&bits, 0, NUMBER);
+#endif
+        const long place = (long)column * out_stride + first_row + row;
+#if TO_F32
+        ((float *)out)[place] = sum;
+#else
+        ((half_bits *)out)[place] = (half_bits)pair_of(sum, 0);
+#endif
+    }
+}

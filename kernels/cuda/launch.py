@@ -1,0 +1,19 @@
+"""What all launches of kernels on NVIDIA cards have in common."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+def early(device: torch.device) -> dict[str, bool]:
+    """Arguments of a launch on `device`: whether the kernel is started early (`turns`)."""
+    if _starts_early(device):
+        return {"EARLY": True, "launch_pdl": True}
+    return {"EARLY": False}
+
+
+@functools.cache
+def _starts_early(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

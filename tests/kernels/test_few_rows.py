@@ -1,0 +1,196 @@
+"""Products of few rows on NVIDIA cards. The kernel in CUDA C++ is compiled for a processor here,
+where each of its lanes is a coroutine (`support/card.h`), and for cards where their compiler is
+installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hearth.kernels.cuda import few_rows
+from hearth.kernels.cuda.few_rows import Constants, constants_of, plain_constants
+from hearth.kernels.cuda.matrix import TritonMatrix
+from hearth.kernels.cuda.planes import planes_of
+from hearth.kernels.linear import cuda_linear, cuda_wide_linear
+from product_cases import CASES, error, weight_of
+from random_weights import random_weight
+
+SOURCE = Path(few_rows.__file__).with_suffix(".cu")
+SHIM = Path(__file__).parents[1] / "support" / "card.h"
+LIMITS = {torch.float16: 1e-6, torch.bfloat16: 3e-5}
+ODD = {"FP8 and a shorter group"}
+"""Of 544 inputs, which do not fill the last block."""
+MOST_REGISTERS = 128
+Run = Callable[[int, int, Sequence[Tensor | int]], None]
+
+
+class OnProcessor:
+    """Compiles the kernel for each set of constants once, and runs it in the place of a card."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: dict[str, ctypes.CDLL] = {}
+        self.calls: list[dict[str, int | str]] = []
+
+    def __call__(self, device: torch.device, constants: tuple[tuple[str, int | str], ...]) -> Run:
+        lines = [f"#define {name} {value}" for name, value in constants]
+        text = "\n".join([*lines, f'#include "{SHIM}"', f'#include "{SOURCE}"', ""])
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if name not in self._made:
+            source, library = (self._folder / f"{name}.{end}" for end in ("cpp", "so"))
+            source.write_text(text)
+            command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o"]
+            subprocess.run([*command, str(library), str(source)], check=True)
+            self._made[name] = ctypes.CDLL(str(library))
+
+        def run(programs: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
+            self.calls.append(dict(constants))
+            tensors = [one for one in arguments if isinstance(one, Tensor)]
+            numbers = [one for one in arguments if not isinstance(one, Tensor)]
+            pointers = (ctypes.c_void_p * len(tensors))(*(one.data_ptr() for one in tensors))
+            values = (ctypes.c_int * len(numbers))(*numbers)
+            self._made[name].launch(programs, threads, pointers, values)
+
+        return run
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnProcessor:
+    if shutil.which("g++") is None:
+        pytest.skip("there is no C++ compiler")
+    made = OnProcessor(tmp_path)
+    monkeypatch.setattr(few_rows, "is_there", lambda device: True)
+    monkeypatch.setattr(few_rows, "_kernel", made)
+    return made
+
+
+def some_rows(count: int, inputs: int, dtype: torch.dtype) -> Tensor:
+    """[count, inputs], rows apart as those of a slice."""
+    x = torch.randn(count, 2 * inputs, generator=torch.Generator().manual_seed(0))
+    return x.to(dtype)[:, :inputs]
+
+
+@pytest.mark.parametrize(("dtype", "count"), [(torch.float16, 3), (torch.bfloat16, 11)])
+@pytest.mark.parametrize("case", CASES)
+def test_products_are_near(case: str, dtype: torch.dtype, count: int, card: OnProcessor) -> None:
+    weight = weight_of(case)
+    matrix, x = TritonMatrix([weight]), some_rows(count, weight.inputs, dtype)
+    found = matrix.matmul(x)
+    assert error(found, x, weight.unpacked(torch.float32)) < LIMITS[dtype]
+    assert len(card.calls) == 1 and found.isfinite().all()
+
+
+def test_a_row_has_the_same_bits_among_others_and_in_float32(card: OnProcessor) -> None:
+    weight = random_weight("Q4_K", 40, 1024)
+    matrix, x = TritonMatrix([weight]), some_rows(16, 1024, torch.bfloat16)
+    whole, wide = matrix.matmul(x), matrix.wide_matmul(x)
+    assert wide.dtype == torch.float32 and torch.equal(wide.to(torch.bfloat16), whole)
+    assert error(wide, x, weight.unpacked(torch.float32)) < 3e-5
+    for count in (1, 8, 9):
+        assert torch.equal(matrix.matmul(x[:count]), whole[:count])
+        others = torch.cat([x[:count], torch.ones_like(x[count:])])
+        assert torch.equal(matrix.matmul(others)[:count], whole[:count])
+    assert {one["COLUMNS"] for one in card.calls} == {1, 2}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_plain_matrices(dtype: torch.dtype, card: OnProcessor) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(37, 200, generator=generator).to(dtype)
+    bias = torch.randn(37, generator=generator).to(dtype)
+    for count in (1, 12):
+        x = some_rows(count, 200, dtype)
+        wide = cuda_wide_linear(x, weight)
+        assert wide.dtype == torch.float32
+        assert error(wide, x, weight.float()) < 1e-12
+        found = cuda_linear(x[None], weight, bias)
+        assert found.shape == (1, count, 37) and found.dtype == dtype
+        torch.testing.assert_close(found[0], wide.to(dtype) + bias, rtol=1e-2, atol=1e-2)
+    assert len(card.calls) == 4
+
+
+def test_what_the_kernel_does_not_take_goes_to_others(card: OnProcessor) -> None:
+    weight = random_weight("INT8", 16, 100, group=0)  # Rows of 100 numbers are not aligned.
+    plain = weight.unpacked(torch.float16)
+    x = torch.randn(3, 100).half()
+    assert not few_rows.can_multiply(100, x)
+    assert torch.equal(cuda_linear(x, plain), torch.nn.functional.linear(x, plain))
+    aligned = torch.randn(17, 128).half()
+    for some in (aligned, aligned[:3].float(), aligned[:0], aligned.flatten()[1:257].view(2, 128)):
+        assert not few_rows.can_multiply(128, some)
+    assert few_rows.can_multiply(128, aligned[:16])
+    trained = torch.zeros(8, 128, dtype=torch.float16, requires_grad=True)
+    assert cuda_linear(aligned[:2], trained).requires_grad
+    assert not card.calls
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card")
+def test_every_way_to_cut_a_product_up_is_measured(
+    card: OnProcessor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(SHIM.parents[2] / "benchmarks"))
+    benchmark = importlib.import_module("few_rows_cuda")
+    monkeypatch.setitem(benchmark.KINDS, "Q4_0", {})
+    shapes = {"qkv": (64, 32), "out": (32, 32), "gate_up": (64, 32), "down": (32, 32)}
+    monkeypatch.setattr(benchmark, "SHAPES", shapes)
+    monkeypatch.setattr(benchmark, "CHOICES", {"TILES": (1, 2), "WARPS": (1,), "AHEAD": (1,)})
+    monkeypatch.setattr(benchmark, "copies", lambda tensor, nbytes: [tensor])
+
+    class Untimed:
+        device = torch.device("cpu")
+
+        def seconds(self, call: Callable[[], object]) -> float:
+            call()
+            return 1e-6
+
+    for kind in ("Q4_0", "bf16"):
+        benchmark.measure(kind, 1, Untimed(), 1e9)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 * (4 * 3 + 1)
+    assert lines[0].startswith("Q4_0, qkv, 1 rows: 1.0 µs") and "'TILES': 2" in "".join(lines)
+    assert {one["TILES"] for one in card.calls} == {1, 2}
+
+
+def variants() -> dict[str, Constants]:
+    """What the kernel is compiled for, of every kind of weights."""
+    found: dict[str, Constants] = {}
+    for case in CASES:
+        weight = weight_of(case)
+        part = planes_of(weight.packing, weight.weight, weight.scales, weight.zeros)
+        for rows in (1, 16):
+            made = constants_of(part, rows, torch.bfloat16, torch.bfloat16)
+            found[f"{case}, {rows} rows"] = {**made, "WARPS": 16}
+    weight = torch.zeros(4096, 4096, dtype=torch.bfloat16)
+    found |= {f"plain, {n} rows": plain_constants(weight, n, torch.float32) for n in (1, 16)}
+    return found
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="CUDA's compiler is not installed")
+@pytest.mark.parametrize("case", ["Q4_K", "INT4 128 True", "FP8 of a row", "plain", "Q6_K"])
+def test_registers_are_enough(case: str, tmp_path: Path) -> None:
+    for arch, rows in ((80, 1), (90, 16)):
+        constants = variants()[f"{case}, {rows} rows"]
+        defines = [f"-D{name}={value}" for name, value in constants.items()]
+        command = ["nvcc", "-cubin", f"-arch=sm_{arch}", "-Xptxas", "-v", "-w", *defines]
+        made = subprocess.run(
+            [*command, "-o", str(tmp_path / "made.cubin"), str(SOURCE)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        registers = re.search(r"Used (\d+) registers", made.stderr)
+        spilled = re.search(r"(\d+) bytes spill stores", made.stderr)
+        assert registers is not None and spilled is not None
+        assert int(registers[1]) <= MOST_REGISTERS and int(spilled[1]) <= 16
