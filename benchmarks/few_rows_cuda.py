@@ -96,7 +96,7 @@ def measure(kind: str, rows: int, card: GraphCard, peak: float) -> None:
     hidden = torch.randn(rows, SHAPES["out"][0], device=card.device, dtype=DTYPE)
     weight = torch.ones(hidden.shape[1], device=card.device)
     outs = {
-        name: torch.empty(rows, shape[0], device=card.device, dtype=DTYPE)
+        name: torch.zeros(rows, shape[0], device=card.device, dtype=DTYPE)
         for name, shape in SHAPES.items()
     }
 

@@ -218,6 +218,22 @@ def random_decoder(
     return decoder, size
 
 
+def graph_seconds(model: Model) -> float | None:
+    """Of a step on the card alone: its graph is started again and again. None: there is none."""
+    graphs = model.side._runner.graphs  # type: ignore[attr-defined]
+    if graphs is None or not len(graphs):
+        return None
+    *_, (_, graph) = graphs._graphs.values()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    start.record()
+    for _ in range(TOKENS):
+        graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / TOKENS
+
+
 def median(call: Callable[[], float]) -> float:
     """Seconds. The first time does not count: kernels are compiled and graphs recorded in it."""
     call()
@@ -270,6 +286,9 @@ def _of_model(
         alone[kind, sessions] = seconds
         yield Figure(f"decode × {sessions}", kind, sessions / seconds, "tok/s")
         if sessions == 1:
+            alone_s = graph_seconds(model)
+            if alone_s is not None:
+                yield Figure("decode × 1 without the host", kind, 1 / alone_s, "tok/s")
             yield at_least(
                 "decode × 1", kind, model.read_bytes / seconds / peak, "of copying", share
             )

@@ -245,6 +245,27 @@ def fused_variants() -> Iterator[Variant]:
         )
 
 
+def peak_variants() -> Iterator[Variant]:
+    """The likeliest token of each row."""
+    parts = {**dict.fromkeys(("peaks", "totals"), "*fp32"), "bests": "*i32"}
+    numbers = dict.fromkeys(("width", "stride", "parts"), "i32")
+    yield Variant(
+        "peaks of parts of logits",
+        fused.peaks_kernel,
+        {"logits": "*fp32", **parts, **numbers},
+        {"LANES": 4096},
+        is_sample=True,
+    )
+    yield Variant(
+        "peaks of logits",
+        fused.row_peaks_kernel,
+        {**parts, "out": "*fp32", **numbers},
+        {"LANES": 32},
+        warps=1,
+        is_sample=True,
+    )
+
+
 def code_variants() -> Iterator[Variant]:
     """Activations rounded to codes, and products of int8 codes."""
     for dtype in DTYPES:
@@ -312,7 +333,11 @@ PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
 def variants(*, every: bool) -> list[Variant]:
     """All of them, or a sample."""
     made = itertools.chain(
-        product_variants(), code_variants(), attention_variants(), fused_variants()
+        product_variants(),
+        code_variants(),
+        attention_variants(),
+        fused_variants(),
+        peak_variants(),
     )
     return [one for one in made if every or one.is_sample]
 

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from hearth.backends.engine.runner import Row, StepResult
 from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
+from hearth.kernels.cuda.elementwise import row_peaks
+from hearth.kernels.cuda.matrix import has_triton
 
 Logits = NDArray[np.float32]
 
@@ -59,9 +61,13 @@ def shortlists(
     logits = _some(logits, rows)
     size = logits.shape[-1]
     count = min(max(spec.count for spec in specs), size)
-    floor = peak = logits.amax(dim=-1, keepdim=True)
-    total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
-    ids = best = logits.argmax(dim=-1, keepdim=True)
+    if has_triton(logits.device.type):
+        peak, total, best = row_peaks(logits).split(1, dim=1)
+    else:
+        peak = logits.amax(dim=-1, keepdim=True)
+        total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
+        best = logits.argmax(dim=-1, keepdim=True)
+    floor, ids = peak, best.long()
     if count > 1:
         largest = logits.topk(count, dim=-1)
         floor = largest.values[:, -1:]

@@ -14,6 +14,7 @@ from hearth.kernels.cuda.planes import BLOCK
 
 _GATE_LANES: Final = 1024
 _ROUNDED_LANES: Final = 1024
+_PEAK_LANES: Final = 4096
 
 
 def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -158,6 +159,31 @@ def silu_up(both: Tensor) -> Tensor:
         grid = (rows, -(-width // _GATE_LANES))
         sizes = (width, both.stride(0))
         gate_kernel[grid](both, out, *sizes, LANES=_GATE_LANES, **early(both.device))
+    return out
+
+
+def row_peaks(logits: Tensor) -> Tensor:
+    """What greedy sampling needs of each row, in one pass over them.
+
+    Args:
+        logits: [rows, width] float32, the last contiguous, width at most 2²⁴.
+
+    Returns:
+        [rows, 3] float32: the largest logit, the sum of exponentials of all without it, and the
+        place of the largest, the first of equal ones. The sum is NaN where a logit is NaN or +inf.
+    """
+    from hearth.kernels.cuda.fused import peaks_kernel, row_peaks_kernel
+
+    rows, width = logits.shape
+    parts = -(-width // _PEAK_LANES)
+    peaks, totals = logits.new_empty((2, rows, parts))
+    bests = logits.new_empty((rows, parts), dtype=torch.int32)
+    out = logits.new_empty((rows, 3))
+    if rows:
+        sizes, start = (width, logits.stride(0), parts), early(logits.device)
+        peaks_kernel[rows, parts](logits, peaks, totals, bests, *sizes, LANES=_PEAK_LANES, **start)
+        found = (peaks, totals, bests, out, parts, width)
+        row_peaks_kernel[(rows,)](*found, LANES=_lanes(parts), num_warps=1, **start)
     return out
 
 

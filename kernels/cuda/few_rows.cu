@@ -17,6 +17,7 @@
 //   NUMBER   F32, F16, BF16, I8 or U8: of scales
 //   GROUP    inputs that share a scale; 0: all
 //   ZERO     the code that stands for zero; HAS_ZEROS: there is one for each group
+//   EVEN     inputs fill all blocks
 //   COLUMNS  eights of rows of `x`: 1 or 2
 //   TILES, WARPS, AHEAD (blocks that are read ahead)
 
@@ -78,6 +79,13 @@ static __device__ __forceinline__ word fused(word a, word b, word c) {
 #else
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
 #endif
+    return found;
+}
+
+// The same of float16, whatever `x` is.
+static __device__ __forceinline__ word fused_f16(word a, word b, word c) {
+    word found;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(c));
     return found;
 }
 
@@ -152,10 +160,10 @@ struct Matrix {
     const word *codes, *high;
     const void *scales, *zeros;
     const half_bits *supers;
-    int N, K, blocks;
+    word N, K, blocks;
 };
 
-static __device__ __forceinline__ word read_number(const void *plane, long at, int number) {
+static __device__ __forceinline__ word read_number(const void *plane, word at, int number) {
     if (number == F32)
         return ((const word *)plane)[at];
     if (number == F16 || number == BF16)
@@ -163,50 +171,56 @@ static __device__ __forceinline__ word read_number(const void *plane, long at, i
     return ((const unsigned char *)plane)[at];
 }
 
-static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, int row, int block, int t) {
+// Where a lane's words of a row begin. Planes have fewer than 2^32 of them.
+static __device__ __forceinline__ word first_code(const Matrix &matrix, word row, int t) {
+    if (BYTES)
+        return row * matrix.blocks * 32 + 4 * t;
+    return (row >> 3) * matrix.blocks * 128 + (row & 7) * 16 + 4 * t;
+}
+
+static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, word row, word first, word block,
+                                            int t) {
 #if PLAIN
 #pragma unroll
     for (int run = 0; run < 4; run++) {
-        const int input = block * 128 + 32 * run + 8 * t;
-        some.codes[run] = input < matrix.K
-                              ? read16((const word *)((const half_bits *)matrix.codes + (long)row * matrix.K + input))
-                              : make_uint4(0, 0, 0, 0);
+        const word input = block * 128 + 32 * run + 8 * t;
+        some.codes[run] = make_uint4(0, 0, 0, 0);
+        if (EVEN || input < matrix.K)
+            some.codes[run] = read16(matrix.codes + ((long)row * matrix.K + input) / 2);
     }
 #elif BYTES
-    const word *place = matrix.codes + (long)row * matrix.blocks * 32 + block * 32 + 4 * t;
-    some.codes[0] = read16(place);
-    some.codes[1] = read16(place + 16);
+    some.codes[0] = read16(matrix.codes + first + block * 32);
+    some.codes[1] = read16(matrix.codes + first + block * 32 + 16);
 #else
-    const long eight = (long)(row >> 3) * matrix.blocks + block;
-    some.codes[0] = read16(matrix.codes + eight * 128 + (row & 7) * 16 + 4 * t);
+    some.codes[0] = read16(matrix.codes + first + block * 128);
 #endif
 #if BITS == 6
-    some.high = read16(matrix.high + eight * 64 + (row & 7) * 8 + 4 * (t & 1));
+    some.high = read16(matrix.high + ((row >> 3) * matrix.blocks + block) * 64 + (row & 7) * 8 + 4 * (t & 1));
 #elif BITS == 5
-    some.high = read16(matrix.high + eight * 32 + (row & 7) * 4);
+    some.high = read16(matrix.high + ((row >> 3) * matrix.blocks + block) * 32 + (row & 7) * 4);
 #endif
 #if SCALE != ROW
 #pragma unroll
     for (int at = 0; at < SCALE_WORDS; at++)
         some.scales[at] = IS_SHORT
-                              ? ((const word *)matrix.scales)[((long)block * SCALE_WORDS + at) * matrix.N + row]
-                              : read_number(matrix.scales, (long)(block * 128 / OF_GROUP) * matrix.N + row, NUMBER);
+                              ? ((const word *)matrix.scales)[(block * SCALE_WORDS + at) * matrix.N + row]
+                              : read_number(matrix.scales, block * 128 / OF_GROUP * matrix.N + row, NUMBER);
 #endif
 #if HAS_LEAST || (HAS_ZEROS && SCALE != ROW)
 #pragma unroll
     for (int at = 0; at < ZERO_WORDS; at++)
         some.zeros[at] = IS_SHORT
-                             ? ((const word *)matrix.zeros)[((long)block * ZERO_WORDS + at) * matrix.N + row]
-                             : read_number(matrix.zeros, (long)(block * 128 / OF_GROUP) * matrix.N + row, U8);
+                             ? ((const word *)matrix.zeros)[(block * ZERO_WORDS + at) * matrix.N + row]
+                             : read_number(matrix.zeros, block * 128 / OF_GROUP * matrix.N + row, U8);
 #elif HAS_ZEROS
     some.zeros[0] = read_number(matrix.zeros, row, U8);
 #endif
 #if HAS_SUPERS
-    const half_bits *factors = matrix.supers + (long)(block >> 1) * (HAS_LEAST ? 2 : 1) * matrix.N + row;
-    some.factor = factors[0];
+    const word super = (block >> 1) * (HAS_LEAST ? 2 : 1) * matrix.N + row;
+    some.factor = matrix.supers[super];
 #endif
 #if HAS_LEAST
-    some.least_factor = factors[matrix.N];
+    some.least_factor = matrix.supers[super + matrix.N];
 #endif
 }
 
@@ -230,12 +244,10 @@ static __device__ __forceinline__ float power_of_two(word exponent) {
     return from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 }
 
-#if SCALE != ROW
+#if SCALE != ROW && !HAS_SUPERS
 static __device__ __forceinline__ float scale_at(const Some &some, int first) {
 #if SCALE == E8M0
     return power_of_two(some.scales[first / OF_GROUP * 8 / 32] >> (first / OF_GROUP * 8 % 32) & 0xFF);
-#elif HAS_SUPERS
-    return number_at(some.scales, first, NUMBER) * from_half(some.factor);
 #else
     return number_at(some.scales, first, NUMBER);
 #endif
@@ -244,6 +256,49 @@ static __device__ __forceinline__ float scale_at(const Some &some, int first) {
 
 #if VALUE == NF4
 __shared__ word book_of_pairs[256];
+#endif
+
+#if HAS_SUPERS
+// What a lane needs of a row's scales and minima: of each run one, two in a word, as float16.
+struct Factors {
+    word scales[2];
+#if HAS_LEAST
+    word middles[2];
+#endif
+};
+
+static __device__ __forceinline__ Factors factors_of(const Some &some, int t) {
+    Factors found;
+    const word factor = some.factor | (word)some.factor << 16;
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++) {
+        // Bytes become the lower halves of 1,024 and more.
+#if HAS_LEAST
+        const word least_factor = some.least_factor | (word)some.least_factor << 16;
+        const word which = pair ? 0x4342 : 0x4140;
+        const word codes = fused_f16(__byte_perm(some.scales[0], 0x64646464, which), 0x3C003C00, 0xE400E400);
+        const word least = fused_f16(__byte_perm(some.zeros[0], 0x64646464, which), 0x3C003C00, 0xE400E400);
+        found.scales[pair] = fused_f16(codes, factor, 0x80008000);
+        // Around the middle code, where the minimum is small.
+        found.middles[pair] = fused_f16(found.scales[pair], ZERO == 8 ? 0x48004800 : 0x4C004C00,
+                                        fused_f16(least, least_factor, 0x80008000) ^ 0x80008000);
+#else
+        const word which = t & 2 ? 0x4341 : 0x4240;
+        const word bytes = __byte_perm(some.scales[pair] ^ 0x80808080, 0x64646464, which);
+        found.scales[pair] = fused_f16(fused_f16(bytes, 0x3C003C00, 0xE480E480), factor, 0x80008000);
+#endif
+    }
+    return found;
+}
+
+// One of them twice, in the dtype of `x`.
+static __device__ __forceinline__ word twice(const word *pairs, int run) {
+    const word both = pairs[run >> 1];
+    if (!WIDE)
+        return __byte_perm(both, 0, run & 1 ? 0x3232 : 0x1010);
+    const float one = from_half((half_bits)(run & 1 ? both >> 16 : both));
+    return pair_of(one, one);
+}
 #endif
 
 // Codes of word `at` and run `run` of a block, as a pair of numbers around `zero`.
@@ -295,26 +350,27 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
          int out_stride) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     const int first_row = blockIdx.x * 16 * TILES;
-    const Matrix matrix = {codes, high, scales, zeros, supers, N, K, (K + 127) / 128};
+    const Matrix matrix = {codes, high, scales, zeros, supers, (word)N, (word)K, (word)(K + 127) / 128};
     start_the_next();
-    int rows[TILES][2];
+    word rows[TILES][2], firsts[TILES][2];
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = first_row + 16 * tile + 8 * half + g;
             rows[tile][half] = row < N ? row : N - 1;
+            firsts[tile][half] = first_code(matrix, rows[tile][half], t);
         }
     Some ahead[AHEAD][TILES][2];
 #pragma unroll
     for (int at = 0; at < AHEAD; at++) {
-        const int block = warp + at * WARPS;
+        const word block = warp + at * WARPS;
         if (block < matrix.blocks)
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
                 for (int half = 0; half < 2; half++)
-                    read(ahead[at][tile][half], matrix, rows[tile][half], block, t);
+                    read(ahead[at][tile][half], matrix, rows[tile][half], firsts[tile][half], block, t);
     }
 #if VALUE == NF4
     for (int at = threadIdx.x; at < 256; at += 32 * WARPS)
@@ -322,24 +378,36 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     __syncthreads();
 #endif
     wait_for_the_one_ahead();
+    // Rows that are not there are others', whose sums nobody keeps.
+    const half_bits *of_row[COLUMNS];
+#pragma unroll
+    for (int column = 0; column < COLUMNS; column++)
+        of_row[column] = x + (long)(8 * column + g < M ? 8 * column + g : M - 1) * x_stride + 8 * t;
     float total[TILES][COLUMNS][4] = {};
-    for (int begin = warp; begin < matrix.blocks; begin += AHEAD * WARPS) {
+    for (word begin = warp; begin < matrix.blocks; begin += AHEAD * WARPS) {
 #pragma unroll
         for (int at = 0; at < AHEAD; at++) {
-            const int block = begin + at * WARPS;
+            const word block = begin + at * WARPS;
             if (block >= matrix.blocks)
                 break;
             float found[TILES][COLUMNS][4] = {};
+#if HAS_SUPERS
+            Factors factors[TILES][2];
+#pragma unroll
+            for (int tile = 0; tile < TILES; tile++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    factors[tile][half] = factors_of(ahead[at][tile][half], t);
+#endif
 #pragma unroll
             for (int run = 0; run < 4; run++) {
                 uint4 some_x[COLUMNS];
-                const int input = block * 128 + 32 * run + 8 * t;
+                const word input = block * 128 + 32 * run;
 #pragma unroll
                 for (int column = 0; column < COLUMNS; column++) {
-                    const int row = 8 * column + g;
                     some_x[column] = make_uint4(0, 0, 0, 0);
-                    if (row < M && input < K)
-                        some_x[column] = *(const uint4 *)(x + (long)row * x_stride + input);
+                    if (EVEN || input + 8 * t < K)
+                        some_x[column] = *(const uint4 *)(of_row[column] + input);
                 }
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++) {
@@ -359,12 +427,13 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #pragma unroll
                         for (int word_at = 0; word_at < 4; word_at++)
                             pairs[half][word_at] = unpacked(some, run, word_at, t, minus, added + zero);
-#if SCALE == K_SCALES
-                        const float scale = scale_at(some, 32 * run);
-                        const float least = number_at(some.zeros, 32 * run, U8) * from_half(some.least_factor);
-                        const word by = pair_of(scale, scale);
-                        // Around the middle code, where the minimum is small.
-                        const word middle = pair_of(scale * ZERO - least, scale * ZERO - least);
+#if HAS_SUPERS
+                        const word by = twice(factors[tile][half].scales, run);
+#if HAS_LEAST
+                        const word middle = twice(factors[tile][half].middles, run);
+#else
+                        const word middle = 0x80008000;
+#endif
 #pragma unroll
                         for (int word_at = 0; word_at < 4; word_at++)
                             pairs[half][word_at] = fused(pairs[half][word_at], by, middle);
@@ -400,13 +469,13 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #endif
                 }
             }
-            const int next = block + AHEAD * WARPS;
+            const word next = block + AHEAD * WARPS;
             if (next < matrix.blocks)
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        read(ahead[at][tile][half], matrix, rows[tile][half], next, t);
+                        read(ahead[at][tile][half], matrix, rows[tile][half], firsts[tile][half], next, t);
         }
     }
     __shared__ float sums[WARPS][8 * COLUMNS][16 * TILES + 1];

@@ -54,6 +54,7 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
         ahead = 4
     return {
         "COLUMNS": 2 if is_many else 1,
+        "EVEN": int(inputs % BLOCK == 0),
         # Activations are read once for both.
         "TILES": 2 if is_many and is_light else 1,
         "WARPS": warps,

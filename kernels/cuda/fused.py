@@ -174,3 +174,48 @@ def gate_kernel(both, out, width, stride, LANES: tl.constexpr, EARLY: tl.constex
     up = tl.load(both + row * stride + width + at, mask=mask, other=0).to(tl.float32)
     found = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out + row * width + at, found.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def peaks_kernel(
+    logits, peaks, totals, bests, width, stride, parts, LANES: tl.constexpr, EARLY: tl.constexpr
+):
+    """Of LANES logits of a row: the largest one, the sum of exponentials of all without it, and
+    where it is, the first of equal ones. Programs are (rows, parts).
+
+    logits: [rows, width] float32, rows `stride` apart; peaks, totals: [rows, parts] float32; bests:
+    [rows, parts] int32.
+    """
+    take_turn(EARLY)
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = part * LANES + tl.arange(0, LANES)
+    some = tl.load(logits + row * stride + at, mask=at < width, other=-float("inf"))
+    peak = tl.max(some, 0)
+    base = tl.where(peak == -float("inf"), 0.0, peak)
+    place = row * parts + part
+    tl.store(peaks + place, peak)
+    tl.store(totals + place, tl.sum(tl.exp(some - base), 0))
+    tl.store(bests + place, tl.min(tl.where(some == peak, at, width), 0))
+
+
+@triton.jit
+def row_peaks_kernel(
+    peaks, totals, bests, out, parts, width, LANES: tl.constexpr, EARLY: tl.constexpr
+):
+    """out[rows, 3] float32: what `peaks_kernel` found in the parts of each row, together. Programs
+    are rows.
+    """
+    take_turn(EARLY)
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, LANES)
+    is_one = part < parts
+    place = row * parts + part
+    peak = tl.load(peaks + place, mask=is_one, other=-float("inf"))
+    highest = tl.max(peak, 0)
+    total = tl.load(totals + place, mask=is_one, other=0)
+    best = tl.load(bests + place, mask=is_one, other=0)
+    weight = tl.where(peak == -float("inf"), 0.0, tl.exp(peak - highest))
+    tl.store(out + row * 3, highest)
+    tl.store(out + row * 3 + 1, tl.sum(total * weight, 0))
+    best = tl.min(tl.where(is_one & (peak == highest), best, width), 0)
+    tl.store(out + row * 3 + 2, best.to(tl.float32))

@@ -1,6 +1,6 @@
-"""Packed matrices on NVIDIA cards. Up to 16 rows are multiplied by `few_rows.cu`, or where that is
-not there by the kernel of `products.py`, like those up to 64 and those of experts. More rows are for
-PyTorch, with weights unpacked slice by slice, or with codes of eight bits on both sides.
+"""Packed matrices on NVIDIA cards. Up to 16 rows are multiplied by `few_rows.cu`, or where that
+is not there by the kernel of `products.py`, like those up to 64 and those of experts. More rows are
+for PyTorch, with weights unpacked slice by slice, or with codes of eight bits on both sides.
 """
 
 from __future__ import annotations
@@ -228,6 +228,8 @@ class TritonMatrix:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
         rows = x.reshape(-1, self.inputs)
         rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+        if len(self.parts) == 1 and self._rounding(self.parts[0], rows, dtype) == "fp8":
+            return _multiply_fp8(self.parts[0], rows).view(*x.shape[:-1], self.outputs)
         out = rows.new_empty((len(rows), self.outputs), dtype=dtype)
         if len(rows):
             column = 0
@@ -268,14 +270,21 @@ class TritonMatrix:
         why = "time is that of reading the weights" if rows <= FEW else "codes go to tensor cores"
         return Route("Triton, tensor cores", name, f"{why}; {NOT_RUN}")
 
+    def _rounding(self, part: Planes, x: Tensor, dtype: torch.dtype) -> Rounded:
+        """What activations are rounded to for results of `dtype`."""
+        is_exact = self._is_exact or dtype != x.dtype
+        return "" if is_exact else rounded_as(part, len(x), x.dtype)
+
     def _multiply(self, part: Planes, x: Tensor, out: Tensor) -> None:
         from hearth.kernels.cuda.products import product_kernel
 
-        is_exact = self._is_exact or out.dtype != x.dtype
-        kind = "" if is_exact else rounded_as(part, len(x), x.dtype)
-        if kind:
-            _multiply_codes(part, x, out, kind)
-            return
+        match self._rounding(part, x, out.dtype):
+            case "fp8":
+                out.copy_(_multiply_fp8(part, x))
+                return
+            case "int8":
+                _multiply_int8(part, x, out)
+                return
         if len(x) > _MIDDLE:
             _multiply_slices(part, x, out)
             return
@@ -296,15 +305,17 @@ INT8_CONSTANTS: Final = {"BM": 128, "BN": 128, "BK": BLOCK, "num_warps": 8, "num
 """What `codes.int8_kernel` is compiled for."""
 
 
-def _multiply_codes(part: Planes, x: Tensor, out: Tensor, kind: Rounded) -> None:
-    """Into `out` [rows, outputs]: products of many rows rounded to `kind`."""
+def _multiply_fp8(part: Planes, x: Tensor) -> Tensor:
+    """[rows, outputs] of many rows rounded to E4M3."""
+    codes, x_scales = round_rows(x, fp8=True, group=part.group)
+    weight = part.codes.view(torch.float8_e4m3fn)
+    return scaled_product(codes, x_scales, weight, part.scales.float(), x.dtype)
+
+
+def _multiply_int8(part: Planes, x: Tensor, out: Tensor) -> None:
+    """Into `out` [rows, outputs]: products of many rows rounded to int8."""
     from hearth.kernels.cuda.codes import int8_kernel
 
-    if kind == "fp8":
-        codes, x_scales = round_rows(x, fp8=True, group=part.group)
-        weight = part.codes.view(torch.float8_e4m3fn)
-        out.copy_(scaled_product(codes, x_scales, weight, part.scales.float(), x.dtype))
-        return
     codes, x_scales = round_rows(x, fp8=False)
     fixed = INT8_CONSTANTS
     grid = (-(-part.outputs // fixed["BN"]), -(-len(x) // fixed["BM"]))

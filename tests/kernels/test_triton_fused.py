@@ -17,6 +17,7 @@ from hearth.backends.native.kv_rows import FP8, LARGEST, Q8_0, row_elements, to_
 from hearth.kernels.cuda.elementwise import (
     add_and_normalise,
     finish_heads,
+    row_peaks,
     silu_up,
     store_tokens,
 )
@@ -114,3 +115,19 @@ def test_gates(dtype: torch.dtype) -> None:
     wanted = (functional.silu(gate) * up).to(dtype)
     torch.testing.assert_close(silu_up(both), wanted, rtol=2 * DTYPES[dtype], atol=1e-6)
     assert silu_up(both[:0]).shape == (0, 1100)
+
+
+def test_peaks_of_rows() -> None:
+    logits = 5 * torch.randn(4, 9000, generator=torch.Generator().manual_seed(0))
+    logits[1, [8999, 40]] = 40.0  # The first of equal ones, in another part.
+    logits[2, 100:] = -torch.inf
+    logits[3, 5000] = torch.nan
+    found = row_peaks(torch.cat([logits, logits], 1)[:, :9000])
+    assert torch.equal(found[:3, 0], logits[:3].amax(1))
+    assert found[:3, 2].tolist() == [*logits[:1].argmax(1).tolist(), 40, *logits[2:3].argmax(1)]
+    wanted = (logits - logits.amax(1, keepdim=True)).exp().sum(1)
+    torch.testing.assert_close(found[:3, 1], wanted[:3])
+    assert found[3, 1].isnan()
+    logits[0, 7] = torch.inf
+    assert row_peaks(logits[:1])[0, 1].isnan()
+    assert row_peaks(logits[:0]).shape == (0, 3)

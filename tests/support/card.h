@@ -102,6 +102,17 @@ static word fused(word a, word b, word c) {
         found |= (word)narrow((float)((double)wide(a >> at) * wide(b >> at) + wide(c >> at))) << at;
     return found;
 }
+static word fused_f16(word a, word b, word c) {
+    word found = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const double sum = (double)from_half(a >> at) * from_half(b >> at) + from_half(c >> at);
+        const _Float16 one = (_Float16)(float)sum;
+        half_bits bits;
+        memcpy(&bits, &one, 2);
+        found |= (word)bits << at;
+    }
+    return found;
+}
 static word masked(word a, word b, word c) { return (a & b) | c; }
 static uint4 read16(const word *place) {
     if ((uintptr_t)place % 16)
