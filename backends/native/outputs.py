@@ -62,7 +62,7 @@ def shortlists(
     size = logits.shape[-1]
     count = min(max(spec.count for spec in specs), size)
     if has_triton(logits.device.type):
-        peak, total, best = row_peaks(logits).split(1, dim=1)
+        peak, total, best = row_peaks(logits)[:, :, None].unbind(1)
     else:
         peak = logits.amax(dim=-1, keepdim=True)
         total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
