@@ -378,7 +378,7 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     __syncthreads();
 #endif
     wait_for_the_one_ahead();
-    // Rows that are not there are others', whose sums nobody keeps.
+    // In the place of rows that are not there the last one is read again; its sums are not kept.
     const half_bits *of_row[COLUMNS];
 #pragma unroll
     for (int column = 0; column < COLUMNS; column++)

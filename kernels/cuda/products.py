@@ -207,7 +207,7 @@ def _fused(found, scale, middle, HALF: tl.constexpr, ON_CARD: tl.constexpr):
 
 
 @triton.jit
-def _beside(one, other):
+def _side_by_side(one, other):
     """[rows, 2 · inputs]."""
     both = tl.permute(tl.join(one, other), (0, 2, 1))
     return tl.reshape(both, (one.shape[0], 2 * one.shape[1]))
@@ -293,7 +293,7 @@ def _weights(
             codes, high, scales, zeros, supers, book, rows, seen, blocks, block, N, each * at + 1,
             zero, NUMBER, HALF, VALUE, SCALE, BITS, ZERO, ON_CARD, run, BN,
         )  # fmt: skip
-        found = _beside(found, other)
+        found = _side_by_side(found, other)
     if each > 2:
         third = _run(
             codes, high, scales, zeros, supers, book, rows, seen, blocks, block, N, 2, zero,
@@ -303,7 +303,7 @@ def _weights(
             codes, high, scales, zeros, supers, book, rows, seen, blocks, block, N, 3, zero,
             NUMBER, HALF, VALUE, SCALE, BITS, ZERO, ON_CARD, run, BN,
         )  # fmt: skip
-        found = _beside(found, _beside(third, fourth))
+        found = _side_by_side(found, _side_by_side(third, fourth))
     return found
 
 
