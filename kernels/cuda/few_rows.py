@@ -129,7 +129,9 @@ def multiply(part: Planes, x: Tensor, out: Tensor) -> None:
 
 
 def multiply_plain(weight: Tensor, x: Tensor, out: Tensor) -> None:
-    """The same for `weight` [outputs, inputs], contiguous, of the dtype of `x`."""
+    """The same for `weight` [outputs, inputs], contiguous, of the dtype of `x`: one that is not the
+    result of the operation ahead, which may not have ended when the kernel reads its first rows.
+    """
     _launch(plain_constants(weight, len(x), out.dtype), [weight] * 6, x, out, *weight.shape)
 
 
