@@ -148,12 +148,18 @@ def _nvrtc() -> ctypes.CDLL:
     """Loaded already, on the system's path, or in a package of NVIDIA next to PyTorch."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(one) for one in (spec.submodule_search_locations or ())] if spec else []
-    places = [place for name in _NVRTC for place in (name, *_below(folders, name))]
+    places: list[str | Path] = [
+        place for name in _NVRTC for place in (name, *_below(folders, name))
+    ]
     for place in places:
         try:
-            return ctypes.CDLL(str(place))
+            found = ctypes.CDLL(str(place))
+            if isinstance(place, Path):  # It opens another by name, and may not find that there.
+                for needed in sorted(place.parent.glob("libnvrtc-builtins.so*")):
+                    ctypes.CDLL(str(needed))
         except OSError:
             continue
+        return found
     raise CompileError(f"NVRTC is missing: none of {', '.join(_NVRTC)} was found")
 
 

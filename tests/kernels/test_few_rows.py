@@ -14,12 +14,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from hearth.kernels.cuda import few_rows
+from hearth.kernels.cuda import compiled, few_rows
 from hearth.kernels.cuda.few_rows import Constants, constants_of, plain_constants
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.cuda.planes import planes_of
@@ -161,6 +162,65 @@ def test_every_way_to_cut_a_product_up_is_measured(
     assert len(lines) == 2 * (4 * 3 + 1)
     assert lines[0].startswith("Q4_0, qkv, 1 rows: 1.0 µs") and "'TILES': 2" in "".join(lines)
     assert {one["TILES"] for one in card.calls} == {1, 2}
+
+
+class Nvrtc:
+    """In the place of NVRTC's library: it takes every program but those with a mistake."""
+
+    def __init__(self) -> None:
+        self.options: list[bytes] = []
+        self.destroyed = 0
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return getattr(self, f"_{name}")
+
+    def _nvrtcCreateProgram(self, program: Any, code: bytes, *rest: Any) -> int:  # noqa: N802
+        assert b"few_rows(" in code
+        return 0
+
+    def _nvrtcCompileProgram(self, program: Any, count: int, options: Any) -> int:  # noqa: N802
+        self.options = list(options)[:count]
+        return 6 if b"-DBITS=3" in self.options else 0
+
+    def _size(self, program: Any, size: Any) -> int:
+        size._obj.value = 5
+        return 0
+
+    def _text(self, program: Any, place: Any) -> int:
+        place.raw = b"found"
+        return 0
+
+    def _nvrtcDestroyProgram(self, program: Any) -> int:  # noqa: N802
+        self.destroyed += 1
+        return 0
+
+    _nvrtcGetCUBINSize = _nvrtcGetProgramLogSize = _size  # noqa: N815
+    _nvrtcGetCUBIN = _nvrtcGetProgramLog = _text  # noqa: N815
+
+
+def test_programs_are_compiled_for_the_card_and_mistakes_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device, nvrtc = torch.device("cuda", 0), Nvrtc()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    monkeypatch.setattr(compiled, "_nvrtc", lambda: nvrtc)
+    assert compiled.compile_for(device, SOURCE, {"BITS": 4, "VALUE": "INT"}) == b"found"
+    assert nvrtc.options == [
+        *(b"--gpu-architecture=sm_89", b"--std=c++17", b"-DBITS=4", b"-DVALUE=INT")
+    ]
+    with pytest.raises(compiled.CompileError, match=r"few_rows\.cu: found"):
+        compiled.compile_for(device, SOURCE, {"BITS": 3})
+    assert nvrtc.destroyed == 2
+    few_rows.is_there.cache_clear()
+    assert few_rows.is_there(device)
+    # Without it products are left to others, and a line in the log says why.
+    few_rows.is_there.cache_clear()
+    monkeypatch.setattr(nvrtc, "_nvrtcCompileProgram", lambda *about: 6)
+    assert not few_rows.is_there(device) and "few_rows.cu: found" in caplog.text
+    few_rows.is_there.cache_clear()
+    monkeypatch.setenv("HEARTH_CUDA_KERNELS", "off")
+    assert not few_rows.is_there(device)
+    few_rows.is_there.cache_clear()
 
 
 def variants() -> dict[str, Constants]:
