@@ -62,6 +62,8 @@ class Kernel:
         with torch.cuda.device(device):
             torch.cuda.current_stream()  # There is a context.
             driver = _driver()
+            if not hasattr(driver, "cuLaunchKernelEx"):
+                raise CompileError("the driver is older than CUDA 11.8: it starts no kernel early")
             _check(driver.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
             found = driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode())
             _check(found, "cuModuleGetFunction")

@@ -108,7 +108,8 @@ def is_there(device: torch.device) -> bool:
         return False
     plain = torch.empty((16, BLOCK), dtype=torch.float16)
     try:
-        compile_for(device, _SOURCE, plain_constants(plain, 1, plain.dtype))
+        constants = plain_constants(plain, 1, plain.dtype)
+        Kernel(compile_for(device, _SOURCE, constants), "few_rows", device)
     except CompileError as error:
         log.warning("Products of few rows are left to others: %s", error)
         return False

@@ -212,7 +212,9 @@ def test_programs_are_compiled_for_the_card_and_mistakes_are_named(
         compiled.compile_for(device, SOURCE, {"BITS": 3})
     assert nvrtc.destroyed == 2
     few_rows.is_there.cache_clear()
-    assert few_rows.is_there(device)
+    loaded: list[bytes] = []
+    monkeypatch.setattr(few_rows, "Kernel", lambda image, name, device: loaded.append(image))
+    assert few_rows.is_there(device) and loaded == [b"found"]
     # Without it products are left to others, and a line in the log says why.
     few_rows.is_there.cache_clear()
     monkeypatch.setattr(nvrtc, "_nvrtcCompileProgram", lambda *about: 6)
