@@ -458,7 +458,7 @@ def constants(part: Planes, dtype: torch.dtype) -> dict[str, Any]:
     """What a kernel is compiled for, of a matrix that is unpacked to `dtype`."""
     most = BLOCK
     if dtype == torch.float32:  # Which takes twice the registers, three times for its products.
-        most = 64 if part.bits == 8 else 32
+        most = 32
     # Bits of codes are put where those of numbers of half precision are. For whole numbers these
     # are 1,024 or 128 more than the code; bytes are more than bfloat16 takes, and become float32.
     added = 1024.0
