@@ -43,8 +43,8 @@ from hearth.kernels.cuda.matrix import (
 from random_weights import random_weight
 
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
-MOST_STACK: Final = 80
-"""Bytes of a thread: twenty registers, which triton 3.9 spills of 64 rows by MXFP4 on sm_120."""
+MOST_STACK: Final = 72
+"""Bytes of a thread: eighteen registers."""
 MOST_SHARED: Final = 99 << 10
 """Bytes of a program on cards of the generations 8.6, 8.9 and 12.0; the others have more."""
 NAMES: Final = {

@@ -82,6 +82,10 @@ def test_codes_stand_for_the_same_numbers(packing: str) -> None:
 TRITON = pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
 
 
+ROUNDED = {"INT8": 5e-4, "FP8": 1e-3}
+"""Errors with activations of eight bits, as docs/cuda.md has them."""
+
+
 @TRITON
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("packing", sorted(PACKINGS))
@@ -99,7 +103,8 @@ def test_products_in_triton_are_near_and_the_same_every_time(
     for rows in (1, 16, 17, 64, 65, 300):
         wanted = x[:rows].double() @ plain.T
         # Activations of many rows may be rounded to eight bits.
-        for one, most in ((matrix, 2e-5), (rounding, 1e-3 if rows > 64 else 2e-5)):
+        rounded = ROUNDED.get(packing, 2e-5) if rows > 64 else 2e-5
+        for one, most in ((matrix, 2e-5), (rounding, rounded)):
             off = (one.matmul(x[:rows].to(CUDA)).cpu() - wanted).square().sum()
             assert float(off / wanted.square().sum()) < most
 

@@ -268,4 +268,5 @@ def test_experts_are_chosen_and_multiplied_on_the_device(
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: (asked.append(self.shape), cpu(self))[1])
     found = experts(hidden, scores)
     assert (5,) not in asked
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert float((found - wanted).square().sum() / wanted.square().sum()) < 1e-11
