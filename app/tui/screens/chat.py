@@ -571,9 +571,10 @@ class ChatScreen(HearthScreen):
         self._show_parts()
         (threads if threads.display else self.prompt).focus()
 
-    @work(group="threads")
     async def action_other(self, by: int) -> None:
-        """Show the next chat of the list, which another app may have changed."""
+        """Show the next chat of the list, which another app may have changed. Keys that follow wait
+        for it: escape stops the chat that is shown then.
+        """
         await self.refresh_list()
         ids = [thread.id for thread in self._threads]
         if not ids:
