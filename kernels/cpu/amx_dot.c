@@ -22,14 +22,14 @@ AMX_DOT static void use_dot_tiles(int group) {
   __asm__ volatile("ldtilecfg %0" : : "m"(config)); /* See use_tiles. */
 }
 
-/* 16 rows, of which the first one is at `start` in `x`, with a tile: out[16 rows, 16]. Codes of a run become bytes
+/* 16 rows of `x`, from `row` on, with a tile: out[16 rows, 16]. Codes of a run become bytes
  * in `codes`, where they are not there yet; `LATER` they are multiplied, and as much later scales are applied to the sums:
  * what is written takes some time until tiles can be loaded from there, and the other way round.
  */
 AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Tile tile, const Quantized *x,
-                                                                   int64_t start, uint8_t *codes, int is_there, float *out) {
+                                                                   int64_t row, uint8_t *codes, int is_there, float *out) {
   const int rows = TILE, lane = 0, group = tile.about.group, parts = RUN / group;
-  const int64_t runs = x->inputs / RUN;
+  const int64_t runs = x->inputs / RUN, start = place_of(x, row, 0);
   int32_t sums[2 * LATER][2][16 * TILE] __attribute__((aligned(LINE)));
   VF total[16];
   EACH_ROW total[m] = SET_F(0.0f);
@@ -37,7 +37,7 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
   for (int64_t at = 0; at < runs + 2 * LATER; at++) {
     int64_t run = at - LATER;
     if (run >= 0 && run < runs) {
-      const int8_t *numbers = x->numbers + (start + run * x->together) * RUN;
+      const int8_t *numbers = x->first.numbers + (start + run * x->together) * RUN;
       const uint8_t *bytes = codes + run * RUN * TILE;
 #define MULTIPLY(sum)                                               \
   case sum:                                                         \
@@ -66,10 +66,11 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
     EACH_PART {
       const Scales of = part_of(kind, tile.about, block, part);
       const int32_t *found = sums[run % (2 * LATER)][part];
-      EACH_ROW total[m] = added(kind, tile.about, total[m], TO_F(LOAD(found + m * TILE)), of, x, place + m, part);
+      EACH_ROW total[m] = added(kind, tile.about, total[m], TO_F(LOAD(found + m * TILE)), of, &x->first, place + m, part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
+  add_seconds(kind, rows, tile, lane, x, row, out);
 }
 
 /* See `AmxDot`. */
@@ -79,7 +80,7 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_dot_tile(Kind kind
   float found[16 * TILE];
   const Tile at = tile_at(kind, packed, x->inputs, tile);
   for (int is_there = 0; row < end; is_there = 1) {
-    amx_rows(kind, at, x, place_of(x, row, 0), codes, is_there, found);
+    amx_rows(kind, at, x, row, codes, is_there, found);
     for (int64_t m = 0; m < TILE && row < end; m++, row++, y += stride) __builtin_memcpy(y, found + m * TILE, sizeof(float) * count);
   }
 }

@@ -108,6 +108,15 @@ HERE VI unpacked(Tile tile, int64_t index, int lane, int unit) {
   return code;
 }
 
+INLINE int32_t four_of(const int8_t *numbers) {
+  int32_t four;
+  __builtin_memcpy(&four, numbers, 4);
+  return four;
+}
+
+#define DOT_FOUR(sum, codes, x, place, unit) \
+  DOT(sum, codes, SET_I(four_of((x)->numbers + (place) * RUN + (unit) * UNIT)), tile.about.zero == 128)
+
 /* Input `j` of a unit as float32, as the file's own formula rounds it. */
 HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
   VF number;
@@ -125,7 +134,7 @@ HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
  *
  *   place       of the run in `x`
  */
-HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Quantized *x, int64_t place, int part) {
+HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Runs *x, int64_t place, int part) {
   const float *sums = about.group == 16 ? x->halves[part] + place : x->sums + place;
   if (is_grouped(kind) || about.zero != TAKEN(about))
     products = FMA(ADD_F(of.zero, SET_F((float)TAKEN(about))), SET_F(*sums), products);
@@ -133,4 +142,30 @@ HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Q
   if (!about.minimum) return total;
   const float offset = about.group == 16 ? x->scales[place] * *sums : x->offsets[place];
   return FMA(of.minimum, SET_F(offset), total);
+}
+
+/* out[row * TILE + n] of `rows` rows with what their second runs add to it, for W outputs n from `lane` on. */
+HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quantized *x, int64_t row, float *out) {
+  const int64_t words = words_of(x->inputs), start = place_of(x, row, 0);
+  const uint64_t *seconds = x->seconds + row * words;
+  for (int64_t word = 0; word < words; word++) {
+    uint64_t left = 0;
+    for (int m = 0; m < rows; m++) left |= seconds[m * words + word];
+    for (; left; left &= left - 1) {
+      const int bit = __builtin_ctzll(left);
+      const int64_t run = 64 * word + bit, place = start + run * x->together;
+      EACH_RUN(run, run + 1) EACH_PART {
+        const Scales of = part_of(kind, tile.about, block, part);
+        VI codes[UNITS];
+        EACH_UNIT codes[unit] = unpacked(tile, run, lane, unit);
+        for (int m = 0; m < rows; m++) {
+          if (!(seconds[m * words + word] >> bit & 1)) continue;
+          VI sum[2] = {SET_I(0), SET_I(0)};
+          EACH_UNIT sum[unit % 2] = DOT_FOUR(sum[unit % 2], codes[unit], &x->second, place + m, unit);
+          const VF total = LOAD_F32(out + m * TILE), products = TO_F(ADD_I(sum[0], sum[1]));
+          STORE_F(out + m * TILE, added(kind, tile.about, total, products, of, &x->second, place + m, part));
+        }
+      }
+    }
+  }
 }

@@ -382,19 +382,25 @@ static int64_t room_bytes(const Product *job) {
   const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
   if (job->is_many)
     return job->rearranged.units * TILE * ((job->inputs + RUN - 1) / RUN) * RUN * (int64_t)sizeof(uint16_t);
-  return job->is_quantized ? aligned(padded * (job->inputs / RUN) * (int64_t)(RUN + 5 * sizeof(float))) : 0;
+  if (!job->is_quantized) return 0;
+  return aligned(padded * (words_of(job->inputs) * (int64_t)sizeof(uint64_t) + job->inputs / RUN * 2 * BYTES_OF_RUN));
+}
+
+static Runs runs_in(uint8_t *room, int64_t runs) {
+  float *about = (float *)(room + runs * RUN);
+  return (Runs){(int8_t *)room, about, about + runs, {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
 }
 
 static void use_room(Product *job, uint8_t *room) {
   const int64_t together = job->quantized.together, padded = (job->rows + together - 1) / together * together;
-  const int64_t runs = padded * (job->inputs / RUN);
-  float *about = (float *)(room + runs * RUN);
+  const int64_t runs = padded * (job->inputs / RUN), bytes = runs * BYTES_OF_RUN;
+  uint64_t *seconds = (uint64_t *)room;
   if (job->is_many)
     job->arranged = (uint16_t *)room;
   else if (job->is_quantized) {
-    if (padded > job->rows) memset(room, 0, (size_t)(runs * (RUN + 5 * sizeof(float))));
-    job->quantized = (Quantized){job->inputs, together, (int8_t *)room, about, about + runs,
-                                 {about + 2 * runs, about + 3 * runs}, about + 4 * runs};
+    room += padded * words_of(job->inputs) * sizeof *seconds;
+    job->quantized = (Quantized){job->inputs, together, runs_in(room, runs), runs_in(room + bytes, runs), seconds};
+    if (padded > job->rows) memset(seconds, 0, (size_t)(room + bytes - (uint8_t *)seconds));
   }
 }
 

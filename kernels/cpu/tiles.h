@@ -21,6 +21,8 @@
  */
 #include "tiles_api.h"
 
+#include <stddef.h>
+
 #include "codes.h"
 
 /* `rows` rows of quantized activations with W outputs of a tile, from lane `lane` on. */
@@ -36,19 +38,16 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
     EACH_ROW sum[m][0] = sum[m][1] = SET_I(0);
     EACH_UNIT {
       VI code = unpacked(tile, block.run, lane, unit);
-      EACH_ROW {
-        int32_t four;
-        __builtin_memcpy(&four, x->numbers + (place + m) * RUN + unit * UNIT, 4);
-        sum[m][unit % chains] = DOT(sum[m][unit % chains], code, SET_I(four), tile.about.zero == 128);
-      }
+      EACH_ROW sum[m][unit % chains] = DOT_FOUR(sum[m][unit % chains], code, &x->first, place + m, unit);
     }
     const Scales of = part_of(kind, tile.about, block, part);
     EACH_ROW {
       VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-      total[m] = added(kind, tile.about, total[m], TO_F(all), of, x, place + m, part);
+      total[m] = added(kind, tile.about, total[m], TO_F(all), of, &x->first, place + m, part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
+  add_seconds(kind, rows, tile, lane, x, row, out);
 }
 
 /* As `dot_rows`, with float32 activations [rows, inputs]: four sums an output, of inputs 4i + j. */
@@ -181,9 +180,34 @@ EACH_KIND(PAIRS_OF)
 EACH_INTEGER_KIND(DOT_OF)
 EACH_KIND(WIDE_OF)
 
-/* Rows as int8 with a scale each 32 numbers: largest magnitude 127. */
-HERE void quantize_run(Quantized *x, const float *from, int64_t place) {
-  int8_t *to = x->numbers + place * RUN;
+/* A run as int8: its numbers times `factor`; of a second run less what `first` has of that, or NULL. */
+HERE void keep_numbers(const float *from, VF factor, const Runs *first, float scale, Runs *to, int64_t place) {
+  const VF shift = SET_F(12582912.0f); /* 1.5 * 2^23: rounds to an integer. */
+  VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
+  float shifted[RUN];
+  UNROLL
+  for (int i = 0; i < RUN; i += W) {
+    VF number = MUL_F(LOAD_F32(from + i), factor);
+    if (first) number = MUL_F(SUB_F(number, LOAD_I8(first->numbers + place * RUN + i)), SET_F(SECOND));
+    number = ADD_F(number, shift);
+    STORE_F(shifted + i, number);
+    halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
+  }
+  for (int i = 0; i < RUN; i++) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, shifted + i, 4);
+    to->numbers[place * RUN + i] = (int8_t)bits;
+  }
+  const float half = SUM_F(halves[0]), other = SUM_F(halves[1]);
+  to->scales[place] = scale;
+  to->halves[0][place] = half;
+  to->halves[1][place] = other;
+  to->sums[place] = half + other;
+  to->offsets[place] = scale * (half + other);
+}
+
+/* The largest magnitude of a run; NaN where it has one. */
+HERE float peak_of_run(const float *from) {
   int32_t largest = 0;
   for (int i = 0; i < RUN; i++) {
     int32_t bits;
@@ -191,36 +215,38 @@ HERE void quantize_run(Quantized *x, const float *from, int64_t place) {
     bits &= 0x7fffffff; /* Magnitudes compare as their bits do, NaN above all. */
     largest = bits > largest ? bits : largest;
   }
-  float peak, shifted[RUN];
+  float peak;
   __builtin_memcpy(&peak, &largest, 4);
-  const int is_small = largest < 0x0da24260; /* 1e-30: the reciprocal of less may be infinite. */
-  const VF factor = SET_F(is_small ? 0.0f : 127.0f / peak), shift = SET_F(12582912.0f); /* 1.5 * 2^23: rounds to an integer. */
-  VF halves[2] = {SET_F(0.0f), SET_F(0.0f)};
-  UNROLL
-  for (int i = 0; i < RUN; i += W) {
-    const VF number = ADD_F(MUL_F(LOAD_F32(from + i), factor), shift);
-    STORE_F(shifted + i, number);
-    halves[i / 16] = ADD_F(halves[i / 16], SUB_F(number, shift));
-  }
-  for (int i = 0; i < RUN; i++) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, shifted + i, 4);
-    to[i] = (int8_t)bits;
-  }
-  /* A run with NaN or infinity gives NaN. */
-  const float scale = is_small ? 0.0f : largest >= 0x7f800000 ? __builtin_nanf("") : peak / 127.0f;
-  const float first = SUM_F(halves[0]), second = SUM_F(halves[1]);
-  x->scales[place] = scale;
-  x->halves[0][place] = first;
-  x->halves[1][place] = second;
-  x->sums[place] = first + second;
-  x->offsets[place] = scale * (first + second);
+  return peak;
 }
 
+HERE VF factor_of(float peak) { return SET_F(peak < 1e-30f ? 0.0f : 127.0f / peak); } /* Of less the reciprocal may be infinite. */
+
+/* Rows as int8 with a scale for each 32 numbers, of which the largest magnitude is 127; a run with NaN or infinity gives NaN.
+ * Errors grow with scales: a run has a second one where the square of its scale is far above those of the row.
+ */
 TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; row++)
-    for (int64_t run = 0; run < x->inputs / RUN; run++)
-      quantize_run(x, rows + row * x->inputs + run * RUN, place_of(x, row, 0) + run * x->together);
+  const int64_t runs = x->inputs / RUN;
+  for (int64_t row = begin; row < end; row++) {
+    const float *from = rows + row * x->inputs;
+    const int64_t start = place_of(x, row, 0);
+    float squares = 0.0f;
+    for (int64_t run = 0; run < runs; run++) {
+      const float peak = peak_of_run(from + run * RUN);
+      const float scale = peak < 1e-30f ? 0.0f : peak <= 3.4028235e38f ? peak / 127.0f : __builtin_nanf("");
+      keep_numbers(from + run * RUN, factor_of(peak), NULL, scale, &x->first, start + run * x->together);
+      squares += scale * scale;
+    }
+    uint64_t *seconds = x->seconds + row * words_of(x->inputs);
+    for (int64_t run = 0; run < runs; run++) {
+      const int64_t place = start + run * x->together;
+      const float scale = x->first.scales[place];
+      if (run % 64 == 0) seconds[run / 64] = 0;
+      if (!(scale * scale * (float)runs > FAR * squares)) continue;
+      seconds[run / 64] |= 1ull << run % 64;
+      keep_numbers(from + run * RUN, factor_of(peak_of_run(from + run * RUN)), &x->first, scale / SECOND, &x->second, place);
+    }
+  }
 }
 
 #include "rows.h"

@@ -4,17 +4,29 @@
 
 #include "layouts.h"
 
-/* Activations of some rows as int8, 32 of a run, and what is known of it: each at the place of the run. Sums are
- * whole numbers.
- */
+/* Runs of 32 numbers as int8, and what is known of each: at its place. Sums are whole numbers. */
 typedef struct {
-  int64_t inputs, together; /* rows whose runs are neighbours: 16, or all if there are less */
   int8_t *numbers;
   float *scales;    /* what a number is multiplied by */
   float *sums;      /* of all 32 */
   float *halves[2]; /* of the first and the last 16 */
   float *offsets;   /* scale times sum */
+} Runs;
+enum { BYTES_OF_RUN = RUN + 5 * sizeof(float) };
+
+/* Activations of some rows. A few large numbers in a row would take the accuracy from the other numbers of their runs: these
+ * runs are the sum of two, the second of which is what rounding left of the first.
+ */
+typedef struct {
+  int64_t inputs, together; /* rows whose runs are neighbours: 16, or all if there are less */
+  Runs first, second;
+  uint64_t *seconds; /* bits [rows][words_of(inputs)][64]: whether a run has a second one */
 } Quantized;
+enum { SECOND = 254 }; /* Of a second run 127 is half of what 1 of the first is. */
+enum { FAR = 6 };      /* times the mean square of the scales of a row: see docs/results/2026-11-26-activations.md */
+
+/* Words of a row's bits, a bit a run. */
+INLINE int64_t words_of(int64_t inputs) { return (inputs / RUN + 63) / 64; }
 
 /* A row's next run is `together` places on. */
 INLINE int64_t place_of(const Quantized *x, int64_t row, int64_t run) {

@@ -105,6 +105,7 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
     weight = weight_of(case, fresh_seed)
     plain = weight.unpacked(torch.float32)
     x = torch.randn(max(ROWS), weight.inputs, generator=torch.Generator().manual_seed(fresh_seed))
+    x[::3, 100] *= 20
     for exact, limit in ((True, 1e-5), (False, 5e-4)):
         matrix = TiledMatrix(library, [weight], exact=exact)
         whole = matrix.matmul(x)
@@ -114,6 +115,18 @@ def test_products_are_near_and_do_not_depend_on_other_rows(
             assert torch.equal(found, whole[:rows]) and torch.equal(
                 matrix.matmul(x[-rows:]), whole[-rows:]
             )
+
+
+@pytest.mark.parametrize("case", ["Q4_0", "Q8_0", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "INT4 64 True"])
+def test_a_large_number_leaves_the_others_of_its_run_accurate(
+    case: str, library: CpuLibrary
+) -> None:
+    weight = weight_of(case)
+    plain, matrix = weight.unpacked(torch.float32), TiledMatrix(library, [weight], exact=False)
+    x, large = torch.randn(13, 512), torch.zeros(13, 512)
+    large[::2, 100] = 80.0
+    found = matrix.matmul(x + large) - large.double() @ plain.double().T
+    assert error(found, x, plain) < 1e-4
 
 
 @pytest.mark.parametrize("inputs", [1, 30, 515])
