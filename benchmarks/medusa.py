@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import platform
+import random
 import sys
 import tempfile
 import time
@@ -107,14 +108,13 @@ class Side:
         self.tokens += [one.tokens for one in made]
         engine.kv.clear()
 
-    def times(self, plain: Side) -> float:
-        """Its tokens per second by those of `plain`."""
-        return (sum(self.new_tokens) / sum(self.seconds)) / (
-            sum(plain.new_tokens) / sum(plain.seconds)
-        )
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return sum(self.new_tokens) / sum(self.seconds)
 
-    def cells(self, plain: Side, sessions: int) -> list[str]:
-        """Its row of the table."""
+    def cells(self, plain: Side, plain_rate: float, sessions: int) -> list[str]:
+        """Its row of the table, next to a side without drafts, and the rate of all of these."""
         stats = self.engine._count()
         drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
         right = ", ".join(
@@ -134,10 +134,9 @@ class Side:
                 ratio, drafting = seconds[0] / seconds[1], drafting_s / seconds[1]
                 costs = [f"{ratio:.2f}", f"{drafting:.2f}"]
                 costs.append(f"{per_step / (ratio + drafting):.2f}")
-        rate = sum(self.new_tokens) / sum(self.seconds)
         same = "yes" if self.tokens == plain.tokens else "no"
-        measured = f"{self.times(plain):.3f}"
-        first = [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{rate:.1f}"]
+        measured = f"{self.rate / plain_rate:.3f}"
+        first = [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{self.rate:.1f}"]
         return [*first, *costs, measured]
 
 
@@ -148,6 +147,7 @@ def main() -> None:
     parser.add_argument("--heads", type=Path, help="file of Medusa heads, of the native runner")
     parser.add_argument("--questions", type=Path, help="ask the lines of this file, or their q")
     parser.add_argument("--most-questions", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=1, help="of all questions")
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--modes", nargs="+", help="default: all that there are")
     parser.add_argument("--backend", default="auto", choices=["auto", "llamacpp", "native"])
@@ -190,13 +190,15 @@ def main() -> None:
         gc.disable()  # Each side runs after its own collection, not at the expense of another.
         for sessions in args.sessions:
             sides = [Side(loaded, mode, drafters[mode], clock, args.draft_tokens) for mode in modes]
-            chosen = prompts if ends else prompts * sessions
+            chosen = prompts * (args.rounds if ends else sessions)
             for at in range(0, len(chosen), sessions):
-                for turn in range(len(sides)):  # In another order each time.
-                    side = sides[(at // sessions + turn) % len(sides)]
+                # In another order each time: what ran before leaves its own data in the caches.
+                for side in random.Random(at).sample(sides, len(sides)):
                     side.run(chosen[at : at + sessions], args.tokens, ends=ends)
+            rates = [side.rate for side in sides if side.mode == "off"] or [sides[0].rate]
             for side in sides:
-                print(f"| {' | '.join(side.cells(sides[0], sessions))} |", flush=True)
+                row = side.cells(sides[0], sum(rates) / len(rates), sessions)
+                print(f"| {' | '.join(row)} |", flush=True)
     loaded.runner.close()
 
 

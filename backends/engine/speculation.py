@@ -33,12 +33,17 @@ LEAST_GAIN: Final = 1.02
 PLAIN_EVERY: Final = 32
 """Of so many steps with drafts one has none, which is measured again."""
 EXPLORING: Final = 0.01
-"""Part of the time of steps that may be lost to find out what n-grams and all drafters bring."""
+"""Part of the time of steps that may be lost to find out what n-grams and drafters bring, by equal
+shares;"""
+TRYING: Final = 0.5
+"""of its share a drafter has this part: a try may cost many times what it was thought to."""
 LEARN_EVERY: Final = 8
 """Of so many steps while nothing may be tried one is learned from: that costs time, too."""
 MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
+LEAST_GROWTH: Final = 8
+"""Drafts of a try may have so many tokens where larger steps were not seen yet."""
 STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
 PLAIN_WINDOW: Final = 8
@@ -55,6 +60,7 @@ LAST_STEPS: Final = 8
 LEAST_STEPS: Final = 3
 """and of fewer nothing is known."""
 
+_LENGTHS: Final = (1, 2, 4, 8)
 _AUTO_ALONE: Final = frozenset({"auto"})
 
 Offers = list[tuple[Sequence, Speculating, Offer]]
@@ -147,6 +153,11 @@ class StepCosts:
                 return low_s + (high_s - low_s) * (tokens - fewer) / (more - fewer)
             fewer, low_s = more, high_s
         return low_s
+
+    @property
+    def most_tokens(self) -> int:
+        """Of the largest steps that were seen; 0 where none were."""
+        return self._known[-1][0] if self._known else 0
 
     @property
     def least_s(self) -> float:
@@ -422,14 +433,17 @@ class Speculation:
         return 0.0 if ratio is None else ratio.value
 
     def _pay_in(self) -> None:
-        part_s, self._unpaid_s = EXPLORING * self._unpaid_s / len(self._balance_s), 0.0
+        unpaid_s, self._unpaid_s = self._unpaid_s, 0.0
         for kind, balance_s in self._balance_s.items():
-            self._balance_s[kind] = min(balance_s + part_s, self._most_s)
+            self._balance_s[kind] = min(balance_s + self._share(kind) * unpaid_s, self._most_s)
 
     def _rest(self) -> None:
         """Do nothing before one of the balances is enough again."""
-        least_s = -max(map(self._left, self._balance_s))
-        self._quiet_s = least_s * len(self._balance_s) / EXPLORING
+        self._quiet_s = min(-self._left(kind) / self._share(kind) for kind in self._balance_s)
+
+    def _share(self, kind: int) -> float:
+        """Of the time of steps, for an account."""
+        return EXPLORING / len(self._balance_s) * (1.0 if kind == NGRAM else TRYING)
 
     def _left(self, kind: int) -> float:
         """Balance after a short draft."""
@@ -456,10 +470,24 @@ class Speculation:
         if begun is not None and last != best and begun.steps < LEAST_STEPS and begun.so_far > 1:
             self._trying = last  # Until enough is known of it.
         else:
-            other = max((kind for kind in kinds if kind != best), key=self._left, default=PLAIN)
+            others = [kind for kind in kinds if kind != best and self._may_pay(kind)]
+            other = max(others, key=self._left, default=PLAIN)
             if other and self._left(other) > 0:
                 self._trying = other
         return self._trying or best
+
+    def _may_pay(self, kind: int) -> bool:
+        """Whether drafts of this drafter would pay if all of them were right; true while it is not
+        known what it takes.
+        """
+        drafter, plain_s = self._drafters[kind], self._token_s * self._decoding
+        if not drafter.token_s:
+            return True
+        for length in _LENGTHS:
+            step_s = max(plain_s, self.costs.seconds(self._decoding * (1 + length)) or 0.0)
+            if (1 + length) * plain_s >= LEAST_GAIN * (step_s + _seconds(drafter, length)):
+                return True
+        return False
 
     def _offers(
         self, decoding: Seq[Sequence], spare: int, ways: Mapping[Speculate, int], *, looks: bool
@@ -513,7 +541,10 @@ class Speculation:
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        del places[max(0, spare - forced) :]
+        most = spare - forced
+        if self._trying:  # Half as many tokens again at most as in steps whose time is known.
+            most = min(most, max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before))
+        del places[max(0, most) :]
         for _, _, index in places[: self._worth(places, offers, before)]:
             lengths[index] += 1
         for index, (_, _, offer) in enumerate(offers):
