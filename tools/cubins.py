@@ -19,7 +19,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from hearth.kernels.cuda.matrix import (
     ROWS_TILE,
     TritonMatrix,
     constants,
+    is_narrow,
     plane_arguments,
     tiles_for,
 )
@@ -83,6 +84,8 @@ class Variant:
     warps: int = 4
     stages: int = 3
     is_sample: bool = False
+    since_blackwell: dict[str, Any] = field(default_factory=dict)
+    """Constants that differ on cards of compute capability 10.0 and later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,10 @@ def product_variants() -> Iterator[Variant]:
         part = TritonMatrix([random_weight(kind.split()[0], 16, 512, **options)]).parts[0]
         planes = dict(zip(PLANES, map(_pointer, plane_arguments(part)), strict=True))
         for rows, experts in ((1, 0), (32, 0), (64, 0), (1, 8), (64, 128)):
-            tiles = tiles_for(rows, 4096, 1 if experts else 4096, dtype)
+            tiles, later = (
+                tiles_for(rows, 4096, 1 if experts else 4096, dtype, is_narrow(part, capability))
+                for capability in ((9, 0), (10, 0))
+            )
             yield Variant(
                 f"{kind}, {NAMES[dtype]}, {rows} rows{f', {experts} experts' if experts else ''}",
                 products.product_kernel,
@@ -136,6 +142,7 @@ def product_variants() -> Iterator[Variant]:
                     (torch.float16, 1, 8),
                     *(((torch.float32, 64, 0),) if kind in SAMPLES else ()),
                 ),
+                since_blackwell={"BN": later.outputs, "IS_SPLIT": later.split > 1},
             )
         yield Variant(
             f"{kind}, {NAMES[dtype]}, rows of an embedding",
@@ -347,6 +354,8 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
     signature, fixed, attributes = {}, {}, {}
     # Since Hopper kernels are started early.
     constant = {**variant.constants, "EARLY": arch >= 90}
+    if arch >= 100:
+        constant |= variant.since_blackwell
     for place, name in enumerate(variant.kernel.arg_names):
         if name in constant:
             signature[name] = "constexpr"

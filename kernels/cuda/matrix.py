@@ -74,10 +74,16 @@ class Tiles:
     """Parts of the inputs."""
 
 
-def tiles_for(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiles:
-    """For a product of `rows` rows of `dtype`, 64 at most."""
+def tiles_for(
+    rows: int, outputs: int, inputs: int, dtype: torch.dtype, is_narrow: bool = False
+) -> Tiles:
+    """For a product of `rows` rows of `dtype`, 64 at most.
+
+    Args:
+        is_narrow: with half as many outputs; see `is_narrow`.
+    """
     is_wide = dtype == torch.float32
-    tile = Tiles(16, 32, 4, 2, 1) if is_wide else Tiles(16, 64, 4, 3, 1)
+    tile = Tiles(16, 32, 4, 2, 1) if is_wide else Tiles(16, 32 if is_narrow else 64, 4, 3, 1)
     if rows > FEW:
         if is_wide:
             return tile
@@ -85,6 +91,19 @@ def tiles_for(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> Tiles
     blocks = -(-inputs // BLOCK)
     split = min(_PROGRAMS // -(-outputs // tile.outputs), blocks // _LEAST_BLOCKS, _MOST_SPLIT)
     return replace(tile, split=max(split, 1))
+
+
+def is_narrow(part: Planes, capability: tuple[int, int]) -> bool:
+    """Whether tiles of `part` have few outputs: for cards since Blackwell (10.0) Triton 3.9 runs
+    out of registers with some kinds of codes.
+    """
+    is_large = part.value == "e2m1" or (part.bits == 8 and part.zeros is not None)
+    return is_large and capability >= (10, 0)
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
 @functools.cache
@@ -291,7 +310,8 @@ class TritonMatrix:
         if few_rows.can_multiply(part.inputs, x):
             few_rows.multiply(part, x, out)
             return
-        tiles = tiles_for(len(x), part.outputs, part.inputs, x.dtype)
+        narrow = is_narrow(part, _capability(x.device))
+        tiles = tiles_for(len(x), part.outputs, part.inputs, x.dtype, narrow)
         partial = self._counters
         if tiles.split > 1:
             shape = (tiles.split, len(x), part.outputs)
@@ -366,7 +386,8 @@ class TritonGroup:
         column = 0
         for part in self.parts:
             rows = min(-(-len(x) // self._count), _MIDDLE)
-            tiles = tiles_for(rows, part.outputs, 1, x.dtype)
+            narrow = is_narrow(part, _capability(x.device))
+            tiles = tiles_for(rows, part.outputs, 1, x.dtype, narrow)
             launch_product(
                 product_kernel, part, x, out[:, column:], x, x, offsets, tiles, rows=len(x)
             )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from textual.await_remove import AwaitRemove
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.geometry import Size
@@ -62,6 +63,10 @@ class Window:
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and self.first <= number < self.end
+
+
+async def _finished(removal: AwaitRemove) -> None:
+    await removal
 
 
 def _step(sizes: Sequence[int]) -> int:
@@ -394,7 +399,8 @@ class Transcript(VerticalScroll, can_focus=False):
         if view is not None:
             if view.has_focus_within:
                 self._leave()
-            await view.remove()
+            # Shielded: who waits may be cancelled, which would cancel the view's own task, too.
+            await asyncio.shield(_finished(view.remove()))
 
     async def _trim(self, window: Window) -> None:
         """Remove what is mounted outside of a window."""
