@@ -97,7 +97,7 @@ def is_narrow(part: Planes, capability: tuple[int, int]) -> bool:
     """Whether tiles of `part` have few outputs: for cards since Blackwell (10.0) Triton 3.9 runs
     out of registers with some kinds of codes.
     """
-    is_large = part.value == "e2m1" or (part.bits == 8 and part.zeros is not None)
+    is_large = part.value in ("e2m1", "nf4") or (part.bits == 8 and part.zeros is not None)
     return is_large and capability >= (10, 0)
 
 
