@@ -294,7 +294,7 @@ def code_variants() -> Iterator[Variant]:
             )
         for group in (0, 128):
             fixed = dict(INT8_CONSTANTS)
-            how = {"warps": fixed.pop("num_warps"), "stages": fixed.pop("num_stages")}
+            warps, stages = fixed.pop("num_warps"), fixed.pop("num_stages")
             yield Variant(
                 f"int8 by int8 to {name}, groups of {group}",
                 codes_on_cards.int8_kernel,
@@ -307,8 +307,9 @@ def code_variants() -> Iterator[Variant]:
                     **dict.fromkeys(("M", "N", "K", "out_stride"), "i32"),
                 },
                 {"GROUP": group, **fixed},
+                warps,
+                stages,
                 is_sample=is_sample,
-                **how,
             )
 
 
