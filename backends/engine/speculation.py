@@ -43,7 +43,7 @@ MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
 LEAST_GROWTH: Final = 8
-"""Drafts of a try may have so many tokens where larger steps were not seen yet."""
+"""Tokens that the drafts of a try may have where larger steps were not seen yet."""
 STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
 PLAIN_WINDOW: Final = 8
@@ -439,7 +439,8 @@ class Speculation:
 
     def _rest(self) -> None:
         """Do nothing before one of the balances is enough again."""
-        self._quiet_s = min(-self._left(kind) / self._share(kind) for kind in self._balance_s)
+        kinds = [kind for kind in self._balance_s if kind == NGRAM or self._may_pay(kind)]
+        self._quiet_s = min(-self._left(kind) / self._share(kind) for kind in kinds)
 
     def _share(self, kind: int) -> float:
         """Of the time of steps, for an account."""
