@@ -28,7 +28,7 @@ from hearth.backends.engine.past_texts import TextsByNamespace
 from hearth.backends.engine.runner import Row, StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
 
-LEAST_GAIN: Final = 1.02
+LEAST_GAIN: Final = 1.05
 """Steps with drafts must bring this many times the tokens per second."""
 PLAIN_EVERY: Final = 32
 """Of so many steps with drafts one has none, which is measured again."""
@@ -42,7 +42,7 @@ LEARN_EVERY: Final = 8
 MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
-LEAST_GROWTH: Final = 8
+LEAST_GROWTH: Final = 4
 """Tokens that the drafts of a try may have where larger steps were not seen yet."""
 STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
