@@ -47,7 +47,7 @@ WAKING_S = 0.0005
 WARM_UP = 20
 """Requests before those whose latency counts."""
 COMPARED = 400
-"""Requests of a round with `--before`: with 80 the ratio of the worker had a spread of 0.95 to 1.10."""
+"""Requests of a round with `--before`: with 80 the worker was at 0.95 to 1.10 of itself."""
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
