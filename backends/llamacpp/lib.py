@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hearth.backends.errors import BackendUnavailable, InternalError
+from hearth.backends.machine.threads import SPINS
 
 log = logging.getLogger(__name__)
 
@@ -26,14 +27,6 @@ INSTALL = (
     "`hearth doctor` checks the compiler first."
 )
 """What to do where the library is missing."""
-
-SPINS = "3000"
-"""How often a thread looks whether the others have come to a barrier before it sleeps, where
-libgomp joins them: about a tenth of a millisecond. By default it looks 300,000 times. A step has
-hundreds of barriers, and where others want the cores too, such as the endpoint itself, everybody
-waits at each of them for a thread that has no core. On two idle cores that may cost 3 %; beside one
-busy process it more than doubles the speed (`benchmarks/beside_llama_server.py --busy 1`).
-"""
 
 _KEPT_LINES = 200
 _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 MEASURE_BUDGET_S = 0.3
 """For decode and prefill together."""
@@ -52,6 +53,15 @@ def _physical_cores() -> int | None:
     except ModuleNotFoundError:  # On a machine with nothing but a card and PyTorch.
         return None
     return psutil.cpu_count(logical=False)
+
+
+SPINS: Final = "3000"
+"""How often a thread looks whether the others have come to a barrier before it sleeps, where
+libgomp joins them (GOMP_SPINCOUNT): about a tenth of a millisecond. By default it looks 300,000
+times. A step has hundreds of barriers, and where other programs want the cores too, a thread that
+waits at one keeps the thread that it waits for from running. On two idle cores that costs 1 to 3 %;
+next to busy programs steps are several times as fast (`benchmarks/busy_steps.py`).
+"""
 
 
 def fastest_threads(step: Callable[[int], None], default: int) -> ThreadChoice:

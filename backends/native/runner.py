@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.streaming import obstacle
 from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
+from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
@@ -121,6 +123,10 @@ class NativeRunner:
         self._text: NativeSlicedText | None = None
         self._gives_hidden = False
         self.threads = self._fastest_threads() if threads is None else threads
+        self._pace: ThreadPace | None = None
+        # Bits of steps in C do not depend on how many threads there are.
+        if threads is None and decoder.fused is not None:
+            self._pace = ThreadPace(self.threads, usable_cores())
         self.info = RunnerInfo(
             vocab_size=decoder.config.vocab_size,
             context=plan.context,
@@ -230,7 +236,9 @@ class NativeRunner:
 
     def _forward(self, rows: Sequence[Row], ids: Sequence[int]) -> StepResult:
         device = self.plan.device
-        self._use_device(self._batch_threads if len(ids) > len(rows) else self.threads)
+        is_decode = len(ids) == len(rows)
+        self._use_device(self._threads_for(is_decode=is_decode))
+        began_s = time.perf_counter()
         paged = _paged(rows)
         in_graph = self.graphs is not None and not self._gives_hidden
         if in_graph and self.graphs is not None and all(_is_single(row) for row in rows):
@@ -250,7 +258,16 @@ class NativeRunner:
         if len(wanted) < len(hidden):
             hidden = hidden[torch.tensor(wanted, device=device)]
         result = step_result(rows, self.decoder.logits(hidden))
+        if self._pace is not None and is_decode:
+            self._pace.observe(len(rows), time.perf_counter() - began_s)
         return replace(result, hidden=hidden) if self._gives_hidden else result
+
+    def _threads_for(self, *, is_decode: bool) -> int:
+        """Where other programs take cores, prompts get no more threads than steps that decode."""
+        threads = self.threads if self._pace is None else self._pace.threads
+        if is_decode:
+            return threads
+        return self._batch_threads if threads >= self.threads else min(threads, self._batch_threads)
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
         if self.plan.splits_decode:

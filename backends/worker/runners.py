@@ -6,18 +6,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
 
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
+from hearth.backends.machine.threads import SPINS
 from hearth.backends.worker.choice import choose
-
-SPINS: Final = "3000000"
-"""How long a thread of PyTorch's waits for work before it sleeps, some milliseconds: longer than
-anything between two products. libgomp reads it when PyTorch loads it. Its own 300,000 end within a
-step where another program takes a core, and then threads are woken up all the time, which takes
-many times as long as the products.
-"""
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
@@ -30,7 +23,7 @@ def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
         HearthError: the file is corrupt, not supported, too large, or the backend is not installed.
     """
     if choose(spec, cache_dir).runner == "native":
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # Read when PyTorch loads libgomp.
         from hearth.backends.native import load as native
 
         return native.open_model(spec)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hearth.backends.llamacpp.lib import SPINS
+from hearth.backends.machine.threads import SPINS
 from hearth.backends.machine import memory, threads
 from hearth.backends.machine.threads import candidates, measure_threads
 

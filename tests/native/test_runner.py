@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,9 @@ from hearth.backends.errors import (
     PromptTooLong,
     UnsupportedParameter,
 )
+from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.native import text_pages
+from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.decoder import Decoder
 from native_decoders import decoder_of, logits_of
 from native_runners import advance, runner_of
@@ -80,6 +85,28 @@ def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
     hit = runner.cache.open(1, tokens)
     assert hit == len(tokens) - 1
     np.testing.assert_array_equal(advance(runner, 1, tokens[hit:]), whole[hit:])
+
+
+def test_steps_have_as_many_threads_as_their_pace_says(folder: Path) -> None:
+    """Prompts no more of them, where that is fewer than at first."""
+    driven = runner_of(folder, EXACT)
+    runner: Any = driven.runner
+    seen: list[int] = []
+    runner._attend = functools.partial(_seeing, runner._attend, seen)
+    pace = runner._pace = ThreadPace(2, 2)
+    runner.threads = runner._batch_threads = 2
+    advance(driven, 0, some_tokens(5))
+    advance(driven, 0, [7])
+    pace.threads = pace._chosen = 1
+    advance(driven, 0, [8])
+    advance(driven, 0, some_tokens(5))
+    assert seen == [2, 2, 1, 1]
+    assert pace._times, "steps that decode are measured"
+
+
+def _seeing(attend: Callable[..., Attend], seen: list[int], *args: Any, **how: Any) -> Attend:
+    seen.append(torch.get_num_threads())
+    return attend(*args, **how)
 
 
 def test_only_wanted_logits_are_given(folder: Path) -> None:
