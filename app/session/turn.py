@@ -61,10 +61,14 @@ def build(
     )
 
 
-def reportable_seed(use: ModelUse) -> int:
-    """The seed of the settings, or a random one."""
-    seed = use.sampling.seed
-    return SystemRandom().getrandbits(_SEED_BITS) if seed is None else seed
+def reportable_seed(use: ModelUse) -> int | None:
+    """The seed of the settings, or a random one; None where a seed would not repeat the text, as
+    drafts are accepted by rejection sampling.
+    """
+    seed, load = use.sampling.seed, use.load
+    if seed is not None or (load.speculate_rule == "rejection" and load.speculate != "off"):
+        return seed
+    return SystemRandom().getrandbits(_SEED_BITS)
 
 
 def _message_of(kept: ChatMessage) -> Message:

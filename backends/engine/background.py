@@ -107,6 +107,7 @@ class BackgroundPrompts:
         self._job, self._sequence, self._copied = job, sequence, held
         if held:
             kv.release(slot, keep=False)
+            kv.open(slot, tokens[:1], sequence.namespace, sequence.session_on_disk)
             sequence.computed = 0
             # Should there be less room than was counted, the scheduler makes some.
             kv.reserve(slot, sequence.total)
@@ -134,7 +135,8 @@ class BackgroundPrompts:
         if state is None or not self._kv.restore(sequence.slot, state, tokens):
             self._failed.add(sequence)
             sequence.computed = self._kv.open(
-                sequence.slot, sequence.findable(), sequence.namespace
+                *(sequence.slot, sequence.findable(), sequence.namespace),
+                sequence.session_on_disk,
             )
             return
         sequence.computed = len(tokens)

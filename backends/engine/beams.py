@@ -90,7 +90,8 @@ class Beam(Sequence):
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Report the continuations of the hypothesis; the last beam to do so ends the round."""
         self.tell(self.computed)
-        if not row.outputs:
+        # With a token since, by the report of another beam: the row was computed without it.
+        if not row.outputs or self.pending:
             return None
         return self._search.report(self._number, result.logits[row.slot][-1])
 

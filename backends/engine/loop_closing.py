@@ -118,15 +118,21 @@ class LoopClosing:
 
     def allows(self, token: int) -> bool:
         fits = self._matcher.allows(token)
-        if fits and (self._repeated or self._is_closing) and not self.allowed()[token]:
+        if fits and (self._repeated or self._is_closing) and not self._among()[token]:
             self.notices = (_NOTICE,)
             return False
         return fits
 
     def allowed(self) -> NDArray[np.bool_]:
-        allowed = self._matcher.allowed()
         if not (self._repeated or self._is_closing):
-            return allowed
+            return self._matcher.allowed()
+        among = self._among()
+        if (among != self._matcher.allowed()).any():
+            self.notices = (_NOTICE,)
+        return among
+
+    def _among(self) -> NDArray[np.bool_]:
+        allowed = self._matcher.allowed()
         return self._closers.among(allowed, self._repeated, is_closing=self._is_closing)
 
     def accept(self, token: int) -> None:

@@ -29,14 +29,23 @@ class Restoring(Sequence):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(ident, tokens, priority=priority, session=session, clock=clock, emit=emit)
+        self._found = 0
+        """Tokens that are there, or are being copied."""
 
     @property
     def total(self) -> int:
-        return self.prompt_tokens if self.slot is None else min(self.prompt_tokens, self.cached + 1)
+        return self.prompt_tokens if self.slot is None else min(self.prompt_tokens, self._found + 1)
 
     @property
     def pending(self) -> int:
         return self.total - self.computed
+
+    def start(self, slot: int, computed: int, arriving: int = 0) -> None:
+        self._found = computed + arriving
+        super().start(slot, computed, arriving)
+
+    def on_arrived(self) -> None:
+        self._found = self.computed
 
     def findable(self) -> list[int]:
         return self.tokens

@@ -354,6 +354,7 @@ class Scheduler:
         if missing > 0:
             sequence.cached -= missing
             self.found_tokens -= missing
+        sequence.on_arrived()
 
     def _pin(self, sequence: Sequence) -> None:
         """Keep what `sequence` asks to be kept of what it has computed. What cannot be pinned is

@@ -141,7 +141,7 @@ class Sequence(ABC):
             beside: tokens of it that are computed, and not in its slot yet.
             now_s: what `time.monotonic` says.
         """
-        made = self.total - self.prompt_tokens
+        made = max(0, self.total - self.prompt_tokens)
         state: RequestState = "queued"
         if self.slot is not None:
             state = "decoding" if made and self.pending <= 1 else "prefill"
@@ -194,6 +194,9 @@ class Sequence(ABC):
 
     def on_admitted(self) -> None:  # noqa: B027
         """It runs for the first time."""
+
+    def on_arrived(self) -> None:  # noqa: B027
+        """No more of its tokens are copied into its slot: `computed` has all that came."""
 
     @abstractmethod
     def take(self, row: Row, result: StepResult) -> FinishReason | None:

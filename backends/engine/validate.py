@@ -99,6 +99,8 @@ def _check_beams(request: Request, beams: BeamSearch) -> None:
         "constraint": request.constraint is not None,
         "tools": bool(request.tools),
         "attention_sinks": request.attention_sinks is not None,
+        "speculate": request.speculate not in (None, "off", "auto"),
+        "speculate_rule": request.speculate_rule is not None,
         **{name: getattr(request.sampling, name) != getattr(usual, name) for name in _PENALTIES},
     }
     for name, is_given in refused.items():

@@ -301,6 +301,10 @@ def _absolute(spec: ModelSpec) -> ModelSpec:
     return replace(spec, path=os.path.abspath(spec.path))
 
 
+def _no_host() -> NoHost:
+    return NoHost("No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one.")
+
+
 async def _attach(
     place: HostPlace, start: bool, host_idle_s: float, limits: HostLimits | None
 ) -> HostClient:
@@ -322,9 +326,9 @@ async def _attach(
             ) from error
         except (OSError, WireError) as error:
             if not start:
-                raise NoHost(
-                    "No Hearth host is running.", "Any `hearth run` or `hearth chat` starts one."
-                ) from error
+                raise _no_host() from error
+        if not start:  # One of another version is leaving.
+            raise _no_host()
         if host is None or host.poll() is not None:
             host = _start_host(place, host_idle_s)
         if time.monotonic() > until:

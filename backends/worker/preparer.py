@@ -231,6 +231,7 @@ class Preparer:
         self._check_generates()
         validate(request, self._info.vocab_size)
         prompt = self._prompt(request, is_bounded=request.truncate_prompt_tokens is None)
+        self._check_holds(request.prompt_field, len(prompt.ids), self._info.context)
         return Restoring(
             ident,
             prompt.ids,

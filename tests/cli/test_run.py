@@ -200,6 +200,14 @@ def test_a_fresh_seed_is_drawn_and_told(hearth) -> None:
     assert seeds[0] != seeds[1]
 
 
+def test_no_seed_is_drawn_for_rejection_sampling(hearth, monkeypatch) -> None:
+    """It would be refused, as a seed does not repeat such a text."""
+    monkeypatch.setenv("HEARTH_SPECULATE_RULE", "rejection")
+    result = hearth("run", "tiny", "hi", "--json", answers=[ANSWER])
+    assert result.code == 0 and result.json["seed"] is None
+    assert result.host.requests[0]["sampling"]["seed"] is None
+
+
 def test_log_probabilities_come_with_json(hearth) -> None:
     result = hearth("run", "tiny", "hi", "--json", "--logprobs", "0", answers=[ANSWER])
     assert [item["text"] for item in result.json["logprobs"]] == ["Hel", "lo."]

@@ -5,6 +5,8 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.contract.events import Finished, Progress
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.kv.disk import DiskTier
+from hearth.backends.engine.kv.disk_files import KvFolder, read_part
 from speakers import at_rest, drain, generation
 
 SYSTEM = [96, *range(30, 59)]
@@ -47,6 +49,24 @@ def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be(shared, grown)
     assert runner.computed_tokens - before == 3000 - shared + 9 + 197
     assert at_rest(engine, runner)
     assert engine.stats().computed_tokens == runner.computed_tokens
+
+
+@pytest.mark.parametrize("shared", [0, 30])
+def test_it_is_written_to_disk_like_any_other(tmp_path, shared):
+    folder = KvFolder(tmp_path, 1 << 26)
+    runner = FakeRunner(context=4000, pool=9000, chunk=64, beside=20)
+    engine = Engine(runner, disk=DiskTier(folder, b"model", "fake", 1 << 26))
+    chat, _ = generation(1, [*LONG[:shared], 60, 61, 62], runner, tokens=200)
+    engine.submit(chat)
+    for _ in range(3):
+        engine.turn()
+    made, _ = generation(2, LONG, runner, session="chat")
+    engine.submit(made)
+    drain(engine)
+    assert runner.side.held == shared
+    engine.close()
+    engine.run()
+    assert max(read_part(path).end for path in tmp_path.glob("*/*/*.kv")) >= len(LONG)
 
 
 def test_what_is_left_decides_not_how_long_the_prompt_is():

@@ -13,15 +13,17 @@ from hearth.backends.contract.events import (
     ChoiceFinished,
     Failed,
     Finished,
+    FinishReason,
     Progress,
     Started,
     Token,
 )
 from hearth.backends.contract.requests import BeamSearch
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.beams import Search
+from hearth.backends.engine.beams import Beam, Search
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
+from hearth.backends.engine.runner import Row, StepResult
 from speakers import Listener, at_rest, drain, generation
 
 PROMPT = [(k * 5) % 97 for k in range(120)]
@@ -103,6 +105,32 @@ def test_beams_hold_the_prompt_once_and_what_they_share_once() -> None:
     assert engine.kv.stats().live_tokens <= len(PROMPT) + 8
     drain(engine)
     assert runner.computed_tokens == len(PROMPT) + 3 + 7 * 4
+
+
+def test_a_row_that_another_report_made_old_is_not_reported() -> None:
+    """Beams that were put aside are computed again in one step; the last report of a round gives
+    the others another token.
+    """
+    runner = FakeRunner(context=400, pool=1000, slots=2, chunk=64)
+    params = BeamSearch(2)
+    heard, search = searched(runner, params, count=2, tokens=4)
+    first, second = search.beams
+
+    def report(beam: Beam, text: list[int]) -> FinishReason | None:
+        row = Row(0, text, 0, 1)
+        return beam.take(row, StepResult({0: runner.logits(text)[None]}))
+
+    for _ in range(4):
+        old = [*first.tokens]
+        for beam in search.beams:
+            beam.computed = beam.total
+        report(first, old)
+        reason = report(second, [*second.tokens])
+        if reason is None:
+            assert first.pending == 1 and report(first, old) is None
+    search.finish(reason)
+    found = [choice(heard, index) for index in range(2)]
+    assert found == expected(runner, PROMPT, params, 4)
 
 
 @pytest.mark.parametrize("pool", [140, 150, 170])

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fake_runner import FakeRunner
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv import disk_files
 from hearth.backends.engine.kv.disk import DiskTier
-from hearth.backends.engine.kv.disk_files import KvFolder
+from hearth.backends.engine.kv.disk_files import DiskPart, KvFolder, owner_of, read_part
 from hearth.backends.engine.restoring import Restoring
 from sequence_memory import Memory
 from speakers import Listener, at_rest, generation
@@ -177,6 +178,25 @@ def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
     assert answered.ids == runner.greedy([*tokens, 5, 6, 7], 3)
 
 
+def test_what_is_restored_again_is_what_is_found_then():
+    """It was put aside while its prompt came, of which less came than was expected."""
+    heard = Listener()
+    restoring = Restoring(2, [*range(200)], heard)
+    restoring.start(0, 0, 80)
+    assert restoring.pending == 81
+    restoring.computed = 30
+    restoring.on_arrived()
+    assert restoring.pending == 1
+    restoring.stop()
+    restoring.start(1, 0, 152)
+    restoring.computed = 120
+    assert restoring.pending == 33
+    restoring.computed = 152
+    restoring.on_arrived()
+    assert restoring.pending == 1
+    assert restoring.stats(0, 0.0).generated_tokens == 0
+
+
 def test_a_chat_is_found_after_a_restart(disk, kind):
     assert disk.chats(kind).ask(CHAT) == 0
     disk.restart()
@@ -262,6 +282,18 @@ def test_a_running_sequence_is_written_part_by_part(disk, kind):
     assert chats.stats.disk_tokens == 70
 
 
+def test_a_chat_is_written_no_further_than_it_went(disk, kind):
+    """The longer text of another chat has all that is kept of it."""
+    chats = disk.chats(kind)
+    chats.ask(CHAT, session="alice")
+    chats.ask(CHAT[:40], session="bob")
+    ends: dict[str, list[int]] = {}
+    for path in disk.files:
+        ends.setdefault(path.parent.name, []).append(read_part(path).end)
+    assert max(ends[owner_of("alice")]) == 70
+    assert max(ends.get(owner_of("bob"), [0])) <= 40
+
+
 def test_without_a_session_nothing_is_written(disk):
     disk.chats().ask(CHAT, session=None)
     assert disk.files == []
@@ -317,6 +349,16 @@ def test_the_budget_holds_and_the_least_recently_used_makes_way(tmp_path):
     assert sum(length == 64 for length in lengths) >= 2
 
 
+def test_a_part_beyond_the_budget_evicts_nothing(disk):
+    disk.chats().ask(CHAT)
+    before = disk.files
+    path = disk.files[0].with_name("large.kv")
+    part = DiskPart(path, b"", b"", 0, array("i"), b"", MIB + 1)
+    with pytest.raises(OSError, match="more than the budget"):
+        disk.folder.write(part, memoryview(bytes(MIB + 1)))
+    assert disk.files == before
+
+
 def test_a_deleted_chat_leaves_nothing_and_is_not_written_again(disk):
     chats = disk.chats()
     chats.ask(CHAT)
@@ -343,6 +385,25 @@ def test_what_is_cleared_is_gone_and_more_is_written_later(disk):
     chats.ask([5] * 40)
     chats.ask([6] * 40)
     assert found_after_restart(disk, [6] * 41) == 40
+
+
+@pytest.mark.parametrize("by", ["another process", "this one"])
+def test_a_chat_goes_on_after_all_was_cleared_and_another_began(disk, kind, by):
+    chats = disk.chats(kind)
+    chats.ask(CHAT)
+    chats.ask([5] * 40, session="other")
+    tokens = [*CHAT, *range(20)]
+    found = chats.open(tokens)
+    if by == "this one":
+        chats.cache.clear_disk()
+    else:
+        assert KvFolder(disk.path, MIB).clear() > 0
+    chats.ask([6] * 40, session="new", slot=1)
+    chats.memory.compute(0, tokens[found:])
+    chats.end()
+    chats.ask([*tokens, *range(30)])
+    assert found_after_restart(disk, [*tokens, *range(30), 1], kind=kind) == 120
+    assert found_after_restart(disk, [6] * 41, kind=kind) == 40
 
 
 # ---- what cannot be used

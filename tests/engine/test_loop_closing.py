@@ -61,6 +61,17 @@ def test_a_string_that_repeats_itself_is_closed(grammars, unit):
     assert 256 <= len(text.encode()) <= max(300, 5 * len(unit))
 
 
+def test_a_mask_that_closes_a_string_says_so(grammars):
+    """Rejection sampling draws from masks, so that no token is refused."""
+    matcher = grammars.matcher(of(TEXT), "it")
+    for byte in b'"The ' + b"USA, " * 20:
+        matcher.accept(byte)
+    assert matcher.allowed()[ord("U")] and not matcher.notices
+    for byte in b"USA, " * 60:
+        matcher.accept(byte)
+    assert not matcher.allowed()[ord("U")] and len(matcher.notices) == 1
+
+
 def test_a_list_that_repeats_itself_is_closed(grammars):
     value = json.loads(written(grammars.matcher(of(NUMBERS), "it"), "[1, 2, ", "0, "))
     assert value[:2] == [1, 2] and 170 <= len(value) <= 180 and set(value[2:]) == {0}

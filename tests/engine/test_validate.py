@@ -8,7 +8,7 @@ import pytest
 from hearth.backends.contract.checks import typed
 from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.messages import Message
-from hearth.backends.contract.requests import Constraint, Request
+from hearth.backends.contract.requests import BeamSearch, Constraint, Request
 from hearth.backends.contract.sampling import SAMPLING_FIELDS, SamplingParams
 from hearth.backends.contract.wire import Embed, Rank, Score
 from hearth.backends.engine.validate import (
@@ -18,7 +18,7 @@ from hearth.backends.engine.validate import (
     validate_rank,
     validate_score,
 )
-from hearth.backends.errors import InvalidParameter
+from hearth.backends.errors import ConflictingParameters, InvalidParameter
 
 GOOD = Request(text="hello")
 VOCAB = 100
@@ -247,6 +247,17 @@ def test_sessions_that_are_refused(session):
 def test_sessions_that_pass():
     validate(replace(GOOD, session="x" * 256), VOCAB)
     validate(replace(GOOD, session=""), VOCAB)
+
+
+@pytest.mark.parametrize(
+    "given", [{"speculate": "ngram"}, {"speculate_rule": "match"}, {"attention_sinks": 4}]
+)
+def test_what_beam_search_does_not_do(given):
+    request = Request(text="a", beams=BeamSearch(2))
+    validate(replace(request, speculate="auto"), VOCAB)
+    with pytest.raises(ConflictingParameters, match=f"{next(iter(given))} has no effect") as caught:
+        validate(replace(request, **given), VOCAB)
+    assert caught.value.data["param"] in given
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import NoHost
+from hearth.backends.host import client
 from hearth.backends.host.client import HostClient
 from hosts import attached, collect, place_in, worker_when
 
@@ -66,6 +67,21 @@ def test_looking_for_a_host_starts_none(tmp_path):
         await hosts.close()
 
     asyncio.run(main())
+
+
+def test_a_host_of_another_version_that_leaves_is_not_replaced(tmp_path, monkeypatch):
+    async def leaves(place, limits):
+        return None
+
+    monkeypatch.setattr(client, "_greet", leaves)
+    monkeypatch.setattr(client, "_start_host", lambda *_: pytest.fail("it started one"))
+
+    async def main():
+        async with HostClient.attach(place_in(tmp_path), start=False):
+            pass
+
+    with pytest.raises(NoHost):
+        asyncio.run(main())
 
 
 def test_a_host_that_runs_is_found_and_asked(model, tmp_path):

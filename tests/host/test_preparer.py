@@ -293,6 +293,13 @@ def test_where_the_memory_is_the_limit_the_hint_says_how_to_allow_more():
     assert "--kv-budget" not in refused.value.hint
 
 
+def test_a_prompt_that_can_never_fit_is_not_restored(preparer):
+    """It would wait for memory, and all others behind it."""
+    assert preparer.restoring(1, Request(text="x" * 19), print, Clock()).prompt_tokens == 20
+    with pytest.raises(PromptTooLong):
+        preparer.restoring(1, Request(text="x" * 20), print, Clock())
+
+
 def test_a_score_becomes_work(preparer):
     said = []
     made = preparer.scoring(3, Score(tuple(range(20))), said.append, Clock(), "me")

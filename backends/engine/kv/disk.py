@@ -119,6 +119,8 @@ class DiskTier:
         """Those whose folders are there."""
         self._deleted_owners: set[str] = set()
         """Those whose folders were deleted, with their chats: nothing is written for them."""
+        self._made: tuple[int, int] | None = None
+        """What `KvFolder.made` said when the index was right."""
         self._queued_bytes = 0
         self.nbytes = 0
         """Of the parts that can be read."""
@@ -131,7 +133,7 @@ class DiskTier:
         self._latest_tokens = 0
         self._wake: Callable[[], None] = lambda: None
         self._is_scanned = threading.Event()
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
         self._begin_threads()
 
@@ -351,6 +353,7 @@ class DiskTier:
     def _scan(self) -> None:
         parts: list[DiskPart] = []
         try:
+            self._made = self._folder.made(self.model)
             parts = self._folder.scan(self.model)
             latest = self._folder.latest(parts)
             self._latest_tokens = max((one.start + len(one.tokens) for one in latest), default=0)
@@ -363,13 +366,17 @@ class DiskTier:
                 self._known_owners.add(part.owner)
         self._is_scanned.set()
 
-    def _begin(self, owner: str) -> None:
-        try:
-            if owner not in self._known_owners:
+    def _begin(self, owner: str) -> bool:
+        """Have a folder of `owner`; False if it cannot be made."""
+        if owner not in self._known_owners:
+            try:
                 self._folder.begin(self.model, owner, self._name)
-                self._known_owners.add(owner)
-        except OSError as error:
-            self._refused(error)
+            except OSError as error:
+                self._refused(error)
+                return False
+            self._was_cleared()
+            self._known_owners.add(owner)
+        return True
 
     def _write(self, part: DiskPart, data: memoryview) -> None:
         try:
@@ -386,9 +393,15 @@ class DiskTier:
             self._wake()
 
     def _write_now(self, part: DiskPart, data: memoryview) -> None:
+        if not self._begin(part.owner):  # As all was cleared since the session began.
+            with self._lock:
+                self._forget(part)
+            return
         try:
             evicted = set(self._folder.write(part, data))
         except FileNotFoundError:
+            with self._lock:
+                self._forget(part)
             self._gone(part.owner)
             return
         except OSError as error:
@@ -408,19 +421,33 @@ class DiskTier:
 
     def _gone(self, owner: str) -> None:
         """The folder of `owner` was deleted: with its chat, unless all of the model's were."""
-        is_cleared = not (self._folder.path / self.model).exists()
+        if self._was_cleared():
+            return
         with self._lock:
             for part in [part for parts in self._below.values() for part in parts]:
-                if is_cleared or part.owner == owner:
+                if part.owner == owner:
                     self._forget(part)
-            if is_cleared:
-                self._known_owners.clear()
-            else:
-                self._deleted_owners.add(owner)
+            self._deleted_owners.add(owner)
+
+    def _was_cleared(self) -> bool:
+        """Whether all of this model was deleted since this was asked; then the index has nothing of
+        that any more.
+        """
+        before, self._made = self._made, self._folder.made(self.model)
+        if before is None or before == self._made:
+            return False
+        with self._lock:
+            for part in [part for parts in self._below.values() for part in parts]:
+                if part.is_durable:
+                    self._forget(part)
+            self._known_owners.clear()
+        return True
 
     def _clear(self) -> None:
         try:
             self._folder.clear(self.model)
+            self._made = None
+            self._known_owners.clear()  # One may have begun before.
         except OSError as error:
             log.warning("keys and values on disk cannot be deleted: %s", error)
 

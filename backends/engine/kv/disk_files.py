@@ -227,6 +227,16 @@ class KvFolder:
         if not named.exists():
             named.write_text(name, encoding="utf-8", errors="replace")
 
+    def made(self, model: str) -> tuple[int, int] | None:
+        """What tells the folder of `model` from one that is made after it was deleted; None: there
+        is none.
+        """
+        try:
+            found = (self.path / model / NAME_FILE).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def scan(self, model: str) -> list[DiskPart]:
         """Every part of `model`; what is damaged is deleted."""
         found = []
@@ -302,6 +312,8 @@ class KvFolder:
 
     def _make_room(self, nbytes: int) -> list[Path]:
         """Have room for `nbytes` more, which are counted then. Only with the lock."""
+        if nbytes > self._budget:
+            raise OSError(f"{nbytes:,} bytes are more than the budget of {self._budget:,}")
         marked = self.path / "mark"
         mark = marked.read_bytes() if marked.exists() else b""
         held = self._known[1] if self._known is not None and self._known[0] == mark else None
@@ -325,8 +337,6 @@ class KvFolder:
                         path.unlink(missing_ok=True)
                         evicted.append(path)
                         held -= size
-        if held + nbytes > self._budget:
-            raise OSError(f"{nbytes:,} bytes are more than the budget of {self._budget:,}")
         mark = os.urandom(16)
         marked.write_bytes(mark)  # Before the change: who is killed in it leaves another mark.
         self._known = mark, held + nbytes

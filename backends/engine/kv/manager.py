@@ -540,7 +540,8 @@ class KvManager:
             group.claims -= prefix.claims[group.number]
         prefix.claims = [0] * len(prefix.claims)
         prefix.reserved = 0
-        keep = keep and prefix.length > 0
+        held = prefix.length
+        keep = keep and held > 0
         if keep and self._behind is not None:
             self._behind.end(slot, prefix)
         kept = self._kept.serving(prefix) if keep else None
@@ -553,7 +554,7 @@ class KvManager:
         if kept is not prefix:
             self._leaves.drop(prefix)
         if self._behind is not None:
-            self._behind.keep(slot, kept)
+            self._behind.keep(slot, kept, held)
         self._evict_excess()
         if self._blocks is not None and not any(self._slots):
             self._blocks.rest()

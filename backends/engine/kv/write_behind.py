@@ -44,8 +44,10 @@ class WriteBehind:
         """Of the slots whose tokens are written."""
         self._written: dict[int, int] = {}
         """By slot: how many of its first tokens need not be looked at again."""
-        self._ended: dict[Prefix, str] = {}
-        """Kept prefixes, with their sessions, that are not written to their ends yet."""
+        self._ended: dict[tuple[Prefix, str], int] = {}
+        """Kept prefixes with their sessions: how many of its first tokens are the session's own,
+        and are not all written yet.
+        """
 
     def begin(self, slot: int, session: str | None) -> None:
         """A sequence of `session` begins in `slot`; None: nothing of it is written."""
@@ -58,18 +60,20 @@ class WriteBehind:
     def end(self, slot: int, prefix: Prefix) -> None:
         """It ended, and what it held may soon be shorter: write what there is time for."""
         if (session := self._sessions.get(slot)) is not None:
-            self._write(prefix, session)
+            self._write(prefix, session, prefix.length)
 
-    def keep(self, slot: int, kept: Prefix | None) -> None:
-        """What it held is in `kept`, of which the rest is written later; None: it is gone."""
+    def keep(self, slot: int, kept: Prefix | None, held: int = 0) -> None:
+        """The `held` tokens that it had are the first of `kept`, and the rest of them is written
+        later; None: they are gone.
+        """
         session = self._sessions.pop(slot, None)
         if session is not None and kept is not None:
-            self._ended[kept] = session
+            self._ended[kept, session] = max(held, self._ended.get((kept, session), 0))
 
     def checkpoint(self, slot: int, kept: Prefix) -> None:
         """The first tokens of `slot` are kept, as it cannot go back to them."""
         if slot in self._sessions and not self._leaves.keeps_past:
-            self._ended[kept] = self._sessions[slot]
+            self._ended[kept, self._sessions[slot]] = kept.length
 
     @property
     def is_wanted(self) -> bool:
@@ -82,12 +86,12 @@ class WriteBehind:
             for slot, session in self._sessions.items():
                 prefix = slots[slot]
                 if prefix and prefix.length - self._written[slot] >= self._part_tokens:
-                    written = self._write(prefix, session, only_full_parts=True)
+                    written = self._write(prefix, session, prefix.length, only_full_parts=True)
                     self._written[slot] = written
-        for prefix, session in list(self._ended.items()):
-            is_there = prefix in kept and prefix.length
-            if not is_there or self._write(prefix, session) >= prefix.length:
-                del self._ended[prefix]
+        for (prefix, session), held in list(self._ended.items()):
+            end = min(held, prefix.length) if prefix in kept else 0
+            if not end or self._write(prefix, session, end) >= end:
+                del self._ended[prefix, session]
 
     def fetch(
         self, tokens: Seq[int], namespace: bytes, held: int, reached: int
@@ -114,12 +118,18 @@ class WriteBehind:
         self._ended.clear()
         self.disk.clear()
 
-    def _write(self, prefix: Prefix, session: str, *, only_full_parts: bool = False) -> int:
-        """Returns up to which token nothing more need be written, or cannot be."""
+    def _write(
+        self, prefix: Prefix, session: str, held: int, *, only_full_parts: bool = False
+    ) -> int:
+        """Write the first `held` tokens. Returns up to which token nothing more need be written, or
+        cannot be.
+        """
         if not (self.disk.has_room and self._offloading.has_time):
             return 0
-        tokens = self._leaves.tree.tokens(prefix)
+        tokens = self._leaves.tree.tokens(prefix)[:held]
         is_whole = not self._leaves.keeps_past
+        if is_whole and held < prefix.length:
+            return held
         parent, start = self.disk.place(session, tokens, prefix.namespace, only_whole=is_whole)
         if is_whole:
             if start < len(tokens) and self._leaves.saved_bytes(prefix) <= MOST_WHOLE_BYTES:
