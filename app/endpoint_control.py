@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from hearth.app.settings import Settings
-from hearth.app.settings_keys import LOADING
+from hearth.app.settings_keys import ALL, LOADING
 from hearth.backends.errors import HearthError
 
 State = Literal["off", "starting", "on", "stopping"]
@@ -55,7 +55,7 @@ def launch(
         environ: by default that of this process.
     """
     found = dict(os.environ if environ is None else environ)
-    for declared in LOADING:
+    for declared in (*LOADING, ALL["backend"]):
         if declared.name in settings.flags:
             found[declared.variable] = str(declared.shown(settings.flags[declared.name].value))
     arguments = ["--offline"] if settings.offline else []

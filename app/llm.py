@@ -25,6 +25,7 @@ from hearth.app.host_link import LoopThread
 from hearth.app.nearest import did_you_mean
 from hearth.app.overflow import Overflow
 from hearth.app.paths import find_paths
+from hearth.app.server.messages import with_system
 from hearth.app.settings import layer_of, load_settings
 from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
@@ -192,7 +193,7 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
         is_one = isinstance(messages, str) or isinstance(first, (Message, Mapping))
         chats: Any = [messages] if is_one else messages
         backend = await self._backend()
-        requests = [self._request(params, options, messages=_messages(chat)) for chat in chats]
+        requests = [self._request(params, options, messages=self._messages(chat)) for chat in chats]
         overflow = self._overflow
         done = await self._each(lambda request: _complete(backend, request, overflow), requests)
         return done[0] if is_one else done
@@ -212,7 +213,7 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
             if raw:
                 request = self._request(params, options, text=_text(messages, "messages"))
             else:
-                request = self._request(params, options, messages=_messages(messages))
+                request = self._request(params, options, messages=self._messages(messages))
             return backend, request, self._overflow
 
         return AsyncStream(begin)
@@ -278,6 +279,9 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
     @property
     def _overflow(self) -> Overflow:
         return self.choose().use.context_overflow or "refuse"
+
+    def _messages(self, chat: Chat) -> tuple[Message, ...]:
+        return with_system(_messages(chat), self.choose().use.system)
 
     def _request(self, params: SamplingParams | None, options: Options, **prompt: Any) -> Request:
         for name in options.keys() - Options.__annotations__.keys():
@@ -441,7 +445,8 @@ class LLM(AbstractContextManager["LLM"]):
         `generate`.
 
         Args:
-            messages: a question, the messages of a chat, or a list of such.
+            messages: a question, the messages of a chat, or a list of such. The setting `system`
+                precedes those without a system message.
         """
         work: Coroutine[Any, Any, Completion | list[Completion]] = self._llm.chat(
             messages, params, **options

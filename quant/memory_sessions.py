@@ -98,6 +98,7 @@ class Sizing:
     """Of each session."""
     sessions: int
     kv_type: str
+    """Of keys and values, or "keys/values"."""
     memory_bytes: int
     """That weights and KV cache must fit into."""
     read_bytes: int = 0
@@ -111,7 +112,8 @@ class Sizing:
     @property
     def session_bytes(self) -> int:
         """KV cache of one session."""
-        return self.tokens * self.shape.kv_bytes_per_token(self.kv_type, self.kv_type)
+        keys, _, values = self.kv_type.partition("/")
+        return self.tokens * self.shape.kv_bytes_per_token(keys, values or keys)
 
     @property
     def activations(self) -> int:
@@ -213,14 +215,16 @@ class Sizing:
 
     def tok_per_s(self, bandwidth: float) -> float | None:
         """Tokens a second of all sessions together, where memory bandwidth is the limit: a step
-        reads the weights once, and the KV cache of each session.
+        reads the weights once, but the experts of each session, and the KV cache of each.
 
         Args:
             bandwidth: in bytes a second.
         """
         if not self.weight_bytes:
             return None
-        weights = min(self.weight_bytes, (self.read_bytes or self.weight_bytes) * self.sessions)
+        weights = self.read_bytes or self.weight_bytes
+        if not self.shape.dense:
+            weights = min(self.weight_bytes, weights * self.sessions)
         return self.sessions * bandwidth / (weights + self.kv_bytes)
 
     def to_json(self) -> dict[str, Any]:

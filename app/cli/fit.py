@@ -128,7 +128,7 @@ def fit(
     org/name or org/name:QUANT on the Hub.
 
     Without --ctx it is asked for 8,192 tokens. What is not downloaded yet is estimated from its
-    size. The exit code is 4 if nothing of it fits.
+    size. The exit code is 4 if nothing of it fits, or fewer than --sessions.
 
     Without MODEL the sums are those of the dimensions: --params, or --layers, --kv-heads and
     --head-dim, or all of them. GB is decimal, GiB and G are binary.
@@ -153,13 +153,15 @@ def fit(
             state.output.json({"sizing": sizing.to_json(), **_json_of(cost)})
         else:
             _print_sizing(state, sizing, cost)
-        return ExitCode.DOES_NOT_FIT if sizing.sessions_that_fit == 0 else ExitCode.OK
+        return ExitCode.OK if _holds(sizing) else ExitCode.DOES_NOT_FIT
     if given or params:
         names = [f"--{name.replace('_', '-')}" for name in given] + ["--params"] * bool(params)
         raise click.UsageError(f"{', '.join(names)}: MODEL has its own; leave out one of them.")
+    offered = _verdicts(state, model, typed_settings(ctx), room)
+    if len(offered) > 1 and not as_json:
+        _check_options(offered, precision, sessions, price_per_hour)
     verdicts = [
-        replace(verdict, fit=_as_asked(verdict.fit, precision, sessions))
-        for verdict in _verdicts(state, model, typed_settings(ctx), room)
+        replace(verdict, fit=_as_asked(verdict.fit, precision, sessions)) for verdict in offered
     ]
     if as_json:
         found = [
@@ -179,7 +181,7 @@ def fit(
             _print_sizing(state, sizing_here, _cost(sizing_here, room, price_per_hour))
     else:
         _print_all(state, verdicts)
-    is_usable = any(verdict.fit.is_usable for verdict in verdicts)
+    is_usable = any(_is_usable(verdict.fit, precision) for verdict in verdicts)
     return ExitCode.OK if is_usable else ExitCode.DOES_NOT_FIT
 
 
@@ -214,10 +216,37 @@ def _sizing(
         precision=precision,
         tokens=settings.context or USUAL_CONTEXT,
         sessions=sessions,
-        kv_type=settings.kv_type,
+        kv_type=settings.kv_types,
         memory_bytes=room.free_bytes,
     )
     return sizing.in_precision(precision)
+
+
+def _check_options(
+    verdicts: Sequence[Verdict], precision: str | None, sessions: int, price: float | None
+) -> None:
+    """Raises a usage error for an option of which a table of several quants shows nothing."""
+    asked = {
+        "--precision": precision is not None,
+        "--sessions": sessions > 1,
+        "--price-per-hour": price is not None,
+    }
+    if names := [name for name, is_asked in asked.items() if is_asked]:
+        raise click.UsageError(
+            f"{', '.join(names)}: name one quant, such as {verdicts[0].name}, or add --json."
+        )
+
+
+def _holds(sizing: Sizing) -> bool:
+    """Whether all sessions fit, as far as that is known."""
+    return not sizing.weight_bytes or sizing.total <= sizing.memory_bytes
+
+
+def _is_usable(found: Fit, precision: str | None) -> bool:
+    """Whether the model fits as it is, or in another `precision`, and with all sessions."""
+    if found.sizing is None or (precision is None and found.sizing.sessions == 1):
+        return found.is_usable
+    return (precision is not None or found.is_usable) and _holds(found.sizing)
 
 
 def _as_asked(found: Fit, precision: str | None, sessions: int) -> Fit:
@@ -405,6 +434,8 @@ def _print_sizing(state: State, sizing: Sizing, cost: _Cost | None) -> None:
         )
     elif not sizing.weight_bytes:
         out.note("How many sessions fit depends on the weights: --params and --precision.")
+    if sizing.sessions > 1 and not _holds(sizing):
+        out.data(f"{sessions} do not fit.")
     if cost is not None:
         out.data(
             f"Cost: {cost.per_million:.3g} per million tokens, at no more than "

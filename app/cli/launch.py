@@ -81,10 +81,14 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
             f"{chosen.title} is not installed: {chosen.program} is not on the PATH.",
             f"Install it with: {chosen.install}",
         )
-    settings = state.settings.with_flags(typed_settings(ctx))
+    typed = typed_settings(ctx)
+    settings = state.settings.with_flags(typed)
     root = _configured_root(settings)
     place = key_place(state.paths.api_key_file, asks=True)
     target = _target(root, model, place) if _is_hearth(root) else None
+    if target is not None and typed:
+        flags = ", ".join(setting.origin for setting in typed.values())
+        state.output.note(f"{flags}: no effect, as a server is already running at {root}.")
     if only_print:
         if target is None:
             state.output.note(f"No server is running at {root}: start it with hearth serve.")
@@ -183,7 +187,8 @@ async def _run(
     if 0 < target.context < client.least_context:
         state.output.note(
             f"{target.model} has a context of {target.context:,} tokens; {client.title} needs about"
-            f" {client.least_context:,} for its own instructions and a task. --ctx sets it."
+            f" {client.least_context:,} for its own instructions and a task. --ctx sets it"
+            " when the server is started."
         )
     recipe = client.recipe(target)
     process = await asyncio.create_subprocess_exec(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hearth.app.format import size
+from hearth.app.format import duration, size
 from hearth.app.terminal import SafeStream, is_terminal, safe_text
 
 if TYPE_CHECKING:
@@ -203,6 +203,41 @@ def run_shown(
             line.show(values["done"], values["total"], amount=amount)
 
         return run_job(work, question, show, log_dir)
+
+
+def run_pausable(
+    output: Output,
+    work: Work,
+    question: dict[str, Any],
+    log_dir: Path,
+    amount: Callable[[int], str] = size,
+) -> dict[str, Any]:
+    """`run_job` of a job that the same command resumes, with a line that says how much of a phase
+    is done and how long the rest takes. Raises `Stopped` after Ctrl+C; what is complete is kept.
+    """
+    from hearth.app.jobs.child import Stopped
+    from hearth.app.jobs.job import run_job
+
+    last: dict[str, Any] = {"done": 0, "total": 0, "phase": "", "note": ""}
+    with ProgressLine(os.path.basename(question["target"])) as line:
+
+        def show(values: dict[str, Any]) -> None:
+            if (note := values.get("note")) and note != last["note"]:
+                output.note(note)
+            last.update(values)
+            left = "" if values["eta_s"] is None else f"{duration(values['eta_s'])} left"
+            after = ", ".join(filter(None, (values["phase"], left)))
+            line.show(values["done"], values["total"], after=after, amount=amount)
+
+        try:
+            return run_job(work, question, show, log_dir)
+        except Stopped as stopped:
+            share = last["done"] / max(1, last["total"])
+            of_phase = f" of {last['phase']}" if last["phase"] else ""
+            raise Stopped(
+                f"Paused at {share:.0%}{of_phase}; run the same command again to resume.",
+                share=share,
+            ) from stopped
 
 
 def error_json(error: HearthError) -> dict[str, Any]:

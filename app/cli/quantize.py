@@ -311,32 +311,12 @@ def _wish(
 
 def _make(state: State, question: dict[str, Any]) -> dict[str, Any]:
     """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
-    from hearth.app.cli.output import ProgressLine
-    from hearth.app.jobs.child import Stopped
-    from hearth.app.jobs.job import run_job
+    from hearth.app.cli.output import run_pausable
     from hearth.app.library import quantize_job
     from hearth.app.paths import own_folder
 
-    note, share = "", 0.0
-    with ProgressLine(Path(question["target"]).name) as line:
-
-        def show(values: dict[str, Any]) -> None:
-            nonlocal note, share
-            if values["note"] != note:
-                note = values["note"]
-                state.output.note(note)
-            share = values["done"] / max(1, values["total"])
-            left = values["eta_s"]
-            after = "" if left is None else f"{words.duration(left)} left"
-            phase = ", ".join(filter(None, (values["phase"], after)))
-            line.show(values["done"], values["total"], after=phase)
-
-        try:
-            return run_job(quantize_job.quantize, question, show, own_folder(state.paths.log))
-        except Stopped as stopped:
-            raise Stopped(
-                f"Paused at {share:.0%}; run the same command again to resume.", share=share
-            ) from stopped
+    log = own_folder(state.paths.log)
+    return run_pausable(state.output, quantize_job.quantize, question, log)
 
 
 def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Quality]:

@@ -49,6 +49,9 @@ def show(
 
     With --verify the exit code is 1 if something is wrong with its weights.
     """
+    if template and not as_json and (tensors or verify):
+        other = "--tensors" if tensors else "--verify"
+        raise click.UsageError(f"--template and {other}: leave out one of them, or add --json.")
     found = state.library.resolve(model)
     if found.remote is not None:
         if verify:

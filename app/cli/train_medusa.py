@@ -11,7 +11,7 @@ import click
 from hearth.app import format as words
 from hearth.app import settings_keys as keys
 from hearth.app.cli.options import complete_model, json_option, setting_options, typed_settings
-from hearth.app.cli.output import ProgressLine
+from hearth.app.cli.output import run_pausable
 from hearth.app.cli.state import State
 
 
@@ -66,8 +66,6 @@ def train_medusa(
 
     It learns from --text FILE or, better, from what the model itself writes: --self.
     """
-    from hearth.app.jobs.child import Stopped
-    from hearth.app.jobs.job import run_job
     from hearth.app.library.compare_quality import sample_of
     from hearth.app.library.heads_job import question, train
     from hearth.app.library.model_files import files_of
@@ -100,23 +98,7 @@ def train_medusa(
         target=target,
         options={name: value for name, value in given.items() if value is not None},
     )
-    share, phase = 0.0, ""
-    with ProgressLine(target.name) as line:
-
-        def show(values: dict[str, Any]) -> None:
-            nonlocal share, phase
-            phase, share = values["phase"], values["done"] / max(1, values["total"])
-            left = values["eta_s"]
-            after = phase if left is None else f"{phase}, {words.duration(left)} left"
-            line.show(values["done"], values["total"], after=after, amount=lambda n: f"{n:,}")
-
-        try:
-            made = run_job(train, asked, show, own_folder(state.paths.log))
-        except Stopped as stopped:
-            raise Stopped(
-                f"Paused at {share:.0%} of {phase}; run the same command again to resume.",
-                share=share,
-            ) from stopped
+    made = run_pausable(state.output, train, asked, own_folder(state.paths.log), "{:,}".format)
     if as_json:
         state.output.json(made)
         return 0

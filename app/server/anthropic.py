@@ -69,7 +69,7 @@ async def count_tokens(http: HttpRequest) -> Response:
     exchange = await Exchange.open(http, COUNT_TOKENS, _NAMES)
     request = _read_request(exchange)
     prompt = await exchange.attend((await exchange.backend()).render(request))
-    return exchange.answer({"input_tokens": len(prompt.ids)})
+    return exchange.answer({"input_tokens": len(prompt.ids)}, prompt.notices)
 
 
 def _read_request(exchange: Exchange) -> Request:
@@ -81,8 +81,13 @@ def _read_request(exchange: Exchange) -> Request:
     """
     given = exchange.given
     for index in range(len(given.get("tools", ()))):
-        exchange.names[f"tools[{index}].parameters"] = f"tools[{index}].input_schema"
-    messages = _messages(given, exchange.chosen.use.system)
+        place = exchange.place("tools", index)
+        exchange.names[f"tools[{index}]"] = place
+        exchange.names[f"tools[{index}].parameters"] = f"{place}.input_schema"
+    messages, places = _messages(given, exchange.chosen.use.system)
+    for index, place in enumerate(places):
+        exchange.names[f"messages[{index}]"] = place
+        exchange.names[f"messages[{index}].keep_s"] = f"{place}.cache_control"
     tools = tuple(read_tool(item, "input_schema") for item in given.get("tools", ()))
     choice = given.get("tool_choice", {"type": "auto"})
     if choice["type"] in ("any", "tool"):
@@ -118,21 +123,23 @@ def _template_values(given: Json) -> Json:
     return values
 
 
-def _messages(given: Json, default_system: str) -> tuple[Message, ...]:
-    """The conversation. A `cache_control` applies to the whole message that contains it; those of
-    tools apply to the first message.
+def _messages(given: Json, default_system: str) -> tuple[tuple[Message, ...], list[str]]:
+    """The conversation, and the places of its messages in the body. A `cache_control` applies to
+    the whole message that contains it; those of tools apply to the first message.
     """
     system = given.get("system")
-    messages = []
+    messages, places = [], []
     texts = texts_of(default_system if system is None else system)
     if any(texts):
         messages.append(Message.of_parts("system", texts, keep_s=_keep_s(system)))
+        places.append("system")
     for index, item in enumerate(given["messages"]):
         messages += _message(item, f"messages[{index}]")
+        places += [f"messages[{index}]"] * (len(messages) - len(places))
     in_tools = max((_ttl_s(tool) for tool in given.get("tools", ())), default=0.0)
     messages[0] = replace(messages[0], keep_s=max(messages[0].keep_s, in_tools))
     messages[-1] = replace(messages[-1], keep_s=max(messages[-1].keep_s, _ttl_s(given)))
-    return tuple(messages)
+    return tuple(messages), places
 
 
 def _message(item: Json, place: str) -> Iterator[Message]:

@@ -10,9 +10,22 @@ from starlette.responses import JSONResponse, Response
 
 from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers
-from hearth.app.server.chunks import Chunks, ending, head, is_streamed, prompt_fields
+from hearth.app.server.chunks import (
+    Chunks,
+    Sent,
+    ending,
+    fields_of_prompt,
+    head,
+    is_streamed,
+    prompt_fields,
+)
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.messages import continues_last, read_messages, read_tools
+from hearth.app.server.messages import (
+    client_names,
+    continues_last,
+    read_messages,
+    read_tools,
+)
 from hearth.app.server.requests import build, constraint_of, known_effort, logprobs_of
 from hearth.app.server.tables.chat import CHAT
 from hearth.backends.contract.events import Channel, Token
@@ -25,6 +38,7 @@ _NAMES: Final = {
     "continue_last": "continue_final_message",
     "forced_tool": "tool_choice.function.name",
     "template_values": "chat_template_kwargs",
+    "token_ids": "prompt_logprobs",
 }
 
 
@@ -39,13 +53,14 @@ async def create_chat_completion(http: HttpRequest) -> Response:
     exchange.names.update(_names(given))
     stream = is_streamed(given)
     request = _request(exchange)
-    [prompt] = await prompt_fields(exchange, [request])
-    events = await exchange.events([request])
+    sent = Sent(await exchange.backend(), request)
+    events = await exchange.events([request], source=sent)
     if stream:
         first = head("chat.completion.chunk", "chatcmpl", exchange.model)
-        return await exchange.stream(_Chunks(first, given, prompt).parts(events))
+        return await exchange.stream(_Chunks(first, given, sent).parts(events))
     first = head("chat.completion", "chatcmpl", exchange.model)
     [answer] = await exchange.collect(events)
+    [prompt] = await prompt_fields(exchange, [sent.request])
     choices = [_choice(choice, given) for choice in answer.choices]
     return JSONResponse({**first, "choices": choices, **ending([answer]), **prompt})
 
@@ -57,9 +72,6 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
         names["logprobs"] = "top_logprobs"
     if "reasoning_effort" in given:
         names["template_values.reasoning_effort"] = "reasoning_effort"
-    for index in range(len(given.get("tools", ()))):
-        for field in ("name", "description", "parameters", "strict"):
-            names[f"tools[{index}].{field}"] = f"tools[{index}].function.{field}"
     return names
 
 
@@ -67,7 +79,9 @@ def _request(exchange: Exchange) -> Request:
     given = exchange.given
     logprobs = logprobs_of(given)
     messages = read_messages(given["messages"], exchange.chosen.use.system)
+    tools = read_tools(given)
     constraint, exchange.names["constraint"] = constraint_of(given)
+    exchange.names.update(client_names(given, messages, tools["tools"], exchange.place))
     return build(
         given,
         exchange.chosen.use,
@@ -78,7 +92,7 @@ def _request(exchange: Exchange) -> Request:
         parallel_tool_calls=given.get("parallel_tool_calls", True),
         template_values=_template_values(given),
         continue_last=continues_last(given, messages),
-        **read_tools(given),
+        **tools,
     )
 
 
@@ -122,11 +136,16 @@ def _choice(choice: Choice, given: Mapping[str, Any]) -> Json:
 class _Chunks(Chunks):
     """The chunks of a chat completion; a choice begins with the role."""
 
-    def __init__(self, first: Json, given: Mapping[str, Any], prompt: Json) -> None:
+    def __init__(self, first: Json, given: Mapping[str, Any], sent: Sent) -> None:
         super().__init__(first, given, {"delta": {}})
-        self._prompt = prompt
+        self._given = given
+        self._sent = sent
+        self._prompt: Json = {}
 
-    def begin(self, answer: Answer, index: int) -> bytes:
+    async def begin(self, answer: Answer, index: int) -> bytes:
+        if self._ids and not self._prompt:
+            backend, request = self._sent.backend, self._sent.request
+            self._prompt = await fields_of_prompt(backend, self._given, request)
         first = {"delta": {"role": "assistant", "content": ""}}
         return self.chunk(answer, index, first, **answers.notices(answer.notices), **self._prompt)
 

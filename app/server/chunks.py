@@ -7,9 +7,9 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,
     ChoiceFinished,
+    Event,
     Finished,
     Progress,
     Started,
@@ -117,7 +118,7 @@ class Chunks(ABC):
         self._repeated: dict[tuple[int, int, str], sse.Repeated] = {}
 
     @abstractmethod
-    def begin(self, answer: Answer, index: int) -> bytes:
+    async def begin(self, answer: Answer, index: int) -> bytes:
         """The first chunk of a choice."""
 
     @abstractmethod
@@ -142,7 +143,7 @@ class Chunks(ABC):
                 elif isinstance(event, Started):
                     made[answer.position] = answer
                     for choice in answer.choices:
-                        yield self.begin(answer, choice.index)
+                        yield await self.begin(answer, choice.index)
                 elif isinstance(event, Progress):
                     yield self._prefill(answer, event)
                 elif isinstance(event, ChoiceFinished):
@@ -210,6 +211,21 @@ def _call_delta(part: ToolCallPart) -> Json:
     return {"index": part.position, "id": part.id, "type": "function", "function": function}
 
 
+@dataclass(slots=True)
+class Sent:
+    """Generates with `backend`. `request` is the one that was sent last: without the turns that
+    were left out of the prompt.
+    """
+
+    backend: Backend
+    request: Request
+
+    def generate(self, request: Request) -> AsyncIterator[Event]:
+        """The events of one request; closing the iterator cancels it."""
+        self.request = request
+        return self.backend.generate(request)
+
+
 async def prompt_fields(exchange: Exchange, requests: Sequence[Request]) -> list[Json]:
     """For each of `requests` the properties of its prompt that the body requests. The prompt is
     rendered for its token ids, and computed for its log probabilities.
@@ -217,11 +233,12 @@ async def prompt_fields(exchange: Exchange, requests: Sequence[Request]) -> list
     given = exchange.given
     if "prompt_logprobs" not in given and not given.get("return_token_ids"):
         return [{} for _ in requests]
-    read = partial(_prompt_fields, await exchange.backend(), given)
+    read = partial(fields_of_prompt, await exchange.backend(), given)
     return await exchange.attend(all_of(read, requests, exchange.at_once))
 
 
-async def _prompt_fields(backend: Backend, given: Mapping[str, Any], request: Request) -> Json:
+async def fields_of_prompt(backend: Backend, given: Mapping[str, Any], request: Request) -> Json:
+    """The same of one request."""
     ids = list((await backend.render(request)).ids)
     fields: Json = {"prompt_token_ids": ids} if given.get("return_token_ids") else {}
     if "prompt_logprobs" in given:

@@ -24,9 +24,7 @@ from hearth.app.tasks import all_of
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     Channel,
-    ChoiceFinished,
     Finished,
-    Started,
     Token,
     TokenLogprob,
 )
@@ -80,7 +78,7 @@ async def create_completion(http: HttpRequest) -> Response:
     prompts = await prompt_fields(exchange, requests)
     first = head("text_completion", "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
-        made = await exchange.attend(_prompts_alone(backend, requests, exchange.at_once))
+        made = await exchange.prompts_alone(requests)
         return JSONResponse(_whole(first, given, made, echoes, prompts))
     events = await exchange.events(requests)
     if stream:
@@ -206,20 +204,6 @@ async def _echoes(
     return await all_of(echo, requests, at_once)
 
 
-async def _prompts_alone(
-    backend: Backend, requests: Sequence[Request], at_once: int
-) -> list[Answer]:
-    """The answers for `max_tokens: 0`."""
-    made = []
-    for position, prompt in enumerate(await all_of(backend.render, requests, at_once)):
-        answer = Answer(requests[position].n, position)
-        answer.add(Started(len(prompt.ids)))
-        for choice in answer.choices:
-            answer.add(ChoiceFinished(choice.index, "length"))
-        made.append(answer)
-    return made
-
-
 def _whole(
     first: Json,
     given: Mapping[str, Any],
@@ -273,7 +257,7 @@ class _Chunks(Chunks):
         self._prompts = prompts
         self._offsets: dict[tuple[int, int], int] = {}
 
-    def begin(self, answer: Answer, index: int) -> bytes:
+    async def begin(self, answer: Answer, index: int) -> bytes:
         echo = self._echoes[answer.position]
         self._offsets[answer.position, index] = len(echo.text)
         logprobs = echo.logprobs(Choice()) if echo.tokens else None

@@ -31,7 +31,7 @@ from hearth.app.server.parameters import Table
 from hearth.app.server.requests import renamed, session_of, with_keep_alive
 from hearth.app.server.schema import Reading
 from hearth.app.server.services import Services, services_of
-from hearth.app.tasks import cancel
+from hearth.app.tasks import all_of, cancel
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import (
     ChoiceFinished,
@@ -39,6 +39,7 @@ from hearth.backends.contract.events import (
     Event,
     Finished,
     Ranks,
+    Started,
     Token,
 )
 from hearth.backends.contract.requests import Request
@@ -84,6 +85,7 @@ class Exchange:
         given: the honoured fields of the body, as the table read them.
         names: the client's names of the contract's parameters; error responses have these.
         notices: about fields of the body that have no effect.
+        kept: as in `Reading`.
     """
 
     http: HttpRequest
@@ -92,6 +94,7 @@ class Exchange:
     chosen: Chosen
     names: dict[str, str]
     notices: tuple[str, ...]
+    kept: dict[str, list[int]]
 
     @classmethod
     async def open(
@@ -113,7 +116,7 @@ class Exchange:
         chosen = with_keep_alive(await services.catalog.find(name), given)
         translated = {"session": "user", **(names or {}), **reading.sent_as}
         http.state.names = translated
-        return cls(http, services, given, chosen, translated, reading.notices)
+        return cls(http, services, given, chosen, translated, reading.notices, reading.kept)
 
     @property
     def model(self) -> str:
@@ -124,6 +127,11 @@ class Exchange:
     def session(self) -> str:
         """The identity of the user or client; see `requests.session_of`."""
         return session_of(self.given, self.http)
+
+    def place(self, array: str, index: int) -> str:
+        """The client's name of the item at `index` of `array` as it was read."""
+        kept = self.kept.get(array)
+        return f"{array}[{index if kept is None else kept[index]}]"
 
     async def backend(self) -> Backend:
         """The backend that runs the model."""
@@ -167,9 +175,24 @@ class Exchange:
             return _generate(source, *made[0], self.overflow, measuring)
         return _several(source, made, at_once, self.overflow, measuring)
 
-    def answer(self, body: dict[str, Any]) -> Response:
-        """The response `body` with the notices."""
-        return JSONResponse({**body, **notices(self.notices)})
+    async def prompts_alone(self, requests: Sequence[Request]) -> list[Answer]:
+        """The answers of no tokens to `requests`, which are rendered but not run."""
+        backend = await self.backend()
+        made = []
+        prompts = await self.attend(all_of(backend.render, requests, self.at_once))
+        for position, prompt in enumerate(prompts):
+            answer = Answer(requests[position].n, position, self.notices)
+            answer.add(Started(len(prompt.ids), notices=prompt.notices))
+            for choice in answer.choices:
+                answer.add(ChoiceFinished(choice.index, "length"))
+            made.append(answer)
+        self.http.state.notices = all_notices(made)
+        return made
+
+    def answer(self, body: dict[str, Any], more: Sequence[str] = ()) -> Response:
+        """The response `body` with the notices, and `more`."""
+        found = self.http.state.notices = [*self.notices, *more]
+        return JSONResponse({**body, **notices(found)})
 
     @contextmanager
     def _measuring(self, requests: int = 1) -> Iterator[Recorder]:
@@ -184,6 +207,7 @@ class Exchange:
             status = 200
         except HearthError as error:
             status = error.http_status
+            self.http.state.names = {}  # Indices would be mapped again.
             raise renamed(error, self.names) from error
         except Exception:
             status = 500

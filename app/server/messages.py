@@ -5,7 +5,7 @@ checked by the table (`app.server.tables.chat`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hearth.backends.contract.messages import Message, Role, ToolCall
@@ -32,6 +32,27 @@ def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]
     if system and all(message.role != "system" for message in messages):
         return (Message("system", system), *messages)
     return tuple(messages)
+
+
+def client_names(
+    given: Json,
+    messages: Sequence[Message],
+    tools: Sequence[Tool],
+    place: Callable[[str, int], str],
+) -> dict[str, str]:
+    """The client's names of `messages` and `tools`, which were read from `given`: a default system
+    message precedes those that were sent, and some of the tools are left out.
+
+    Args:
+        place: as `Exchange.place`.
+    """
+    names = {}
+    if len(messages) > len(given["messages"]):
+        names = {f"messages[{at + 1}]": f"messages[{at}]" for at in range(len(given["messages"]))}
+    chosen = {tool.name for tool in tools}
+    sent = enumerate(item["function"]["name"] for item in given.get("tools", ()))
+    places = [place("tools", at) for at, name in sent if name in chosen]
+    return names | {f"tools[{at}]": f"{theirs}.function" for at, theirs in enumerate(places)}
 
 
 def continues_last(given: Json, messages: Sequence[Message]) -> bool:

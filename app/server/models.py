@@ -19,6 +19,7 @@ from hearth.app.server.body import query
 from hearth.app.server.services import Services, services_of, worker_of, workers_of
 from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hearth.backends.errors import ModelNotFound, UnsupportedParameter
+from hearth.backends.text.chat_templates import ChatTemplates, template_for, templates_of
 from hearth.quant.convert.folder_files import (
     TOKENIZER_CONFIG,
     chat_templates,
@@ -168,40 +169,43 @@ def _of_files(facts: LocalModel) -> dict[str, Any]:
 
 
 async def get_tokenizer_info(http: Request) -> Response:
-    """Special tokens and chat template, as in vLLM's API.
+    """Special tokens, and the chat template that the settings select, as in vLLM's API.
 
     Raises:
         ModelNotFound: there is no model of that name.
         UnsupportedParameter: it is on another machine.
         CorruptFile: its files cannot be read.
     """
-    model = (await _named(http)).found
+    chosen = await _named(http)
+    model = chosen.found
     if model.remote is not None:
         raise UnsupportedParameter(
             "model",
             f"{model.name} is a remote model, whose tokenizer is unknown.",
             "Request it from the server that runs the model.",
         )
-    return JSONResponse({"model": model.name, **await asyncio.to_thread(_tokenizer, model)})
+    return JSONResponse({"model": model.name, **await asyncio.to_thread(_tokenizer, chosen)})
 
 
-def _tokenizer(model: FoundModel) -> dict[str, Any]:
+def _tokenizer(chosen: Chosen) -> dict[str, Any]:
+    model = chosen.found
     try:
         read = _tokenizer_of_folder if model.path.is_dir() else _tokenizer_of_gguf
-        return read(model.path)
+        tokens, own = read(model.path)
     except FileNotFoundError:  # Deleted since the library was listed.
         raise ModelNotFound(
             f'There is no model "{model.name}" any more.', "GET /v1/models lists the names."
         ) from None
+    templates = templates_of(chosen.spec.settings, own)
+    return {**tokens, "chat_template": template_for(templates, tools=False)}
 
 
-def _tokenizer_of_folder(folder: Path) -> dict[str, Any]:
+def _tokenizer_of_folder(folder: Path) -> tuple[dict[str, Any], ChatTemplates]:
     fields = optional_fields(folder, TOKENIZER_CONFIG)
-    tokens = {name: token_text(fields, name) for name in _TOKENS}
-    return {**tokens, "chat_template": chat_templates(folder).get("default")}
+    return {name: token_text(fields, name) for name in _TOKENS}, chat_templates(folder)
 
 
-def _tokenizer_of_gguf(path: Path) -> dict[str, Any]:
+def _tokenizer_of_gguf(path: Path) -> tuple[dict[str, Any], ChatTemplates]:
     header = read_header(path)
     texts = header.value("tokenizer.ggml.tokens", ())
     tokens: dict[str, Any] = {}
@@ -209,4 +213,4 @@ def _tokenizer_of_gguf(path: Path) -> dict[str, Any]:
         ident = header.value(f"tokenizer.ggml.{stem}_token_id")
         known = isinstance(ident, int) and 0 <= ident < len(texts)
         tokens[name] = texts[ident] if known else None
-    return {**tokens, "chat_template": header.chat_templates.get("default")}
+    return tokens, header.chat_templates

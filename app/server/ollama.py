@@ -17,13 +17,19 @@ from hearth.app.answer import Answer, Choice
 from hearth.app.server import answers, sse
 from hearth.app.server.errors import OLLAMA, error_body
 from hearth.app.server.exchange import Exchange, GenerationEvents
-from hearth.app.server.messages import continues_last, read_calls, read_tools, with_system
+from hearth.app.server.messages import (
+    client_names,
+    continues_last,
+    read_calls,
+    read_tools,
+    with_system,
+)
 from hearth.app.server.requests import build, json_constraint, known_effort, logprobs_of
 from hearth.app.server.services import worker_of
 from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE, OPTIONS
 from hearth.app.server.text import shortened
 from hearth.backends.contract.backend import Backend
-from hearth.backends.contract.events import Embeddings, Event, Finished, Started, Token, Usage
+from hearth.backends.contract.events import Embeddings, Event, Finished, Started, Token
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters, prompt_too_long
@@ -68,13 +74,15 @@ def _read_chat(exchange: Exchange) -> Request:
     """The request of `/api/chat`. Raises `InvalidParameter` with the contract's names."""
     given = exchange.given
     messages = _messages(given["messages"], exchange.chosen.use.system)
+    tools = read_tools(given)["tools"]
+    exchange.names.update(client_names(given, messages, tools, exchange.place))
     return build(
         _numbers(given),
         exchange.chosen.use,
         exchange.session,
         logprobs_of(given),
         messages=messages,
-        tools=read_tools(given)["tools"],
+        tools=tools,
         continue_last=continues_last(given, messages),
         **_shape(given),
     )
@@ -115,8 +123,6 @@ def _numbers(given: Json) -> dict[str, Any]:
     most = options.get("num_predict")
     if most is not None:
         options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never generated.
-    if options.get("seed", 0) is None:
-        del options["seed"]
     return options
 
 
@@ -311,10 +317,7 @@ class _Answer:
 
     async def of_prompt_alone(self, request: Request) -> Response:
         """The answer for `num_predict: 0`: one line, streamed or not."""
-        backend = await self.exchange.backend()
-        prompt = await self.exchange.attend(backend.render(request))
-        made = Answer(notices=(*self.exchange.notices, *prompt.notices))
-        made.add(Finished("length", Usage(len(prompt.ids))))
+        [made] = await self.exchange.prompts_alone([request])
         return Response(
             line(self.ended(made.last, made, 0.0)),
             media_type=NDJSON if self.exchange.given.get("stream", True) else "application/json",

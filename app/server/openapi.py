@@ -62,8 +62,8 @@ BEYOND_SCHEMAS: Final = {
     "unsupported_parameter": "a field or value cannot be honoured by this server or model",
     "conflicting_parameters": "two fields contradict each other, though each is valid by itself",
     "limit_exceeded": "each part is valid, but the whole is too large: bytes of a schema or of an "
-    "array of choices, nesting, number of values, tool calls of one turn, messages with "
-    "cache_control",
+    "array of choices, nesting, number of values, tool calls of one turn, functions of all "
+    "namespaces, messages of all tool results, messages with cache_control",
     "unknown_token": "a token id is not in the model's vocabulary",
     "context_length_exceeded": "the prompt does not fit into the context",
     "no_chat_template": "the model has no chat template",

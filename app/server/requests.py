@@ -48,7 +48,7 @@ def build(
         InvalidParameter: a value is out of range; with the contract's name.
     """
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
-    if sampling.get("seed", 0) < 0:
+    if (sampling.get("seed") or 0) < 0:
         sampling["seed"] += 2**64  # OpenAI's seeds are signed; ours are the same 64 bits.
     if "logit_bias" in sampling:
         sampling["logit_bias"] = {int(key): bias for key, bias in sampling["logit_bias"].items()}

@@ -6,7 +6,7 @@ import itertools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -101,18 +101,24 @@ def _read_request(exchange: Exchange) -> tuple[Request, _FunctionNames]:
     given = exchange.given
     use = exchange.chosen.use
     most = {"max_tokens": given["max_output_tokens"]} if "max_output_tokens" in given else {}
-    tools, names = _unpacked(given.get("tools", ()))
+    functions, names = _unpacked(given.get("tools", ()), exchange.place)
+    tools = _tool_fields(given, functions.values())
+    chosen = {tool.name for tool in tools["tools"]}
+    sent = [place for place, function in functions.items() if function["name"] in chosen]
+    exchange.names.update({f"tools[{at}]": place for at, place in enumerate(sent)})
+    messages, places = _messages(given, use.system, names)
+    exchange.names.update(places)
     effort = given.get("reasoning", {}).get("effort")
     request = build(
         {**given, **most},
         use,
         exchange.session,
         _logprobs(given),
-        messages=_messages(given, use.system, names),
+        messages=messages,
         parallel_tool_calls=given.get("parallel_tool_calls", True),
         constraint=_constraint(given.get("text", {}).get("format")),
         template_values={} if effort is None else {"reasoning_effort": known_effort(effort)},
-        **_tool_fields(given, tools),
+        **tools,
     )
     return request, names
 
@@ -135,25 +141,33 @@ def _constraint(wanted: Json | None) -> Constraint | None:
     return json_constraint(wanted.get("schema"))
 
 
-def _unpacked(tools: Sequence[Json]) -> tuple[list[Json], _FunctionNames]:
-    """Every function, including those of namespaces, under the names that the model sees."""
-    of_namespaces = [
-        (space["name"], tool)
-        for space in tools
-        if space["type"] == "namespace"
-        for tool in space["tools"]
-    ]
-    functions = [tool for tool in tools if tool["type"] == "function"]
-    uses = Counter(tool["name"] for tool in (*functions, *(tool for _, tool in of_namespaces)))
+def _unpacked(
+    tools: Sequence[Json], place: Callable[[str, int], str]
+) -> tuple[dict[str, Json], _FunctionNames]:
+    """Every function by its place in the body, including those of namespaces, under the names that
+    the model sees.
+    """
+    functions: dict[str, Json] = {}
+    of_namespaces: list[tuple[str, str, Json]] = []
+    for at, tool in enumerate(tools):
+        where = place("tools", at)
+        if tool["type"] == "function":
+            functions[where] = tool
+        else:
+            inner = enumerate(tool["tools"])
+            of_namespaces += [(place(f"{where}.tools", i), tool["name"], one) for i, one in inner]
+    all_functions = (*functions.values(), *(function for *_, function in of_namespaces))
+    uses = Counter(function["name"] for function in all_functions)
     given = {}
-    for space, tool in of_namespaces:
-        name = tool["name"] if uses[tool["name"]] == 1 else f"{space}__{tool['name']}"
-        given[name] = (space, tool["name"])
-        functions.append({**tool, "name": name})
+    for where, space, function in of_namespaces:
+        name = function["name"]
+        ours = name if uses[name] == 1 else f"{space}__{name}"
+        given[ours] = (space, name)
+        functions[where] = {**function, "name": ours}
     return functions, _FunctionNames(given)
 
 
-def _tool_fields(given: Json, tools: Sequence[Json]) -> Json:
+def _tool_fields(given: Json, tools: Iterable[Json]) -> Json:
     """The fields of `Request` for tools and their choice, which are converted to the nested form of
     `/v1/chat/completions`.
     """
@@ -172,27 +186,41 @@ def _nested(flat: Json) -> dict[str, Any]:
     return {"type": "function", "function": rest}
 
 
-def _messages(given: Json, default_system: str, names: _FunctionNames) -> tuple[Message, ...]:
+def _messages(
+    given: Json, default_system: str, names: _FunctionNames
+) -> tuple[tuple[Message, ...], dict[str, str]]:
+    """The conversation, and the client's names of its messages and their tool calls."""
     items = given["input"]
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    messages = _turns(items, names)
+    messages, places = _turns(items, names)
     instructions = given.get("instructions")
     if instructions is None and all(message.role != "system" for message in messages):
         instructions = default_system
     if instructions:
         messages.insert(0, Message("system", instructions))
-    return tuple(messages)
+    first = 1 if instructions else 0
+    return tuple(messages), {
+        f"messages[{message + first}]{rest}": f"input[{at}]" for message, rest, at in places
+    }
 
 
-def _turns(items: Sequence[Json], names: _FunctionNames) -> list[Message]:
+def _turns(
+    items: Sequence[Json], names: _FunctionNames
+) -> tuple[list[Message], list[tuple[int, str, int]]]:
     """One message per turn: consecutive reasoning, text and tool calls of the assistant are one;
     reasoning that no text or call follows is a turn of its own.
+
+    Returns:
+        The messages, and of each and of each tool call the number of the message, the path of the
+        call in it, and the number of the item.
     """
     messages: list[Message] = []
+    places: list[tuple[int, str, int]] = []
     thoughts = ""
     open_turn = False
-    for item in items:
+    for at, item in enumerate(items):
+        before_item = len(messages)
         kind = item.get("type", "message")
         if thoughts and (
             kind == "function_call_output" or item.get("role", "assistant") != "assistant"
@@ -210,6 +238,8 @@ def _turns(items: Sequence[Json], names: _FunctionNames) -> list[Message]:
                 messages[-1] = replace(before, tool_calls=(*before.tool_calls, call))
             else:
                 messages.append(Message("assistant", reasoning=thoughts, tool_calls=(call,)))
+            number = len(messages) - 1
+            places.append((number, f".tool_calls[{len(messages[-1].tool_calls) - 1}]", at))
             thoughts, open_turn = "", True
         elif kind == "function_call_output":
             output = texts_of(item["output"])
@@ -220,9 +250,10 @@ def _turns(items: Sequence[Json], names: _FunctionNames) -> list[Message]:
             texts = texts_of(item["content"])
             messages.append(Message.of_parts(role, texts, reasoning=thoughts))
             thoughts, open_turn = "", role == "assistant"
+        places += [(number, "", at) for number in range(before_item, len(messages))]
     if thoughts or not messages:
         messages.append(Message("assistant", reasoning=thoughts))
-    return messages
+    return messages, places
 
 
 def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:

@@ -38,11 +38,13 @@ class Reading:
         ignored: paths of ignored fields, without array indices, in the order of the body; at most
             `MOST_NOTICES` + 1.
         sent_as: the alias by which a top-level field was sent, by the table's name.
+        kept: by the path of an array of which items were left out, the indices of the others.
     """
 
     strict: bool = False
     ignored: dict[str, None] = field(default_factory=dict)
     sent_as: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, list[int]] = field(default_factory=dict)
 
     def ignore(self, place: str) -> None:
         """Record that the field at `place` has no effect.
@@ -303,7 +305,10 @@ class ListOf(Schema):
             )
         if isinstance(self.of, Number) and self.of.takes_all(value):
             return value
-        items = (self.of.read(item, f"{path}[{at}]", reading) for at, item in enumerate(value))
+        items = [self.of.read(item, f"{path}[{at}]", reading) for at, item in enumerate(value)]
+        if DROPPED not in items:
+            return items
+        reading.kept[path] = [at for at, item in enumerate(items) if item is not DROPPED]
         return [item for item in items if item is not DROPPED]
 
     def fits(self, value: Any) -> bool:

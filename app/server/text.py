@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any, Final
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hearth.app.server.exchange import Exchange
-from hearth.app.server.messages import continues_last, read_messages, read_tools
+from hearth.app.server.messages import (
+    client_names,
+    continues_last,
+    read_messages,
+    read_tools,
+)
 from hearth.app.server.requests import build
 from hearth.app.server.tables.text import APPLY_TEMPLATE, DETOKENIZE, EMBEDDINGS, RERANK, TOKENIZE
 from hearth.app.tasks import all_of
@@ -25,6 +30,14 @@ _NAMES: Final = {
     "template_values": "chat_template_kwargs",
     "continue_last": "continue_final_message",
 }
+_OF_TEXTS: Final = {"parse_special": True, "add_special": False}
+_OF_CHATS: Final = {
+    "tools": [],
+    "chat_template_kwargs": {},
+    "add_generation_prompt": False,
+    "continue_final_message": False,
+}
+"""Fields of one form of `/tokenize`, and the values that ask for nothing."""
 
 
 async def create_embedding(http: HttpRequest) -> Response:
@@ -123,8 +136,11 @@ async def tokenize(http: HttpRequest) -> Response:
         raise ConflictingParameters(
             "content", "Exactly one of content and messages is required.", "Send one of them."
         )
+    _check_form(given)
+    more: tuple[str, ...] = ()
     if "messages" in given:
-        ids = list((await exchange.attend(_render(exchange))).ids)
+        prompt = await exchange.attend(_render(exchange))
+        ids, more = list(prompt.ids), prompt.notices
     else:
         special, add = given.get("parse_special", True), given.get("add_special", False)
         tokenizing = backend.tokenize(given["content"], special=special, add_special=add)
@@ -137,7 +153,19 @@ async def tokenize(http: HttpRequest) -> Response:
             answer["tokens"] = [{"id": ident, "piece": piece} for ident, piece in pairs]
         if given.get("return_token_strs"):
             answer["token_strs"] = pieces
-    return exchange.answer(answer)
+    return exchange.answer(answer, more)
+
+
+def _check_form(given: Mapping[str, Any]) -> None:
+    """Raises `ConflictingParameters` for a field that asks for something of the other form: a text
+    has no template, and the template of a conversation decides about special tokens.
+    """
+    form, fields = ("messages", _OF_TEXTS) if "messages" in given else ("content", _OF_CHATS)
+    for name, neutral in fields.items():
+        if given.get(name, neutral) != neutral:
+            raise ConflictingParameters(
+                name, f"{name} cannot be combined with {form}.", "Leave it out."
+            )
 
 
 async def _pieces(detokenize: Any, ids: list[int]) -> list[str]:
@@ -164,20 +192,22 @@ async def apply_template(http: HttpRequest) -> Response:
     """The prompt that the model would get for a conversation, and its number of tokens."""
     exchange = await Exchange.open(http, APPLY_TEMPLATE, _NAMES)
     prompt = await exchange.attend(_render(exchange))
-    notices = [*exchange.notices, *prompt.notices]
-    return JSONResponse({"prompt": prompt.text, "count": len(prompt.ids), "notices": notices})
+    answer = {"prompt": prompt.text, "count": len(prompt.ids), "notices": []}
+    return exchange.answer(answer, prompt.notices)
 
 
 async def _render(exchange: Exchange) -> Prompt:
     given = exchange.given
     messages = read_messages(given["messages"], exchange.chosen.use.system)
+    tools = read_tools(given)["tools"]
+    exchange.names.update(client_names(given, messages, tools, exchange.place))
     request = build(
         given,
         exchange.chosen.use,
         exchange.session,
         None,
         messages=messages,
-        tools=read_tools(given)["tools"],
+        tools=tools,
         template_values=given.get("chat_template_kwargs", {}),
         continue_last=continues_last(given, messages),
     )

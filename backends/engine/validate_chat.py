@@ -15,10 +15,11 @@ from hearth.backends.errors import ConflictingParameters, InvalidParameter, Limi
 from hearth.backends.text.cut_json import read_json
 from hearth.backends.text.output.rules import check_schema
 
-MOST_MESSAGES: Final = 2048
+MOST_MESSAGES: Final = 4096 + 1
+"""A default system message may precede those that a client sends."""
 MOST_PARTS: Final = 4096
 """Parts of one message."""
-MOST_CALLS: Final = 128
+MOST_CALLS: Final = 1024
 """Tool calls of one message."""
 MOST_KEPT: Final = 8
 """Messages of one request that have a `keep_s`."""
@@ -27,7 +28,7 @@ LONGEST_NAME_BYTES: Final = 1024
 """Names of speakers, ids and names of calls."""
 LARGEST_ARGUMENTS_BYTES: Final = 1 << 20
 DEEPEST_ARGUMENTS: Final = 64
-MOST_TOOLS: Final = 128
+MOST_TOOLS: Final = 1024
 LONGEST_TOOL_NAME: Final = 128
 TOOL_NAME: Final = f"[A-Za-z0-9_-]{{1,{LONGEST_TOOL_NAME}}}"
 """A regular expression that the whole name of a tool matches."""

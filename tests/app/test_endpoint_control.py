@@ -161,6 +161,7 @@ def test_what_was_typed_holds_for_it_too(tmp_path):
     settings = load_settings(tmp_path / "settings.toml", {}).with_flags(
         {
             "context": Setting(2048, "--ctx"),
+            "backend": Setting("native", "--backend"),
             "kv_budget": Setting(2**30, "--kv-budget"),
             "temperature": Setting(0.5, "--temperature"),
             "offline": Setting(True, "--offline"),
@@ -170,6 +171,11 @@ def test_what_was_typed_holds_for_it_too(tmp_path):
     assert made.arguments == (
         *("--offline", "serve", "--host", "::1", "--port", "0", "--generate-key"),
     )
-    assert made.environ == {"A": "b", "HEARTH_CONTEXT": "2048", "HEARTH_KV_BUDGET": "1GiB"}
+    assert made.environ == {
+        "A": "b",
+        "HEARTH_CONTEXT": "2048",
+        "HEARTH_KV_BUDGET": "1GiB",
+        "HEARTH_BACKEND": "native",
+    }
     given = launch(settings, "::1", 0, key=True, environ={"HEARTH_API_KEY": "sesame"})
     assert "--generate-key" not in given.arguments

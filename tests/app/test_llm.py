@@ -51,6 +51,18 @@ def test_a_chat_takes_texts_dictionaries_and_messages(llm: LLM) -> None:
     assert llm.chat([text], GREEDY, max_tokens=16)[0].text == one.text
 
 
+def test_the_setting_system_precedes_chats_without_a_system_message(llm: LLM) -> None:
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    alone = llm.chat("Hi", GREEDY, max_tokens=1).usage.prompt_tokens
+    wanted = llm.chat(chat, GREEDY, max_tokens=1).usage.prompt_tokens
+    with LLM("guide", system="Be brief.") as other:
+        made = other.chat([[{"role": "user", "content": "Hi"}], chat], GREEDY, max_tokens=1)
+        with other.stream("Hi", GREEDY, max_tokens=1) as stream:
+            list(stream)
+    found = [each.usage.prompt_tokens for each in (*made, stream.completion)]
+    assert found == [wanted] * 3 and wanted > alone
+
+
 def test_options_are_those_of_a_request(llm: LLM) -> None:
     chosen = llm.chat("Yes or no?", constraint=Constraint("choice", json.dumps(["yes", "no"])))
     assert chosen.text in ("yes", "no")

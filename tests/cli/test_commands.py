@@ -80,6 +80,12 @@ def test_show_prints_the_template_as_it_is(hearth) -> None:
     assert hearth("show", "tiny", "--template", "--json").json["template"] == template.rstrip("\n")
 
 
+@pytest.mark.parametrize("other", ["--verify", "--tensors"])
+def test_show_refuses_what_the_template_alone_leaves_out(hearth, other) -> None:
+    refused = hearth("show", "tiny", "--template", other)
+    assert refused.code == 2 and other in refused.err and refused.out == ""
+
+
 def test_show_of_a_corrupt_file_names_the_field(hearth, home) -> None:
     path = home / "data" / "models" / "tiny.gguf"
     path.write_bytes(path.read_bytes()[:5000])

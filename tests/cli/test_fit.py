@@ -64,6 +64,22 @@ def test_a_context_and_a_type_of_keys_and_values(hearth) -> None:
     assert needs[0] > needs[1]
 
 
+@pytest.mark.parametrize("model", [("tiny",), ("--params", "7B")], ids=" ".join)
+def test_values_of_another_type_than_keys(hearth, monkeypatch, model) -> None:
+    arguments = ("fit", *model, "--ctx", "512", "--json")
+
+    def sizing(*flags: str) -> dict[str, int | str]:
+        answer = hearth(*arguments, *flags).json
+        return answer["sizing"] if "sizing" in answer else answer["fits"][0]["sizing"]
+
+    keys, both = sizing(), sizing("--kv-type", "f32")
+    mixed = sizing("--kv-type-v", "f32")
+    assert mixed["kv_type"] == "f16/f32"
+    assert mixed["kv_bytes"] == (keys["kv_bytes"] + both["kv_bytes"]) / 2
+    monkeypatch.setenv("HEARTH_KV_TYPE_V", "f32")
+    assert sizing() == mixed
+
+
 def test_sums_of_dimensions_alone(hearth) -> None:
     llama = ("--layers", "32", "--kv-heads", "32", "--head-dim", "128", "--ctx", "4096")
     result = hearth("fit", *llama, "--params", "7B", "--memory", "24GiB")
@@ -75,6 +91,8 @@ def test_sums_of_dimensions_alone(hearth) -> None:
     assert binary["sizing"]["sessions_before_scratch"] == 5
     assert decimal["sizing"]["sessions_before_scratch"] == 4
     assert hearth("fit", *llama, "--params", "70B", "--memory", "24GB").code == 4
+    many = hearth("fit", *llama, "--params", "7B", "--memory", "24GB", "--sessions", "20")
+    assert many.code == 4 and "20 sessions do not fit" in many.out
     weightless = hearth("fit", *llama, "--json").json["sizing"]
     assert weightless["weight_bytes"] is weightless["total_bytes"] is None
 
@@ -118,6 +136,18 @@ def test_the_same_sums_of_a_file(hearth) -> None:
     assert hearth("fit", "tiny", "--memory", "80MB").code == 4
 
 
+@pytest.mark.parametrize(
+    ("flags", "memory", "code"),
+    [
+        (("--sessions", "2"), "1GB", 0),
+        (("--sessions", "99999"), "1GB", 4),
+        (("--precision", "int4", "--sessions", "2"), "80MB", 0),
+    ],
+)
+def test_the_exit_code_is_about_what_was_asked(hearth, flags, memory, code) -> None:
+    assert hearth("fit", "tiny", "--memory", memory, *flags).code == code
+
+
 def test_what_does_not_fit_is_exit_code_4(hearth, monkeypatch) -> None:
     monkeypatch.setattr(fits, "free_bytes", lambda: 100 << 20)
     result = hearth("fit", "tiny")
@@ -143,6 +173,17 @@ def test_every_quant_of_a_repository(hearth, monkeypatch) -> None:
     states = {line.split()[0].partition(":")[2]: line.split()[-1] for line in lines}
     assert states["Q4_K_M"] in ("fits", "tight") and states["F16"] == "cannot"
     assert "estimated" in result.err
+
+
+@pytest.mark.parametrize(
+    "flags", [("--sessions", "2"), ("--precision", "int4"), ("--price-per-hour", "1")], ids=" ".join
+)
+def test_a_table_of_quants_refuses_what_it_does_not_show(hearth, monkeypatch, flags) -> None:
+    hub_with(monkeypatch, Q4_K_M=5 * GB, F16=16 * GB)
+    refused = hearth("fit", REPO, *flags)
+    assert refused.code == 2 and flags[0] in refused.err and f"{REPO}:Q4_K_M" in refused.err
+    assert hearth("fit", f"{REPO}:Q4_K_M", *flags).code == 0
+    assert len(hearth("fit", REPO, *flags, "--json").json["fits"]) == 2
 
 
 def test_one_quant_of_a_repository(hearth, monkeypatch) -> None:

@@ -157,6 +157,16 @@ def test_a_context_that_is_too_small_is_reported(hearth, running, seen) -> None:
     assert "512 tokens" in hearth("launch", "claude").err
 
 
+@pytest.mark.parametrize("print_it", [(), ("--print",)])
+def test_flags_that_a_running_server_does_not_take_are_named(
+    hearth, running, seen, print_it
+) -> None:
+    root = running()
+    said = hearth("launch", "claude", "--ctx", "512", "--backend", "native", *print_it).err
+    assert f"--ctx, --backend: no effect, as a server is already running at {root}." in said
+    assert "no effect" not in hearth("launch", "claude", *print_it).err
+
+
 def test_without_a_server_it_has_one_of_its_own(hearth, seen, monkeypatch) -> None:
     monkeypatch.setenv("HEARTH_SERVE_PORT", "1")
     monkeypatch.setenv("HEARTH_HOST_IDLE_S", "0.1")

@@ -9,7 +9,10 @@ import pytest
 
 import fake_host
 from gguf_builder import tiny_llama
+from hearth.app.cli.output import Output, run_pausable
 from hearth.app.exit_codes import ExitCode
+from hearth.app.jobs import job
+from hearth.app.jobs.child import STOPPED, Stopped
 from hearth.backends.contract.events import Scores
 from hearth.quant.gguf import preflight
 
@@ -25,6 +28,21 @@ def wide(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(fake_host.FakeBackend, "score", score)
     return tiny_llama(home / "data" / "models" / "wide-f16.gguf", dtype="f16", hidden=256, ffn=256)
+
+
+@pytest.mark.parametrize(("phase", "where"), [("", "at 40%;"), ("training", "at 40% of training;")])
+def test_a_pause_says_how_far_it_was(monkeypatch, capsys, phase, where) -> None:
+    def interrupted(work, question, on_progress, log_dir):
+        for done in (1, 2):
+            values = {"done": done, "total": 5, "eta_s": None, "phase": phase, "note": "Resuming."}
+            on_progress(values)
+        raise Stopped(*STOPPED)
+
+    monkeypatch.setattr(job, "run_job", interrupted)
+    with pytest.raises(Stopped, match=f"{where} run the same command again") as stopped:
+        run_pausable(Output(), lambda *_: {}, {"target": "/x/y.gguf"}, Path("/x"))
+    assert stopped.value.data["share"] == 0.4
+    assert capsys.readouterr().err == "Resuming.\n"
 
 
 def test_dry_run_says_what_would_be_made(hearth, home) -> None:

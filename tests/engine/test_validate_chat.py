@@ -12,6 +12,9 @@ from hearth.backends.engine.validate import validate
 from hearth.backends.engine.validate_chat import (
     LONGEST_NAME_BYTES,
     LONGEST_TOOL_NAME,
+    MOST_CALLS,
+    MOST_MESSAGES,
+    MOST_TOOLS,
     TEMPLATE_VALUES,
 )
 from hearth.backends.errors import InvalidParameter
@@ -41,7 +44,7 @@ def test_a_whole_conversation_passes():
         Message("assistant", "Blue"),
     )
     validate(Request(messages=messages, tools=(LOOK,), continue_last=True), 100)
-    validate(Request(messages=(USER,) * 2048), 100)
+    validate(Request(messages=(USER,) * MOST_MESSAGES), 100)
 
 
 def with_call(**changes):
@@ -55,7 +58,7 @@ def with_call(**changes):
         (Message("assistant", "a", reasoning=5), "reasoning"),
         (replace(CALLED, role="user"), "tool_calls"),
         (Message("assistant", tool_calls=5), "tool_calls"),
-        (Message("assistant", tool_calls=(CALL,) * 129), "tool_calls"),
+        (Message("assistant", tool_calls=(CALL,) * (MOST_CALLS + 1)), "tool_calls"),
         (Message("assistant", tool_calls=("look",)), "tool_calls[0]"),
         (with_call(id=""), "tool_calls[0].id"),
         (with_call(id=5), "tool_calls[0].id"),
@@ -112,7 +115,7 @@ def test_arguments_that_pass(arguments):
 
 
 def test_numbers_of_messages():
-    assert refused(Request(messages=(USER,) * 2049)) == "messages"
+    assert refused(Request(messages=(USER,) * (MOST_MESSAGES + 1))) == "messages"
     kept = (replace(USER, keep_s=1.0),)
     validate(Request(messages=kept * 8), 100)
     assert refused(Request(messages=(USER, *kept * 9))) == "messages[9].keep_s"
@@ -154,7 +157,7 @@ def test_tools_that_are_refused(tool, field):
 
 
 def test_tools_that_pass():
-    validate(replace(CHAT, tools=tuple(Tool(f"Tool-{n}_x") for n in range(128))), 100)
+    validate(replace(CHAT, tools=tuple(Tool(f"Tool-{n}_x") for n in range(MOST_TOOLS))), 100)
     validate(replace(CHAT, tools=(replace(LOOK, parameters={}, strict=True),)), 100)
     long = Tool("x" * LONGEST_TOOL_NAME, "d" * (1 << 20))
     validate(replace(CHAT, tools=(long,)), 100)
@@ -166,7 +169,7 @@ def test_tools_that_pass():
     ("fields", "param"),
     [
         ({"tools": 5}, "tools"),
-        ({"tools": (LOOK,) * 129}, "tools"),
+        ({"tools": (LOOK,) * (MOST_TOOLS + 1)}, "tools"),
         ({"tools": (LOOK, LOOK)}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "any", "tools": (LOOK,)}, "tool_choice"),

@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hearth.backends.machine.threads import SPINS
 from hearth.backends.machine import memory, threads
-from hearth.backends.machine.threads import candidates, measure_threads
+from hearth.backends.machine.threads import SPINS, candidates, measure_threads
 
 
 class Machine:

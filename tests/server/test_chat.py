@@ -159,6 +159,24 @@ def test_text_parts_are_one_text_and_developers_are_the_system(endpoint) -> None
     assert found == [("system", "d"), ("assistant", "?"), ("user", "a\nb")]
 
 
+USER = {"role": "user", "content": "hello"}
+CALLS = [{"id": "c", "function": {"name": "f", "arguments": "{}"}}] * 1024
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"messages": [USER] * 4096},
+        {"messages": [{"role": "assistant", "tool_calls": CALLS}, USER]},
+        {"tools": [{"function": {"name": f"f{number}"}} for number in range(1024)]},
+    ],
+    ids=["messages", "calls", "tools"],
+)
+def test_arrays_of_the_documented_length_are_accepted(endpoint, given) -> None:
+    reply = endpoint(HI, flags={"system": "Be brief."}).chat(**given)
+    assert reply.status == 200, reply.body
+
+
 def test_log_probabilities_of_tokens(endpoint) -> None:
     made = endpoint(HI, HI)
     whole = strict(ChatCompletion, made.chat(logprobs=True, top_logprobs=1).json)

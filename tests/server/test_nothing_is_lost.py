@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fake_host import FakeBackend, FakeHost
+from hearth.app.server.tables.chat import MOST_CALLS
 from suiting_host import SuitingHost
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -98,7 +102,7 @@ def test_texts_are_counted_in_characters(endpoint) -> None:
 
 def test_more_calls_than_a_turn_may_have_are_refused_by_name(endpoint) -> None:
     made = endpoint(host_kind=SuitingHost)
-    reply = made.post("/v1/responses", {"model": "tiny", "input": [CALL] * 129})
+    reply = made.post("/v1/responses", {"model": "tiny", "input": [CALL] * (MOST_CALLS + 1)})
     assert (reply.status, reply.error["code"]) == (400, "limit_exceeded")
     assert reply.error["param"].startswith("input")
 
@@ -106,3 +110,50 @@ def test_more_calls_than_a_turn_may_have_are_refused_by_name(endpoint) -> None:
 def test_a_dimension_that_vectors_lack_is_not_supported(endpoint) -> None:
     reply = endpoint().post("/v1/embeddings", {"model": "tiny", "input": "a", "dimensions": 9})
     assert (reply.error["code"], reply.error["param"]) == ("unsupported_parameter", "dimensions")
+
+
+class Noticing(FakeHost):
+    def backend(self, spec, session=""):
+        return NoticingBackend(self, spec)
+
+
+class NoticingBackend(FakeBackend):
+    async def render(self, request):
+        return replace(await super().render(request), notices=("Of the template.",))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "Once", "max_tokens": 0}),
+        ("/api/chat", {"messages": [USER], "options": {"num_predict": 0}}),
+        ("/v1/messages/count_tokens", {"messages": [USER]}),
+        ("/tokenize", {"messages": [USER]}),
+        ("/apply-template", {"messages": [USER]}),
+    ],
+)
+def test_notices_of_prompts_that_are_not_run_are_returned(endpoint, path, body) -> None:
+    made = endpoint(host_kind=Noticing)
+    reply = made.post(path, {"model": "tiny", "elsewhere": 1, **body})
+    assert reply.json["notices"] == ["elsewhere has no effect.", "Of the template."]
+    assert reply.headers["hearth-notices"] == "elsewhere has no effect.; Of the template."
+
+
+@pytest.mark.parametrize(
+    ("form", "ignored", "neutral"),
+    [
+        ({"content": "a"}, {"tools": [{"function": {"name": "f"}}]}, {"tools": []}),
+        ({"content": "a"}, {"chat_template_kwargs": {"thinking": True}}, {}),
+        ({"content": "a"}, {"continue_final_message": True}, {"continue_final_message": False}),
+        ({"content": "a"}, {"add_generation_prompt": True}, {"add_generation_prompt": False}),
+        ({"messages": [USER]}, {"add_special_tokens": True}, {"add_special_tokens": False}),
+        ({"messages": [USER]}, {"parse_special": False}, {"parse_special": True}),
+    ],
+    ids=str,
+)
+def test_fields_for_the_other_form_of_tokenize_conflict(endpoint, form, ignored, neutral) -> None:
+    made = endpoint()
+    assert made.post("/tokenize", {"model": "tiny", **form, **neutral}).status == 200
+    reply = made.post("/tokenize", {"model": "tiny", **form, **ignored})
+    assert (reply.status, reply.error["code"]) == (400, "conflicting_parameters")
+    assert [reply.error["param"]] == list(ignored)

@@ -405,6 +405,109 @@ def test_whole_turns_are_left_out_where_a_request_says_so(endpoint, path, field,
     assert len(made.host.requests) == 2
 
 
+@pytest.mark.parametrize(
+    "asked", [{"prompt_logprobs": 0}, {}, {"stream": True}], ids=["logprobs", "ids", "stream"]
+)
+def test_the_tokens_of_a_prompt_are_those_that_were_sent(endpoint, asked) -> None:
+    made = endpoint([{"error": TOO_LONG}], [{"prompt_tokens": 7}, *SHORTER])
+    body = {"messages": TURNS, "truncation": "auto", "return_token_ids": True, **asked}
+    reply = made.chat(**body)
+    first = reply.events[0] if "stream" in asked else reply.json
+    sent = made.host.calls[0][1].messages
+    assert [message.content for message in sent] == ["Be brief.", "and now?"]
+    assert len(first["prompt_token_ids"]) == len("<system>Be brief.\n<user>and now?")
+    if "prompt_logprobs" in asked:
+        assert len(first["prompt_logprobs"]) == len(first["prompt_token_ids"])
+
+
+SEARCH = {"type": "web_search"}
+BAD = {"name": "f", "parameters": {"type": "array"}}
+GOOD = {"name": "g"}
+ONLY_F = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "f"}}]}
+CUT_OFF = {"name": "f", "arguments": '{"a": 1e999}'}
+CALLED = [{"role": "assistant", "tool_calls": [{"function": CUT_OFF}]}, USER]
+KEPT = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+RESULT = {"type": "tool_result", "tool_use_id": "c"}
+SPACE = {"type": "namespace", "name": "s", "tools": [SEARCH, {"type": "function", **BAD}]}
+CALL_ITEM = {"type": "function_call", "call_id": "c", **CUT_OFF}
+THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
+
+
+def functions(*tools):
+    return [tool if tool is SEARCH else {"type": "function", "function": tool} for tool in tools]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (path, {"messages": [USER], "tools": functions(SEARCH, BAD)}, "tools[1].function")
+        for path in ("/v1/chat/completions", "/api/chat", "/tokenize", "/apply-template")
+    ]
+    + [
+        (path, {"messages": CALLED}, "messages[0].tool_calls[0].arguments")
+        for path in ("/v1/chat/completions", "/api/chat", "/tokenize", "/apply-template")
+    ]
+    + [
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [USER],
+                "tools": functions(GOOD, BAD),
+                "tool_choice": {"type": "allowed_tools", "allowed_tools": ONLY_F},
+            },
+            "tools[1].function",
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [USER],
+                "max_tokens": 9,
+                "tools": [
+                    {"type": "web_search_1", "name": "g"},
+                    {"name": "f", "input_schema": BAD["parameters"]},
+                ],
+            },
+            "tools[1].input_schema",
+        ),
+        (
+            "/v1/messages",
+            {
+                "messages": [
+                    {"role": "user", "content": [RESULT, RESULT]},
+                    *[{"role": "user", "content": [KEPT]}] * 9,
+                ],
+                "max_tokens": 9,
+            },
+            "messages[9].cache_control",
+        ),
+        ("/v1/responses", {"input": "a", "tools": [SEARCH, SPACE]}, "tools[1].tools[1].parameters"),
+        ("/v1/responses", {"input": [USER, THOUGHT, CALL_ITEM]}, "input[2].arguments"),
+    ],
+)
+def test_an_item_of_an_array_has_the_number_that_the_client_gave_it(
+    endpoint, path, body, param
+) -> None:
+    made = endpoint(flags={"system": "Be brief."})
+    reply = made.post(path, {"model": "tiny", **body})
+    error = reply.error if isinstance(reply.error, dict) else reply.json
+    assert (reply.status, made.host.requests) == (400, [])
+    assert error["param"].startswith(param)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_the_host_refuses_has_the_number_that_the_client_gave_it(endpoint, stream) -> None:
+    param = "tools[0].parameters"
+    failed = {
+        "code": "invalid_parameter",
+        "message": f"{param} has no type.",
+        "data": {"param": param},
+    }
+    made = endpoint([{"error": failed}])
+    reply = made.chat(tools=functions(SEARCH, GOOD, {"name": "f"}), stream=stream)
+    assert_error(reply, 400, "tools[1].function.parameters")
+    assert reply.error["message"].startswith("tools[1].function.parameters has")
+
+
 def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:
     failed = {
         "code": "invalid_parameter",

@@ -15,28 +15,25 @@ from hearth.app.server.parameters import (
 from hearth.app.server.schema import AnyObject, AnyOf, Flag, ListOf, Number, OneOf, Schema, Text
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORT, MOST_MESSAGES, MOST_TOOLS, NAME
+from hearth.app.server.tables.common import kind
 from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "only text is supported"
 _NO_SERVER_TOOLS: Final = "this server runs no tools; send tools that the client runs"
 _MOST_BLOCKS: Final = 4096
 
 _CACHE: Final = honoured(
     "cache_control",
-    Table(
-        "CacheControl",
-        (
-            honoured("type", OneOf(("ephemeral",)), "the type", required=True),
-            honoured("ttl", OneOf(("5m", "1h")), "time since the last use", "5m"),
-        ),
+    kind(
+        "ephemeral",
+        honoured("ttl", OneOf(("5m", "1h")), "time since the last use", "5m"),
+        title="CacheControl",
     ),
     "keep the KV cache up to the end of this message for a time after its last use",
 )
 
 
-def _block(kind: str, *fields: Parameter) -> Table:
-    first = honoured("type", OneOf((kind,)), "the type", required=True)
-    return Table(f"{kind} block", (first, *fields))
+def _block(name: str, *fields: Parameter) -> Table:
+    return kind(name, *fields, title=f"{name} block")
 
 
 _TEXT: Final = _block(
@@ -45,7 +42,9 @@ _TEXT: Final = _block(
     _CACHE,
     without_effect("citations", "answers have no citations", ListOf(AnyObject(), 0)),
 )
-_MEDIA: Final = dict.fromkeys(("image", "document", "search_result", "container_upload"), _NO_MEDIA)
+_MEDIA: Final = dict.fromkeys(
+    ("image", "document", "search_result", "container_upload"), common.NO_MEDIA
+)
 _SERVER_BLOCKS: Final = dict.fromkeys(
     ("server_tool_use", "web_search_tool_result", "web_fetch_tool_result", "mcp_tool_use"),
     _NO_SERVER_TOOLS,
@@ -84,13 +83,8 @@ def _content(**kinds: Table) -> Schema:
 
 
 def _message(role: str, content: Schema) -> Table:
-    return Table(
-        f"{role} message",
-        (
-            honoured("role", OneOf((role,)), "the role of the author", required=True),
-            honoured("content", content, "a string, or an array of blocks", required=True),
-        ),
-    )
+    blocks = honoured("content", content, "a string, or an array of blocks", required=True)
+    return kind(role, blocks, title=f"{role} message", key="role")
 
 
 MESSAGES: Final = ListOf(
@@ -113,24 +107,21 @@ MESSAGES: Final = ListOf(
 _TOOL: Final = Tagged(
     "type",
     {
-        "custom": Table(
-            "custom tool",
-            (
-                honoured("type", OneOf(("custom",)), "the type", "custom"),
-                honoured("name", NAME, "the name", required=True),
-                honoured("description", Text(), "what the tool does, for the model"),
-                honoured(
-                    "input_schema", AnyObject(), "JSON schema of the arguments", required=True
-                ),
-                honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
-                _CACHE,
-                without_effect(
-                    "eager_input_streaming", "arguments are streamed as they are generated", Flag()
-                ),
-                without_effect("input_examples", "not in the prompt"),
-                without_effect("defer_loading", "tools are always in the prompt", OneOf((False,))),
-                without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
+        "custom": kind(
+            "custom",
+            honoured("name", NAME, "the name", required=True),
+            honoured("description", Text(), "what the tool does, for the model"),
+            honoured("input_schema", AnyObject(), "JSON schema of the arguments", required=True),
+            honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
+            _CACHE,
+            without_effect(
+                "eager_input_streaming", "arguments are streamed as they are generated", Flag()
             ),
+            without_effect("input_examples", "not in the prompt"),
+            without_effect("defer_loading", "tools are always in the prompt", OneOf((False,))),
+            without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
+            title="custom tool",
+            required=False,
         )
     },
     {},
@@ -140,37 +131,29 @@ _TOOL: Final = Tagged(
 """Tools of other types run on Anthropic's servers, or have schemas that only its models know."""
 
 
-def _choice(kind: str, *fields: Parameter) -> Table:
-    parallel = honoured("disable_parallel_tool_use", Flag(), "at most one tool call", "false")
-    first = honoured("type", OneOf((kind,)), "the type", required=True)
-    return Table(f"choice {kind}", (first, *fields, *([parallel] * (kind != "none"))))
-
-
+_PARALLEL: Final = honoured("disable_parallel_tool_use", Flag(), "at most one tool call", "false")
+_NAMED: Final = honoured("name", NAME, "the tool", required=True)
 _TOOL_CHOICE: Final = Tagged(
     "type",
     {
-        "auto": _choice("auto"),
-        "any": _choice("any"),
-        "none": _choice("none"),
-        "tool": _choice("tool", honoured("name", NAME, "the tool", required=True)),
+        "auto": kind("auto", _PARALLEL, title="choice auto"),
+        "any": kind("any", _PARALLEL, title="choice any"),
+        "none": kind("none", title="choice none"),
+        "tool": kind("tool", _NAMED, _PARALLEL, title="choice tool"),
     },
     {},
 )
-
-
-def _thinking(kind: str) -> Table:
-    return Table(
-        f"thinking {kind}",
-        (
-            honoured("type", OneOf((kind,)), "the type", required=True),
-            without_effect("display", "reasoning is returned in full", Text()),
-            without_effect("budget_tokens", "max_tokens limits reasoning and answer together"),
-        ),
-    )
-
-
+_OF_THINKING: Final = (
+    without_effect("display", "reasoning is returned in full", Text()),
+    without_effect("budget_tokens", "max_tokens limits reasoning and answer together"),
+)
 _THINKING_CONFIG: Final = Tagged(
-    "type", {kind: _thinking(kind) for kind in ("disabled", "adaptive", "enabled")}, {}
+    "type",
+    {
+        name: kind(name, *_OF_THINKING, title=f"thinking {name}")
+        for name in ("disabled", "adaptive", "enabled")
+    },
+    {},
 )
 _OUTPUT: Final = Table(
     "OutputConfig",
@@ -178,12 +161,10 @@ _OUTPUT: Final = Table(
         EFFORT,
         honoured(
             "format",
-            Table(
-                "OutputFormat",
-                (
-                    honoured("type", OneOf(("json_schema",)), "the type", required=True),
-                    honoured("schema", AnyObject(), "the schema", required=True),
-                ),
+            kind(
+                "json_schema",
+                honoured("schema", AnyObject(), "the schema", required=True),
+                title="OutputFormat",
             ),
             "constrains the answer",
         ),

@@ -25,10 +25,13 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.app.server.tables import common
+from hearth.app.server.tables.common import kind
+from hearth.backends.engine import validate_chat
 
-MOST_MESSAGES: Final = 4096
-MOST_PARTS: Final = 4096
-MOST_TOOLS: Final = 1024
+MOST_MESSAGES: Final = validate_chat.MOST_MESSAGES - 1
+"""A default system message may precede them."""
+MOST_CALLS: Final = validate_chat.MOST_CALLS
+MOST_TOOLS: Final = validate_chat.MOST_TOOLS
 NAME: Final = Text(1, 128, "^[A-Za-z0-9_-]{1,128}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 """Values that chat templates know; clients also call `HIGHEST_EFFORT` max."""
@@ -51,20 +54,13 @@ PARALLEL_CALLS: Final = honoured(
     "parallel_tool_calls", Flag(), "allow more than one tool call in an answer", "true"
 )
 
-_NO_MEDIA: Final = "only text is supported"
-_TEXT_PART: Final = Table(
-    "TextPart",
-    (
-        honoured("type", OneOf(("text",)), "the type", required=True),
-        honoured("text", Text(), "the text", required=True),
-    ),
+_TEXT_PART: Final = kind(
+    "text", honoured("text", Text(), "the text", required=True), title="TextPart"
 )
-_REFUSAL_PART: Final = Table(
-    "RefusalPart",
-    (
-        honoured("type", OneOf(("refusal",)), "the type", required=True),
-        honoured("refusal", Text(), "why the assistant did not answer", required=True),
-    ),
+_REFUSAL_PART: Final = kind(
+    "refusal",
+    honoured("refusal", Text(), "why the assistant did not answer", required=True),
+    title="RefusalPart",
 )
 
 
@@ -72,49 +68,46 @@ def _content(*, refusals: bool = False) -> Schema:
     kinds = {"text": _TEXT_PART}
     if refusals:
         kinds["refusal"] = _REFUSAL_PART
-    media = dict.fromkeys(("image_url", "input_audio", "file", "video_url"), _NO_MEDIA)
-    return AnyOf((Text(), ListOf(Tagged("type", kinds, media), MOST_PARTS)))
+    media = dict.fromkeys(("image_url", "input_audio", "file", "video_url"), common.NO_MEDIA)
+    return AnyOf((Text(), ListOf(Tagged("type", kinds, media), validate_chat.MOST_PARTS)))
 
 
 TOOL_CALL: Final = Tagged(
     "type",
     {
-        "function": Table(
-            "FunctionCall",
-            (
-                honoured("id", Text(longest=256), "referred to by the tool's result"),
-                honoured("type", OneOf(("function",)), "the type", "function"),
-                honoured(
-                    "function",
-                    Table(
-                        "CalledFunction",
-                        (
-                            honoured("name", NAME, "the function", required=True),
-                            honoured(
-                                "arguments",
-                                JsonText(),
-                                "a JSON object; for a call that was cut off, its beginning",
-                                required=True,
-                            ),
+        "function": kind(
+            "function",
+            honoured("id", Text(longest=256), "referred to by the tool's result"),
+            honoured(
+                "function",
+                Table(
+                    "CalledFunction",
+                    (
+                        honoured("name", NAME, "the function", required=True),
+                        honoured(
+                            "arguments",
+                            JsonText(),
+                            "a JSON object; for a call that was cut off, its beginning",
+                            required=True,
                         ),
                     ),
-                    "the function and its arguments",
-                    required=True,
                 ),
-                without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
+                "the function and its arguments",
+                required=True,
             ),
+            without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
+            title="FunctionCall",
+            required=False,
         )
     },
     {"custom": "only functions are supported"},
     "function",
 )
 _NAME: Final = honoured("name", Text(longest=256), "name of the author, if the template uses it")
-_ROLE = "the role of the author"
 
 
 def _role(role: str, *fields: Parameter) -> Table:
-    parameters = (honoured("role", OneOf((role,)), _ROLE, required=True), *fields, _NAME)
-    return Table(f"{role.title()}Message", parameters)
+    return kind(role, *fields, _NAME, title=f"{role.title()}Message", key="role")
 
 
 MESSAGES: Final = ListOf(
@@ -134,8 +127,8 @@ MESSAGES: Final = ListOf(
                 honoured("refusal", Text(), "a refusal; counts as content"),
                 honoured("reasoning_content", Text(), "the reasoning before the answer"),
                 honoured("reasoning", Text(), "the same as reasoning_content"),
-                honoured("tool_calls", ListOf(TOOL_CALL, MOST_TOOLS), "the tool calls"),
-                refused("audio", _NO_MEDIA),
+                honoured("tool_calls", ListOf(TOOL_CALL, MOST_CALLS), "the tool calls"),
+                refused("audio", common.NO_MEDIA),
                 refused("function_call", "deprecated by OpenAI; use tool_calls"),
                 without_effect(
                     "annotations", "sent back as they were received", ListOf(AnyObject(), 0)
@@ -166,12 +159,11 @@ TOOLS: Final = ListOf(
     Tagged(
         "type",
         {
-            "function": Table(
-                "Tool",
-                (
-                    honoured("type", OneOf(("function",)), "the type", "function"),
-                    honoured("function", FUNCTION, "the function", required=True),
-                ),
+            "function": kind(
+                "function",
+                honoured("function", FUNCTION, "the function", required=True),
+                title="Tool",
+                required=False,
             )
         },
         {},
@@ -181,40 +173,34 @@ TOOLS: Final = ListOf(
     MOST_TOOLS,
 )
 _NAMED: Final = Table("NamedFunction", (honoured("name", NAME, "its name", required=True),))
-_NAMED_TOOL: Final = Table(
-    "NamedTool",
-    (
-        honoured("type", OneOf(("function",)), "the type", required=True),
-        honoured("function", _NAMED, "the function", required=True),
-    ),
+_NAMED_TOOL: Final = kind(
+    "function", honoured("function", _NAMED, "the function", required=True), title="NamedTool"
 )
-_ALLOWED: Final = Table(
-    "AllowedTools",
-    (
-        honoured("type", OneOf(("allowed_tools",)), "the type", required=True),
-        honoured(
-            "allowed_tools",
-            Table(
-                "AllowedToolList",
-                (
-                    honoured(
-                        "mode",
-                        OneOf(("auto", "required")),
-                        "auto: the model may call one of them; required: it must",
-                        required=True,
-                    ),
-                    honoured(
-                        "tools",
-                        ListOf(Tagged("type", {"function": _NAMED_TOOL}, {}), MOST_TOOLS, 1),
-                        "the tools that can be called",
-                        required=True,
-                    ),
+_ALLOWED: Final = kind(
+    "allowed_tools",
+    honoured(
+        "allowed_tools",
+        Table(
+            "AllowedToolList",
+            (
+                honoured(
+                    "mode",
+                    OneOf(("auto", "required")),
+                    "auto: the model may call one of them; required: it must",
+                    required=True,
+                ),
+                honoured(
+                    "tools",
+                    ListOf(Tagged("type", {"function": _NAMED_TOOL}, {}), MOST_TOOLS, 1),
+                    "the tools that can be called",
+                    required=True,
                 ),
             ),
-            "a subset of the tools",
-            required=True,
         ),
+        "a subset of the tools",
+        required=True,
     ),
+    title="AllowedTools",
 )
 TOOL_CHOICE: Final = AnyOf(
     (
@@ -228,9 +214,8 @@ TOOL_CHOICE: Final = AnyOf(
 )
 
 
-def _format(kind: str, *fields: Parameter) -> Table:
-    first = honoured("type", OneOf((kind,)), "the kind of constraint", required=True)
-    return Table(f"Format {kind}", (first, *fields), check_spelling=True)
+def _format(name: str, *fields: Parameter) -> Table:
+    return kind(name, *fields, title=f"Format {name}", check_spelling=True)
 
 
 _REGEX: Final = Text(1, 512, form="rust-regex")
@@ -363,8 +348,8 @@ CHAT: Final = Table(
         without_effect("prediction", "predicted outputs are not used"),
         without_effect("verbosity", "ask for it in the prompt"),
         without_effect("web_search_options", "there is no web search"),
-        refused("modalities", _NO_MEDIA, ListOf(OneOf(("text",)), 1, 1)),
-        refused("audio", _NO_MEDIA),
+        refused("modalities", common.NO_MEDIA, ListOf(OneOf(("text",)), 1, 1)),
+        refused("audio", common.NO_MEDIA),
         refused("functions", "deprecated by OpenAI; use tools", ListOf(AnyObject(), 0)),
         refused("function_call", "deprecated by OpenAI; use tool_choice", OneOf(("none", "auto"))),
         refused("chat_template", "templates come with models or from the settings"),

@@ -20,6 +20,22 @@ from hearth.backends.contract.fields import REQUEST_FIELDS, Field
 from hearth.backends.contract.sampling import SAMPLING_FIELDS, Speculate, SpeculateRule
 from hearth.backends.engine import validate
 
+
+def kind(
+    value: str,
+    *fields: Parameter,
+    title: str = "",
+    key: str = "type",
+    required: bool = True,
+    check_spelling: bool = False,
+) -> Table:
+    """Objects whose field `key` is `value`; also those that lack it, unless it is `required`."""
+    meaning = "the role of the author" if key == "role" else "the type"
+    default = "" if required else value
+    first = honoured(key, OneOf((value,)), meaning, default, required=required)
+    return Table(title or value, (first, *fields), check_spelling)
+
+
 MODEL: Final = honoured(
     "model",
     Text(longest=256),
@@ -33,6 +49,7 @@ OF_MODEL: Final = honoured(
     "the model that the server was started with; at /v1/cache every loaded model",
 )
 """As a query parameter."""
+NO_MEDIA: Final = "only text is supported"
 STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "false")
 USER: Final = honoured(
     "user",

@@ -18,15 +18,14 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import EFFORTS, LOGPROBS, MOST_MESSAGES, MOST_TOOLS, NAME, TOOLS
+from hearth.app.server.tables.chat import EFFORTS, LOGPROBS, MOST_CALLS, MOST_MESSAGES, NAME, TOOLS
 from hearth.backends.engine import validate
 
-_NO_MEDIA: Final = "only text is supported"
 _OF_LOADING: Final = "the settings decide how a model is loaded"
 _NEVER_CUT: Final = "prompts are not cut; one that is too long is an error"
 _COUNT: Final = Number(-2, 2**31 - 1, whole=True)
 _STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "true")
-_IMAGES: Final = refused("images", _NO_MEDIA, ListOf(Text(), 0))
+_IMAGES: Final = refused("images", common.NO_MEDIA, ListOf(Text(), 0))
 _TEMPLATE: Final = refused(
     "template", "templates come with models or from the settings", Text(longest=0)
 )
@@ -116,15 +115,9 @@ _CALL: Final = Table(
 
 
 def _role(role: str, *fields: Parameter) -> Table:
-    return Table(
-        f"Ollama {role} message",
-        (
-            honoured("role", OneOf((role,)), "the role of the author", required=True),
-            honoured("content", Text(), "the text"),
-            _IMAGES,
-            *fields,
-        ),
-    )
+    content = honoured("content", Text(), "the text")
+    title = f"Ollama {role} message"
+    return common.kind(role, content, _IMAGES, *fields, title=title, key="role")
 
 
 CHAT: Final = Table(
@@ -142,7 +135,7 @@ CHAT: Final = Table(
                         "assistant": _role(
                             "assistant",
                             honoured("thinking", Text(), "the reasoning before the answer"),
-                            honoured("tool_calls", ListOf(_CALL, MOST_TOOLS), "the tool calls"),
+                            honoured("tool_calls", ListOf(_CALL, MOST_CALLS), "the tool calls"),
                         ),
                         "tool": _role(
                             "tool",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from hearth.app.server.parameters import (
-    Parameter,
     Table,
     Tagged,
     honoured,
@@ -26,8 +25,8 @@ from hearth.app.server.schema import (
 )
 from hearth.app.server.tables import common
 from hearth.app.server.tables.chat import EFFORT, MOST_MESSAGES, MOST_TOOLS, NAME, PARALLEL_CALLS
+from hearth.app.server.tables.common import kind
 
-_NO_MEDIA: Final = "only text is supported"
 _NO_STATE: Final = "nothing is stored; send the whole conversation"
 _NO_SERVER_TOOLS: Final = "this server runs no tools; send functions"
 _MOST_PARTS: Final = 1024
@@ -36,14 +35,9 @@ _ID: Final = without_effect("id", "nothing is stored", Text())
 _STATUS: Final = without_effect("status", "items are used unchanged", Text())
 
 
-def _kind(kind: str, *fields: Parameter, required: bool = True) -> Table:
-    first = honoured("type", OneOf((kind,)), "the type", kind, required=required)
-    return Table(kind, (first, *fields))
-
-
-def _text(kind: str, field: str = "text") -> Table:
-    return _kind(
-        kind,
+def _text(name: str, field: str = "text") -> Table:
+    return kind(
+        name,
         honoured(field, Text(), "the text", required=True),
         without_effect("annotations", "sent back as they were received", ListOf(AnyObject(), 1024)),
         without_effect("logprobs", "sent back as they were received", ListOf(AnyObject(), 1 << 16)),
@@ -62,7 +56,7 @@ _CONTENT: Final = AnyOf(
                     "output_text": _text("output_text"),
                     "refusal": _text("refusal", "refusal"),
                 },
-                dict.fromkeys(("input_image", "input_file", "input_audio"), _NO_MEDIA),
+                dict.fromkeys(("input_image", "input_file", "input_audio"), common.NO_MEDIA),
             ),
             _MOST_PARTS,
         ),
@@ -71,7 +65,7 @@ _CONTENT: Final = AnyOf(
 _ITEM: Final = Tagged(
     "type",
     {
-        "message": _kind(
+        "message": kind(
             "message",
             honoured(
                 "role",
@@ -85,7 +79,7 @@ _ITEM: Final = Tagged(
             without_effect("phase", "a label", Text()),
             required=False,
         ),
-        "function_call": _kind(
+        "function_call": kind(
             "function_call",
             honoured("call_id", Text(1, 256), "referred to by the output", required=True),
             honoured("name", NAME, "the function", required=True),
@@ -100,7 +94,7 @@ _ITEM: Final = Tagged(
             _STATUS,
             without_effect("caller", "the model is the only caller", AnyObject()),
         ),
-        "function_call_output": _kind(
+        "function_call_output": kind(
             "function_call_output",
             honoured("call_id", Text(1, 256), "the id of the call", required=True),
             honoured("output", _CONTENT, "the result of the function", required=True),
@@ -108,7 +102,7 @@ _ITEM: Final = Tagged(
             _STATUS,
             without_effect("caller", "the model is the only caller", AnyObject()),
         ),
-        "reasoning": _kind(
+        "reasoning": kind(
             "reasoning",
             honoured(
                 "content",
@@ -140,7 +134,7 @@ _ITEM: Final = Tagged(
     },
     "message",
 )
-_FUNCTION: Final = _kind(
+_FUNCTION: Final = kind(
     "function",
     honoured("name", NAME, "the name", required=True),
     honoured("description", Text(), "what the function does, for the model"),
@@ -154,7 +148,7 @@ _TOOL: Final = Tagged(
     "type",
     {
         "function": _FUNCTION,
-        "namespace": _kind(
+        "namespace": kind(
             "namespace",
             honoured("name", NAME, "the namespace that calls return", required=True),
             honoured(
@@ -170,7 +164,7 @@ _TOOL: Final = Tagged(
     drops=True,
 )
 """Tools of other types run on OpenAI's servers."""
-_NAMED: Final = _kind("function", honoured("name", NAME, "its name", required=True))
+_NAMED: Final = kind("function", honoured("name", NAME, "its name", required=True))
 _TOOL_CHOICE: Final = AnyOf(
     (
         OneOf(("none", "auto", "required")),
@@ -178,7 +172,7 @@ _TOOL_CHOICE: Final = AnyOf(
             "type",
             {
                 "function": _NAMED,
-                "allowed_tools": _kind(
+                "allowed_tools": kind(
                     "allowed_tools",
                     honoured(
                         "mode",
@@ -201,9 +195,9 @@ _TOOL_CHOICE: Final = AnyOf(
 _FORMAT: Final = Tagged(
     "type",
     {
-        "text": _kind("text"),
-        "json_object": _kind("json_object"),
-        "json_schema": _kind(
+        "text": kind("text"),
+        "json_object": kind("json_object"),
+        "json_schema": kind(
             "json_schema",
             honoured("schema", AnyObject(), "the schema", required=True),
             honoured("name", Text(), "a label, repeated in the response"),
