@@ -48,6 +48,8 @@ class ModelShape:
     """Some layers look back over a sliding window: a graph has a mask for each kind."""
     layers_without_kv: int = 0
     """Layers that keep no keys and values, such as recurrent ones."""
+    dense: bool = False
+    """Every token reads the same matrices; False: there are experts, or that is not known."""
 
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
         """Keys and values of one token in all layers, in bytes.
@@ -67,8 +69,7 @@ def shape_of(header: GgufFile) -> ModelShape:
     """The shape that a header declares.
 
     Keys are those of llama.cpp's llama-arch.cpp. A sliding window changes no size: Hearth keeps all
-    cells of such layers (`swa_full`). Layers without key-value heads, and those between
-    `full_attention_interval`s, keep nothing.
+    cells of such layers (`swa_full`).
 
     Raises:
         CorruptFile: a number is missing or of the wrong type.
@@ -76,29 +77,23 @@ def shape_of(header: GgufFile) -> ModelShape:
     arch = header.architecture
     layers = header.integer(f"{arch}.block_count")
     heads = header.per_layer(f"{arch}.attention.head_count", layers, 0)
-    key = f"{arch}.attention.head_count_kv"
-    kv_heads = header.per_layer(key, layers) if key in header.metadata else heads
-    interval = header.integer(f"{arch}.full_attention_interval", 1)
-    if interval > 1:
-        kv_heads = [n if (at + 1) % interval == 0 else 0 for at, n in enumerate(kv_heads)]
-    width = header.integer(f"{arch}.embedding_length")
-    most_heads = max(heads, default=0)
-    length = width // most_heads if most_heads else 0
-    is_latent = f"{arch}.attention.key_length_mla" in header.metadata
+    kv_heads = header.kv_heads
+    key_length, value_length = header.head_lengths
     return ModelShape(
         layers=layers,
-        width=width,
-        heads=most_heads,
+        width=header.integer(f"{arch}.embedding_length"),
+        heads=max(heads, default=0),
         kv_heads=max(kv_heads, default=0),
         kv_heads_in_all=0 if header.is_encoder else sum(kv_heads),
-        key_length=header.integer(f"{arch}.attention.key_length", length),
-        value_length=0 if is_latent else header.integer(f"{arch}.attention.value_length", length),
+        key_length=key_length,
+        value_length=value_length,
         feed_forward=_feed_forward(header, arch),
         vocabulary=_count(header.value(_TOKENS)) or header.integer(f"{arch}.vocab_size", 0),
         merges=_count(header.value(_MERGES)),
         tokenizer=str(header.value("tokenizer.ggml.model", "gpt2")),
         windows=_most(header.value(f"{arch}.attention.sliding_window")) > 0,
         layers_without_kv=0 if header.is_encoder else sum(count == 0 for count in kv_heads),
+        dense=header.integer(f"{arch}.expert_count", 0) == 0,
     )
 
 
@@ -116,6 +111,7 @@ def shape_of_config(config: ModelConfig) -> ModelShape:
         feed_forward=config.feed_forward if experts is None else experts.active * experts.width,
         vocabulary=config.vocab_size,
         windows=any(layer.window for layer in config.layers),
+        dense=experts is None,
     )
 
 

@@ -117,8 +117,8 @@ class Plan(Protocol):
     @property
     def source_bits_per_weight(self) -> float: ...
 
-    def memory_bytes(self, context: int, kv_type: str = "f16") -> int:
-        """Weights and key-value cache of the result, at `context` tokens."""
+    def memory_bytes(self, context: int) -> int:
+        """Weights and key-value cache (f16) of the result, at `context` tokens."""
         ...
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from hearth.quant.hf_names import EMBEDDING, HEAD, by_canonical_name, canonical
 from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 from hearth.quant.stored import StoredTensor
 
+_BARE_EMBEDDING: Final = "embed_tokens.weight"
+"""As classes without a head store it."""
 _SLICE_BYTES: Final = 4 << 20
 
 
@@ -26,7 +28,8 @@ def as_stored(
     config: ModelConfig, headers: Sequence[SafetensorsHeader], stored: Mapping[str, StoredTensor]
 ) -> ModelConfig:
     """`config`, with an output matrix of its own where the files have one that is not the embedding
-    once more, whatever config.json says: as transformers does it. A quantized one is its own.
+    once more, whatever config.json says: as transformers does it. A quantized one is its own. A
+    bare model, which embeds texts, has none: it can be run as if it were the embedding.
 
     Args:
         stored: the tensors of all files, see `resolve`.
@@ -38,6 +41,8 @@ def as_stored(
     is_quantized = HEAD in names and isinstance(stored[names[HEAD]], QuantizedTensor)
     if config.tied and ((is_quantized and EMBEDDING in names) or has_own_head(headers)):
         return replace(config, tied=False)
+    if not config.tied and HEAD not in names and names.get(EMBEDDING) == _BARE_EMBEDDING:
+        return replace(config, tied=True)
     return config
 
 

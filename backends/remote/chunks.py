@@ -46,6 +46,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "function_call": "tool_calls",
     "content_filter": "stop",
 }
+_UNFINISHED: Final = (None, "", "null")
+"""What servers write in place of a reason until there is one: OpenAI, SGLang, KoboldCpp."""
 _IMPOSSIBLE: Final = -9999.0
 """The log probability of what is impossible, as OpenAI writes it."""
 _DONE: Final = "[DONE]"
@@ -67,6 +69,27 @@ class _Choice:
     stop: str | None = None
     calls: dict[int, str] = field(default_factory=dict)
     """Position of each call to its id."""
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Position of each call to the index that the server gave it, where it gave one."""
+
+    def position(self, number: Any, ident: str, name: str) -> int:
+        """Of the call that a piece belongs to. Some servers give all calls of an answer the same
+        index (Ollama, gateways to Gemini): another id with a name begins another call.
+        """
+        if not isinstance(number, int) or number < 0:
+            number = None
+        same = [place for place in self.calls if number in (None, self.numbers.get(place))]
+        for place in same:
+            if self.calls[place] == ident:
+                return place
+        if same and not (ident and name):
+            return same[-1]
+        place = number
+        if place is None or place in self.calls:
+            place = max(self.calls, default=-1) + 1
+        if number is not None:
+            self.numbers[place] = number
+        return place
 
 
 class ChunkReader:
@@ -199,7 +222,7 @@ class ChunkReader:
             raise self._malformed("a delta is no object")
         yield from self._delta(index, known, delta or {}, choice.get("logprobs"))
         reason = choice.get("finish_reason")
-        if reason is None or known.reason is not None:
+        if reason in _UNFINISHED or known.reason is not None:
             return
         known.reason = self._reason(reason)
         if known.calls and known.reason == "stop":  # as some say after a call that was asked for
@@ -230,24 +253,20 @@ class ChunkReader:
             yield self._call(index, known, call)
 
     def _call(self, index: int, known: _Choice, call: Any) -> ToolCallPart:
-        """A piece of a call. Some servers number no calls, some repeat id and name in each piece,
-        some give no id: the contract's pieces are the same for all.
+        """A piece of a call. Some servers number no calls, some all alike, some repeat id and name
+        in each piece, some give no id: the contract's pieces are the same for all.
         """
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             raise self._malformed("a tool call has no function")
-        ident = text(call.get("id"))
-        position = call.get("index")
-        if not isinstance(position, int) or position < 0:
-            same = [place for place, other in known.calls.items() if other == ident]
-            position = same[0] if same else len(known.calls) - (not ident and bool(known.calls))
+        ident, name = text(call.get("id")), text(function.get("name"))
+        position = known.position(call.get("index"), ident, name)
         arguments = function.get("arguments")
         if arguments is not None and not isinstance(arguments, str):
             raise self._malformed("the arguments of a tool call are no text")
         if position in known.calls:
             return ToolCallPart(position, arguments=text(arguments), index=index)
         known.calls[position] = ident or f"call_{secrets.token_hex(8)}"
-        name = text(function.get("name"))
         if not name:
             raise self._malformed("a tool call has no name")
         return ToolCallPart(position, known.calls[position], name, text(arguments), (), index)

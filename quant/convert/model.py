@@ -110,8 +110,8 @@ def describe(
     config = family.from_complete(fields)
     _check_config(family.name, fields, config)
     stored = resolve(headers, checkpoint)
-    own, config = config, as_stored(config, headers, stored)
-    if config is not own and family.name == _ALWAYS_TIED:
+    was_tied, config = config.tied, as_stored(config, headers, stored)
+    if was_tied and not config.tied and family.name == _ALWAYS_TIED:
         raise UnsupportedModel(
             f"The folder has a tensor '{HEAD}' that differs from the embedding, though config.json "
             f"says that they are one; llama.cpp has no place for it in {_ALWAYS_TIED} models.",

@@ -61,14 +61,19 @@ def read_vocabulary(folder: Path, rows: int) -> Vocabulary:
     """The vocabulary of the model in `folder`.
 
     Args:
-        rows: of the embedding; rows without a token get an unused one.
+        rows: of the embedding; rows without a token get an unused one, and added tokens without a
+            row are left out (Gemma 3 1B has one for images, which it does not see).
 
     Raises:
         CorruptFile: a file of it is missing or malformed, or files contradict each other.
         UnsupportedModel: GGUF has no words for it.
     """
     file = read_tokenizer(folder)
-    added = _added_tokens(folder, file)
+    added = {
+        text: token
+        for text, token in _added_tokens(folder, file).items()
+        if token.ident < rows or text in file.ids
+    }
     tokens = _tokens(file, added, rows)
     templates = chat_templates(folder)
     is_byte_level = any(step.text("type") == "ByteLevel" for step in file.pre_tokenizers)

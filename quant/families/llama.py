@@ -31,7 +31,7 @@ def from_hf(fields: Fields) -> ModelConfig:
 def from_gguf(fields: GgufFields) -> ModelConfig:
     if fields.number("attention.temperature_scale", 0.0):
         raise fields.unsupported("attention.temperature_scale", "attention without temperatures")
-    config = config_of_gguf(fields, "llama")
+    config = config_of_gguf(fields, "llama", interleaved=True)
     window = fields.integer("attention.sliding_window", 0, least=0)
     config = windowed(config, window)
     count = fields.integer("expert_count", 0, least=0, most=MAX_EXPERTS)

@@ -34,13 +34,15 @@ def config_of_hf(
         layer_type: see `rope_of_hf`.
 
     Raises:
-        UnsupportedModel: an activation or biases that the decoder has no code for.
+        UnsupportedModel: an activation, biases or attention that the decoder has no code for.
         CorruptFile: a value that cannot be.
     """
     if fields.has(activation_key) and fields.text(activation_key) != activation:
         raise fields.unsupported(activation_key, activation)
     if fields.flag("mlp_bias", False):
         raise fields.unsupported("mlp_bias", "feed-forwards without biases")
+    if not fields.flag("is_causal", True):
+        raise fields.unsupported("is_causal", "causal attention")
     width = fields.integer("hidden_size", most=MAX_WIDTH)
     heads = fields.integer("num_attention_heads", most=MAX_WIDTH)
     kv_heads = fields.integer("num_key_value_heads", heads, most=heads)
@@ -68,13 +70,22 @@ def config_of_hf(
     )
 
 
-def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) -> ModelConfig:
+def config_of_gguf(
+    fields: GgufFields, family: str, *, truncate: bool = True, interleaved: bool = False
+) -> ModelConfig:
     """The shapes of GGUF metadata. Biases and an output matrix are there if their tensors are.
 
+    Args:
+        truncate: see `rope_of_gguf`.
+        interleaved: rows of queries and keys are, over whole heads (see `Part.heads`).
+
     Raises:
-        UnsupportedModel: shapes that differ between layers.
+        UnsupportedModel: shapes that differ between layers, attention that is not causal, or
+            interleaved heads that are rotated in part.
         CorruptFile: a value that cannot be.
     """
+    if not fields.flag("attention.causal", True):
+        raise fields.unsupported("attention.causal", "causal attention")
     layers = fields.integer("block_count", most=MAX_LAYERS)
     width = fields.integer("embedding_length", most=MAX_WIDTH)
     heads = fields.same("attention.head_count", layers)
@@ -84,6 +95,11 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
     head_dim = fields.integer("attention.key_length", max(1, width // heads), most=MAX_WIDTH)
     if fields.integer("attention.value_length", head_dim) != head_dim:
         raise fields.unsupported("attention.value_length", "values as long as keys")
+    rope = rope_of_gguf(fields, head_dim, truncate=truncate)
+    if interleaved and rope.dimensions < head_dim:
+        raise fields.unsupported(
+            "rope.dimension_count", f"rotation of all {head_dim} numbers of a head"
+        )
     embedding = fields.shape_of("token_embd.weight")
     if embedding is None or len(embedding) != 2:
         raise fields.unsupported("vocab_size", "models with a matrix token_embd.weight")
@@ -95,7 +111,7 @@ def config_of_gguf(fields: GgufFields, family: str, *, truncate: bool = True) ->
         kv_heads=kv_heads,
         head_dim=head_dim,
         feed_forward=fields.same("feed_forward_length", layers, 1),
-        layers=(LayerConfig(rope_of_gguf(fields, head_dim, truncate=truncate)),) * layers,
+        layers=(LayerConfig(rope),) * layers,
         context=fields.integer("context_length"),
         norm_eps=fields.positive("attention.layer_norm_rms_epsilon"),
         tied=not fields.stores("output.weight"),

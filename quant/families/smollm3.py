@@ -37,7 +37,7 @@ def from_hf(fields: Fields) -> ModelConfig:
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
-    config = config_of_gguf(fields, "smollm3")
+    config = config_of_gguf(fields, "smollm3", interleaved=True)
     return _without_ropes(config, _every_but(_PERIOD, len(config.layers)))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
-from hearth.quant.hf_names import EMBEDDING, canonical
+from hearth.quant.hf_names import EMBEDDING, canonical, is_needless
 
 _FORMATS: Final = {
     ("packed", "int"): "pack-quantized",
@@ -80,8 +80,9 @@ def _compressed(
     groups = {"group_0": _group(storage, ["Linear"])}
     targets: dict[Storage, list[str]] = {}
     for name, own in outside.items():
-        module = re.escape(name.removesuffix(".weight"))
-        targets.setdefault(own, []).append(f"re:{module}$")
+        module = name.removesuffix(".weight")
+        target = _anywhere(module) or f"re:{re.escape(module)}$"
+        targets.setdefault(own, []).append(target)
     for number, (own, modules) in enumerate(targets.items(), 1):
         groups[f"group_{number}"] = _group(own, modules)
     formats = {_format(own) for own in (storage, *targets)}
@@ -100,8 +101,19 @@ def _compressed(
         "global_compression_ratio": None,
         "kv_cache_scheme": None,
         "config_groups": groups,
-        "ignore": list(ignored),
+        "ignore": list(dict.fromkeys(_anywhere(module) or module for module in ignored)),
     }
+
+
+def _anywhere(module: str) -> str | None:
+    """A pattern for a module that transformers and vLLM name otherwise than files do: of a text
+    model whatever the prefix, of any other part all modules. None: its name is the same everywhere.
+    """
+    name = canonical(f"{module}.").removesuffix(".")
+    own = name.removeprefix("model.")
+    if is_needless(f"{name}."):
+        return rf"re:(?:.*\.)?{own.partition('.')[0]}\b.*"
+    return None if name == module else rf"re:(?:.*\.)?{re.escape(own)}$"
 
 
 def _group(storage: Storage, targets: Sequence[str]) -> dict[str, Any]:

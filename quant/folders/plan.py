@@ -31,7 +31,8 @@ from hearth.quant.tied_weights import as_stored
 CONFIG: Final = "config.json"
 Outside = Literal["head", "embedding"]
 """Matrices that belong to no block."""
-_KV_BYTES: Final = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32, "fp8": 1.0}
+_KV_BYTES: Final = 2
+"""Of a number of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +183,13 @@ class FolderPlan:
     def source_bits_per_weight(self) -> float:
         return 8 * self.source_bytes / self.parameters
 
-    def memory_bytes(self, context: int, kv_type: str = "f16") -> int:
-        """Weights and key-value cache of the result, at `context` tokens. Raises `KeyError` for a
-        type that keys and values cannot have.
-        """
+    def memory_bytes(self, context: int) -> int:
+        """Weights and key-value cache of the result, at `context` tokens."""
         numbers = context * self.config.kv_elements * len(self.config.layers)
         matrices = [one for piece in self.pieces for one in piece.matrices]
         of_six = [one for one in matrices if self.stored[one.name].bits == 6]
         spread = sum(one.outputs * one.inputs for one in of_six) // 4  # Held in 8 bits.
-        return self.size_bytes + spread + int(numbers * _KV_BYTES[kv_type])
+        return self.size_bytes + spread + numbers * _KV_BYTES
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
         """The plan as JSON values, with a list of the tensors on request."""

@@ -39,8 +39,12 @@ from hearth.quant.safetensors import DTYPES, SafetensorsTensors
 from hearth.quant.safetensors_shards import INDEX_NAME
 
 _COPY_BYTES: Final = 4 << 20
-_FURTHER_FILES: Final = ("*.model", "LICENSE*", "vocab.*", "merges.txt")
-"""Next to those that are read here: vocabularies of other programs, and the licence."""
+_FURTHER_FILES: Final = (
+    *("*.model", "LICENSE*", "vocab.*", "merges.txt"),
+    *("*processor_config.json", "modules.json", "*sentence_transformers.json", "sentence_bert*"),
+)
+"""Next to those that are read here: vocabularies of other programs, the licence, and what
+transformers and sentence-transformers read of vision and embedding models."""
 _FOLDERS: Final = ("additional_chat_templates/*.jinja", "1_Pooling/config.json")
 
 Report = Callable[[float, str], None]
@@ -155,6 +159,7 @@ def write(
         "files": [[one.name, one.size_bytes] for one in plan.layout.files],
         "made_of": {
             "source": begun_at,
+            "method": plan.method,
             "calibration text": _text_hash(plan),
             "options or version": [
                 [hashlib.sha256(one.header).hexdigest() for one in plan.layout.files],

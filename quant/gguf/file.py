@@ -34,6 +34,8 @@ ENCODERS = frozenset(
 )
 """Architectures that embed or rank whole texts and have no KV cache, so they cannot generate
 (`llama_model::create_memory` in llama.cpp)."""
+_INTERVALS = {"minimax-01": 8, "qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4}
+"""`full_attention_interval` where a file does not say (`load_arch_hparams` of llama.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ class GgufFile:
         found = self.metadata.get(key)
         if not isinstance(found, NumberArray):
             return [self.integer(key, default)] * layers
-        if found.element_type not in (ValueType.U32, ValueType.I32):
+        if found.element_type not in (ValueType.U32, ValueType.I32, ValueType.BOOL):
             raise corrupt(
                 self.path,
                 f"key '{key}'",
@@ -187,12 +189,49 @@ class GgufFile:
             elements[tensor.type] += tensor.elements
         return elements.most_common(1)[0][0].name if elements else "unknown"
 
+    @property
+    def kv_heads(self) -> list[int]:
+        """[layers] key-value heads; 0 in layers that keep no keys and values: recurrent ones, those
+        between `full_attention_interval`s, and those of multi-token prediction.
+
+        Raises:
+            CorruptFile: a hyper-parameter is missing or of the wrong type.
+        """
+        arch = self.architecture
+        layers = self.integer(f"{arch}.block_count")
+        counts = self.per_layer(f"{arch}.attention.head_count", layers, 0)
+        if f"{arch}.attention.head_count_kv" in self.metadata and any(counts):
+            counts = self.per_layer(f"{arch}.attention.head_count_kv", layers)
+        recurrent = f"{arch}.attention.recurrent_layers"
+        interval = self.integer(f"{arch}.full_attention_interval", _INTERVALS.get(arch, 1))
+        if recurrent in self.metadata:
+            without = self.per_layer(recurrent, layers)
+        else:
+            without = [interval > 1 and at % interval for at in range(1, layers + 1)]
+        trunk = layers - self.integer(f"{arch}.nextn_predict_layers", 0) or layers
+        return [0 if without[at] or at >= trunk else count for at, count in enumerate(counts)]
+
+    @property
+    def head_lengths(self) -> tuple[int, int]:
+        """Elements of a key head and of a value head; none of the latter where values are read from
+        the keys (MLA). Raises `CorruptFile` where a hyper-parameter is missing or of the wrong
+        type.
+        """
+        attention = f"{self.architecture}.attention"
+        layers = self.integer(f"{self.architecture}.block_count")
+        heads = max(self.per_layer(f"{attention}.head_count", layers, 0), default=0)
+        length = self.integer(f"{self.architecture}.embedding_length") // heads if heads else 0
+        is_latent = self.integer(f"{attention}.key_length_mla", 0) > 0
+        return (
+            self.integer(f"{attention}.key_length", length),
+            0 if is_latent else self.integer(f"{attention}.value_length", length),
+        )
+
     def kv_bytes_per_token(self, type_k: str = "f16", type_v: str = "f16") -> int:
         """Bytes that one token takes in the KV cache of all layers, without padding.
 
-        A layer keeps `head_count_kv * key_length` elements of type `type_k` and
-        `head_count_kv * value_length` of type `type_v`; layers without attention heads keep none,
-        and encoders have no KV cache.
+        A layer keeps `kv_heads * key_length` elements of type `type_k` and `kv_heads *
+        value_length` of type `type_v`. Encoders have no KV cache.
 
         Args:
             type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...),
@@ -205,20 +244,8 @@ class GgufFile:
         """
         if self.is_encoder:
             return 0
-        arch = self.architecture
-        layers = self.integer(f"{arch}.block_count")
-        heads = self.per_layer(f"{arch}.attention.head_count", layers, 0)
-        heads_kv = (
-            self.per_layer(f"{arch}.attention.head_count_kv", layers)
-            if f"{arch}.attention.head_count_kv" in self.metadata
-            else heads
-        )
-        if not any(heads):
-            return 0
-        head_length = self.integer(f"{arch}.embedding_length") // next(n for n in heads if n)
-        key_length = self.integer(f"{arch}.attention.key_length", head_length)
-        value_length = self.integer(f"{arch}.attention.value_length", head_length)
-        return sum(heads_kv) * (
+        key_length, value_length = self.head_lengths
+        return sum(self.kv_heads) * (
             self._head_bytes(key_length, type_k) + self._head_bytes(value_length, type_v)
         )
 

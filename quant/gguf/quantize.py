@@ -130,15 +130,9 @@ class QuantizePlan:
         """The tensors whose rows are not made of the blocks that the mix wants."""
         return [tensor for tensor in self.tensors if tensor.type is not tensor.wanted]
 
-    def memory_bytes(self, context: int, kv_type: str = "f16") -> int:
-        """What the result takes in memory at `context` tokens: weights and key-value cache.
-
-        Raises:
-            UnsupportedModel: the model's heads cannot be stored in `kv_type`.
-        """
-        return self.weights_bytes + context * self.source.header.kv_bytes_per_token(
-            kv_type, kv_type
-        )
+    def memory_bytes(self, context: int) -> int:
+        """What the result takes in memory at `context` tokens: weights and key-value cache."""
+        return self.weights_bytes + context * self.source.header.kv_bytes_per_token()
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
         """The plan as JSON values, with a list of the tensors on request."""

@@ -5,6 +5,7 @@ records what they are, one JSON object a line: first what they are made of, then
 is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
 next run that makes the same file of the same things continues after the last part whose checksum is
 right. A kill loses the part in progress; a power failure also what was written in the last second.
+The process that writes it holds a lock on the journal, which keeps its name until all is complete.
 A file that is only asked for so far (`announce`) has a journal that says it is made of nothing.
 A folder with large files is written the same way, as if these were one (those after the first are
 in `.NAME.quantizing.part-2`, …): its other files come last, in `.NAME.quantizing.folder`, which
@@ -70,9 +71,10 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
     found = []
     for path in filter(Path.is_file, sorted(folder.glob(f".*{_PART}"))):
         target = path.with_name(path.name[1 : -len(_PART)])
-        with contextlib.suppress(OSError), path.open("rb") as stream:
+        journal = _journal_path(target)
+        with contextlib.suppress(OSError), journal.open("rb") as stream:
             is_running = not _lock(stream)
-            entries = _read_journal(_journal_path(target))
+            entries = _read_journal(journal)
             if entries:
                 begin, last = entries[0], entries[-1]
                 done, share = last.get("end", 0), float(last.get("share", 0.0))
@@ -98,21 +100,21 @@ def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any])
         if not (entries and entries[0]["made_of"]):
             begin = {"request": request, "size_bytes": 0, "made_of": {}, _EXTRA: extra}
             _journal_path(target).write_bytes(_line(begin))
+            _open_part(_part_path(target)).close()
 
 
 def discard(target: Path) -> None:
     """Delete what was written of the unfinished file `target`. Raises `BeingWritten` where a
     process is writing it.
     """
-    if _parts_of(target):
-        with _open_locked(target) as first:
+    if _parts_of(target) or _journal_path(target).exists():
+        with _open_locked(target) as journal:
             if sys.platform == "win32":
-                first.close()
+                journal.close()
             for path in _parts_of(target):
                 path.unlink()
+            shutil.rmtree(_beside(target, _FOLDER), ignore_errors=True)
             _journal_path(target).unlink(missing_ok=True)
-    _journal_path(target).unlink(missing_ok=True)
-    shutil.rmtree(_beside(target, _FOLDER), ignore_errors=True)
 
 
 class _Joined:
@@ -363,22 +365,20 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     files: Sequence[tuple[str, int]] = begin.get("files") or [(target.name, 0)]
-    for number, (name, _) in enumerate(files):
-        finished, path = _beside(target, _FOLDER) / name, _part_path(target, number)
-        if finished.exists() and not path.exists():
-            os.replace(finished, path)
-    wanted = {_part_path(target, number) for number in range(len(files))}
-    check_room(target, begin["size_bytes"] - sum(one.stat().st_size for one in _parts_of(target)))
-    first = _open_locked(target)
+    finished = [_beside(target, _FOLDER) / name for name, _ in files]
+    paths = [_part_path(target, number) for number in range(len(files))]
+    written = [one.stat().st_size for one in (*finished, *_parts_of(target)) if one.exists()]
+    check_room(target, begin["size_bytes"] - sum(written))
     try:
         with contextlib.ExitStack() as opened:
-            streams = [opened.enter_context(first)]
+            journal = opened.enter_context(_open_locked(target))
+            for one, path in zip(finished, paths, strict=True):
+                if one.exists() and not path.exists():
+                    os.replace(one, path)
             for path in _parts_of(target):
-                if path not in wanted:
+                if path not in paths:
                     path.unlink()
-            for number in range(1, len(files)):
-                streams.append(opened.enter_context(_open_part(_part_path(target, number))))
-            journal = opened.enter_context(_journal_path(target).open("ab"))
+            streams = [opened.enter_context(_open_part(path)) for path in paths]
             joined = _Joined(streams, [size for _, size in files[:-1]])
             partial = Partial(target, joined, journal)
             partial.begin(begin, check)
@@ -390,11 +390,11 @@ def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterat
 
 
 def _open_locked(target: Path) -> BinaryIO:
-    """The partial file of `target`, locked until it is closed. Raises `BeingWritten`."""
-    path = _part_path(target)
+    """The journal of `target`, locked until it is closed. Raises `BeingWritten`."""
+    path = _journal_path(target)
     give_up_at = time.monotonic() + _LOCK_S
     while True:
-        stream = _open_part(path)
+        stream = path.open("ab")
         while not _lock(stream):  # `unfinished_in` holds the lock for a moment.
             if time.monotonic() >= give_up_at:
                 stream.close()
@@ -404,7 +404,7 @@ def _open_locked(target: Path) -> BinaryIO:
                     path=str(target),
                 )
             time.sleep(0.05)
-        # The process that held the lock may just have given the file its final name.
+        # The process that held the lock may just have deleted it.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
                 return stream

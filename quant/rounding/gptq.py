@@ -86,21 +86,9 @@ class Hessian:
         return self._sums
 
     @property
-    def matrix(self) -> Tensor:
-        """[inputs, inputs] float32: 2 / rows · Σ x xᵀ, the second derivatives of the mean squared
-        error of an output; zeros if there were no rows.
-        """
-        return self.total * (2 / max(self.rows, 1))
-
-    @property
     def mean_square(self) -> Tensor:
         """[inputs] float32: the mean of x², which is what an importance matrix holds."""
         return self._sums.diagonal() / max(self.rows, 1)
-
-    def loss(self, difference: Tensor) -> float:
-        """Σ ‖difference · x‖² over all rows x, of a difference of matrices [outputs, inputs]."""
-        moved = difference.to(self.total.device, torch.float32)
-        return float((moved @ self.total).mul_(moved).sum(dtype=torch.float64))
 
     def feedback(self, *, act_order: bool, damp: float) -> Feedback | None:
         """For `round_gptq`; the last one is kept for the next matrix of the same inputs. None: no

@@ -59,10 +59,8 @@ class Grid:
     scope: Scope = "group"
     """What shares a scale: the tensor, a row, a group of a row, or a square block."""
     symmetric: bool = True
-    """Of int: no zero points; the others have none."""
-    narrow: bool | None = None
-    """Of symmetric int: codes from -7 and amax / 7, rather than from -8 and amax / 7.5 (as
-    compressed-tensors); the same of 3 and 8 bits. None: of 8 bits alone."""
+    """Of int: no zero points; the others have none. Codes are those of compressed-tensors: of 8
+    bits from -127 and amax / 127, of fewer such as 4 from -8 and amax / 7.5."""
     e5m2: bool = False
     """Of fp8: two bits of fraction rather than three."""
     double: bool = False
@@ -80,7 +78,6 @@ class Grid:
         self._require("scope", self.scope in _SCOPES[self.kind])
         self._require("group", self._has_good_group())
         self._require("symmetric", self.symmetric or self.kind == "int")
-        self._require("narrow", self.narrow is None or (self.kind == "int" and self.symmetric))
         self._require("e5m2", not self.e5m2 or self.kind == "fp8")
         self._require("double", not self.double or self.kind == "nf4")
         floats = (torch.float32,) if self.double else (torch.float32, torch.float16, torch.bfloat16)
@@ -128,7 +125,7 @@ class Grid:
         """The magnitude of a symmetric grid that the largest weight is mapped to."""
         match self.kind:
             case "int":
-                return self.middle - (1 if self._is_narrow else 0.5)
+                return self.middle - (1 if self.bits == 8 else 0.5)
             case "fp8":
                 return float(torch.finfo(self._float8).max)
         return 1.0
@@ -142,10 +139,6 @@ class Grid:
     def most(self) -> int:
         """Of int: the last code."""
         return (1 << self.bits) - 1
-
-    @property
-    def _is_narrow(self) -> bool:
-        return self.bits == 8 if self.narrow is None else self.narrow
 
     @property
     def _float8(self) -> torch.dtype:
@@ -201,7 +194,7 @@ class Grid:
             case "int" if zeros is not None:
                 return ratio.round_().add_(zeros).clamp_(0, self.most).sub_(zeros)
             case "int":
-                least = 1 if self._is_narrow else 0
+                least = 1 if self.bits == 8 else 0
                 return ratio.round_().clamp_(least - self.middle, self.middle - 1)
             case "fp8":
                 return self._eighth(ratio).to(torch.float32).to(ratio.device)

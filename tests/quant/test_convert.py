@@ -155,7 +155,7 @@ def test_what_is_not_needed_is_left_out(folder: Path, tmp_path: Path) -> None:
     assert sha256(converted(folder, tmp_path / "two.gguf")) == expected
 
 
-@pytest.mark.parametrize("kept", ["embed", "head", "both"])
+@pytest.mark.parametrize("kept", ["embed", "head", "both", "bare"])
 def test_tied_matrices_in_every_way_of_storing_them(kept: str, tmp_path: Path) -> None:
     folder = tiny_folder("qwen2", tmp_path / "tiny")
     expected = sha256(converted(folder, tmp_path / "expected.gguf"))
@@ -164,10 +164,16 @@ def test_tied_matrices_in_every_way_of_storing_them(kept: str, tmp_path: Path) -
         table = tensors.pop("model.embed_tokens.weight")
         if kept != "head":
             tensors["model.embed_tokens.weight"] = table
-        if kept != "embed":
+        if kept in ("head", "both"):
             tensors["lm_head.weight"] = table.clone()
+        if kept == "bare":
+            for name in list(tensors):
+                tensors[name.removeprefix("model.")] = tensors.pop(name)
 
     rewrite(folder, change)
+    if kept == "bare":
+        values = {"architectures": ["Qwen2Model"], "tie_word_embeddings": False}
+        change_json(folder / "config.json", **values)
     assert sha256(converted(folder, tmp_path / "tiny.gguf")) == expected
 
 

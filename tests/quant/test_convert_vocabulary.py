@@ -185,7 +185,10 @@ def test_tokens_have_types(tmp_path: Path) -> None:
     values = byte_level(words.tokens, words.merges, ["<|end|>"])
     values["added_tokens"].append({"id": 270, "content": "<tool>", "special": False})
     write_json(tmp_path / "tokenizer.json", values)
-    decoder = {"271": {"content": "<extra>", "special": True}}
+    decoder = {
+        "271": {"content": "<extra>", "special": True},
+        "274": {"content": "<image>", "special": True},
+    }
     write_json(tmp_path / "tokenizer_config.json", {"added_tokens_decoder": decoder})
     found = read_vocabulary(tmp_path, 274)
     kinds = dict(zip(found.tokens, found.kinds, strict=True))
@@ -193,6 +196,7 @@ def test_tokens_have_types(tmp_path: Path) -> None:
     assert kinds["hello"] is TokenKind.NORMAL and kinds["<|end|>"] is TokenKind.CONTROL
     assert kinds["<tool>"] is TokenKind.USER_DEFINED and kinds["<extra>"] is TokenKind.CONTROL
     assert kinds["[PAD272]"] is TokenKind.UNUSED
+    assert found.id_of("<image>") is None, "it has no row"
 
 
 def test_scored_tokens_have_types(tmp_path: Path) -> None:
@@ -301,7 +305,7 @@ def test_tokenizer_json_alone_says_what_stands_around_a_text(
         ),
         ({"post_processor": {"type": "BertProcessing"}}, r"post_processor.type"),
         (
-            {"added_tokens": [{"id": 5000, "content": "<far>", "special": True}]},
+            {"model": {"type": "BPE", "vocab": {"<far>": 5000}, "merges": []}},
             r"'<far>' is token 5,000.*300 tokens",
         ),
     ],

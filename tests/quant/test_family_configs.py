@@ -61,6 +61,7 @@ def test_an_unknown_family_is_refused_with_its_name_and_the_list() -> None:
         ({"rope_parameters": {"rope_type": "proportional"}}, "rope_parameters.rope_type"),
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"mlp_bias": True}, "mlp_bias"),
+        ({"is_causal": False}, "is_causal"),
     ],
 )
 def test_what_the_decoder_has_no_code_for_is_refused(changes: dict[str, Any], field: str) -> None:

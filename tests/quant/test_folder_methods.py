@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,43 @@ def test_every_family(family: str, tmp_path: Path) -> None:
     found = logits_of(load_folder(folder, packed=frozenset())[0], TEXT)
     change = (found - expected).norm() / expected.norm()
     assert 0 < change < 0.05
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_a_model_with_a_vision_part(prefix: str, tmp_path: Path) -> None:
+    """Its text is quantized; transformers finds what was, in modules that it names otherwise, and
+    the files that it reads of images.
+    """
+    source = tiny_checkpoint("gemma3", tmp_path / "model")
+    expected = made(source, tmp_path / "text", "int8", {"head": "8"}).path
+    values = json.loads((source / "config.json").read_text())
+    eyes = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {}}
+    config = {"model_type": "gemma3", "text_config": values} | eyes
+    (source / "config.json").write_text(json.dumps(config))
+    tensors = load_file(source / "model.safetensors")
+    tensors = {prefix + name.removeprefix("model."): one for name, one in tensors.items()}
+    vision = "" if prefix.startswith("language_model") else "model."
+    tensors[f"{vision}vision_tower.vision_model.layers.0.fc1.weight"] = torch.ones(32, 32)
+    tensors[f"{vision}vision_tower.vision_model.layers.0.fc2.weight"] = torch.ones(32, 32)
+    save_file(tensors, source / "model.safetensors")
+    files = {"preprocessor_config.json", "processor_config.json", "modules.json"}
+    for name in files:
+        (source / name).write_text("{}")
+    folder = made(source, tmp_path / "made", "int8", {"head": "8"}).path
+    assert files < {path.name for path in folder.iterdir()}
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+
+    def is_in(patterns: list[str], module: str) -> bool:
+        marked = [one.removeprefix("re:") for one in patterns if one.startswith("re:")]
+        return module in patterns or any(re.match(pattern, module) for pattern in marked)
+
+    for module in ("vision_tower.vision_model.layers.0.fc1", "model.vision_tower.layers.0.fc1"):
+        assert is_in(config["ignore"], module)
+    assert not is_in(config["ignore"], "model.language_model.layers.0.mlp.up_proj")
+    group = config["config_groups"]["group_1"]["targets"]
+    assert is_in(group, "model.language_model.embed_tokens")
+    ours, theirs = (logits_of(load_folder(one, exact=True)[0], TEXT) for one in (folder, expected))
+    assert torch.equal(ours, theirs)
 
 
 def source_for(method: str, folder: Path) -> Path:
@@ -463,7 +501,12 @@ def test_a_tied_embedding_is_copied(name: str, tmp_path: Path) -> None:
             assert (model(torch.tensor([TEXT])).logits[0] - ours).abs().max() < 1e-3
 
 
-def test_another_option_starts_over_and_a_folder_is_replaced_when_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "options"), [("int4", {"group": 32}), ("hqq", {"group": 16, "symmetry": "asym"})]
+)
+def test_other_choices_start_over_and_a_folder_is_replaced_when_asked(
+    method: str, options: Options, tmp_path: Path
+) -> None:
     source = tiny_checkpoint("llama2", tmp_path / "model")
     target, left = tmp_path / "made", 12
 
@@ -474,9 +517,9 @@ def test_another_option_starts_over_and_a_folder_is_replaced_when_asked(tmp_path
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        made(source, target, "int4", {"group": 32}, check=check)
+        made(source, target, method, options, check=check)
     notes: list[str] = []
-    first = made(source, target, "int4", {"group": 16}, notes=notes)
+    first = made(source, target, "int4", {"group": 16, "symmetry": "asym"}, notes=notes)
     assert "Starting over" in notes[0]
     with pytest.raises(TargetExists):
         made(source, target, "int4", {"group": 32})

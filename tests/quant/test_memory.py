@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,8 @@ from hearth.app.machine import this_machine
 from hearth.quant.families.config import LayerConfig, ModelConfig
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.reader import read_header
-from hearth.quant.gguf.types import TensorType
+from hearth.quant.gguf.types import TensorType, ValueType
+from hearth.quant.gguf.values import NumberArray
 from hearth.quant.memory import (
     RUNTIME_BASE_BYTES,
     Pool,
@@ -43,6 +45,7 @@ from random_models import write_model
 QWEN3_0_6B = ModelShape(28, 1024, 16, 8, 224, 128, 128, 3072, 151_936, 151_387)
 LLAMA_1B = ModelShape(16, 2048, 32, 8, 128, 64, 64, 8192, 128_256, 280_147)
 POOL = Pool(8192, 4096, 8192, "f16", "f16", sequences=40, tokens=512)
+FEW = NumberArray(ValueType.BOOL, array("b", [1, 1, 1, 1, 0, 1, 1, 1]))
 SMALL = Shape("llama", 2, 256, 4, 2, 64, 768, 32_768, 1e4)
 BUFFERS = {
     "small": SMALL,
@@ -143,11 +146,28 @@ def test_a_mapped_file_is_there_beside_what_was_repacked_of_it(folder):
     assert weights_of(header, frozenset(), mapped=True).copied == 0
 
 
-def test_keys_and_values_are_those_of_the_header(folder):
-    header = preflight.check(tiny_llama(folder / "kv.gguf", hidden=128, heads=4, kv_heads=2))
+@pytest.mark.parametrize(
+    ("arch", "extra", "heads", "has_values"),
+    [
+        ("llama", {}, 16, True),
+        ("llama", {"attention.key_length_mla": 16}, 16, False),
+        ("llama", {"full_attention_interval": 4}, 4, True),
+        ("llama", {"full_attention_interval": 4, "attention.recurrent_layers": FEW}, 2, True),
+        ("qwen3next", {}, 4, True),
+        ("qwen35", {"nextn_predict_layers": 1}, 2, True),
+    ],
+)
+def test_keys_and_values_are_those_of_the_header(folder, arch, extra, heads, has_values):
+    plain = preflight.check(
+        tiny_llama(folder / "kv.gguf", hidden=128, heads=4, kv_heads=2, layers=8)
+    )
+    metadata = {key.replace("llama.", f"{arch}."): of for key, of in plain.metadata.items()}
+    metadata |= {"general.architecture": arch} | {f"{arch}.{key}": of for key, of in extra.items()}
+    header = replace(plain, metadata=metadata)
     shape = shape_of(header)
     for kind in ("f32", "f16", "q8_0", "q4_0"):
         assert shape.kv_bytes_per_token(kind, kind) == header.kv_bytes_per_token(kind, kind)
+    assert header.kv_bytes_per_token() == heads * 32 * 2 * (1 + has_values)
     with pytest.raises(KeyError):
         shape.kv_bytes_per_token("f17", "f16")
 
@@ -177,6 +197,7 @@ def test_experts_widen_a_graph_and_are_read_in_part(folder):
     dense = read_header(tiny_llama(folder / "dense.gguf"))
     header = read_header(tiny_llama(folder / "experts.gguf", extra=extra))
     assert shape_of(header).feed_forward == 3 * 512
+    assert shape_of(dense).dense and not shape_of(header).dense
     assert read_bytes_per_token(header) == read_bytes_per_token(dense)
 
 
@@ -239,6 +260,9 @@ def test_tokens_a_second_are_limited_by_what_a_step_reads():
     assert 1.0 < many.tok_per_s(rate) < 4.0
     experts = replace(many, read_bytes=many.weight_bytes // 8)
     assert experts.tok_per_s(rate) > many.tok_per_s(rate)
+    dense = replace(experts, shape=replace(many.shape, dense=True))
+    read = dense.read_bytes + dense.kv_bytes
+    assert dense.tok_per_s(rate) == pytest.approx(4 * rate / read), "an embedding is not read"
     assert replace(one, weight_bytes=0).tok_per_s(rate) is None
 
 

@@ -224,6 +224,37 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path, wide: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.gguf", "out.gguf.json"]
 
 
+def test_a_folder_that_is_being_finished_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While its files have their names, and it has none."""
+    target, names = tmp_path / "made", ["1.safetensors", "2.safetensors"]
+    begin = {"request": {}, "made_of": {"source": 1}, "size_bytes": 2}
+    begin |= {"files": [[name, 1] for name in names]}
+    looks = 0
+
+    def meddle(folder: Path) -> None:
+        nonlocal looks
+        looks += 1
+        with pytest.raises(BeingWritten), open_partial(target, begin, none):
+            raise AssertionError("it was opened")
+        with pytest.raises(BeingWritten):
+            discard(target)
+
+    monkeypatch.setattr("hearth.quant.gguf.quantize_file.sync_folder", meddle)
+    monkeypatch.setattr("hearth.quant.gguf.quantize_file._LOCK_S", 0.0)
+    with open_partial(target, begin, none) as partial:
+        partial.write(b"ab")
+        partial.end_part("all")
+        partial.finish_folder(names, {"config.json": b"{}"})
+    assert looks and {path.name: path.read_bytes() for path in target.iterdir()} == {
+        "1.safetensors": b"a",
+        "2.safetensors": b"b",
+        "config.json": b"{}",
+    }
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def kill_at_random(folder: Path, times: int, seed: int) -> None:
     """Quantize guide in real processes that are killed, `times` times, each resuming the one before
     or starting when that was complete; then once to the end.

@@ -26,10 +26,6 @@ ROW = Grid("int", 8, None, "row")
 FP8 = Grid("fp8", 8, None, "row")
 ERRORS = {
     **{
-        f"INT4 /7 of {g}": (Grid(group=g, narrow=True), e)
-        for g, e in ((32, 0.0970), (64, 0.1077), (128, 0.1174))
-    },
-    **{
         f"INT4 /7.5 of {g}": (Grid(group=g), e)
         for g, e in ((32, 0.0949), (64, 0.1029), (128, 0.1109))
     },
@@ -139,7 +135,7 @@ EVERY_GRID = {
     "INT3": Grid(bits=3, group=32),
     "INT3 with zeros": Grid(bits=3, group=32, symmetric=False),
     "INT4 of the tensor": Grid("int", 4, None, "tensor", symmetric=False),
-    "INT8 of the tensor, all codes": Grid("int", 8, None, "tensor", narrow=False),
+    "INT8 of the tensor": Grid("int", 8, None, "tensor"),
     "FP8 of 128": Grid("fp8", 8, 128),
 }
 ROUNDINGS: dict[str, Callable[[torch.Tensor, Grid], PackedWeight]] = {
@@ -294,7 +290,6 @@ def test_shapes() -> None:
         ("group", {"kind": "fp8", "bits": 8, "group": 64}),
         ("group", {"kind": "nf4", "group": 48}),
         ("symmetric", {"kind": "nf4", "group": 64, "symmetric": False}),
-        ("narrow", {"narrow": True, "symmetric": False}),
         ("e5m2", {"e5m2": True}),
         ("double", {"double": True}),
         ("scales", {"scales": torch.float64}),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hearth.kernels.packed import PackedWeight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.rounding import gptq
 from hearth.quant.rounding.awq import (
@@ -69,6 +70,12 @@ def seen(x: Tensor) -> Hessian:
     found = Hessian(x.shape[-1])
     found.add(x)
     return found
+
+
+def loss(packed: PackedWeight, weight: Tensor, hessian: Hessian) -> float:
+    """Squared errors of the outputs, summed over all rows that `hessian` has seen."""
+    change = packed.unpacked(torch.float32) - weight
+    return float((change @ hessian.total).mul_(change).sum(dtype=torch.float64))
 
 
 def of_moments(total: Tensor) -> Hessian:
@@ -152,9 +159,7 @@ def test_blocks_of_columns_and_chunks_of_rows_change_nothing(
         # Sums in another order now and then decide a tie otherwise.
         same = (other.unpacked(torch.float32) == whole.unpacked(torch.float32)).float().mean()
         assert float(same) > 0.97
-        assert hessian.loss(other.unpacked(torch.float32) - weight) == pytest.approx(
-            hessian.loss(whole.unpacked(torch.float32) - weight), rel=0.01
-        )
+        assert loss(other, weight, hessian) == pytest.approx(loss(whole, weight, hessian), rel=0.01)
 
 
 def test_the_order_of_inputs_does_not_matter() -> None:
@@ -233,20 +238,18 @@ def test_moments_do_not_depend_on_batches(strip: int, monkeypatch: pytest.Monkey
     for some in torch.split(x.flatten(0, 1), [1, 500, 3, 520]):
         parts.add(some)
     assert whole.rows == parts.rows == 1024
-    wanted = 2 / 1024 * exact.T @ exact
+    wanted = exact.T @ exact
     for one in (whole, parts):
-        assert float((one.matrix - wanted).norm() / wanted.norm()) < 1e-6
+        assert float((one.total - wanted).norm() / wanted.norm()) < 1e-6
         squares = exact.square().mean(0)
         assert float(((one.mean_square - squares) / squares).abs().max()) < 1e-5
     weight = random(64, INPUTS)
     parts.add(x[:0])
-    found = [round_gptq(weight, one, Grid()).unpacked(torch.float32) for one in (whole, parts)]
-    assert float((found[0] == found[1]).float().mean()) > 0.95
-    change = found[0] - weight
-    lost = float((change.double() @ exact.T).square().sum())
-    assert whole.loss(change) == pytest.approx(lost, rel=1e-4)
-    kept = float((weight.double() @ exact.T).square().sum())
     packed = round_gptq(weight, whole, Grid())
+    found = [one.unpacked(torch.float32) for one in (packed, round_gptq(weight, parts, Grid()))]
+    assert float((found[0] == found[1]).float().mean()) > 0.95
+    lost = float(((found[0] - weight).double() @ exact.T).square().sum())
+    kept = float((weight.double() @ exact.T).square().sum())
     assert output_error(weight, packed, x) == pytest.approx((lost / kept) ** 0.5, rel=1e-4)
 
 
@@ -258,10 +261,8 @@ def test_what_was_made_of_moments_is_kept_until_there_are_others() -> None:
     in_order = hessian.feedback(act_order=False, damp=0.01)
     assert in_order is not None and in_order.order.tolist() == list(range(INPUTS))
     hessian.add(x[600:])
-    fresh = round_gptq(weight, seen(x), Grid()).unpacked(torch.float32)
-    assert hessian.loss(round_gptq(weight, hessian, Grid()).unpacked(torch.float32) - weight) == (
-        pytest.approx(hessian.loss(fresh - weight), rel=0.01)
-    )
+    found, fresh = (round_gptq(weight, one, Grid()) for one in (hessian, seen(x)))
+    assert loss(found, weight, hessian) == pytest.approx(loss(fresh, weight, hessian), rel=0.01)
 
 
 # AWQ.

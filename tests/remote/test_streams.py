@@ -146,6 +146,30 @@ def test_calls_without_a_number_are_told_apart_by_their_ids() -> None:
     ]
 
 
+def test_calls_with_the_same_number_are_told_apart_by_their_ids() -> None:
+    *parts, _ = calls(
+        call(0, "a", "add", "{"),
+        call(0, "b", "sub", ""),
+        call(0, None, None, "{}"),
+        call(0, "a", None, "}"),
+        call(1, "c", "mul", "{"),
+        call(1, None, None, "}"),
+    )
+    assert [(part.position, part.id, part.name, part.arguments) for part in parts] == [
+        (0, "a", "add", "{"),
+        (1, "b", "sub", ""),
+        (1, "", "", "{}"),
+        (0, "", "", "}"),
+        (2, "c", "mul", "{"),
+        (2, "", "", "}"),
+    ]
+
+
+def test_calls_with_the_same_id_are_told_apart_by_their_numbers() -> None:
+    *parts, _ = calls(call(0, "a", "add", "{}"), call(1, "a", "sub", "{}"))
+    assert [(part.position, part.name) for part in parts] == [(0, "add"), (1, "sub")]
+
+
 def test_a_call_without_an_id_gets_one_and_the_reason_says_that_there_is_a_call() -> None:
     part, last = calls(call(0, None, "add", "{}"), reason="stop")
     assert part.id.startswith("call_") and last.reason == "tool_calls"
@@ -173,6 +197,15 @@ def test_the_stop_string_that_ended_it_is_told(name) -> None:
     assert events([data(chunk), DONE])[-1].stop == "END"
     chunk["choices"][0][name] = 151645
     assert events([data(chunk), DONE])[-1].stop is None
+
+
+@pytest.mark.parametrize("none", ["", "null"])
+def test_other_ways_to_write_that_there_is_no_reason_yet(none) -> None:
+    body = [delta(reason=none, content="a"), delta(reason=none, content="b")]
+    found = events([*body, delta(reason="length"), delta(reason="stop"), delta(reason=none), DONE])
+    assert tokens(found) == [("a", "content"), ("b", "content")] and found[-1].reason == "length"
+    last = events([*body, DONE])[-1]
+    assert isinstance(last, Failed) and last.error.code == "remote_cut"
 
 
 def test_all_kinds_of_tokens_are_counted() -> None:
