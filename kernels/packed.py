@@ -179,21 +179,25 @@ def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
             _in_order([part for _, part in some], exact=exact)
             for _, some in groupby(_numbered_orders(parts), key=lambda one: one[0])
         ]
-        return ordered[0] if len(ordered) == 1 else JoinedMatrix(ordered)
+        return _joined(ordered)
     device_type = parts[0].weight.device.type
     if has_triton(device_type):
         parts = [widened(part) for part in parts]
-        made = [
-            TritonMatrix(list(some), exact=exact) if is_read else BlockMatrix(list(some))
-            for is_read, some in groupby(parts, key=reads)
-        ]
-        return made[0] if len(made) == 1 else JoinedMatrix(made)
+        made: list[Prepared] = []
+        for is_read, group in groupby(parts, key=reads):
+            some = list(group)
+            made += [TritonMatrix(some, exact=exact)] if is_read else map(BlockMatrix, some)
+        return _joined(made)
     if has_metal(device_type):
-        return MetalMatrix([widened(part) for part in parts])
+        return _joined([MetalMatrix(widened(part)) for part in parts])
     library = cpu_library() if device_type == "cpu" else None
     if library is not None and all(_tiled_as(part) for part in parts):
         return TiledMatrix(library, parts, exact=exact)
-    return BlockMatrix(parts)
+    return _joined([BlockMatrix(part) for part in parts])
+
+
+def _joined(matrices: Sequence[Prepared]) -> Prepared:
+    return matrices[0] if len(matrices) == 1 else JoinedMatrix(matrices)
 
 
 def _numbered_orders(parts: Sequence[PackedWeight]) -> list[tuple[int, PackedWeight]]:
@@ -282,36 +286,26 @@ class JoinedMatrix:
 
 
 class BlockMatrix:
-    """The reference, for every type on every device: parts stay as they are stored."""
+    """The reference, for every type on every device: a part stays as it is stored."""
 
     is_row_invariant = False
 
-    def __init__(self, parts: Sequence[PackedWeight]) -> None:
-        self.parts = tuple(parts)
-        self.inputs = parts[0].inputs
-        self.outputs = sum(part.weight.shape[-2] for part in parts)
+    def __init__(self, part: PackedWeight) -> None:
+        self.part = part
+        self.inputs = part.inputs
+        self.outputs = part.weight.shape[-2]
+        self.kind = part.packing or "plain"
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(tensor for part in self.parts for tensor in part.tensors)
-
-    @property
-    def kind(self) -> str:
-        return "+".join(part.packing or "plain" for part in self.parts)
-
-    def matmul(self, x: Tensor) -> Tensor:
-        found = [self._times(x, part) for part in self.parts]
-        return found[0] if len(found) == 1 else torch.cat(found, -1)
+        return self.part.tensors
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Of a matrix of one part."""
-        (part,) = self.parts
-        return part.rows(ids).unpacked(dtype)
+        return self.part.rows(ids).unpacked(dtype)
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
-        """Of a matrix of one part, and activations of `dtype`."""
-        (part,) = self.parts
-        device = part.weight.device
+        """Of activations of `dtype`."""
+        part, device = self.part, self.part.weight.device
         if not part.packing:
             return linear_route(rows, part.weight.dtype, device, part.weight.shape[1])
         return Route(
@@ -320,7 +314,8 @@ class BlockMatrix:
             "there is no kernel for it",
         )
 
-    def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
+    def matmul(self, x: Tensor) -> Tensor:
+        part = self.part
         if not part.packing:
             return pick(LINEAR, x.device)(x, part.weight, None)
         if part.packing not in CODE_BITS:
@@ -334,25 +329,25 @@ class BlockMatrix:
 class MetalMatrix(BlockMatrix):
     """On a GPU of Apple: few rows by the kernels of `kernels/metal`, more by the reference."""
 
-    @property
-    def kind(self) -> str:
-        return f"{super().kind}, Metal"
+    def __init__(self, part: PackedWeight) -> None:
+        super().__init__(part)
+        self.kind += ", Metal"
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
-        (part,) = self.parts
-        if not self._is_for_kernel(rows, part):
+        if not self._is_for_kernel(rows):
             return super().route(rows, dtype)
         why = f"blocks are unpacked in registers, for each row; {NOT_RUN}"
         return Route("Metal", DTYPE_NAMES[dtype], why)
 
-    def _times(self, x: Tensor, part: PackedWeight) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        if not self._is_for_kernel(len(rows), part) or x.shape[-1] != part.inputs:
-            return super()._times(x, part)
+    def matmul(self, x: Tensor) -> Tensor:
+        part, rows = self.part, x.reshape(-1, x.shape[-1])
+        if not self._is_for_kernel(len(rows)) or x.shape[-1] != part.inputs:
+            return super().matmul(x)
         found = multiply(rows, part.packing, part.weight, part.scales, part.zeros)
         return found.view(*x.shape[:-1], -1)
 
-    def _is_for_kernel(self, rows: int, part: PackedWeight) -> bool:
+    def _is_for_kernel(self, rows: int) -> bool:
+        part = self.part
         groups = 1 if part.scales is None else part.scales.shape[-1]
         return 0 < rows <= FEW and can_multiply(part.packing, part.inputs, groups)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 
@@ -15,7 +16,8 @@ class Interrupt:
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(2)
-        self._strlen = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p)
+        library = ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)
+        self._strlen = ctypes.cast(library.strlen, ctypes.c_void_p)
 
     def set(self, wanted: bool) -> None:
         """Whether computations end now, and each that begins; from any thread."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix
 from hearth.backends.native.models.packed import PackedExperts, PackedLinear
-from hearth.backends.native.models.parts import Matrix, OutputMatrix
+from hearth.backends.native.models.parts import Matrix, Output, Table
 from hearth.kernels.linear import in_groups, in_tiles
-from hearth.kernels.table import LOGITS, kernels
 
 
 class Tiled(nn.Module):
@@ -23,6 +24,14 @@ class Tiled(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """[rows, inputs] -> [rows, outputs]."""
         return in_tiles(self.matrix, rows)
+
+    def wide(self, x: Tensor) -> Tensor:
+        """As `Output`, of an output matrix."""
+        return in_tiles(cast(Output, self.matrix).wide, x)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Likewise."""
+        return cast(Output, self.matrix).rows(ids)
 
 
 class TiledExperts(Tiled):
@@ -40,28 +49,12 @@ class TiledExperts(Tiled):
         return in_groups(through, rows, offsets)
 
 
-class WideOutput(nn.Module):
-    """The output matrix, or the embedding in its place, in float32 throughout: which logits other
-    ways round depends on other rows.
-    """
-
-    def __init__(self, table: nn.Parameter) -> None:
-        super().__init__()
-        self.table = table
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """[rows, width] -> [rows, vocabulary] float32."""
-        return kernels().reference(LOGITS)(rows, self.table)
-
-
 def make_deterministic(decoder: Decoder) -> None:
     """Put every matrix of a loaded decoder into tiles. Norms, gates and positions work row by row
     already, and attention has a mode of its own (`PagedAttention`).
     """
-    if decoder.output is None:
-        decoder.output = WideOutput(nn.Parameter(decoder.embedding.get_parameter("weight"), False))
-    elif isinstance(decoder.output, OutputMatrix):
-        decoder.output = WideOutput(decoder.output.get_parameter("weight"))
+    if isinstance(decoder.output, Table):
+        decoder.output.is_exact = True
     places = [
         (decoder.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2], module)
         for name, module in decoder.named_modules()
@@ -70,7 +63,9 @@ def make_deterministic(decoder: Decoder) -> None:
         is_packed = isinstance(module, PackedLinear | PackedExperts)
         if is_packed and module.matrix.is_row_invariant:
             continue
-        if isinstance(module, Matrix | PackedLinear | WideOutput):
+        if isinstance(module, Matrix | PackedLinear):
             setattr(parent, leaf, Tiled(module))
         elif isinstance(module, ExpertMatrix | PackedExperts):
             setattr(parent, leaf, TiledExperts(module))
+    if isinstance(decoder.output, Embedding):
+        decoder.output = Tiled(decoder.output)

@@ -90,12 +90,17 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
     return weights + workspace.bytes(tokens, scores=scores) + pool + queued
 
 
-def _packings() -> frozenset[str]:
-    """What the GPU multiplies packed. Cards before Ampere, which have no kernels, are not
-    told apart here.
+def card_packings() -> frozenset[str]:
+    """What NVIDIA cards multiply packed. Those before Ampere, which have no kernels, are not told
+    apart here.
     """
+    return PACKINGS | WIDER.keys() if is_installed() else frozenset()
+
+
+def _packings() -> frozenset[str]:
+    """What the GPU multiplies packed."""
     if has_cuda():
-        return PACKINGS | WIDER.keys() if is_installed() else frozenset()
+        return card_packings()
     return frozenset() if is_left_out() else METAL_PACKINGS | WIDER.keys()
 
 

@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from hearth.backends.engine.medusa import Guesses
 from hearth.backends.errors import CorruptFile, InvalidParameter, UnsupportedModel
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.models.packed import PackedLinear
 from hearth.kernels import device as devices
 from hearth.quant.safetensors import SafetensorsFile
 
@@ -112,7 +111,7 @@ class Heads:
         if weights.vocabulary is not None:
             self._ids = weights.vocabulary.to(device)
             if self._outputs is None:
-                self._outputs = output_rows(decoder, self._ids).to(half)
+                self._outputs = decoder.output.rows(self._ids).to(half)
         self.count = weights.count
         held = [self._blocks, self._biases, self._outputs, self._ids]
         self.nbytes = sum(one.nbytes for one in held if one is not None)
@@ -153,15 +152,6 @@ def mixed(hidden: Tensor, blocks: Tensor, biases: Tensor) -> Tensor:
     for block, bias in zip(blocks, biases, strict=True):
         x = x + F.silu(torch.baddbmm(bias, x, block))
     return x
-
-
-def output_rows(decoder: Decoder, ids: Tensor) -> Tensor:
-    """[ids, width] float32: rows of the output matrix."""
-    output = decoder.output
-    if isinstance(output, PackedLinear):
-        return output.matrix.rows(ids, torch.float32)
-    module = decoder.embedding if output is None else output
-    return module.get_parameter("weight")[ids].float()
 
 
 def _weights(path: Path, tensors: Mapping[str, Tensor], width: int, vocab_size: int) -> HeadWeights:

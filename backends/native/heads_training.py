@@ -34,7 +34,7 @@ from hearth.backends.engine.generation import Generation, Limits
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import HearthError, InvalidParameter, from_info
-from hearth.backends.native.heads import HeadWeights, mixed, output_rows
+from hearth.backends.native.heads import HeadWeights, mixed
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels import device as devices
 from hearth.quant.folders.layout import lay_out
@@ -174,7 +174,7 @@ def train_heads(
     computed = time.monotonic()
     vocabulary = _vocabulary(pieces, plan.vocabulary)
     places, targets = _targets(pieces, vocabulary, plan.heads)
-    output = output_rows(runner.decoder, vocabulary)
+    output = runner.decoder.output.rows(vocabulary.to(runner.plan.device)).cpu()
     weights, accepted = _fit(
         hidden, places, targets, output, plan, folder / "state.safetensors", report
     )

@@ -323,11 +323,11 @@ class PagedAttention:
             table = row.tables[group]
             end = row.start + row.count
             slots += [table[at // page] * page + at % page for at in range(row.start, end)]
+            if self._kernels:
+                continue  # They read block tables (`_pages_of`).
             first = 0 if window is None else max(row.start + 1 - window, 0)
             reach = _Reach(begin, first, end, table[first // page : -(-end // page)])
-            if self._is_for_kernels(row):
-                pass
-            elif row.count == 1 and not self._deterministic:
+            if row.count == 1 and not self._deterministic:
                 singles.append(reach)
             elif row.parents:
                 runs.append(self._tree(row, reach, window))

@@ -122,7 +122,7 @@ def _routes(kind: str, numbers: Numbers, device: torch.device) -> list[Route]:
     else:
         part = PackedWeight(torch.zeros((_OUTPUTS, _INPUTS), dtype=numbers.dtype, device=device))
     is_plain = not (is_packed or numbers.tiled)
-    matrix = BlockMatrix([part]) if is_plain else prepare([part], exact=numbers.exact)
+    matrix = BlockMatrix(part) if is_plain else prepare([part], exact=numbers.exact)
     counts = range(1, MOST_ROWS + 1)
     if isinstance(matrix, TiledMatrix):
         return [matrix.route(rows) for rows in counts]

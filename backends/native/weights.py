@@ -88,7 +88,7 @@ def load_weights(
         }
         if wanted:
             loader.fill(place, module, wanted)
-    if decoder.output is None and isinstance(decoder.embedding, PackedEmbedding):
+    if decoder.config.tied and isinstance(decoder.embedding, PackedEmbedding):
         decoder.output = PackedLinear(decoder.embedding.matrix)
     weights = {one.data_ptr(): one.nbytes for one in [*decoder.parameters(), *decoder.buffers()]}
     zeros = {name for name in inventory.unknown if _is_zero_bias(file, name)}

@@ -1,8 +1,8 @@
 """Which runner opens a model where nobody says (`--backend auto`), and why.
 
 Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards that
-have the memory for its weights unpacked, and to llama.cpp on others and on Apple's; on processors
-to whichever was measured to be faster. Until that was done, the native runner takes those whose
+have the memory for its weights, and to llama.cpp on others and on Apple's; on processors to
+whichever was measured to be faster. Until that was done, the native runner takes those whose
 matrices its kernels multiply, and whose weights fit into half of the memory that is free, on
 processors with AVX-512 VNNI; docs/results/2026-11-24-packed-matrices.md has the figures. What a
 runner cannot do decides before speed: loading would refuse it.
@@ -151,25 +151,25 @@ def _not_native_here(header: GgufFile, settings: ModelSettings, machine: Machine
     free = machine.card_free_bytes
     if not machine.has_cuda or layers == 0 or free is None:
         return ""
-    needed = _unpacked_bytes(header, settings)
+    needed = _card_bytes(header, settings)
     if needed <= free * settings.memory_fraction:
         return ""
     return (
-        f"the native runner needs {needed / 1e9:.1f} GB of the card for the weights unpacked and a "
-        f"context, of which {free / 1e9:.1f} GB are free"
+        f"the native runner needs {needed / 1e9:.1f} GB of the card for the weights and a context, "
+        f"of which {free / 1e9:.1f} GB are free"
     )
 
 
-def _unpacked_bytes(header: GgufFile, settings: ModelSettings) -> int:
-    """What the native runner takes of a card where it unpacks all weights once, as it does unless
-    they do not fit: it has no product with packed weights, and would unpack them in each step.
+def _card_bytes(header: GgufFile, settings: ModelSettings) -> int:
+    """What the native runner takes of a card where it unpacks once what no kernel multiplies
+    packed. If that does not fit, it would unpack these weights in each step.
     """
-    from hearth.backends.native.footprint import least_bytes
+    from hearth.backends.native.footprint import card_packings, least_bytes
     from hearth.backends.native.gguf_model import read_gguf_config
     from hearth.backends.native.model_folder import weight_bytes
 
     stored = [tensor.stored for tensor in header.all_tensors]
-    weights = weight_bytes(stored, settings.dtype or "bf16", packed=frozenset())
+    weights = weight_bytes(stored, "bf16", packed=card_packings(), on_gpu=True)
     _, config = read_gguf_config(header)
     return weights + least_bytes(config, settings)
 

@@ -196,7 +196,12 @@ def test_room_is_set_aside_for_the_runner_that_is_chosen(
     assert Footprints().of(ModelSpec(str(folder), backend="llamacpp")) is None
 
 
-def test_a_packed_gguf_that_does_not_fit_unpacked_is_for_llama_cpp(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_triton", [True, False])
+def test_a_packed_gguf_that_does_not_fit_as_the_card_holds_it_is_for_llama_cpp(
+    has_triton: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights are unpacked where no kernel multiplies them."""
+    monkeypatch.setattr("hearth.backends.native.footprint.is_installed", lambda: has_triton)
     path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "packed.gguf")
     header = preflight.check(path)
     stored = [tensor.stored for tensor in header.all_tensors]
@@ -207,10 +212,10 @@ def test_a_packed_gguf_that_does_not_fit_unpacked_is_for_llama_cpp(tmp_path: Pat
         card = replace(CARD, card_free_bytes=free_bytes)
         return chosen(path, card, context=64, memory_fraction=1.0)
 
-    assert packed < unpacked and at(unpacked + beside)[0] == "native"
-    for free in (unpacked + beside - 1, packed + beside):
-        runner, reason = at(free)
-        assert runner == "llamacpp" and "for the weights unpacked" in reason
+    weights = packed if has_triton else unpacked
+    assert packed < unpacked and at(weights + beside)[0] == "native"
+    runner, reason = at(weights + beside - 1)
+    assert runner == "llamacpp" and "of the card for the weights and a context" in reason
 
 
 @pytest.mark.parametrize(
@@ -244,10 +249,11 @@ def test_layers_on_a_gpu_that_pytorch_does_not_see_are_for_llama_cpp(
     ("options", "said"),
     [
         ({"extra": {"llama.attention.temperature_scale": 0.1}}, "attention.temperature_scale"),
+        ({"extra": {"llama.attention.causal": False}}, "attention.causal"),
         ({"extra": {"llama.rope.scaling.factor": -2.0}}, "rope.scaling.factor"),
         ({"pre": "made-up"}, "made-up"),
     ],
-    ids=["variant", "damaged", "vocabulary"],
+    ids=["variant", "not causal", "damaged", "vocabulary"],
 )
 def test_what_loading_would_refuse_is_not_chosen(
     options: dict[str, Any], said: str, tmp_path: Path

@@ -91,13 +91,13 @@ def test_many_rows_are_unpacked_in_chunks() -> None:
 def test_products_with_codes(packing: str) -> None:
     part = drawn(packing, 33, 256, 2)
     x = torch.randn(3, 256, generator=torch.Generator().manual_seed(0))
-    matrix = BlockMatrix([part, PackedWeight(torch.ones(2, 256))])
+    matrix = JoinedMatrix([BlockMatrix(part), BlockMatrix(PackedWeight(torch.ones(2, 256)))])
     found = matrix.matmul(x)
     wanted = x.double() @ part.unpacked(torch.float32).double().T
     assert torch.allclose(found[:, :33].double(), wanted, atol=1e-4)
     assert len(matrix.tensors) == 3
     with pytest.raises(ValueError, match="256 inputs, not 255"):
-        BlockMatrix([part]).matmul(x[:, 1:])
+        BlockMatrix(part).matmul(x[:, 1:])
 
 
 @pytest.mark.parametrize("zeros", [False, True])

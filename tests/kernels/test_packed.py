@@ -20,6 +20,7 @@ from hearth.kernels.dequantize_codes import CODE_BITS
 from hearth.kernels.packed import (
     BlockMatrix,
     GroupedLinear,
+    JoinedMatrix,
     PackedWeight,
     TiledMatrix,
     prepare,
@@ -388,7 +389,7 @@ def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -
         pytest.skip("not packed")
     part = random_weight(packing, 5, 256)
     part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere
-    matrix = BlockMatrix([part])
+    matrix = BlockMatrix(part)
     for shape in ((256,), (1, 256), (3, 5, 256)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
         found, wanted = matrix.matmul(x), functional.linear(x, part.unpacked(dtype))
@@ -408,7 +409,7 @@ def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_linear, "dequantize_into", counting)
     part = random_weight("Q8_0", 5000, 512)
     x = torch.randn(2, 512)
-    found = BlockMatrix([part]).matmul(x)
+    found = BlockMatrix(part).matmul(x)
     assert len(sizes) > 1 and max(sizes) <= 64 << 20
     assert error(found, x, part.unpacked(torch.float32)) < 1e-10
 
@@ -420,12 +421,12 @@ def test_parts_of_different_types(is_tiled: bool) -> None:
     if not is_tiled:
         parts.append(PackedWeight(torch.randn(5, 256)))
     matrix = prepare(parts, exact=True)
-    assert isinstance(matrix, TiledMatrix if is_tiled else BlockMatrix)
+    assert isinstance(matrix, TiledMatrix if is_tiled else JoinedMatrix)
     x = torch.randn(256, 6).t()  # Not contiguous.
     plain = torch.cat([part.unpacked(torch.float32) for part in parts])
     assert error(matrix.matmul(x), x, plain) < 1e-10
     assert (matrix.inputs, matrix.outputs) == (256, 12 if is_tiled else 17)
-    assert "Q4_K+Q6_K" in matrix.kind
+    assert ("Q4_K+Q6_K" if is_tiled else "Q4_K over Q6_K over plain") in matrix.kind
 
 
 @pytest.mark.parametrize("packing", ["Q4_K", "IQ2_S"])
@@ -442,4 +443,4 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(ValueError, match="one length, not none"):
         prepare([], exact=False)
     with pytest.raises(ValueError, match="32 inputs, not 33"):
-        BlockMatrix([random_weight("Q8_0", 4, 32)]).matmul(torch.zeros(1, 33))
+        BlockMatrix(random_weight("Q8_0", 4, 32)).matmul(torch.zeros(1, 33))

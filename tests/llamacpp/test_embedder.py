@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,6 +208,20 @@ def test_an_interrupt_ends_it_and_the_next_call_is_as_ever(make: Make, causal: P
     flag.set(False)
     assert (made.embed(texts, "mean") == expected).all()
     made.close()
+
+
+def test_on_windows_an_interrupt_is_for_the_c_runtime_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime = ctypes.CDLL(None)
+
+    def refuse(name: object) -> None:
+        raise TypeError("argument of type 'NoneType' is not iterable")
+
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    monkeypatch.setattr(ctypes, "cdll", SimpleNamespace(msvcrt=runtime))
+    assert Interrupt()._strlen.value == ctypes.cast(runtime.strlen, ctypes.c_void_p).value
 
 
 def ready() -> None:

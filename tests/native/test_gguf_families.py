@@ -4,11 +4,15 @@ computes from the same file.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from hearth.quant.errors import UnsupportedModel
+from hearth.quant.families.gguf_fields import GgufFields
+from hearth.quant.gguf.preflight import check
 from hearth.quant.json_fields import read_fields
 from native_decoders import decoder_of, decoder_of_gguf, family_and_config, greedy, logits_of
 from raw_loop import RawModel
@@ -49,3 +53,24 @@ def test_a_gguf_computes_what_safetensors_and_llama_cpp_compute(
     assert (logits_of(decoder, text)[-1] - theirs).abs().max() < tolerance
     if family not in TOLERANCES:
         assert greedy(decoder, text, 24) == model.greedy(text, 24)
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value"),
+    [
+        *((family, "attention.causal", False) for family in FAMILIES),
+        ("smollm2", "rope.dimension_count", 8),
+        ("smollm3", "rope.dimension_count", 8),
+    ],
+)
+def test_variants_that_are_refused_by_name(
+    family: str, key: str, value: object, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(family, tmp_path)
+    kind, _ = family_and_config(read_fields(folder / "config.json"))
+    architecture = ARCHITECTURES.get(family, family)
+    header = check(write_gguf(tmp_path / "tiny.gguf", architecture, kind, decoder_of(folder)))
+    kind.from_gguf(GgufFields(header))
+    changed = {**header.metadata, f"{architecture}.{key}": value}
+    with pytest.raises(UnsupportedModel, match=key):
+        kind.from_gguf(GgufFields(replace(header, metadata=changed)))

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,9 +81,11 @@ def test_original_heads_say_what_they_say_in_the_reference(blocks, tmp_path, loa
     torch.testing.assert_close(again.outputs, weights.outputs.half())
 
 
+@pytest.mark.parametrize("changes", [{}, {"dtype": "f32", "deterministic": True}])
 @torch.inference_mode()
-def test_heads_without_outputs_use_those_of_the_model(tmp_path, loaded):
+def test_heads_without_outputs_use_those_of_the_model(changes, tmp_path):
     """And a vocabulary is some rows of them: the same tokens, of those that are in it."""
+    loaded = open_model(ModelSpec(str(GUIDE), settings=replace(SETTINGS, **changes)))
     zeros = torch.zeros(1, 2, WIDTH, WIDTH), torch.zeros(1, 2, WIDTH)
     ids = torch.tensor(sorted(random.Random(1).sample(range(VOCAB), 900)))
     hidden = loaded.runner.hidden_states([5, 6, 7])[-1:]
@@ -93,6 +96,7 @@ def test_heads_without_outputs_use_those_of_the_model(tmp_path, loaded):
         heads, _ = loaded.runner.load_heads(path)
         best = whole.argmax() if vocabulary is None else ids[whole[ids].argmax()]
         assert [level[0][1] for level in heads.guesses([hidden[0]], 2, 4)[0]] == [int(best)] * 2
+    loaded.runner.close()
 
 
 @pytest.mark.parametrize(
@@ -202,6 +206,22 @@ def test_training_learns_and_goes_on_where_it_was_killed(tmp_path, loaded):
             train_heads(loaded, pieces, [], plan, folders[1], kill)
     again = train_heads(loaded, pieces, [], plan, folders[1], lambda phase, done, total: None)
     torch.testing.assert_close(again.weights.blocks, whole.weights.blocks, rtol=1e-4, atol=1e-5)
+
+
+def test_the_output_matrix_of_a_gpu_is_asked_there(tmp_path, loaded, monkeypatch):
+    """And its rows come to the processor, where heads are trained."""
+    runner = loaded.runner
+
+    def rows(ids):
+        assert ids.is_meta
+        return SimpleNamespace(cpu=lambda: torch.zeros(len(ids), WIDTH))
+
+    monkeypatch.setattr(runner, "plan", replace(runner.plan, device=torch.device("meta")))
+    monkeypatch.setattr(runner.decoder.output, "rows", rows)
+    pieces = [Piece([10 + at % 40 for at in range(300)])]
+    plan = HeadsPlan(heads=1, epochs=1)
+    made = train_heads(loaded, pieces, [], plan, tmp_path, lambda phase, done, total: None)
+    assert made.tokens == 300
 
 
 def test_answers_are_not_made_twice(tmp_path, loaded):

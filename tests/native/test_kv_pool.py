@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,12 @@ import torch
 from hearth.backends.native.kv_pool import KvPool, Layout
 from hearth.backends.native.kv_rows import Q8_0, from_rows, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
-from hearth.backends.native.models.rope import apply_rope, cosine_and_sine, inverse_frequencies
+from hearth.backends.native.models.rope import (
+    apply_rope,
+    cosine_and_sine,
+    inverse_frequencies,
+    moved,
+)
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 PAGE, KV_HEADS, WIDTH = 16, 2, 64
@@ -212,6 +218,26 @@ def test_moved_keys_are_those_of_their_new_positions(
         blocks = torch.cat([block(pool, layer, one)[:1] for one in table], dim=2)[0, :, :count]
         stored = from_rows(blocks, torch.float32)
         assert (stored - rows[:, 0].transpose(0, 1)).abs().max() < most, layer
+
+
+class OfApple(torch.Tensor):
+    """As on a GPU of Apple, which has no float64."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is torch.Tensor.double:
+            raise TypeError("no float64")
+        made = super().__torch_function__(function, types, args, kwargs)
+        return made.as_subclass(torch.Tensor) if function is torch.Tensor.cpu else made
+
+
+def test_keys_are_moved_where_there_is_no_float64() -> None:
+    positions, frequencies = torch.arange(9), inverse_frequencies(Rope(1e4, WIDTH), 64)
+    there = positions.as_subclass(OfApple), 16, frequencies.as_subclass(OfApple)
+    for found, wanted in zip(moved(*there), moved(positions, 16, frequencies), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_rows_of_q8_0_are_ggmls() -> None:

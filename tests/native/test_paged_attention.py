@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from hearth.backends.native import paged_attention
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import Q8_0
-from paged_texts import KV_HEADS, LONG_STEPS, STEPS, WIDTH, Step, Texts
+from hearth.backends.native.paged_attention import PagedAttention, PagedRow
+from hearth.kernels.cpu.layers import Pages
+from paged_texts import HEADS, KV_HEADS, LONG_STEPS, STEPS, WIDTH, Step, Texts
 from varlen_reference import varlen_reference
 
 VARLEN: dict[str, Any] = {"attention": "varlen", "function": varlen_reference}
@@ -33,6 +36,32 @@ def test_each_token_sees_what_it_should(softcap: float, sinks: bool, determinist
     texts = Texts(softcap=softcap, sinks=sinks, deterministic=deterministic)
     for rows in STEPS:
         assert_right(texts, rows)
+
+
+@pytest.mark.parametrize("takes_runs", [False, True])
+def test_kernels_need_no_masks(takes_runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_attention, "causal_mask", None)
+    monkeypatch.setattr(paged_attention, "additive", None)
+    texts = Texts()
+    rows = [PagedRow(3, 9, (texts.tables[0],) * 2), PagedRow(9, 1, (texts.tables[1],) * 2)]
+    seen: list[Pages] = []
+
+    def kernel(pool: object, pages: Pages, query: torch.Tensor, out: torch.Tensor) -> None:
+        seen.append(pages)
+        out.copy_(query)
+
+    attend = PagedAttention(
+        texts.pool,
+        texts.config,
+        rows,
+        compute=torch.float32,
+        kernels=[kernel] * 2,  # type: ignore[list-item]
+        kernels_take_runs=takes_runs,
+    )
+    query, key_value = torch.randn(10, HEADS, WIDTH), torch.randn(10, 2, KV_HEADS, WIDTH)
+    for layer in range(2):
+        assert torch.equal(attend(layer, query, key_value, None), query)
+    assert [len(pages.runs) for pages in seen] == [takes_runs] * 2
 
 
 @BOTH

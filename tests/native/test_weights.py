@@ -22,6 +22,7 @@ from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
 from hearth.quant.json_fields import read_fields
 from hearth.quant.mxfp4 import pack_mxfp4
+from hearth.quant.stored import STAYS_PACKED
 from loaded_weights import WatchedFolder, load_folder, load_gguf, shard
 from model_shapes import Shape
 from native_decoders import decoder_of, family_and_config, logits_of
@@ -377,3 +378,26 @@ def test_packed_experts_can_be_made_deterministic(
     make_deterministic(decoder)
     assert not isinstance(decoder.layers[0].get_submodule("experts.down"), PackedExperts)
     assert (logits_of(decoder, TEXT) - expected).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kept", [STAYS_PACKED, frozenset()], ids=["packed", "plain"])
+def test_an_output_can_be_made_deterministic(
+    kept: frozenset[str], tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits stay float32, and each row's are its own."""
+    monkeypatch.setattr(packed, "cpu_library", lambda: None)
+    path = write_model(replace(PACKED, tied=tied), "q8_0", tmp_path / "x.gguf")
+    decoder, _ = load_gguf(path, torch.bfloat16, packed=kept)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(19, decoder.config.width, generator=generator).bfloat16()
+    ids = torch.tensor([7, 0, 7])
+    expected, rows = decoder.logits(hidden), decoder.output.rows(ids)
+    make_deterministic(decoder)
+    found = decoder.logits(hidden)
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() < 1e-2 * expected.abs().max()
+    assert torch.equal(decoder.logits(hidden[5:6]), found[5:6])
+    assert torch.equal(decoder.output.rows(ids), rows) and rows.dtype == torch.float32
+    table = decoder.embedding(ids).float() if tied else rows
+    assert torch.equal(table.bfloat16(), rows.bfloat16())

@@ -25,14 +25,12 @@ from torch.nn import functional as F
 
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.layers import Layer, Norm, Rotary
-from hearth.backends.native.models.packed import PackedLinear
-from hearth.backends.native.models.parts import OutputMatrix, parameter
+from hearth.backends.native.models.parts import Output, OutputMatrix, Table, parameter
 from hearth.backends.native.models.rope import (
     attention_factor,
     cosine_and_sine,
     inverse_frequencies,
 )
-from hearth.kernels.table import LOGITS, pick
 from hearth.quant.families.config import ModelConfig, Rope
 
 FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], bool]
@@ -41,7 +39,7 @@ and the layers have to be called.
 """
 
 
-class Embedding(nn.Module):
+class Embedding(Table, nn.Module):
     """weight: [tokens, width]. Loading may replace it by one that keeps its rows packed."""
 
     def __init__(self, tokens: int, width: int, dtype: torch.dtype) -> None:
@@ -83,7 +81,8 @@ class Decoder(nn.Module):
             Layer(config, index, dtype) for index in range(len(config.layers))
         )
         self.norm = Norm(config.width, config.norm_eps)
-        self.output: nn.Module | None = None
+        self.output: Output = self.embedding
+        """Another module if it is not tied, or kept packed."""
         if not config.tied:
             self.output = OutputMatrix(
                 config.width, config.vocab_size, False, device="meta", dtype=dtype
@@ -139,13 +138,6 @@ class Decoder(nn.Module):
         """[rows, width], as `forward` gives them -> [rows, vocabulary] float32, not rounded to the
         dtype of weights or activations in between (see `processor_logits`).
         """
-        found: Tensor
-        if isinstance(self.output, PackedLinear):
-            found = self.output.wide(hidden)
-        elif self.output is not None:
-            found = self.output(hidden)
-        else:
-            table = self.embedding.get_parameter("weight")
-            found = pick(LOGITS, hidden.device)(hidden, table)
+        found = self.output.wide(hidden)
         cap = self.config.logit_softcap
         return found if not cap else torch.tanh(found / cap) * cap

@@ -53,6 +53,10 @@ class PackedLinear(_Packed):
             return self._with_bias(self.matrix.wide_matmul(x))
         return self._with_bias(self.matrix.matmul(x.float()))
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """[ids, inputs] float32: some rows of W."""
+        return self.matrix.rows(ids, torch.float32)
+
     def _with_bias(self, found: Tensor) -> Tensor:
         return found if self.bias is None else found.add_(self.bias)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hearth.kernels.cuda.elementwise import silu_up
 from hearth.kernels.cuda.matrix import has_triton
-from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, pick
+from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, kernels, pick
 from hearth.quant.families.config import Activation
 
 _SLOPE = 1.702
@@ -31,13 +33,35 @@ class Matrix(nn.Linear):
         return multiply(input, self.weight, self.bias, is_wide=self.is_wide)
 
 
-class OutputMatrix(Matrix):
-    """Logits of hidden states."""
+class Output(Protocol):
+    """What gives logits: the output matrix, or the embedding in its place."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """[rows, inputs] of any float dtype -> [rows, outputs] float32."""
-        rows = input if input.is_cuda else input.float()
-        return pick(LOGITS, input.device)(rows, self.weight)
+    def wide(self, x: Tensor) -> Tensor:
+        """[rows, width] of any float dtype -> [rows, vocabulary] float32."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """[ids, width] float32: some rows of the matrix."""
+
+
+class Table:
+    """Implements `Output` for modules with a plain `weight` [vocabulary, width]."""
+
+    weight: Tensor
+    is_exact = False
+    """Logits are float32 throughout: which of them other ways round depends on other rows."""
+
+    def wide(self, x: Tensor) -> Tensor:
+        """See the protocol."""
+        product = kernels().reference(LOGITS) if self.is_exact else pick(LOGITS, x.device)
+        return product(x, self.weight)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """See the protocol."""
+        return self.weight[ids].float()
+
+
+class OutputMatrix(Table, Matrix):
+    """An output matrix that is not tied to the embedding."""
 
 
 def linear(

@@ -64,11 +64,14 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
 def moved(positions: Tensor, by: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
     """As `cosine_and_sine`: what brings heads that were rotated for `positions` + `by` to
     `positions`. Angles are differences of those that were rounded to float32, so that nothing adds
-    up when heads are moved often.
+    up when heads are moved often. They are computed on the processor: GPUs of Apple have no
+    float64.
     """
+    device = positions.device
+    positions, frequencies = positions.cpu(), frequencies.cpu()
     angles = (positions[:, None, None].float() * frequencies).double()
     angles -= ((positions + by)[:, None, None].float() * frequencies).double()
-    cosine, sine = angles.cos().float(), angles.sin().float()
+    cosine, sine = angles.cos().float().to(device), angles.sin().float().to(device)
     return torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
 
 
