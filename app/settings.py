@@ -229,6 +229,8 @@ def parse_settings(file: Path, text: str) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise _unusable(file, error) from error
     tables = {name: _table(file, name, data.get(name, {})) for name in _TABLES}
+    for section in ("models", "remotes", "aliases"):
+        _require_distinct(file, section, tables[section])
     general = {name: value for name, value in data.items() if name not in tables}
     for name, value in tables["aliases"].items():
         if not isinstance(value, str) or not value:
@@ -266,6 +268,18 @@ def _table(file: Path, name: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SettingsError(f"{file}: {name} must be a table, [{name}].")
     return value
+
+
+def _require_distinct(file: Path, section: str, names: Iterable[str]) -> None:
+    """Raises `SettingsError` where two of `names` differ only in capitals: they are one model's."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise SettingsError(
+                f'{file}, [{section}]: "{other}" and "{name}" are the same name: capitals make no '
+                "difference.",
+                "Merge the two, or remove one.",
+            )
 
 
 def _model(file: Path, name: str, value: object, *, is_remote: bool) -> Layer:

@@ -65,7 +65,9 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
     try:
         document = tomlkit.parse(text)
         table: Any = document
-        for part in section:
+        for wanted in section:
+            # The file may spell the name of a model with other capitals.
+            part = next((key for key in table if key.lower() == wanted.lower()), wanted)
             if part not in table:
                 if value is None:
                     return text

@@ -27,6 +27,12 @@ class MessageInUse(ChatsError):
     http_status = 409
 
 
+class NotAnswered(ChatsError):
+    """A message was added to a chat, but its answer cannot begin; the message says why."""
+
+    code = "not_answered"
+
+
 class InvalidChat(ChatsError):
     """Something that is to be kept or imported is not what it must be; `field` in `data` names it,
     such as "messages[3].parent".

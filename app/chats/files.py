@@ -17,6 +17,7 @@ from hearth.app.chats.messages import ROLES
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Numbers, State, Thread
 from hearth.backends.contract.messages import ToolCall
+from hearth.backends.errors import HearthError
 
 _NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant", "tool": "Tool"}
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
@@ -27,8 +28,8 @@ LONGEST_TEXT: Final = 16 << 20
 """Characters of one text."""
 LONGEST_CHAT: Final = 256 << 20
 """Characters of all texts together."""
-LATEST_S: Final = 253_402_300_799
-"""The last second of the year 9999: later times are no dates."""
+LATEST_S: Final = 253_402_214_399
+"""A day before the end of the year 9999 in UTC: a date in every time zone."""
 MOST_TOKENS: Final = 2**53
 _DEEPEST: Final = 32
 _LARGEST: Final = 2**64
@@ -241,7 +242,13 @@ class _Reader:
             raise InvalidChat(where, "it must be an object.", _HINT)
         _check_json(value, where, _DEEPEST)
         self._text(json.dumps(value), where)
-        return value
+        # Imported here: the chat screen imports this module before the first paint.
+        from hearth.app.presets import check_chat_settings
+
+        try:
+            return check_chat_settings(value)
+        except HearthError as error:
+            raise InvalidChat(where, error.message, _HINT) from error
 
     def _text(self, value: Any, where: str) -> Any:
         _require(isinstance(value, str), where, "it must be a text.")

@@ -13,9 +13,9 @@ import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final, Literal
@@ -25,6 +25,7 @@ from hearth.app.jobs.job import Job
 from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.errors import (
     DownloadNotFound,
+    FileTrouble,
     HubUnreachable,
     QueueHeld,
     QueueUnreadable,
@@ -150,7 +151,8 @@ class _Entry:
 
 class Downloads:
     """The queue. Everything but `items` and `run` needs to be its only keeper, and raises
-    `QueueHeld` where another process is.
+    `QueueHeld` where another process is, and `FileTrouble` where the queue cannot be saved, which
+    is changed in memory all the same.
 
     Args:
         file: where it is kept; its keeper holds `.lock` next to it.
@@ -206,6 +208,14 @@ class Downloads:
                 self._read_from = state
         return tuple(entry.item() for entry in self._entries)
 
+    def use(self, hub: Hub) -> None:
+        """Download from `hub` from now on. What runs is stopped if that is offline, and paused."""
+        self._hub = hub
+        for entry in self._entries if hub.offline else ():
+            entry.is_ending = True
+            if entry.job is not None:
+                entry.job.stop()
+
     async def add(self, download: Download, name: str, quantize: str = "") -> str:
         """Put `download` at the end; returns its id. One that is queued already and not done is
         not added twice.
@@ -229,8 +239,8 @@ class Downloads:
         entry = self._find(ident)
         if entry.state in ("waiting", "running"):
             entry.state, entry.error = "paused", None
-            await self._saved()
             await self._end_job(entry)
+            await self._saved()
 
     async def resume(self, ident: str) -> None:
         """Continue it, or try again. Nothing if it is not paused or failed."""
@@ -245,9 +255,12 @@ class Downloads:
 
         entry = self._find(ident)
         self._entries.remove(entry)
-        await self._saved()
         await self._end_job(entry)
-        await asyncio.to_thread(discard_parts, entry.download, self._cache)
+        try:  # Before the queue is saved, which needs space on a full disk.
+            with _trouble(f"What was downloaded of {entry.name} cannot be deleted"):
+                await asyncio.to_thread(discard_parts, entry.download, self._cache)
+        finally:
+            await self._saved()
 
     async def end_quantize(self, ident: str) -> None:
         """Forget that it is to be quantized."""
@@ -385,8 +398,10 @@ class Downloads:
         then.
         """
         if not self._is_keeper:
-            private_folder(self._path.parent)
-            if not self._lock.acquire():
+            with _trouble(f"{self._path} cannot be written"):
+                private_folder(self._path.parent)
+                is_free = self._lock.acquire()
+            if not is_free:
                 return False
             try:
                 self._entries = self._read()
@@ -409,7 +424,7 @@ class Downloads:
             return msgspec.convert(document["downloads"], list[_Entry])
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise QueueUnreadable(
                 f"{self._path} cannot be read: {error}.",
                 "Remove it: downloads continue where they were when they are requested again.",
@@ -425,5 +440,18 @@ class Downloads:
         return self._writer.submit(write_json, self._path, document)
 
     async def _saved(self, *, wake: bool = True) -> None:
-        """`_save`; returns when it is on the disk. Raises OSError."""
-        await asyncio.shield(asyncio.wrap_future(self._save(wake=wake)))
+        """`_save`; returns when it is on the disk. Raises `FileTrouble`."""
+        with _trouble(f"{self._path} cannot be written"):
+            await asyncio.shield(asyncio.wrap_future(self._save(wake=wake)))
+
+
+@contextmanager
+def _trouble(what: str) -> Iterator[None]:
+    """Inside, an OSError is `FileTrouble`, which begins with `what`."""
+    try:
+        yield
+    except OSError as error:
+        raise FileTrouble(
+            f"{what}: {error.strerror or error}.",
+            "Free some space on the disk, or check the permissions of the folder.",
+        ) from error

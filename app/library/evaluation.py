@@ -214,7 +214,7 @@ def stored(model: Path) -> dict[str, Any] | None:
         facts = json.loads(read_start(report_path(model), _MOST_BYTES))
         is_current = facts["format"] == _FORMAT and facts["model"] == _stamp(model)
         return facts if is_current and words(facts) else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -150,6 +150,6 @@ def _read(path: Path) -> dict[str, Any]:
     """The manifest of the file at `path`; empty: there is none that can be read."""
     try:
         facts = json.loads(read_start(manifest_path(path), _MOST_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import to_thread
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hearth.app.chats.errors import NotAnswered
 from hearth.app.chats.store import ChatStore
 from hearth.app.chats.tree import ChatMessage, Thread
 from hearth.app.chosen import Chosen, with_settings
@@ -94,7 +95,7 @@ class ChatSession:
     """A chat that is open. Its answers go on without subscribers.
 
     Every change is in the store before it has an effect. Methods that change something raise `Busy`
-    while an answer is generated, except `stop`.
+    while an answer is generated or another of them has begun, except `stop`.
 
     Attributes:
         thread: title, model, system prompt, settings.
@@ -113,6 +114,7 @@ class ChatSession:
         self.unread = False
         """An answer ended without a subscriber."""
         self._is_prepared = False
+        self._is_changing = False
         self._services = services
         self._listeners: list[Listener] = []
         self._turn: Turn | None = None
@@ -161,42 +163,53 @@ class ChatSession:
     # ---- turns
 
     async def send(self, text: str) -> None:
-        """Add `text` and let the model answer."""
-        self._check_idle()
-        parent = self.messages[-1].id if self.messages else None
-        await to_thread(self._services.chats.add, self.thread.id, parent, "user", text)
-        await self.refresh()
-        await self._answer(self.messages)
+        """Add `text` and let the model answer.
+
+        Raises:
+            NotAnswered: `text` is added, but its answer cannot begin.
+            HearthError: it is not added.
+        """
+        with self._changing():
+            parent = self.messages[-1].id if self.messages else None
+            await to_thread(self._services.chats.add, self.thread.id, parent, "user", text)
+            try:
+                await self.refresh()
+                await self._answer(self.messages)
+            except HearthError as error:
+                raise NotAnswered(
+                    f"The message is saved, but its answer cannot begin: {error.message}",
+                    error.hint,
+                ) from error
 
     async def regenerate(self, message: str) -> None:
         """Let the model answer again: as an alternative to this answer, or to this question."""
-        self._check_idle()
-        at = self._index(message)
-        is_answer = self.messages[at].role == "assistant"
-        await self._answer(self.messages[:at] if is_answer else self.messages[: at + 1])
+        with self._changing():
+            at = self._index(message)
+            is_answer = self.messages[at].role == "assistant"
+            await self._answer(self.messages[:at] if is_answer else self.messages[: at + 1])
 
     async def resume(self, message: str) -> None:
         """Let the model continue this answer, the last of the branch."""
-        self._check_idle()
-        at = self._index(message)
-        if self.messages[at].role != "assistant" or at + 1 < len(self.messages):
-            raise InvalidParameter(
-                "message", "Only the last answer can be continued.", "Regenerate it instead."
-            )
-        await to_thread(self._services.chats.continue_answer, message)
-        await self.refresh()
-        await self._answer(self.messages[:at], begun=self.messages[at])
+        with self._changing():
+            at = self._index(message)
+            if self.messages[at].role != "assistant" or at + 1 < len(self.messages):
+                raise InvalidParameter(
+                    "message", "Only the last answer can be continued.", "Regenerate it instead."
+                )
+            await to_thread(self._services.chats.continue_answer, message)
+            await self.refresh()
+            await self._answer(self.messages[:at], begun=self.messages[at])
 
     async def edit(self, message: str, content: str) -> None:
         """Add an alternative to this message; a question is answered again. The old branch
         stays.
         """
-        self._check_idle()
-        role = self.messages[self._index(message)].role
-        await to_thread(self._services.chats.edit, self.thread.id, message, content)
-        await self.refresh()
-        if role == "user":
-            await self._answer(self.messages)
+        with self._changing():
+            role = self.messages[self._index(message)].role
+            await to_thread(self._services.chats.edit, self.thread.id, message, content)
+            await self.refresh()
+            if role == "user":
+                await self._answer(self.messages)
 
     def stop(self) -> None:
         """End the answer that is being generated; its text so far stays."""
@@ -225,10 +238,10 @@ class ChatSession:
 
     async def select(self, message: str) -> None:
         """Show the branch through this message."""
-        self._check_idle()
-        self._turn = None
-        await to_thread(self._services.chats.select, self.thread.id, message)
-        await self.refresh()
+        with self._changing():
+            self._turn = None
+            await to_thread(self._services.chats.select, self.thread.id, message)
+            await self.refresh()
 
     async def delete_branch(self, message: str) -> None:
         """Delete this message and what followed it, and the chat's keys and values on disk.
@@ -236,10 +249,10 @@ class ChatSession:
         Raises:
             FolderUnusable: these cannot be deleted; the messages are.
         """
-        self._check_idle()
-        await to_thread(self._services.chats.delete_branch, self.thread.id, message)
-        await to_thread(forget_kv, self._services.paths, self.thread.id)
-        await self.refresh()
+        with self._changing():
+            await to_thread(self._services.chats.delete_branch, self.thread.id, message)
+            await to_thread(forget_kv, self._services.paths, self.thread.id)
+            await self.refresh()
 
     async def clone(self, message: str | None = None) -> Thread:
         """Another chat with the same past, up to this message."""
@@ -256,6 +269,11 @@ class ChatSession:
         """Read thread and messages again."""
         await self._read()
         self.emit(Changed())
+
+    async def refresh_idle(self) -> None:
+        """As `refresh`, but nothing while the messages are being changed."""
+        with suppress(Busy), self._changing():
+            await self.refresh()
 
     async def _read(self) -> None:
         chats = self._services.chats
@@ -296,8 +314,18 @@ class ChatSession:
                 request, _, backend, _ = await self.request_for(self.messages)
                 await backend.restore(request)
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What changes the messages runs alone: an answer begins some writes after the check."""
+        self._check_idle()
+        self._is_changing = True
+        try:
+            yield
+        finally:
+            self._is_changing = False
+
     def _check_idle(self) -> None:
-        if self.is_busy:
+        if self.is_busy or self._is_changing:
             raise Busy("This chat is already generating an answer.", "Stop it, or wait.")
 
     def _index(self, message: str) -> int:
@@ -356,12 +384,16 @@ class Sessions:
     open_ones: dict[str, ChatSession] = field(default_factory=dict)
 
     async def open(self, thread: str) -> ChatSession:
-        """The chat with this id, opened now if need be. Raises what the store raises."""
-        if thread not in self.open_ones:
-            found = await to_thread(self.services.chats.thread, thread)
-            path = await to_thread(self.services.chats.path, thread)
-            self.open_ones[thread] = ChatSession(self.services, found, path)
-        return self.open_ones[thread]
+        """The chat with this id, opened now if need be; one that is open is read again, since
+        another process may have changed it. Raises what the store raises.
+        """
+        if thread in self.open_ones:
+            session = self.open_ones[thread]
+            await session.refresh_idle()
+            return session
+        found = await to_thread(self.services.chats.thread, thread)
+        path = await to_thread(self.services.chats.path, thread)
+        return self.open_ones.setdefault(thread, ChatSession(self.services, found, path))
 
     async def create(self, model: str = "", system: str = "", settings: Any = None) -> ChatSession:
         """A new chat."""

@@ -348,7 +348,7 @@ class HearthApp(App[int]):
         services = self.services
         try:
             write_setting(services.paths.settings_file, ALL["theme"], name)
-            services.settings = services.reload()
+            services.use_settings()
             apply_looks(self, services.settings)
         except SettingsError as error:
             self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)

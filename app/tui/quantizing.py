@@ -19,10 +19,11 @@ from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
 from hearth.app.library.compare_quality import Quality, Sample, measure_on, sample_of
 from hearth.app.library.downloads import DownloadItem
+from hearth.app.library.errors import DownloadNotFound
 from hearth.app.library.local import FoundModel
 from hearth.app.library.model_files import SUFFIX
 from hearth.app.library.quantized import Quantized, keep_measured, speed_change
-from hearth.app.paths import own_folder, private_folder
+from hearth.app.paths import own_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.services import Services
 from hearth.backends.errors import HearthError
@@ -152,9 +153,12 @@ class Quantizing:
 
     async def _follow_up(self, download: DownloadItem, path: Path) -> None:
         name = path.stem if path.suffix == SUFFIX else download.name.rpartition(":")[0]
-        target = private_folder(self._services.paths.models) / quantize_job.file_name(
-            name, download.quantize, SUFFIX
-        )
+        try:
+            folder = own_folder(self._services.paths.models)
+        except HearthError as error:  # It is tried again at the next start.
+            self._app.notify(safe_text(str(error)), severity="error", markup=False)
+            return
+        target = folder / quantize_job.file_name(name, download.quantize, SUFFIX)
         request = quantize_job.question(
             method="gguf",
             source=str(path),
@@ -167,7 +171,11 @@ class Quantizing:
         if (worker := self._all[target].worker) is not None:
             with suppress(WorkerCancelled, WorkerFailed):
                 await worker.wait()
-        await self._services.downloads.end_quantize(download.id)
+        try:
+            with suppress(DownloadNotFound):  # It was removed from the list meanwhile.
+                await self._services.downloads.end_quantize(download.id)
+        except HearthError as error:
+            self._app.notify(safe_text(str(error)), severity="error", markup=False)
         self._following.discard(download.id)
 
     def resume(self, item: Quantization) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hearth.app.library.downloads import Downloads
@@ -31,3 +31,10 @@ class Services(ChatServices):
     downloads: Downloads
     reload: Callable[[], Settings]
     measure_bandwidth: Callable[[], Awaitable[Bandwidth]] | None = None
+
+    def use_settings(self) -> None:
+        """Read the settings again, and use them from now on. Raises `SettingsError`."""
+        self.settings = self.reload()
+        if self.hub.offline != self.settings.offline:
+            self.hub = replace(self.hub, offline=self.settings.offline)
+            self.downloads.use(self.hub)

@@ -78,6 +78,9 @@ def test_the_origin_of_each_value_is_kept(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("temprature = 1", ['"temprature"', "unknown key"]),
+        ("[models.a]\ncontext = 1\n[models.A]\ndraft = 'b'", ["[models]", '"a" and "A"']),
+        ("[remotes.a]\nurl = 'http://b'\n[remotes.A]\nurl = 'http://c'", ['"a" and "A"']),
+        ("[aliases]\na = 'b'\nA = 'c'", ["[aliases]", '"a" and "A"']),
         (
             "[sampling]\ntemprature = 1",
             ['"temprature"', "[sampling]", "Did you mean temperature?"],

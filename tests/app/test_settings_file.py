@@ -36,6 +36,11 @@ def test_comments_and_order_stay(file):
     assert file.read_text() == FILE.replace("4096", "8192")
 
 
+def test_a_model_keeps_its_table_whatever_its_capitals_are(file):
+    change(file, ("models", "qwen"), "draft", "small")
+    assert file.read_text() == f'{FILE}draft = "small"\n'
+
+
 def test_a_top_level_key_comes_before_the_tables(file):
     write_setting(file, ALL["theme"], "nord")
     text = file.read_text()

@@ -20,7 +20,9 @@ from hearth.backends.contract.messages import ToolCall
 @pytest.fixture
 def thread(store: ChatStore) -> Thread:
     """A chat with everything in it: two branches, thoughts, calls, numbers, an error."""
-    made = store.create(title="Sky", system="Be brief.", model="guide", settings={"set": {"a": 1}})
+    made = store.create(
+        title="Sky", system="Be brief.", model="guide", settings={"set": {"top_k": 1}}
+    )
     asked = store.add(made.id, None, "user", "Why is the sky blue?")
     first = store.begin_answer(made.id, asked.id, "guide")
     store.end_answer(
@@ -147,12 +149,15 @@ BREAKS: list[tuple[str, Any, str]] = [
     ("thread.created_at", "now", "thread.created_at"),
     ("thread.created_at", float("nan"), "thread.created_at"),
     ("thread.created_at", 1e300, "thread.created_at"),
+    ("thread.changed_at", 253_402_300_799, "thread.changed_at"),  # 10000 in the east
     ("thread.changed_at", -1, "thread.changed_at"),
     ("thread.settings", [], "thread.settings"),
     ("thread.settings", {"a": float("inf")}, "thread.settings"),
     ("thread.settings", {"a": 10**5000}, "thread.settings"),
     ("thread.settings", {1: 2}, "thread.settings"),
     ("thread.settings", {"a": b"x"}, "thread.settings"),
+    ("thread.settings", {"constraint": "json"}, "thread.settings"),
+    ("thread.settings", {"set": [1]}, "thread.settings"),
     ("thread.leaf", None, "thread.leaf"),
     ("thread.leaf", "nobody", "thread.leaf"),
     ("thread.extra", 1, "thread.extra"),

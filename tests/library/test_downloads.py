@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +15,15 @@ import pytest
 from downloading import MODEL, put
 from hearth.app.jobs.child import Stopped
 from hearth.app.library import downloads
+from hearth.app.library.cache_layout import RepositoryCache
 from hearth.app.library.downloads import DownloadItem, Downloads, Rate
 from hearth.app.library.errors import (
     DiskFull,
     DownloadCorrupt,
     DownloadNotFound,
+    FileTrouble,
     HubUnreachable,
+    OfflineError,
     QueueHeld,
     QueueUnreadable,
 )
@@ -37,6 +42,7 @@ class ScriptedJob:
 
     def __init__(self, question: dict[str, Any]) -> None:
         self.repo_id = question["download"]["repo_id"]
+        self.is_offline = question["offline"]
         self.outcome: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
@@ -172,6 +178,64 @@ def test_cancelling_takes_it_out(tmp_path: Path) -> None:
         assert desk.queue.items() == ()
         with pytest.raises(DownloadNotFound):
             await desk.queue.resume(ident)
+
+    at_desk(work, tmp_path)
+
+
+def test_a_full_disk_is_told_and_cancelling_frees_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def work(desk: Desk) -> None:
+        download = a_download(1)
+        ident = await desk.queue.add(download, "x", quantize="Q8_0")
+        await desk.settle()
+        part = RepositoryCache(desk.cache, download.repo_id).part(download.files[0].etag)
+        part.parent.mkdir(parents=True)
+        part.write_bytes(b"half of it")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", full)
+            for change in (
+                desk.queue.add(a_download(2), "y"),
+                desk.queue.move(ident, 1),
+                desk.queue.pause(ident),
+                desk.queue.resume(ident),
+                desk.queue.end_quantize(ident),
+                desk.queue.cancel(ident),
+            ):
+                with pytest.raises(FileTrouble, match="No space left on device"):
+                    await change
+        assert desk.jobs[0].outcome.done() and not part.exists()
+        assert [item.name for item in desk.queue.items()] == ["y"]
+
+    at_desk(work, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("cache", "downloads.json", "downloads.lock")
+    }
+
+
+def test_a_folder_of_the_queue_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    async def look() -> None:
+        with pytest.raises(FileTrouble, match="cannot be written"):
+            await Desk(tmp_path / "file" / "folder").queue.add(a_download(1), "x")
+
+    asyncio.run(look())
+
+
+def test_what_runs_is_paused_when_the_hub_becomes_offline(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.queue.add(a_download(1), "x")
+        await desk.settle()
+        desk.queue.use(Hub(offline=True))
+        await desk.settle()
+        assert [job.is_offline for job in desk.jobs] == [False, True]
+        desk.jobs[1].end(OfflineError("Downloading needs a connection."))
+        await desk.settle()
+        assert desk.states == ["paused"]
 
     at_desk(work, tmp_path)
 
@@ -325,7 +389,7 @@ async def _continued(desk: Desk) -> None:
     assert desk.states == ["running"] and len(desk.jobs) == 1
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1}', "[" * 100_000])
 def test_a_damaged_queue_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "downloads.json").write_text(text)
 

@@ -146,7 +146,9 @@ def test_a_report_counts_until_the_model_changes(tmp_path: Path) -> None:
     assert evaluation.stored(path) is None
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 1}', '{"format": 9}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"format": 1}', '{"format": 9}', "[" * 100_000]
+)
 def test_a_damaged_report_is_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"weights")

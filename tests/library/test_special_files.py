@@ -1,4 +1,6 @@
-"""FIFOs, sockets and devices named like models are skipped, and never opened for reading."""
+"""FIFOs, sockets and devices named like models are skipped, and never opened for reading; so are
+manifests that cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import pytest
 from gguf_builder import tiny_llama
 from hearth.app.library.local import Library
 from hearth.app.library.model_files import open_regular
+from hearth.app.library.quantized import quantized
 from hearth.app.library.sources import Source
 from hearth.backends.errors import HearthError, UnsupportedModel
 
@@ -98,6 +101,11 @@ def test_an_ollama_model_whose_content_is_none(library: Library) -> None:
     (ollama / "blobs").mkdir()
     os.mkfifo(ollama / "blobs" / f"sha256-{digest}")
     assert [model.name for model in library.list()] == ["tiny"]
+
+
+def test_a_manifest_that_is_nested_too_deep_is_none(library: Library) -> None:
+    (library.folder / "tiny.gguf.json").write_text("[" * 100_000)
+    assert quantized(library.list()) == {}
 
 
 def test_the_reason_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 from textual import events
 from textual.widgets import Input
 
+from hearth.app.chats.errors import ChatsDiskFull
+from hearth.app.tui import attachments
 from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
 from hearth.app.tui.services import Services
@@ -381,6 +383,56 @@ def test_what_is_typed_while_the_chat_changes_stays_with_its_chat(services: Serv
     run(go())
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_text_goes_to_its_chat_also_when_another_is_opened_while_files_are_read(
+    services: Services, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    expand, may_go_on = attachments.expand, threading.Event()
+
+    def slowly(text: str, folder: Path) -> attachments.Expanded:
+        if text == "late":
+            may_go_on.wait()
+        return expand(text, folder)
+
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            for text in ("first", "second"):
+                await ask(pilot, text)
+                await say(pilot, "/new")
+                await until(pilot, lambda: chat_of(pilot).session is None)
+            second, first = services.chats.threads()
+            chat = chat_of(pilot)
+            if not is_new:
+                await chat.open(second.id)
+            monkeypatch.setattr(attachments, "expand", slowly)
+            await say(pilot, "late")
+            await until(pilot, lambda: chat.prompt.text == "")
+            await chat.open(first.id)
+            may_go_on.set()
+            await until(pilot, lambda: services.chats.search("late"))
+            (hit,) = [one for one in services.chats.search("late") if one.role == "user"]
+            assert (hit.thread_id == second.id) != is_new and hit.thread_id != first.id
+            assert chat.session is not None and chat.session.thread.id == first.id
+            await until(pilot, lambda: not pilot.app.sessions.busy)
+
+    run(go())
+
+
+def test_what_is_sent_twice_begins_one_chat(services: Services) -> None:
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            chat = chat_of(pilot)
+            chat.say("first")
+            chat.say("first")
+            await until(pilot, lambda: chat.prompt.text == "first")
+            await until(pilot, lambda: len(chat.current.messages) == 2)
+            await until(pilot, lambda: not chat.current.is_busy)
+            assert [message.role for message in chat.current.messages] == ["user", "assistant"]
+            assert len(services.chats.threads()) == 1
+
+    run(go())
+
+
 def test_drafts_belong_to_chats_and_survive_quitting(services: Services) -> None:
     async def go() -> None:
         async with opened(services) as (_, pilot):
@@ -484,6 +536,12 @@ def test_export_and_import(services: Services, tmp_path: Path) -> None:
             assert json.loads(whole.read_text())
             await say(pilot, f"/import {whole}")
             await until(pilot, lambda: len(services.chats.threads()) == 2)
+            whole.write_text("[" * 100_000)
+            for command in ("import", "schema"):
+                await say(pilot, f"/{command} {whole}")
+                await until_shown(pilot, "cannot be read as JSON")
+                await pilot.press("ctrl+n")
+                await until(pilot, lambda: "cannot be read" not in text_of(pilot.app))
 
     run(go())
 
@@ -508,6 +566,29 @@ def test_an_error_is_told_and_the_text_comes_back(services: Services, tmp_path: 
             await until(pilot, lambda: chat_of(pilot).prompt.text == f"look at @{tmp_path}")
             await until_shown(pilot, "folder")
             assert not services.chats.threads()
+
+    run(go())
+
+
+@pytest.mark.parametrize("written", ["keep me", "? keep me"])
+def test_a_message_without_an_answer_is_not_sent_again(
+    services: Services, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise ChatsDiskFull("The disk is full.", "Free some space.")
+
+    async def go() -> None:
+        async with opened(services, (140, 30)) as (_, pilot):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(services.chats), "begin_answer", full)
+                await say(pilot, written)
+                await until_shown(pilot, "Free some space. /retry")
+            chat = chat_of(pilot)
+            assert chat.prompt.text == ""
+            await say(pilot, "/retry")
+            await until(pilot, lambda: len(chat.current.messages) == 2)
+            await until(pilot, lambda: not chat.current.is_busy)
+            assert [one.content for one in chat.current.messages] == ["keep me", "It works."]
 
     run(go())
 

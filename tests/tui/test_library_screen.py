@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import asynccontextmanager
 from datetime import date
@@ -16,6 +17,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from hearth.app.library.adopt import adopt
 from hearth.app.library.bandwidth import Bandwidth
 from hearth.app.library.catalogue import load_catalogue
 from hearth.app.library.downloads import Downloads
@@ -23,6 +25,7 @@ from hearth.app.library.evaluation import store
 from hearth.app.library.hub import Hub
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.sources import Source
+from hearth.app.settings import load_settings
 from hearth.app.tui.screens.compare import CompareScreen
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, PickOne
 from hearth.app.tui.screens.library import LibraryScreen
@@ -34,6 +37,7 @@ from hearth.backends.contract.loaded import HostStats, WorkerStats
 from hearth.backends.errors import InternalError
 from hub_server import Fault, HubServer, Repo, hub_server
 from pilots import chat_of, opened, until, until_shown
+from polling import notices
 from quantizing import GUIDE
 from screens import text_of
 from scripted import Script, ScriptedHost
@@ -404,6 +408,39 @@ def test_import_a_copy(services: Services, tmp_path: Path) -> None:
     run(go())
 
 
+def test_an_import_goes_on_while_another_model_is_unloaded(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(*args: Any) -> Path:
+        began.set()
+        may_go_on.wait()
+        return adopt(*args)
+
+    monkeypatch.setattr("hearth.app.tui.screens.library.adopt", slowly)
+    shutil.copyfile(DRAFT, tmp_path / "elsewhere.gguf")
+
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await choose(pilot, "here", "guide")
+            await pilot.press("i")
+            await until(pilot, lambda: isinstance(app.screen, AskLine))
+            app.screen.query_one(Input).value = str(tmp_path / "elsewhere.gguf")
+            await pilot.press("enter")
+            await until(pilot, lambda: isinstance(app.screen, PickOne))
+            await pilot.press("enter")
+            await until(pilot, began.is_set)
+            await pilot.press("u")
+            await until_shown(pilot, "guide is unloaded.")
+            may_go_on.set()
+            await until_shown(pilot, "elsewhere is in the library.")
+            here = app.screen.query_one("#here-list", ColumnList)
+            await until(pilot, lambda: here.list.option_count == 2)
+
+    run(go())
+
+
 def test_pause_move_resume_and_cancel(online: Services, hub: HubServer) -> None:
     async def go() -> None:
         hub.faults += [Fault("stall", f"tiny-{q}.gguf", 1000, 99) for q in ("Q4_K_M", "Q8_0")]
@@ -527,5 +564,50 @@ def test_a_model_that_can_draft_is_shown_and_used(services: Services) -> None:
             await pilot.press("g")
             await until(pilot, lambda: "Can draft for it: guide-draft" in about(pilot))
             assert services.settings.for_model("guide").load.draft == ""
+
+    run(go())
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "origin"),
+    [
+        ('[load]\ndraft = "guide-draft"\n', {}, "settings.toml, [load]"),
+        ("", {"HEARTH_DRAFT": "guide-draft"}, "HEARTH_DRAFT"),
+    ],
+)
+def test_a_draft_model_that_holds_for_all_models_is_told(
+    services: Services, text: str, environ: dict[str, str], origin: str
+) -> None:
+    file = services.paths.settings_file
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    services.reload = lambda: load_settings(file, environ)
+    services.use_settings()
+
+    async def go() -> None:
+        async with library(services) as (app, pilot):
+            await choose(pilot, "here", "guide")
+            await until(pilot, lambda: "guide-draft drafts for it" in about(pilot))
+            await pilot.press("g")
+            told = f"guide-draft drafts for guide (draft: {origin})"
+            await until(pilot, lambda: told in notices(app))
+
+    run(go())
+
+
+def test_a_model_without_its_template_file_can_have_a_draft(services: Services) -> None:
+    file = services.paths.settings_file
+    file.parent.mkdir(parents=True)
+    file.write_text('[models."Guide"]\nchat_template = "gone.jinja"\n')
+    services.use_settings()
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            screen: Any = pilot.app.screen
+            await choose(pilot, "here", "guide")
+            await until(pilot, lambda: "gone.jinja" in about(pilot) and screen._drafts)
+            await pilot.press("g")
+            await until(pilot, lambda: services.settings.all("guide")["draft"].value)
+            assert file.read_text().count("[models") == 1
 
     run(go())

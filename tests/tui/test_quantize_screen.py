@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -19,6 +21,8 @@ from hearth.app.jobs.child import Stopped
 from hearth.app.jobs.job import Job
 from hearth.app.library import quantize_job
 from hearth.app.library.compare_quality import Quality, measure_on
+from hearth.app.library.downloads import DownloadItem
+from hearth.app.library.hub import Download
 from hearth.app.tui.quantizing import Quantization, Quantizing
 from hearth.app.tui.screens.chat import ChatScreen
 from hearth.app.tui.screens.dialogs import Confirm
@@ -36,6 +40,10 @@ from polling import notices
 from quantizing import GUIDE, importances, planned, save_imatrix, sha256
 from screens import text_of
 from scripted import ScriptedHost
+
+DOWNLOADED = DownloadItem(
+    *("1", "organisation/guide:F16", "done", "", ""), 1, 1, None, None, None, quantize="Q8_0"
+)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -382,6 +390,72 @@ def test_what_another_process_writes_is_followed_to_its_end(
             await until_shown(pilot, "in another program")
             on_disk.clear()
             await until(pilot, lambda: app.quantizing.items == [])
+
+    run(go())
+
+
+def test_what_is_made_of_a_result_is_listed_once(services: Services) -> None:
+    whole = services.paths.models / "guide-F32.gguf"
+    small = services.paths.models / "guide-F32-Q8_0.gguf"
+    services.paths.models.mkdir(parents=True)
+    quantize(planned(GUIDE, "F32"), whole)
+    quantize(planned(whole, "Q8_0"), small)
+
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            for source, target in ((GUIDE, whole), (whole, small)):
+                question = question_of("", services) | {"source": str(source)}
+                question["target"] = str(target)
+                app.quantizing._all[target] = Quantization(question, "done")
+            listed = screen_of(pilot).query_one("#models", ColumnList).list
+            await until(pilot, lambda: listed.option_count == 3)
+            ids = {listed.get_option_at_index(at).id for at in range(3)}
+            assert ids == {str(GUIDE), str(whole), str(small)}
+
+    run(go())
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        async with menu(services) as (app, pilot):
+            await choose(pilot, "Q8_0")
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "mkdir", full)
+                await pilot.press("enter")
+                await until(pilot, lambda: app.error_lines)
+                app.quantizing.follow_up(DOWNLOADED, GUIDE)
+                await until(pilot, lambda: "No space left on device" in notices(app))
+            assert app.quantizing.items == []
+
+    run(go())
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_download_that_cannot_be_noted_as_quantized_is_no_crash(
+    services: Services, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    """It was removed from the list meanwhile, or the disk is full."""
+    monkeypatch.setattr("hearth.app.tui.quantizing.Job", EndlessJob)
+    downloads = services.downloads
+
+    async def go() -> None:
+        async with opened(services) as (app, pilot):
+            ident = await downloads.add(Download("a/b", "main", "0" * 40, ()), "b:F16", "Q8_0")
+            if is_removed:
+                await downloads.cancel(ident)
+            app.quantizing.follow_up(replace(DOWNLOADED, id=ident), GUIDE)
+            await until(pilot, lambda: app.quantizing.items and app.quantizing.items[0].job)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "replace", full)
+                app.quantizing.items[0].job.stop()
+                await until(pilot, lambda: not app.quantizing._following)
+            assert ("No space left on device" in notices(app)) != is_removed
 
     run(go())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hearth.app.chats.errors import ChatsDiskFull
+from hearth.app.chats.errors import ChatNotFound, ChatsDiskFull, NotAnswered
 from hearth.app.session.events import Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession, Sessions
 from hearth.app.tui.services import Services
@@ -182,6 +182,54 @@ def test_two_sessions_generate_at_the_same_time(services: Services, host: Script
     run(go())
 
 
+def test_of_two_answers_begun_at_once_one_is_refused(services: Services) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        await asked(session, "first")
+        answer = session.messages[-1].id
+        begun = [session.regenerate(answer), session.regenerate(answer)]
+        ended = await asyncio.gather(*begun, return_exceptions=True)
+        assert ended[0] is None and isinstance(ended[1], Busy)
+        await session.wait()
+        assert len(session.messages[-1].siblings) == 2
+        assert [one.state for one in session.messages] == ["complete"] * 2
+        await asked(session, "second")
+        assert len(session.messages) == 4
+
+    run(go())
+
+
+def test_what_another_process_deleted_is_gone_when_the_chat_is_opened_again(
+    services: Services,
+) -> None:
+    async def go() -> None:
+        sessions = Sessions(services)
+        session = await sessions.create()
+        await asked(session, "first")
+        other = await Sessions(services).open(session.thread.id)
+        await other.delete_branch(session.messages[-1].id)
+        with pytest.raises(ChatNotFound, match="open the chat again"):
+            await session.send("second")
+        assert await sessions.open(session.thread.id) is session
+        await asked(session, "second")
+        assert [text for _, text in texts(session)] == ["first", "second", "It works."]
+
+    run(go())
+
+
+def test_a_chat_that_answers_is_opened_as_it_is(services: Services, host: ScriptedHost) -> None:
+    async def go() -> None:
+        host.scripts["guide"] = Script(gate=asyncio.Semaphore(0))
+        sessions = Sessions(services)
+        session = await sessions.create()
+        await session.send("first")
+        before = session.messages
+        assert await sessions.open(session.thread.id) is session and session.messages is before
+        await session.close()
+
+    run(go())
+
+
 def test_a_failure_is_told_and_what_came_is_kept(services: Services, host: ScriptedHost) -> None:
     async def go() -> None:
         host.scripts["guide"] = Script("Half an", error=WorkerDied("It died.", "Ask again."))
@@ -336,13 +384,31 @@ def test_a_question_without_an_answer_is_not_sent_again(
     run(go())
 
 
+def full(*_: object, **__: object) -> None:
+    raise ChatsDiskFull("The disk is full.", "Free some space.")
+
+
+def test_a_message_whose_answer_cannot_begin_is_answered_later(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(services.chats), "begin_answer", full)
+            with pytest.raises(NotAnswered, match=r"The disk is full\. Free some space\."):
+                await session.send("x")
+        assert texts(session) == [("user", "x")] and not session.is_busy
+        await session.regenerate(session.messages[0].id)
+        await session.wait()
+        assert texts(session) == [("user", "x"), ("assistant", "It works.")]
+
+    run(go())
+
+
 def test_an_end_that_cannot_be_saved_ends_the_turn(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def go() -> None:
-        def full(*_: object, **__: object) -> None:
-            raise ChatsDiskFull("The disk is full.", "Free some space.")
-
         session = await Sessions(services).create()
         heard: list[SessionEvent] = []
         session.subscribe(heard.append)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from textual.widgets import Input
 
+from hearth.app.library.hub import Hub
 from hearth.app.settings import load_settings
 from hearth.app.tui.screens.settings import entries
 from polling import notices, until
@@ -133,6 +134,32 @@ def test_the_next_of_few_choices_is_taken(shown, services):
         assert edit(app).has_focus
 
     assert 'flash_attention = "auto"' in shown(test)
+
+
+def test_offline_holds_at_once_also_for_the_hub(shown, services):
+    services.hub = Hub()
+    services.downloads.use(services.hub)
+
+    async def test(app, pilot):
+        await choose(app, pilot, "offline")
+        for is_offline in (True, False):
+            await pilot.press("space")
+            await until(pilot, lambda: services.settings.offline is is_offline)  # noqa: B023
+            assert services.hub.offline is services.downloads._hub.offline is is_offline
+
+    shown(test)
+
+
+@pytest.mark.parametrize(("name", "text"), [("max_models", "3"), ("library_folders", "/x")])
+def test_what_holds_after_a_restart_says_so(shown, name, text):
+    async def test(app, pilot):
+        await choose(app, pilot, name)
+        await pilot.press("e")
+        edit(app).value = text
+        await pilot.press("enter")
+        await until(pilot, lambda: "when Hearth is started again" in notices(app))
+
+    shown(test)
 
 
 def test_a_default_is_had_again(shown, services):

@@ -147,8 +147,8 @@ async def test_jump_mounts_marks_and_selects() -> None:
         assert app.transcript.selected == "m41"
         marked = [view.shown.id for view in app.query(MessageView) if view.has_class("-found")]
         assert marked == ["m41"]
-        with pytest.raises(KeyError):
-            await app.transcript.jump_to("nobody")
+        await app.transcript.jump_to("gone")  # Another chat was opened meanwhile.
+        assert app.transcript.selected == "m41"
 
 
 @pytest.mark.parametrize("name", ["m58", "m59"])
@@ -176,6 +176,29 @@ async def test_keys_go_from_message_to_message_and_down_to_the_prompt() -> None:
         assert app.transcript.selected == "m5"
         await pilot.press("down")
         assert app.query_one(Input).has_focus
+
+
+@in_loop
+async def test_keys_while_messages_are_removed() -> None:
+    app = Chat()
+    async with app.run_test(size=(80, 24)):
+        transcript = app.transcript
+        await transcript.show(chat_of(6))
+        transcript.action_select(-1)
+        remove = transcript._remove
+        places: list[int | None] = []
+
+        async def with_keys(name: str) -> None:
+            places.append(transcript.selected_place)
+            transcript.action_select(-1)
+            transcript.select_place(1)
+            await remove(name)
+
+        transcript._remove = with_keys  # type: ignore[method-assign]
+        await transcript.remove_after("m3")
+        assert places == [None, 1] and transcript.selected == "m1"
+        await transcript.show([Shown("other", "user", "message")])
+        assert set(places[2:]) == {None}
 
 
 @in_loop

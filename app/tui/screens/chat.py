@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
+from hearth.app.chats.errors import NotAnswered
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
 from hearth.app.format import format_size
@@ -103,6 +104,9 @@ class ChatScreen(HearthScreen):
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
+        self._creating = asyncio.Lock()
+        self._switches = 0
+        """How often the user went to another chat."""
         self._hides_numbers = False
         self._draft, self._draft_tokens = "", 0
         self._file_tokens: dict[tuple[str, str], int] = {}
@@ -185,6 +189,7 @@ class ChatScreen(HearthScreen):
             # Read after the wait: what was typed meanwhile stays with the chat it was typed in.
             written, before = self.prompt.text, self._shown_thread
             self.session = session
+            self._switches += 1
             self.prompt.load(draft)
             await self.told(self._keep_draft(written, before))
         await self._watch()
@@ -210,12 +215,13 @@ class ChatScreen(HearthScreen):
 
     async def need_session(self) -> ChatSession:
         """The chat that is shown; created where it is a new one, with what is being written."""
-        if self.session is None:
-            made = await self.sessions.create(**self._first)
-            await self._keep_draft("", "")
-            self.session = made
-            await self._watch()
-            self._first |= {"system": "", "settings": {}}
+        async with self._creating:
+            if self.session is None:
+                made = await self.sessions.create(**self._first)
+                await self._keep_draft("", "")
+                self.session = made
+                await self._watch()
+                self._first |= {"system": "", "settings": {}}
         return self.current
 
     @property
@@ -495,17 +501,32 @@ class ChatScreen(HearthScreen):
     @work(group="say")
     async def say(self, text: str) -> None:
         """Send `text`, with the files that it names."""
+        # Reading files takes a while, in which another chat may be opened.
+        session, switches = self.session, self._switches
 
         async def send() -> None:
             expanded = await asyncio.to_thread(attachments.expand, text, self.folder)
-            session = await self.need_session()
-            await session.send(expanded.text)
+            if session is not None:
+                await self._send(session, expanded.text)
+            elif switches == self._switches:
+                await self._send(await self.need_session(), expanded.text)
+            else:
+                made = await self.sessions.create(**self._first)
+                self._first |= {"system": "", "settings": {}}
+                await self._send(made, expanded.text)
             if expanded.unmatched:
                 self.tell(attachments.not_found(expanded.unmatched))
 
         if not await self.told(send()):
             self.prompt.restore(text)
         await self.refresh_list()
+
+    async def _send(self, session: ChatSession, text: str) -> None:
+        """Send `text`. Raises HearthError where it is not in the chat then."""
+        try:
+            await session.send(text)
+        except NotAnswered as error:
+            self.tell(f"{error} /retry asks for the answer again.", severity="error")
 
     def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
         self._draft = event.text
@@ -697,7 +718,7 @@ class ChatScreen(HearthScreen):
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
             back = " alt+down goes back to the other chat." if before is not None else ""
             self.tell(f"guide answers in a chat of its own.{back}")
-        await self.current.send(question or "What can Hearth do?")
+        await self._send(self.current, question or "What can Hearth do?")
         await self.refresh_list()
 
     async def _choose_model(self, name: str) -> None:
@@ -797,7 +818,7 @@ class ChatScreen(HearthScreen):
             try:
                 text = typed_path(path, self.folder).read_text(encoding="utf-8")
                 return text, json.loads(text)
-            except (OSError, ValueError) as error:  # Also of bytes that are not UTF-8.
+            except (OSError, ValueError, RecursionError) as error:  # Also of bytes not in UTF-8.
                 raise InvalidParameter(
                     "path", f"{path} cannot be read as JSON: {error}.", "Correct the file."
                 ) from error

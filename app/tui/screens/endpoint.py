@@ -195,7 +195,7 @@ class EndpointScreen(HearthScreen):
         key = ALL[message.name]
         try:
             write_setting(self.services.paths.settings_file, key, key.parse(message.text))
-            self.services.settings = self.services.reload()
+            self.services.use_settings()
         except ValueError as error:
             self.tell(f"{key.name}: {error}.", severity="error")
         except SettingsError as error:

@@ -488,7 +488,7 @@ class LibraryScreen(HearthScreen):
             self.refresh_models()
 
     def _draft_of(self, model: LocalModel) -> str:
-        return self.services.settings.for_model(model.name).load.draft
+        return str(self.services.settings.all(model.name)["draft"].value)
 
     @work(group="here.act", exclusive=True)
     async def action_draft(self) -> None:
@@ -502,9 +502,12 @@ class LibraryScreen(HearthScreen):
             await asyncio.to_thread(
                 change, services.paths.settings_file, ("models", model.name), "draft", draft
             )
-            services.settings = services.reload()
-            done = "nothing drafts" if draft is None else f"{draft} drafts"
-            self.tell(f"From its next load on {done} for {model.name} (draft in settings.toml).")
+            services.use_settings()
+            now = services.settings.all(model.name)["draft"]
+            done = f"{now.value} drafts" if now.value else "nothing drafts"
+            origin = now.origin.replace(str(services.settings.file), services.settings.file.name)
+            text = f"From its next load on {done} for {model.name} (draft: {origin})."
+            self.tell(text, severity="information" if now.value == (draft or "") else "warning")
         self._describe()
 
     @work(group="here.act", exclusive=True)
@@ -534,7 +537,7 @@ class LibraryScreen(HearthScreen):
         await self.services.index.changed()
         self.tell(f"{model.name} is deleted; {freed} freed.")
 
-    @work(group="here.act", exclusive=True)
+    @work(group="here.import")
     async def action_import(self) -> None:
         """Take a model file into the library."""
         await self.told(self._import())

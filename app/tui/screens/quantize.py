@@ -23,7 +23,7 @@ from hearth.app.library.local import LocalModel
 from hearth.app.library.model_files import SUFFIX
 from hearth.app.library.quantize_methods import all_methods
 from hearth.app.library.quantized import Quantized, quantized
-from hearth.app.paths import private_folder
+from hearth.app.paths import own_folder
 from hearth.app.terminal import safe_text
 from hearth.app.tui.quantizing import Quantization
 from hearth.app.tui.screens.base import Dialog, HearthScreen
@@ -317,7 +317,11 @@ class QuantizeScreen(HearthScreen):
         if isinstance(one.plan, HearthError):
             self.tell_error(one.plan)
             return
-        folder = private_folder(self.services.paths.models)
+        try:
+            folder = own_folder(self.services.paths.models)
+        except HearthError as error:
+            self.tell_error(error)
+            return
         path = folder / quantize_job.file_name(source.name, one.target.name, one.method.suffix)
         exists = await asyncio.to_thread(path.exists)
         quantizing = self.hearth.quantizing
@@ -424,16 +428,17 @@ class QuantizeScreen(HearthScreen):
         chosen, items = self._source, self.hearth.quantizing.items
         sources = [str(chosen.path)] if chosen is not None else []
         sources += [one.question["source"] for one in items if one.state == "done"]
-        rows = []
+        rows: dict[str, Row] = {}
         for path in dict.fromkeys(sources):
             made = [one for one in self._made.values() if str(one.source.path) == path]
-            if made:
+            if made and path not in rows:  # It may be a result of the one before.
                 figures = next((one.before for one in reversed(made) if one.before), None)
-                rows.append(_model_row(made[0].source, figures))
-            rows += [_model_row(one.model, one.after) for one in made]
-        rows += [_job_row(one) for one in items if one.state != "done"]
+                rows[path] = _model_row(made[0].source, figures)
+            for one in made:
+                rows.setdefault(str(one.model.path), _model_row(one.model, one.after))
+        rows |= {_key(one): _job_row(one) for one in items if one.state != "done"}
         self._models.set_class(bool(rows), "-on")
-        self._models.show(rows)
+        self._models.show(list(rows.values()))
         if self._models.has_focus_within:
             self._describe_model()
 

@@ -30,6 +30,8 @@ from hearth.app.tui.widgets.sampling_form import expects, read, written
 from hearth.backends.errors import SettingsError
 
 _GROUPS: Final = (("General", GENERAL), ("Loading models", LOADING), ("Sampling", SAMPLING))
+_AT_START: Final = ("library_folders", "host_idle_s", "models_memory", "max_models")
+"""What the library and the connection to the host are opened with."""
 _EMPTY: Final = ("", "[]", "{}")
 _COLUMNS = (Column("setting", 24), Column("value"), Column("from", 30, least=90))
 _NARROW = 90
@@ -37,7 +39,8 @@ _NARROW = 90
 
 class SettingsScreen(HearthScreen):
     """The values in effect and their origins. Edits are written into the user's file, whose
-    comments and order are kept, and apply at once to what starts after them.
+    comments and order are kept, and apply at once to what starts after them; those of a few
+    settings (`_AT_START`) when Hearth is started again.
     """
 
     NAME = "settings"
@@ -222,7 +225,7 @@ class SettingsScreen(HearthScreen):
         file = self.services.paths.settings_file
         try:
             entry.write(file, text)
-            self.services.settings = self.services.reload()
+            self.services.use_settings()
         except SettingsError as error:
             self.tell_error(error)
             return False
@@ -233,6 +236,8 @@ class SettingsScreen(HearthScreen):
         now = self._entries[entry.ident]
         if text is not None and file.name not in now.origin and now.origin != "default":
             self.tell(f"Saved, but {now.origin} overrides it: {now.text}.", severity="warning")
+        elif entry.name in _AT_START and now.text != entry.text:
+            self.tell("Takes effect when Hearth is started again.")
         return True
 
     def _take_effect(self) -> None:

@@ -204,9 +204,13 @@ class Transcript(VerticalScroll, can_focus=False):
         return self._live[id]
 
     async def jump_to(self, id: str) -> None:  # noqa: A002 - the id of Shown
-        """Bring a message to the top and mark it; raises KeyError where there is none."""
+        """Bring a message to the top and mark it; nothing where there is none: another chat may
+        have been opened meanwhile.
+        """
         async with self._changing:
-            number = self._numbers[id]
+            number = self._numbers.get(id)
+            if number is None:
+                return
             if number not in self._mounted:
                 await self._show_window(Window.around(number, self._sizes))
             view = self._views[id]
@@ -242,7 +246,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """
         views, selected = self._sorted(), self.selected
         names = [view.shown.id for view in views]
-        place = len(views) - 1 if selected is None else names.index(selected) + step
+        place = names.index(selected) + step if selected in names else len(views) - 1
         if place == len(views) and self._mounted.end == len(self._messages):
             self._leave()
         elif 0 <= place < len(views):
@@ -251,7 +255,7 @@ class Transcript(VerticalScroll, can_focus=False):
     @property
     def selected_place(self) -> int | None:
         """The number of the selected message in the chat, from 0."""
-        return None if self.selected is None else self._numbers[self.selected]
+        return self._numbers.get(self.selected or "")
 
     def select_place(self, place: int) -> None:
         """Focus the message at `place`, or the last one before it."""
@@ -261,8 +265,8 @@ class Transcript(VerticalScroll, can_focus=False):
             self._select(before[-1])
 
     def _sorted(self) -> list[MessageView]:
-        numbers = self._numbers
-        return sorted(self._views.values(), key=lambda view: numbers[view.shown.id])
+        """The views in the order of the chat, without those that are about to be removed."""
+        return [self._views[name] for name in self._numbers if name in self._views]
 
     def _leave(self) -> None:
         self.screen.set_focus(prompt_of(self.screen))
