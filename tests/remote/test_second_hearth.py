@@ -10,8 +10,8 @@ SERVER = Path(__file__).parents[1] / "server"
 _UNSCORED = "a remote Hearth scores no text of others"
 OTHERWISE = {
     "test_chat.py": {
-        "test_arrays_of_the_documented_length_are_accepted": "the default system message is one more"
-        " for the other one",
+        "test_arrays_of_the_documented_length_are_accepted": "the default system message is one"
+        " more for the other one",
     },
     "test_streams.py": {
         "test_a_defect_is_500_and_says_nothing_of_the_inside": "the defect is the other one's",
