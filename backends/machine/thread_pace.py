@@ -9,6 +9,8 @@ _WINDOW: Final = 4
 """Steps whose mean is compared."""
 _CLEARLY_FASTER: Final = 0.9
 """Another count of threads must take at most this share of the time,"""
+_CLEARLY_LOST: Final = 1.5
+"""it is tried no longer where its first steps take this much longer,"""
 _CLEARLY_SLOWER: Final = 1.4
 """and steps that take this much longer than they did make it worth a trial."""
 _LEAST_REST_S: Final = 0.5
@@ -81,6 +83,11 @@ class ThreadPace:
         if is_slower or self._rest_s >= self._interval_s:
             self._try(mean_s)
 
+    @property
+    def chosen(self) -> int:
+        """For steps that are not compared: without a trial under way."""
+        return self._chosen
+
     def _begin(self, rows: int) -> None:
         """Steps are of another size from now on; a trial under way says nothing."""
         self._rows, self._known_s = rows, None
@@ -100,12 +107,14 @@ class ThreadPace:
 
     def _judge(self) -> None:
         """Keep the count that is tried, or end the trial, or go on."""
-        if sum(self._times) > _CLEARLY_FASTER * self._before_s * _WINDOW:
+        took_s = sum(self._times)
+        most_s = _CLEARLY_FASTER * self._before_s * _WINDOW
+        if took_s > most_s or took_s > _CLEARLY_LOST * self._before_s * len(self._times):
             self.threads = self._chosen
             self._move = (self._move + 1) % len(_MOVES)
             self._interval_s = min(2 * self._interval_s, _LONGEST_REST_S)
             self._times.clear()
         elif len(self._times) == _WINDOW:
             self._chosen = self.threads  # The same move is next: it may be better still.
-            self._known_s = sum(self._times) / _WINDOW
+            self._known_s = took_s / _WINDOW
             self._interval_s = _LEAST_REST_S

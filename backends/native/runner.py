@@ -264,10 +264,11 @@ class NativeRunner:
 
     def _threads_for(self, *, is_decode: bool) -> int:
         """Where other programs take cores, prompts get no more threads than steps that decode."""
-        threads = self.threads if self._pace is None else self._pace.threads
         if is_decode:
-            return threads
-        return self._batch_threads if threads >= self.threads else min(threads, self._batch_threads)
+            return self.threads if self._pace is None else self._pace.threads
+        if self._pace is None or self._pace.chosen >= self.threads:
+            return self._batch_threads
+        return min(self._pace.chosen, self._batch_threads)
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
         if self.plan.splits_decode:
