@@ -586,5 +586,5 @@ def _seconds(drafter: Drafter, tokens: int) -> float:
 
 def _group(tokens: int) -> int:
     """The largest number of tokens that counts together with this one."""
-    step = 1 if tokens <= 8 else 4 if tokens <= 32 else 16
+    step = 1 if tokens <= 16 else 4 if tokens <= 32 else 16
     return -(-tokens // step) * step
