@@ -9,8 +9,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Inputs and rows at a time, so that activations stay in the second cache. */
-enum { DEPTH = 1024, ROWS_AT_ONCE = 512, ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+#include "codes.h"
+
+/* Inputs at a time, whose weights stay in the first cache; rows at a time, whose activations stay in the second one. */
+enum { DEPTH = 512, BYTES_OF_ROWS = 1 << 20, LEAST_ROWS = 128, MOST_ROWS = 512 };
+enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
 
 int amx_is_here(void) {
   static int found = -1;
@@ -39,39 +42,121 @@ AMX void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin
     }
 }
 
-/* `WIDE` outputs of `runs` runs from `start` on, as tiles of AMX. */
-static void unpack(const AmxProduct *job, int64_t tile, int64_t start, int64_t runs, uint32_t *weights) {
-  for (int64_t run = 0; run < runs; run++)
-    for (int side = 0; side < 2; side++) {
-      uint32_t *to = weights + (run * 2 + side) * TILE * TILE;
-      if (tile + side < job->end) job->tiles->pairs[job->kind](job->packed, tile + side, job->inputs, start + run, to);
-      else memset(to, 0, TILE * TILE * sizeof(uint32_t));
+/* ---- weights as tiles: a run is out[input / 2][output][input % 2], and the next one follows `STEP` numbers behind it. */
+
+enum { STEP = 2 * TILE * TILE };
+
+#define UNPACK AMX static inline __attribute__((always_inline))
+
+/* Inputs `input` and the next one of a unit, of 8 outputs from `output` on, as 16 floats: [output][input]. */
+UNPACK __m512 two_inputs(Kind kind, Layout about, VI code, int output, int input, VF scale, VF offset) {
+  static const uint8_t first[16] = {0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29};
+  const VI places = _mm512_add_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)first)),
+                                     _mm512_set1_epi32(UNIT * output + input));
+  const VI codes = _mm512_maskz_permutexvar_epi8(0x1111111111111111, places, code);
+  const VF number = about.table == TABLE_NF4 ? PICK(codes, 0, NF4_NUMBERS) : TO_F(codes);
+  const int is_offset = about.minimum || about.zero || (is_grouped(kind) && about.has_zeros);
+  return is_offset ? FMA(number, scale, offset) : MUL_F(number, scale);
+}
+
+UNPACK void unpack_codes(Kind kind, Tile tile, int64_t start, int64_t count, uint32_t *out) {
+  const int lane = 0;
+  const Layout about = tile.about;
+  const VI low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), high = _mm512_add_epi32(low, SET_I(8));
+  EACH_RUN(start, start + count) {
+    look_ahead(tile.codes + block.run * run_bytes(about), run_bytes(about));
+    uint32_t *to = out + (block.run - start) * STEP;
+    EACH_PART {
+      const Scales of = part_of(kind, about, block, part);
+      const VF added = about.minimum ? of.minimum : MUL_F(of.zero, of.scale);
+      const VF scales[2] = {_mm512_permutexvar_ps(low, of.scale), _mm512_permutexvar_ps(high, of.scale)};
+      const VF offsets[2] = {_mm512_permutexvar_ps(low, added), _mm512_permutexvar_ps(high, added)};
+      EACH_UNIT {
+        const VI code = unpacked(tile, block.run, lane, unit);
+        UNROLL for (int input = 0; input < UNIT; input += 2) {
+          const VF some = two_inputs(kind, about, code, 0, input, scales[0], offsets[0]);
+          const VF others = two_inputs(kind, about, code, TILE / 2, input, scales[1], offsets[1]);
+          STORE_BF16(to + TILE * (unit * UNIT + input) / 2, others, some);
+        }
+      }
+    }
+  }
+}
+
+UNPACK void unpack_fp8(Tile tile, int64_t start, int64_t count, uint32_t *out) {
+  const Kind kind = FP8;
+  const int lane = 0;
+  EACH_RUN(start, start + count) {
+    uint32_t *to = out + (block.run - start) * STEP;
+    for (int unit = 0; unit < UNITS; unit++) {
+      const VI code = unpacked(tile, block.run, lane, unit);
+      VF numbers[UNIT];
+      UNROLL for (int input = 0; input < UNIT; input++) numbers[input] = weight_of(kind, tile.about, code, input, block);
+      UNROLL for (int input = 0; input < UNIT; input += 2)
+        store_pair(to + TILE * (unit * UNIT + input) / 2, numbers[input], numbers[input + 1]);
+    }
+  }
+}
+
+/* Inputs that the matrix does not have are zero. */
+UNPACK void unpack_plain(Kind kind, const uint8_t *tile, int64_t inputs, int64_t start, int64_t count, uint32_t *out) {
+  for (int64_t run = 0; run < count; run++)
+    for (int pair = 0; pair < RUN / 2; pair++) {
+      const int64_t input = (start + run) * RUN + 2 * pair;
+      VF both[2];
+      for (int i = 0; i < 2; i++) {
+        const uint8_t *place = tile + 2 * TILE * (input + i);
+        both[i] = input + i >= inputs ? SET_F(0.0f) : kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
+      }
+      store_pair(out + run * STEP + TILE * pair, both[0], both[1]);
     }
 }
 
+#define UNPACK_OF(kind)                                                                                              \
+  AMX static void unpack_##kind(const uint8_t *packed, int64_t number, int64_t inputs, int64_t start, int64_t count, \
+                                uint32_t *out) {                                                                     \
+    const Tile tile = tile_at(kind, packed, inputs, number);                                                         \
+    if (is_plain(kind)) unpack_plain(kind, tile.heads, inputs, start, count, out);                                   \
+    else if (kind == FP8) unpack_fp8(tile, start, count, out);                                                       \
+    else unpack_codes(kind, tile, start, count, out);                                                                \
+  }
+EACH_KIND(UNPACK_OF)
+#define ENTRY(kind) [kind] = unpack_##kind,
+/* `count` runs of a tile, from run `start` on. */
+static void (*const unpack[KINDS])(const uint8_t *packed, int64_t number, int64_t inputs, int64_t start, int64_t count,
+                                   uint32_t *out) = {EACH_KIND(ENTRY)};
+
+/* ---- products */
+
+static int64_t rows_at_once(int64_t inputs) {
+  const int64_t rows = BYTES_OF_ROWS / (2 * inputs) / WIDE * WIDE;
+  return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
+}
+
 AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
-  const int64_t runs = (job->inputs + RUN - 1) / RUN, pairs = (job->end - job->begin + 1) / 2;
+  const int64_t runs = (job->inputs + RUN - 1) / RUN, some = rows_at_once(job->inputs);
   uint32_t *weights = (uint32_t *)room;
-  float *edges = (float *)(room + WIDE * DEPTH * 2); /* Blocks of sums that do not fit into y. */
+  float *sums = (float *)(room + WIDE * DEPTH * 2); /* [rows / 32][32][32] */
   use_tiles();
-  for (int64_t top = 0; top < job->rows; top += ROWS_AT_ONCE) {
-    const int64_t bottom = top + ROWS_AT_ONCE < job->rows ? top + ROWS_AT_ONCE : job->rows;
-    for (int64_t start = 0; start < runs; start += DEPTH / RUN) {
-      const int64_t count = start + DEPTH / RUN < runs ? DEPTH / RUN : runs - start;
-      for (int64_t pair = 0; pair < pairs; pair++) {
-        const int64_t tile = job->begin + 2 * pair, left = job->outputs - tile * TILE;
-        const int64_t within = tile + 2 > job->end ? TILE : WIDE, columns = left < within ? left : within;
-        unpack(job, tile, start, count, weights);
+  for (int64_t top = 0; top < job->rows; top += some) {
+    const int64_t bottom = top + some < job->rows ? top + some : job->rows;
+    for (int64_t tile = job->begin; tile < job->end; tile += 2) {
+      const int64_t left = job->outputs - tile * TILE, within = tile + 2 > job->end ? TILE : WIDE;
+      const int64_t columns = left < within ? left : within;
+      for (int64_t start = 0; start < runs; start += DEPTH / RUN) {
+        const int64_t count = start + DEPTH / RUN < runs ? DEPTH / RUN : runs - start;
+        for (int side = 0; side < 2; side++) /* A second tile that is not there is added to columns that are not read. */
+          unpack[job->kind](job->packed, tile + (tile + side < job->end ? side : 0), job->inputs, start, count,
+                            weights + side * TILE * TILE);
         for (int64_t row = top; row < bottom; row += WIDE) {
           const uint16_t *x = job->x + (row / TILE * runs + start) * TILE * RUN;
-          float *y = job->y + row * job->stride + 2 * pair * TILE, *edge = NULL;
-          if (columns < WIDE) edge = edges + (pairs + (row - top) / WIDE) * WIDE * WIDE;
-          else if (row + WIDE > job->rows) edge = edges + pair * WIDE * WIDE;
-          add_tiles(x, runs * TILE * RUN, weights, 2 * TILE * TILE, count, start == 0, edge ? edge : y,
-                    edge ? WIDE : job->stride);
-          if (edge && start + count == runs)
+          float *sum = sums + (row - top) * WIDE, *y = job->y + row * job->stride + (tile - job->begin) * TILE;
+          const int is_last = start + count == runs, is_whole = columns == WIDE && row + WIDE <= job->rows;
+          add_tiles(x, runs * TILE * RUN, weights, STEP, count, start ? sum : NULL, WIDE, is_last && is_whole ? y : sum,
+                    is_last && is_whole ? job->stride : WIDE);
+          if (is_last && !is_whole)
             for (int64_t one = 0; one < WIDE && row + one < job->rows; one++)
-              memcpy(y + one * job->stride, edge + one * WIDE, sizeof(float) * columns);
+              memcpy(y + one * job->stride, sum + one * WIDE, sizeof(float) * columns);
         }
       }
     }
@@ -80,8 +165,7 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
 }
 
 int64_t amx_room_bytes(const AmxProduct *job) {
-  const int64_t pairs = (job->end - job->begin + 1) / 2;
-  return WIDE * DEPTH * 2 + (pairs + ROWS_AT_ONCE / WIDE) * WIDE * WIDE * (int64_t)sizeof(float);
+  return WIDE * DEPTH * 2 + rows_at_once(job->inputs) * WIDE * (int64_t)sizeof(float);
 }
 
 #else

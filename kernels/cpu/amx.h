@@ -9,7 +9,8 @@ enum { WIDE = 2 * TILE };
 #if defined(__x86_64__) && defined(__linux__)
 #include "lanes_avx512.h"
 
-#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,f16c,fma")))
+#define AMX \
+  __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16,f16c,fma")))
 
 /* Eight tiles of 16 rows of 64 bytes. */
 AMX static inline void use_tiles(void) {
@@ -27,12 +28,28 @@ AMX static inline __m256i to_bf16(__m512 numbers) {
   return bits;
 }
 
-/* 32 rows by 32 columns over `depth` tiles of each: added to sums, or the first of them. The lower 16 rows are `lower` numbers
- * behind the upper ones, and a pair of tiles of columns is `step` behind the one before it.
+/* 32 floats as bfloat16: those of `lower`, then those of `upper`. */
+#define STORE_BF16(place, upper, lower)                             \
+  do {                                                              \
+    const __m512bh halves = _mm512_cvtne2ps_pbh(upper, lower);      \
+    __builtin_memcpy(place, &halves, sizeof halves);                \
+  } while (0)
+
+/* 16 numbers of each as bfloat16, side by side. */
+AMX static inline void store_pair(uint32_t *place, __m512 first, __m512 second) {
+  static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  __m512i both;
+  STORE_BF16(&both, second, first);
+  _mm512_storeu_si512(place, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), both));
+}
+
+/* 32 rows by 32 columns over `depth` tiles of each, added to `sums` or, where that is NULL, to zero. The lower 16 rows are `lower`
+ * numbers behind the upper ones, and a pair of tiles of columns is `step` behind the one before it. `stride` is that of `sums`.
  */
 AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint32_t *columns, int64_t step, int64_t depth,
-                          int is_first, float *sums, int64_t stride) {
-  if (is_first) {
+                                 const float *sums, int64_t stride, float *out, int64_t out_stride) {
+  if (!sums) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -44,8 +61,8 @@ AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint
     _tile_loadd(3, sums + TILE * stride + TILE, stride * sizeof(float));
   }
   for (int64_t at = 0; at < depth; at++, columns += step) {
-    _tile_loadd(4, rows + at * TILE * RUN, LINE);
-    _tile_loadd(5, rows + lower + at * TILE * RUN, LINE);
+    _tile_stream_loadd(4, rows + at * TILE * RUN, LINE);
+    _tile_stream_loadd(5, rows + lower + at * TILE * RUN, LINE);
     _tile_loadd(6, columns, LINE);
     _tile_loadd(7, columns + TILE * TILE, LINE);
     _tile_dpbf16ps(0, 4, 6);
@@ -53,10 +70,10 @@ AMX static inline void add_tiles(const uint16_t *rows, int64_t lower, const uint
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  _tile_stored(0, sums, stride * sizeof(float));
-  _tile_stored(1, sums + TILE, stride * sizeof(float));
-  _tile_stored(2, sums + TILE * stride, stride * sizeof(float));
-  _tile_stored(3, sums + TILE * stride + TILE, stride * sizeof(float));
+  _tile_stored(0, out, out_stride * sizeof(float));
+  _tile_stored(1, out + TILE, out_stride * sizeof(float));
+  _tile_stored(2, out + TILE * out_stride, out_stride * sizeof(float));
+  _tile_stored(3, out + TILE * out_stride + TILE, out_stride * sizeof(float));
 }
 
 #endif

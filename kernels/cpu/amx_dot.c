@@ -23,11 +23,11 @@ AMX_DOT static void use_dot_tiles(int group) {
 }
 
 /* 16 rows of `x`, from `row` on, with a tile: out[16 rows, 16]. Codes of a run become bytes
- * in `codes`, where they are not there yet; `LATER` they are multiplied, and as much later scales are applied to the sums:
+ * in `codes`, unless they are there, at their number and `kept`; `LATER` they are multiplied, and as much later scales are applied to the sums:
  * what is written takes some time until tiles can be loaded from there, and the other way round.
  */
 AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Tile tile, const Quantized *x,
-                                                                   int64_t row, uint8_t *codes, int is_there, float *out) {
+                                                                   int64_t row, uint8_t *codes, int64_t kept, int is_there, float *out) {
   const int rows = TILE, lane = 0, group = tile.about.group, parts = RUN / group;
   const int64_t runs = x->inputs / RUN, start = place_of(x, row, 0);
   int32_t sums[2 * LATER][2][16 * TILE] __attribute__((aligned(LINE)));
@@ -38,14 +38,14 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
     int64_t run = at - LATER;
     if (run >= 0 && run < runs) {
       const int8_t *numbers = x->first.numbers + (start + run * x->together) * RUN;
-      const uint8_t *bytes = codes + run * RUN * TILE;
+      const uint8_t *bytes = codes + (run & kept) * RUN * TILE;
 #define MULTIPLY(sum)                                               \
   case sum:                                                         \
     UNROLL for (int part = 0; part < parts; part++) {               \
       _tile_zero(sum);                                              \
       _tile_loadd(ROWS, numbers + part * group, RUN);               \
       _tile_loadd(CODES, bytes + part * group * TILE, LINE);        \
-      _tile_dpbsud(sum, ROWS, CODES);                               \
+      _tile_dpbssd(sum, ROWS, CODES);                               \
       _tile_stored(sum, sums[run % (2 * LATER)][part], LINE);       \
     }                                                               \
     break;
@@ -55,8 +55,11 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
     if (at < runs) {
       look_ahead(tile.codes + at * run_bytes(tile.about), run_bytes(tile.about));
       if (!is_there)
-        UNROLL for (int unit = 0; unit < UNITS; unit++)
-          _mm512_store_si512(codes + at * RUN * TILE + unit * LINE, unpacked(tile, at, lane, unit));
+        UNROLL for (int unit = 0; unit < UNITS; unit++) {
+          VI code = unpacked(tile, at, lane, unit);
+          if (tile.about.zero) code = _mm512_sub_epi8(code, _mm512_set1_epi8((char)tile.about.zero));
+          _mm512_store_si512(codes + (at & kept) * RUN * TILE + unit * LINE, code);
+        }
     }
     if ((run = at - 2 * LATER) < 0) continue;
     if (run == next) index++, next += tile.about.runs;
@@ -66,7 +69,10 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_rows(Kind kind, Ti
     EACH_PART {
       const Scales of = part_of(kind, tile.about, block, part);
       const int32_t *found = sums[run % (2 * LATER)][part];
-      EACH_ROW total[m] = added(kind, tile.about, total[m], TO_F(LOAD(found + m * TILE)), of, &x->first, place + m, part);
+      EACH_ROW {
+        const VF products = TO_F(LOAD(found + m * TILE));
+        total[m] = added(kind, tile.about, tile.about.zero, total[m], products, of, &x->first, place + m, part);
+      }
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
@@ -79,8 +85,9 @@ AMX_DOT static inline __attribute__((always_inline)) void amx_dot_tile(Kind kind
                                                                        uint8_t *codes, float *y, int64_t stride) {
   float found[16 * TILE];
   const Tile at = tile_at(kind, packed, x->inputs, tile);
+  const int64_t kept = end - row <= TILE ? 2 * LATER - 1 : -1; /* All are there for more rows. */
   for (int is_there = 0; row < end; is_there = 1) {
-    amx_rows(kind, at, x, row, codes, is_there, found);
+    amx_rows(kind, at, x, row, codes, kept, is_there, found);
     for (int64_t m = 0; m < TILE && row < end; m++, row++, y += stride) __builtin_memcpy(y, found + m * TILE, sizeof(float) * count);
   }
 }

@@ -129,15 +129,16 @@ HERE VF weight_of(Kind kind, Layout about, VI code, int j, Scales of) {
 }
 
 /* `total` with what a group adds to it: `products`, which are exact sums of codes times activations, without
- * the zero that DOT leaves to be taken from codes. All numbers up to here are integers below 2^24, so that nothing
+ * what is still to be taken from codes. All numbers up to here are integers below 2^24, so that nothing
  * is rounded.
  *
+ *   taken       from each code before it was multiplied
  *   place       of the run in `x`
  */
-HERE VF added(Kind kind, Layout about, VF total, VF products, Scales of, const Runs *x, int64_t place, int part) {
+HERE VF added(Kind kind, Layout about, int taken, VF total, VF products, Scales of, const Runs *x, int64_t place, int part) {
   const float *sums = about.group == 16 ? x->halves[part] + place : x->sums + place;
-  if (is_grouped(kind) || about.zero != TAKEN(about))
-    products = FMA(ADD_F(of.zero, SET_F((float)TAKEN(about))), SET_F(*sums), products);
+  if ((is_grouped(kind) && about.has_zeros) || about.zero != taken)
+    products = FMA(ADD_F(of.zero, SET_F((float)taken)), SET_F(*sums), products);
   total = FMA(products, MUL_F(of.scale, SET_F(x->scales[place])), total);
   if (!about.minimum) return total;
   const float offset = about.group == 16 ? x->scales[place] * *sums : x->offsets[place];
@@ -163,7 +164,7 @@ HERE void add_seconds(Kind kind, const int rows, Tile tile, int lane, const Quan
           VI sum[2] = {SET_I(0), SET_I(0)};
           EACH_UNIT sum[unit % 2] = DOT_FOUR(sum[unit % 2], codes[unit], &x->second, place + m, unit);
           const VF total = LOAD_F32(out + m * TILE), products = TO_F(ADD_I(sum[0], sum[1]));
-          STORE_F(out + m * TILE, added(kind, tile.about, total, products, of, &x->second, place + m, part));
+          STORE_F(out + m * TILE, added(kind, tile.about, TAKEN(tile.about), total, products, of, &x->second, place + m, part));
         }
       }
     }

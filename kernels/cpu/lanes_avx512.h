@@ -44,7 +44,6 @@
 #define SHL_I(v, n) _mm512_slli_epi32(v, n)
 #define PEAK_F(v) _mm512_reduce_max_ps(v)
 #define KEEP_F16(p, v) _mm256_storeu_si256((__m256i *)(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT))
-#define PAIR(p, a, b) store_pair(p, a, b)
 
 TARGET static inline __m512 power_of(__m512i exponent) {
   /* Half of 2^(e - 127) as a float's bits; the two lowest are subnormal. */
@@ -63,12 +62,4 @@ TARGET static inline __m512 from_e4m3(__m512i codes, const int j) {
   const __mmask32 is_nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(halves, nan), nan);
   halves = _mm512_mask_mov_epi16(halves, is_nan, _mm512_set1_epi16(0x7e00));
   return _mm512_cvtph_ps(j / 2 ? _mm512_extracti64x4_epi64(halves, 1) : _mm512_castsi512_si256(halves));
-}
-
-/* Ties are rounded away from zero, which takes half as many instructions. */
-TARGET static inline void store_pair(void *place, __m512 first, __m512 second) {
-  const __m512i half = _mm512_set1_epi32(0x8000);
-  const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(first), half), 16);
-  const __m512i high = _mm512_add_epi32(_mm512_castps_si512(second), half);
-  _mm512_storeu_si512(place, _mm512_mask_blend_epi16(0xaaaaaaaa, low, high));
 }

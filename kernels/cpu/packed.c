@@ -276,7 +276,7 @@ static void multiply_many(Product *job, int64_t begin, int64_t end) {
     const int64_t tiles = tiles_of(part->outputs), pairs = (tiles + 1) / 2;
     const int64_t from = begin > first ? begin - first : 0, to = end - first < pairs ? end - first : pairs;
     if (from < to) {
-      const AmxProduct product = {job->tiles, (Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
+      const AmxProduct product = {(Kind)part->kind, part->packed, 2 * from, 2 * to < tiles ? 2 * to : tiles,
                                   part->outputs, job->inputs, job->arranged, job->rows,
                                   job->y + column + 2 * from * TILE, job->outputs};
       uint8_t *room = malloc(amx_room_bytes(&product) + LINE);

@@ -13,7 +13,6 @@
  *   FROM_E4M3(v, j)              256th parts of the numbers that byte j of each output stands for, exact
  *   PICK(v, j, table)            those of 16 floats whose numbers are the low halves of byte j of each lane
  *   LOAD_BF16(p)                 W numbers of bfloat16 as floats
- *   PAIR(p, a, b)                W numbers of two inputs as bfloat16, side by side; where there is AMX
  *   TILES                        the name of the table of functions
  *
  * A row's result has the same bits for any number of rows: sums of integers are exact, and floats are
@@ -43,7 +42,7 @@ HERE void dot_rows(Kind kind, const int rows, Tile tile, int lane, const Quantiz
     const Scales of = part_of(kind, tile.about, block, part);
     EACH_ROW {
       VI all = chains == 2 ? ADD_I(sum[m][0], sum[m][1]) : sum[m][0];
-      total[m] = added(kind, tile.about, total[m], TO_F(all), of, &x->first, place + m, part);
+      total[m] = added(kind, tile.about, TAKEN(tile.about), total[m], TO_F(all), of, &x->first, place + m, part);
     }
   }
   EACH_ROW STORE_F(out + m * TILE, total[m]);
@@ -128,43 +127,6 @@ HERE void wide_tile(Kind kind, const uint8_t *packed, int64_t tile, int count, i
   ROWS(4) ROWS(2) ROWS(1)
 #undef ROWS
 }
-
-#if defined(PAIR)
-/* A run as a tile of AMX: out[input / 2][output][input % 2]. */
-HERE void pairs_run(Kind kind, const uint8_t *packed, int64_t number, int64_t inputs, int64_t run, uint32_t *out) {
-  const int lane = 0;
-  const Tile tile = tile_at(kind, packed, inputs, number);
-  if (is_plain(kind)) {
-    for (int pair = 0; pair < RUN / 2; pair++) {
-      VF both[2];
-      for (int j = 0; j < 2; j++) {
-        const int64_t input = run * RUN + 2 * pair + j;
-        const uint8_t *place = tile.heads + 2 * TILE * input;
-        both[j] = input >= inputs ? SET_F(0.0f) : kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
-      }
-      PAIR(out + TILE * pair, both[0], both[1]);
-    }
-    return;
-  }
-  EACH_RUN(run, run + 1) EACH_PART {
-    const Scales of = part_of(kind, tile.about, block, part);
-    EACH_UNIT {
-      VI code = unpacked(tile, run, lane, unit);
-      uint32_t *to = out + TILE * unit * UNIT / 2;
-      PAIR(to, weight_of(kind, tile.about, code, 0, of), weight_of(kind, tile.about, code, 1, of));
-      PAIR(to + TILE, weight_of(kind, tile.about, code, 2, of), weight_of(kind, tile.about, code, 3, of));
-    }
-  }
-}
-#define PAIRS_OF(kind)                                                                                              \
-  TARGET static void pairs_##kind(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out) { \
-    pairs_run(kind, packed, tile, inputs, run, out);                                                                \
-  }
-EACH_KIND(PAIRS_OF)
-#define PAIRS(kind) [kind] = pairs_##kind,
-#else
-#define PAIRS(kind)
-#endif
 
 /* Of the kinds, each compiled for itself. */
 #define DOT_OF(kind)                                                                                                \
@@ -257,7 +219,6 @@ TARGET static void quantize_rows(Quantized *x, const float *rows, int64_t begin,
 const Tiles TILES = {
     {EACH_INTEGER_KIND(DOT)},
     {EACH_KIND(WIDE)},
-    {EACH_KIND(PAIRS)},
     0,
     quantize_rows,
     norm_row,

@@ -71,10 +71,6 @@ typedef struct {
   /* The same with float32 activations [rows, inputs]. */
   void (*wide[KINDS])(const uint8_t *packed, int64_t tile, int count, int64_t inputs, const float *x,
                       int64_t rows, float *y, int64_t stride);
-  /* A run of a tile as bfloat16, out[input / 2][16 outputs][input % 2]: a tile of AMX. Inputs that the matrix does not
-   * have are zero. Of AVX-512 alone.
-   */
-  void (*pairs[KINDS])(const uint8_t *packed, int64_t tile, int64_t inputs, int64_t run, uint32_t *out);
   int has_amx;
   void (*quantize)(Quantized *x, const float *rows, int64_t begin, int64_t end);
   /* See rows.h. */
@@ -109,7 +105,6 @@ int32_t amx_attend(const Run *run);
 
 /* A product by AMX: y[m * stride + n] of the tiles `begin` to `end` of a matrix, where y begins at the first of them. */
 typedef struct {
-  const Tiles *tiles;
   Kind kind;
   const uint8_t *packed;
   int64_t begin, end, outputs, inputs;

@@ -259,10 +259,10 @@ def test_experts_are_chosen_and_multiplied_on_the_device(
         setattr(experts, name, PackedExperts(made))
     generator = torch.Generator().manual_seed(0)
     hidden, scores = (torch.randn(9, size, generator=generator) for size in (64, 4))
-    by_host = Experts(config, 64, "silu", torch.float32, is_wide=False)
+    by_host = Experts(config, 64, "silu", torch.float64, is_wide=False)
     for name, weight in plain.items():
-        getattr(by_host, name).weight = torch.nn.Parameter(weight, requires_grad=False)
-    wanted = by_host(hidden, scores)
+        getattr(by_host, name).weight = torch.nn.Parameter(weight.double(), requires_grad=False)
+    wanted = by_host(hidden.double(), scores.double()).float()
     asked: list[object] = []
     cpu = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: (asked.append(self.shape), cpu(self))[1])
