@@ -57,3 +57,10 @@ WIDE_LOOP(avx512_vpdpbusd, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512()
   }
 AMX_LOOP(amx_tdpbssd, _tile_dpbssd, 16 * 16 * 64)
 AMX_LOOP(amx_tdpbf16ps, _tile_dpbf16ps, 16 * 16 * 32)
+
+/* With a tile loaded from the first cache for each product, which is what products of matrices need at least. */
+static uint8_t of_a_tile[16 * 64] __attribute__((aligned(64)));
+#define LOAD_AND_MULTIPLY(sum, rows, columns) \
+  _tile_loadd(columns, of_a_tile, 64);        \
+  _tile_dpbf16ps(sum, rows, columns)
+AMX_LOOP(amx_load_tdpbf16ps, LOAD_AND_MULTIPLY, 16 * 16 * 32)

@@ -1,4 +1,5 @@
-"""What this processor computes at most: loops over registers alone, on all cores at the same time.
+"""What this processor computes at most: loops over registers alone, on all cores at the same time. One also loads a tile of AMX
+for each product: where other virtual machines use the other threads of the cores, loads and products do not overlap.
 
     python benchmarks/peaks.py [--threads N]
 
@@ -27,6 +28,7 @@ NEEDS: Final = {
     "avx512_vpdpbusd": "avx512_vnni",
     "amx_tdpbssd": "amx_int8",
     "amx_tdpbf16ps": "amx_bf16",
+    "amx_load_tdpbf16ps": "amx_bf16",
 }
 """The loops, and the flag that Linux shows where a processor has their instructions."""
 
