@@ -17,8 +17,8 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.1
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], object]) -> None:
-    """Let the app go on until `holds()` is true; fails with what the screen shows. While a widget that
-    it asks for is missing, it is not: a screen is there before its widgets are.
+    """Let the app go on until `holds()` is true; fails with what the screen shows. While a widget
+    that it asks for is missing, it is not: a screen is there before its widgets are.
 
     Looking costs a pass through all widgets, and often a drawing of the screen, so a longer wait
     looks less often.
