@@ -103,12 +103,12 @@ UNPACK void unpack_plain(Kind kind, const uint8_t *tile, int64_t inputs, int64_t
   for (int64_t run = 0; run < count; run++)
     for (int pair = 0; pair < RUN / 2; pair++) {
       const int64_t input = (start + run) * RUN + 2 * pair;
-      VF both[2];
-      for (int i = 0; i < 2; i++) {
-        const uint8_t *place = tile + 2 * TILE * (input + i);
-        both[i] = input + i >= inputs ? SET_F(0.0f) : kind == BF16 ? LOAD_BF16(place) : LOAD_F16(place);
-      }
-      store_pair(out + run * STEP + TILE * pair, both[0], both[1]);
+      const uint8_t *place = tile + 2 * TILE * input;
+      uint32_t *to = out + run * STEP + TILE * pair;
+      if (kind == BF16)
+        store_side_by_side(to, _mm512_maskz_loadu_epi16(input + 2 <= inputs ? ~0u : input < inputs ? 0xffff : 0, place));
+      else
+        store_pair(to, input < inputs ? LOAD_F16(place) : SET_F(0.0f), input + 1 < inputs ? LOAD_F16(place + 2 * TILE) : SET_F(0.0f));
     }
 }
 

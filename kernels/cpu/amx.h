@@ -35,13 +35,18 @@ AMX static inline __m256i to_bf16(__m512 numbers) {
     __builtin_memcpy(place, &halves, sizeof halves);                \
   } while (0)
 
-/* 16 numbers of each as bfloat16, side by side. */
-AMX static inline void store_pair(uint32_t *place, __m512 first, __m512 second) {
+/* Each of the first 16 numbers of 32 next to its fellow of the last 16. */
+AMX static inline void store_side_by_side(uint32_t *place, __m512i halves) {
   static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  _mm512_storeu_si512(place, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), halves));
+}
+
+/* 16 numbers of each as bfloat16, side by side. */
+AMX static inline void store_pair(uint32_t *place, __m512 first, __m512 second) {
   __m512i both;
   STORE_BF16(&both, second, first);
-  _mm512_storeu_si512(place, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), both));
+  store_side_by_side(place, both);
 }
 
 /* 32 rows by 32 columns over `depth` tiles of each, added to `sums` or, where that is NULL, to zero. The lower 16 rows are `lower`
