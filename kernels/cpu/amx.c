@@ -137,6 +137,8 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
   const int64_t runs = (job->inputs + RUN - 1) / RUN, some = rows_at_once(job->inputs);
   uint32_t *weights = (uint32_t *)room;
   float *sums = (float *)(room + WIDE * DEPTH * 2); /* [rows / 32][32][32] */
+  uint8_t before[LINE];
+  keep_tiles(before);
   use_tiles();
   for (int64_t top = 0; top < job->rows; top += some) {
     const int64_t bottom = top + some < job->rows ? top + some : job->rows;
@@ -161,7 +163,7 @@ AMX void amx_multiply(const AmxProduct *job, uint8_t *room) {
       }
     }
   }
-  _tile_release();
+  give_back_tiles(before);
 }
 
 int64_t amx_room_bytes(const AmxProduct *job) {

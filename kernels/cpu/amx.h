@@ -12,6 +12,12 @@ enum { WIDE = 2 * TILE };
 #define AMX \
   __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16,f16c,fma")))
 
+/* How this thread's tiles are configured, and back: llama.cpp configures those of its threads once and relies on that. */
+AMX static inline void keep_tiles(uint8_t before[LINE]) { __asm__ volatile("sttilecfg %0" : "=m"(*(uint8_t(*)[LINE])before)); }
+AMX static inline void give_back_tiles(const uint8_t before[LINE]) {
+  __asm__ volatile("ldtilecfg %0" : : "m"(*(const uint8_t(*)[LINE])before));
+}
+
 /* Eight tiles of 16 rows of 64 bytes. */
 AMX static inline void use_tiles(void) {
   struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } config = {.palette = 1};

@@ -133,6 +133,8 @@ AMX static void attend_blocks(int64_t begin, int64_t end, void *context) {
   const int64_t size = job->depth * RUN, group_size = job->depth * 2 * TILE * TILE;
   float scores[WIDE * TOGETHER];
   uint16_t weights[WIDE * TOGETHER] __attribute__((aligned(64)));
+  uint8_t before[LINE];
+  keep_tiles(before);
   use_tiles();
   for (int64_t block = begin; block < end; block++) {
     const int64_t head = block / job->blocks, first = block % job->blocks * WIDE;
@@ -168,7 +170,7 @@ AMX static void attend_blocks(int64_t begin, int64_t end, void *context) {
                   size);
     }
   }
-  _tile_release();
+  give_back_tiles(before);
 }
 
 AMX static void finish_blocks(int64_t begin, int64_t end, void *context) {

@@ -106,7 +106,8 @@ AmxDot amx_begin_dot(Kind kind, const uint8_t *packed) {
   return dots[kind];
 }
 
-AMX_DOT void amx_end_dot(void) { _tile_release(); }
+void amx_keep_tiles(uint8_t *before) { keep_tiles(before); }
+void amx_end_dot(const uint8_t *before) { give_back_tiles(before); }
 
 #else
 
@@ -114,6 +115,7 @@ AmxDot amx_begin_dot(Kind kind, const uint8_t *packed) {
   (void)kind, (void)packed;
   return 0;
 }
-void amx_end_dot(void) {}
+void amx_keep_tiles(uint8_t *before) { (void)before; }
+void amx_end_dot(const uint8_t *before) { (void)before; }
 
 #endif

@@ -291,11 +291,12 @@ static void multiply_many(Product *job, int64_t begin, int64_t end) {
 
 /* Tiles `begin` to `end` of all parts, counted through. Some rows at a time, which stay in cache. */
 static void multiply(Product *job, int64_t begin, int64_t end) {
-  uint8_t *room = NULL;
+  uint8_t *room = NULL, before[LINE];
   if (job->by_amx_dot && !(room = malloc(TILE * job->inputs + LINE))) {
     job->fault = NO_MEMORY;
     return;
   }
+  if (room) amx_keep_tiles(before);
   for (int64_t row = 0; row < job->rows; row += BLOCK_ROWS) {
     const int64_t last = row + BLOCK_ROWS < job->rows ? row + BLOCK_ROWS : job->rows;
     int64_t first = 0, column = 0;
@@ -322,7 +323,7 @@ static void multiply(Product *job, int64_t begin, int64_t end) {
       column += part->outputs;
     }
   }
-  if (room) amx_end_dot();
+  if (room) amx_end_dot(before);
   free(room);
 }
 

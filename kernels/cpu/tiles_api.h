@@ -127,9 +127,12 @@ void amx_arrange(const float *x, int64_t rows, int64_t inputs, int64_t begin, in
  */
 typedef void (*AmxDot)(const uint8_t *packed, int64_t tile, int count, const Quantized *x, int64_t row, int64_t end,
                        uint8_t *codes, float *y, int64_t stride);
-/* The function for a matrix whose codes are integers, for this thread until the next call or `amx_end_dot`. */
+/* The function for a matrix whose codes are integers, for this thread until the next call or `amx_end_dot`, which configures
+ * its tiles as they were at `amx_keep_tiles`: 64 bytes.
+ */
 AmxDot amx_begin_dot(Kind kind, const uint8_t *packed);
-void amx_end_dot(void);
+void amx_keep_tiles(uint8_t *before);
+void amx_end_dot(const uint8_t *before);
 
 extern const Tiles tiles_plain;
 #if defined(__x86_64__) || defined(_M_X64)
