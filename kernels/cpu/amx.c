@@ -22,7 +22,7 @@ int amx_is_here(void) {
   unsigned a, b, c, d, low, high;
   found = 0;
   if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & 1 << 27)) return found; /* OSXSAVE */
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & parts) != parts) return found;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & parts) != parts || !(c & 1 << 1)) return found; /* and VBMI */
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   if ((low & 3 << 17) != 3 << 17) return found;
   found = syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
