@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hearth.backends.machine import memory, threads
@@ -78,45 +76,45 @@ def test_a_group_limit_bounds_the_memory(tmp_path: Path) -> None:
     assert memory.available_bytes(tmp_path) > 600000
 
 
-def test_what_is_allocated_touched_is_in_memory_before_it_is_used() -> None:
-    process, size = psutil.Process(), 64 << 20
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        pytest.skip("this C library has no mallopt")
-    libc.malloc.restype = ctypes.c_void_p
-    libc.free.argtypes = [ctypes.c_void_p]
-    grown = []
-    for touched in (memory.touched_allocations, contextlib.nullcontext):
-        before = process.memory_info().rss
-        with touched():
-            block = libc.malloc(size)
-        grown.append(process.memory_info().rss - before)
-        libc.free(block)
-    assert grown[1] < size // 2 < grown[0]
-
-
-FREED = """
-import contextlib, ctypes, psutil
+ALLOCATED = """
+import contextlib, ctypes, psutil, sys
 from hearth.backends.machine import memory
-libc = ctypes.CDLL(None)
+libc, size = ctypes.CDLL(None), int(sys.argv[2])
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-for separate in (memory.separate_allocations, contextlib.nullcontext):
-    with separate():
-        block = libc.malloc(16 << 20)
-        ctypes.memset(block, 1, 16 << 20)
-        most = psutil.Process().memory_info().rss
+resident = lambda: psutil.Process().memory_info().rss
+for option in (getattr(memory, sys.argv[1]), contextlib.nullcontext):
+    before = resident()
+    with option():
+        block = libc.malloc(size)
+        allocated = resident()
+        ctypes.memset(block, 1, size)
+        written = resident()
         libc.free(block)
-        print(most - psutil.Process().memory_info().rss)
+        print(allocated - before, written - resident())
 """
 
 
-def test_what_is_freed_of_separate_allocations_goes_back_to_the_system() -> None:
-    """In a process whose heap has no room of that size."""
+def allocated_and_freed(option: str, size: int) -> list[tuple[int, int]]:
+    """Bytes of memory that a process takes when it allocates `size` bytes, and that it gives back
+    when it frees them: with `option`, and without. A process of its own: its heap has no room of
+    that size."""
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("this C library has no mallopt")
-    told = subprocess.run([sys.executable, "-c", FREED], capture_output=True, check=True).stdout
-    inside, afterwards = map(int, told.split())
-    assert afterwards < 8 << 20 < inside
+    command = [sys.executable, "-c", ALLOCATED, option, str(size)]
+    told = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    return [(int(taken), int(given)) for taken, given in map(str.split, told.splitlines())]
+
+
+def test_what_is_allocated_touched_is_in_memory_before_it_is_used() -> None:
+    size = 64 << 20
+    (inside, _), (without, _) = allocated_and_freed("touched_allocations", size)
+    assert without < size // 2 < inside
+
+
+def test_what_is_freed_of_separate_allocations_goes_back_to_the_system() -> None:
+    size = 16 << 20
+    (_, inside), (_, afterwards) = allocated_and_freed("separate_allocations", size)
+    assert afterwards < size // 2 < inside
 
 
 def test_threads_that_wait_for_others_soon_sleep() -> None:
