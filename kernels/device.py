@@ -44,6 +44,12 @@ def use(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
+def wait_for(device: torch.device) -> None:
+    """Until `device` has computed what it was given."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
 def default_dtype(device: torch.device) -> torch.dtype:
     """What weights are held in on `device` unless somebody says otherwise: bfloat16 where the
     device multiplies it, else float16 on CUDA (cards before Ampere) and float32 elsewhere.

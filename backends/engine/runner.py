@@ -240,7 +240,7 @@ class SlicedText(Protocol):
 
     def slice_tokens(self, tokens: int) -> int:
         """What the next slice should have where there is time for about `tokens` tokens: as many as
-        are cheap together, and no more than are left.
+        are cheap together, and no more than are left. A slice may be some layers of more tokens.
         """
         ...
 

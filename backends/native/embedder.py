@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.paged_attention import PagedAttention
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.text_pages import TextPages
+from hearth.kernels import device as devices
 
 
 class Embedder:
@@ -93,17 +95,39 @@ class Embedder:
             device=plan.device,
         )
 
+    @property
+    def layers(self) -> int:
+        """Of the decoder."""
+        return len(self._decoder.layers)
+
     def hidden(self, pages: TextPages, parts: Sequence[Sequence[int]], start: int = 0) -> Tensor:
         """[tokens of all parts, width] float32: of the next part of each text of `pages`, of which
         all have `start` tokens before them.
         """
+        *_, hidden = self.by_layer(pages, parts, start)
+        assert hidden is not None
+        return hidden
+
+    def by_layer(
+        self, pages: TextPages, parts: Sequence[Sequence[int]], start: int
+    ) -> Iterator[Tensor | None]:
+        """`hidden` in parts, between which other forward passes may run: None after each layer,
+        then the hidden states.
+        """
         device = self._plan.device
         tokens = torch.tensor([token for part in parts for token in part], device=device)
         positions = torch.cat([torch.arange(start, start + len(part)) for part in parts])
-        self._use_threads()
         attend = self._attend(pages.pool, rows=pages.rows([len(part) for part in parts], start))
-        found: Tensor = self._decoder(tokens, positions.to(device), attend)
-        return found.float()
+        self._use_threads()
+        for found in self._decoder.by_layer(tokens, positions.to(device), attend):
+            yield None if found is None else found.float()
+            self._use_threads()
+
+    def wait(self) -> None:
+        """Until the device has computed what it was given, so that the time of a slice is its own
+        and not a part of the next step's.
+        """
+        devices.wait_for(self._plan.device)
 
     def _kind(self, pooling: Pooling) -> Pooling:
         return self._own_pooling if pooling == "model" else pooling
@@ -135,6 +159,8 @@ class NativeSlicedText:
         self._pooling = pooling
         self._pages: TextPages | None = embedder.pages([len(text)])
         self._start = 0
+        """Tokens before the next pass, or the present one."""
+        self._pass: _Pass | None = None
         self._sum: Tensor | float = 0.0
 
     @property
@@ -143,17 +169,34 @@ class NativeSlicedText:
         return 0 if self._pages is None else self._pages.nbytes
 
     def slice_tokens(self, tokens: int) -> int:
-        """See the protocol."""
-        return min(tokens, self._embedder.most, len(self._text) - self._start)
+        """See the protocol. A pass of more tokens than there is time for costs less a token, above
+        all behind many others, and is computed a few layers at a time, each of which counts as its
+        part of the tokens.
+        """
+        if self._pass is None:
+            each = self._tokens_of_layer(tokens)
+            return min(tokens, self._left) if each == 0 else tokens // each * each
+        layers = tokens // self._pass.tokens_of_layer
+        return self._pass.tokens_of_layer * min(max(layers, 1), self._pass.layers_left)
 
     @torch.inference_mode()
     def compute(self, tokens: int) -> NDArray[np.float32] | None:
         """See the protocol."""
         if self._pages is None:
             raise InternalError("The text is closed.")
-        part = self._text[self._start : self._start + tokens]
-        hidden = self._embedder.hidden(self._pages, [part], self._start)
-        self._start += len(part)
+        if self._pass is None:
+            each = self._tokens_of_layer(tokens)
+            layers = self._embedder.layers
+            part = self._text[self._start :][: each * layers or tokens]
+            self._pass = _Pass(
+                self._embedder.by_layer(self._pages, [part], self._start), len(part), layers, each
+            )
+        hidden = self._pass.compute(tokens)
+        self._embedder.wait()
+        if hidden is None:
+            return None
+        self._start += self._pass.tokens
+        self._pass = None
         is_complete = self._start == len(self._text)
         if self._pooling == "mean":
             self._sum = hidden.sum(dim=0) + self._sum
@@ -164,7 +207,45 @@ class NativeSlicedText:
 
     def close(self) -> None:
         """See the protocol."""
-        self._pages = None
+        self._pages = self._pass = None
+
+    @property
+    def _left(self) -> int:
+        """Tokens of the largest pass that may follow."""
+        return min(self._embedder.most, len(self._text) - self._start)
+
+    def _tokens_of_layer(self, tokens: int) -> int:
+        """What a layer of the next pass counts as, where there is time for `tokens` tokens; 0: the
+        pass is computed at once.
+        """
+        layers = self._embedder.layers
+        each = min(tokens, self._left // layers)
+        return 0 if self._left <= tokens or each * layers <= tokens else each
+
+
+@dataclass
+class _Pass:
+    """A forward pass over a part of a text.
+
+    Args:
+        by_layer: see `Decoder.by_layer`.
+        tokens_of_layer: that a layer counts as; 0: all layers are computed at once.
+    """
+
+    by_layer: Iterator[Tensor | None]
+    tokens: int
+    layers_left: int
+    tokens_of_layer: int
+
+    def compute(self, tokens: int) -> Tensor | None:
+        """As many layers as `tokens` tokens are; after the last one the hidden states."""
+        layers = self.layers_left
+        if self.tokens_of_layer:
+            layers = min(max(tokens // self.tokens_of_layer, 1), layers)
+        self.layers_left -= layers
+        for _ in range(layers):
+            next(self.by_layer)
+        return None if self.layers_left else next(self.by_layer)
 
 
 def _normalized(vectors: Tensor) -> NDArray[np.float32]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -86,14 +86,20 @@ class LayersInC:
         ]
         self._most_rows = min((limit for limit in limits if limit is not None), default=None)
 
-    def __call__(self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend) -> bool:
+    def __call__(
+        self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
+    ) -> Iterator[None] | None:
         """See `Decoder.fused`: steps over the paged memory."""
-        tokens = len(hidden)
         if not isinstance(attend, PagedAttention):
-            return False
-        if self._most_rows is not None and tokens > self._most_rows:
-            return False
-        heads = self._heads
+            return None
+        if self._most_rows is not None and len(hidden) > self._most_rows:
+            return None
+        return self._by_layer(hidden, rotaries, attend)
+
+    def _by_layer(
+        self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: PagedAttention
+    ) -> Iterator[None]:
+        tokens, heads = len(hidden), self._heads
         qkv = hidden.new_empty((tokens, heads + 2 * self._kv_heads, self._head_dim))
         attended = hidden.new_empty((tokens, heads, self._head_dim))
         steps = [
@@ -106,7 +112,7 @@ class LayersInC:
             call.feed(attended, hidden)
             if not call.feeds:
                 layer.add_feed_forward(hidden)
-        return True
+            yield
 
 
 def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:

@@ -16,7 +16,7 @@ Norms, sinks and routers are float32, the others of the model's dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -33,9 +33,9 @@ from hearth.backends.native.models.rope import (
 )
 from hearth.quant.families.config import ModelConfig, Rope
 
-FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], bool]
-"""Computes in place what all layers make of hidden states [tokens, width]. False: it did nothing,
-and the layers have to be called.
+FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], Iterator[None] | None]
+"""Computes in place what all layers make of hidden states [tokens, width], one for each item of the
+iterator. None: it cannot, and the layers have to be called.
 """
 
 
@@ -107,17 +107,30 @@ class Decoder(nn.Module):
         Returns:
             [tokens, width].
         """
+        *_, hidden = self.by_layer(tokens, positions, attend)
+        assert hidden is not None
+        return hidden
+
+    def by_layer(
+        self, tokens: Tensor, positions: Tensor, attend: Attend
+    ) -> Iterator[Tensor | None]:
+        """`forward` in parts, between which other forward passes may run: None after each layer,
+        then the hidden states.
+        """
         hidden: Tensor = self.embedding(tokens).to(self.activations)
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
         rotaries = self.rotaries(positions)
         found: Tensor | None = None
-        if self.fused is None or not self.fused(hidden, rotaries, attend):
+        fused = None if self.fused is None else self.fused(hidden, rotaries, attend)
+        if fused is not None:
+            yield from fused
+        else:
             for layer, about in zip(self.layers, self.config.layers, strict=True):
                 rotary = rotaries[about.rope] if about.rope else None
                 found = cast(Layer, layer).found(hidden, found, rotary, attend)
-        normalised: Tensor = self.norm(hidden, found)
-        return normalised
+                yield None
+        yield self.norm(hidden, found)
 
     def frequencies(self) -> list[Tensor | None]:
         """Of the rotary positions of each layer: [dimensions / 2] float32 radians a position; None
