@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from hearth.backends.native.paged_attention import PagedAttention
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.text_pages import TextPages
 from hearth.kernels import device as devices
+
+_CHEAP_TOGETHER: Final = 64
+"""From this many tokens of a pass on, more of them make each hardly cheaper."""
 
 
 class Embedder:
@@ -169,9 +173,9 @@ class NativeSlicedText:
         return 0 if self._pages is None else self._pages.nbytes
 
     def slice_tokens(self, tokens: int) -> int:
-        """See the protocol. A pass of more tokens than there is time for costs less a token, above
-        all behind many others, and is computed a few layers at a time, each of which counts as its
-        part of the tokens.
+        """See the protocol. Where there is time for few tokens, a pass has more of them, as each
+        costs less then, above all behind many others; it is computed a few layers at a time, of
+        which each counts as its part of the tokens.
         """
         if self._pass is None:
             each = self._tokens_of_layer(tokens)
@@ -220,7 +224,8 @@ class NativeSlicedText:
         """
         layers = self._embedder.layers
         each = min(tokens, self._left // layers)
-        return 0 if self._left <= tokens or each * layers <= tokens else each
+        is_whole = tokens >= min(self._left, _CHEAP_TOGETHER) or each * layers <= tokens
+        return 0 if is_whole else each
 
 
 @dataclass
