@@ -37,11 +37,16 @@ class BackgroundPrompts:
         self._sequence: Sequence | None = None
         self._expected: Sequence | None = None
         """For which memory is being made."""
-        self._copied = 0
-        """Tokens that were not computed here."""
+        self._counted = 0
+        """First tokens of the job that were copied, or are in `computed_tokens`."""
         self._failed: WeakSet[Sequence] = WeakSet()
         self.computed_tokens = 0
-        """By all prompts that were brought back."""
+        """Also of prompts that come to nothing."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a prompt is computed, or is ending early."""
+        return self._job is not None
 
     def holds(self, sequence: Sequence) -> bool:
         """Whether `sequence` is being computed here, or will be soon, so that steps go on without
@@ -104,7 +109,7 @@ class BackgroundPrompts:
         job = self._prefill.begin(tokens, begun, held, self._done)
         if job is None:
             return
-        self._job, self._sequence, self._copied = job, sequence, held
+        self._job, self._sequence, self._counted = job, sequence, held
         if held:
             kv.release(slot, keep=False)
             kv.open(slot, tokens[:1], sequence.namespace, sequence.session_on_disk)
@@ -123,9 +128,12 @@ class BackgroundPrompts:
         self._expected = None
         if job is None:
             return
-        if not job.over:
+        is_over, computed = job.over, job.computed
+        self.computed_tokens += computed - self._counted
+        self._counted = computed
+        if not is_over:
             if sequence is not None:
-                sequence.tell(job.computed)
+                sequence.tell(computed)
             return
         self._job = self._sequence = None
         if sequence is None or sequence.slot is None:
@@ -140,7 +148,6 @@ class BackgroundPrompts:
             )
             return
         sequence.computed = len(tokens)
-        self.computed_tokens += len(tokens) - self._copied
         sequence.tell(sequence.computed)
 
     def drop(self, sequence: Sequence) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -19,9 +18,6 @@ from hearth.backends.engine.runner import Row, Runner, StepPlan
 from hearth.backends.engine.sampler import Logits
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
-from hearth.backends.errors import HearthError
-
-log = logging.getLogger(__name__)
 
 CATCH_UP_TOKENS: Final = 256
 """Known tokens that a call computes at most for all sequences that are behind, such as prompts;
@@ -89,25 +85,19 @@ class DraftModel(Drafter):
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
         """See the protocol; none for sequences that are behind, or that there is no memory for."""
-        try:
-            ready = self._catch_up(self._entered(lengths))
-            began = self._clock()
-            guesses = {sequence: self._ahead(sequence) for sequence in ready}
-            growing = ready
-            while growing:
-                grown = self._extend(guesses, growing)
-                growing = [
-                    one
-                    for one in grown
-                    if not guesses[one].over and len(guesses[one].draft.tokens) < lengths[one]
-                ]
-            drafts: dict[Sequence, Draft] = {one: guesses[one].draft for one in ready}
-            depth = max((len(draft.tokens) for draft in drafts.values()), default=0)
-        except HearthError:
-            log.exception("no drafts in this step")
-            for sequence in lengths:
-                self.forget(sequence)
-            return {}
+        ready = self._catch_up(self._entered(lengths))
+        began = self._clock()
+        guesses = {sequence: self._ahead(sequence) for sequence in ready}
+        growing = ready
+        while growing:
+            grown = self._extend(guesses, growing)
+            growing = [
+                one
+                for one in grown
+                if not guesses[one].over and len(guesses[one].draft.tokens) < lengths[one]
+            ]
+        drafts: dict[Sequence, Draft] = {one: guesses[one].draft for one in ready}
+        depth = max((len(draft.tokens) for draft in drafts.values()), default=0)
         if depth:
             self._seconds.append((self._clock() - began) / depth)
         return drafts
@@ -138,9 +128,9 @@ class DraftModel(Drafter):
                     continue
                 slot = self._free.pop()
                 self._cached.kv.open(slot, sequence.tokens)
+                self._slots[sequence] = slot
                 while self._cached.kv.arriving(slot):
                     self._cached.kv.tend()
-                self._slots[sequence] = slot
             entered.append(sequence)
         return entered
 

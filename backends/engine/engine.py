@@ -88,11 +88,13 @@ class Engine:
         self.ended = threading.Event()
         """`run` has returned."""
         self._lock = threading.Lock()
-        """Guards `_cancelling`, `_computing` and `Runner.interrupt`."""
+        """Guards `_cancelling`, `_computing`, `_is_leaving` and `Runner.interrupt`."""
         self._cancelling: Counter[int] = Counter()
         """Requests whose cancel is posted and not taken in yet."""
         self._computing: frozenset[int] = frozenset()
         """Requests that the runner computes something for now, and that are not cancelled."""
+        self._is_leaving = False
+        """`close` was called: nothing more is computed."""
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         """So many first tokens of a sequence are computed in steps of their own: a step with others
         failed and emptied its slot, and one of them was at fault."""
@@ -124,7 +126,13 @@ class Engine:
         self._inbox.put(lambda: self._clear(done))
 
     def close(self) -> None:
-        """Let `run` return before its next step; what is under way ends as cancelled."""
+        """Let `run` return before its next step; what is under way ends as cancelled, and the step
+        that runs ends early.
+        """
+        with self._lock:
+            self._is_leaving = True
+            if self._computing:
+                self._runner.interrupt(True)
         self._inbox.put(self._close)
 
     def stats(self) -> EngineStats:
@@ -170,10 +178,11 @@ class Engine:
         return self._scheduler.waiting + len(self._text_jobs)
 
     def _rest(self) -> None:
-        """Until something is posted; or for a while, where pins may end meanwhile, or offloaded
-        prefixes have to make way for other programs.
+        """Until something is posted; or for a while, where pins may end meanwhile, offloaded
+        prefixes have to make way for other programs, or a prompt in the background goes on.
         """
         may_change = self._stats.pinned_tokens or self._stats.offloaded_tokens
+        may_change = may_change or self._background.is_busy
         with suppress(queue.Empty):
             self._inbox.get(timeout=_LOOK_EVERY_S if may_change else None)()
 
@@ -217,9 +226,12 @@ class Engine:
         self._one_by_one(apart, list(suspects.values()))
 
     def _begin(self, idents: Iterable[int]) -> bool:
-        """Note whom the runner computes something for; False if all of them are cancelled."""
+        """Note whom the runner computes something for; False if it need not: all of them are
+        cancelled, or the engine closes.
+        """
         with self._lock:
-            self._computing = frozenset(idents) - self._cancelling.keys()
+            if not self._is_leaving:
+                self._computing = frozenset(idents) - self._cancelling.keys()
             return bool(self._computing)
 
     def _end(self) -> None:
@@ -297,14 +309,15 @@ class Engine:
         self._generated += sequence.total - before
         if row.drafts:
             self._scheduler.verified(row, sequence)
+        if reason is not None:
+            self._scheduler.remove(sequence, keep=True)
+            self._speculation.ended(sequence)
         for other in sequence.rearranged():
             if other.done:
                 self._scheduler.remove(other, keep=False)
             else:
                 self._scheduler.begin_again(other)
         if reason is not None:
-            self._scheduler.remove(sequence, keep=True)
-            self._speculation.ended(sequence)
             sequence.finish(reason)
 
     def _compute_texts(self, plan: StepPlan | None) -> bool:

@@ -7,6 +7,7 @@ decides how many tokens one step brings.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -25,8 +26,10 @@ from hearth.backends.engine.drafts import (
     kind_of,
 )
 from hearth.backends.engine.past_texts import TextsByNamespace
-from hearth.backends.engine.runner import Row, StepPlan, StepResult
+from hearth.backends.engine.runner import Row, RunnerLost, StepPlan, StepResult
 from hearth.backends.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 LEAST_GAIN: Final = 1.05
 """Steps with drafts must bring this many times the tokens per second."""
@@ -518,9 +521,18 @@ class Speculation:
         return offers
 
     def _ask(self, kind: int, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """What the drafter `kind` guesses."""
+        """What the drafter `kind` guesses; nothing, if it fails."""
         drafter, began = self._drafters[kind], self._clock()
-        made = {one: draft for one, draft in drafter.draft(lengths).items() if draft.tokens}
+        drafts: dict[Sequence, Draft] = {}
+        try:
+            drafts = drafter.draft(lengths)
+        except RunnerLost:
+            raise
+        except Exception:
+            log.exception("no drafts in this step")
+            for sequence in lengths:
+                drafter.forget(sequence)
+        made = {one: draft for one, draft in drafts.items() if draft.tokens}
         took_s = self._clock() - began
         # Where it had nothing to catch up with, its fastest calls tell what this one takes.
         expected_s = _seconds(drafter, max((len(one.tokens) for one in made.values()), default=0))

@@ -319,18 +319,21 @@ class KvPool:
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
         first = start - state.start
-        if not isinstance(state.data, Tensor):
-            if self._device.type == "cpu" and self.layout == state.layout == "heads":
-                others = first, state.nbytes // self._saved_bytes - (first + end - start)
-                state.data.read(self._places(table, start, end, *others))
-                return True
-            data = torch.empty(state.nbytes, dtype=torch.uint8)
-            state.data.read([data.numpy().data])
-            state = replace(state, data=data)
-        for index, saved in enumerate(self._parts(state)):
-            for at, slots in self._runs(table, start, end):
-                tokens = saved[:, first + at : first + at + len(slots)]
-                _copy(self._by_head(index)[:, slots.start : slots.stop], tokens)
+        try:
+            if not isinstance(state.data, Tensor):
+                if self._device.type == "cpu" and self.layout == state.layout == "heads":
+                    others = first, state.nbytes // self._saved_bytes - (first + end - start)
+                    state.data.read(self._places(table, start, end, *others))
+                    return True
+                data = np.empty(state.nbytes, np.uint8)
+                state.data.read([data.data])
+                state = replace(state, data=torch.from_numpy(data))
+            for index, saved in enumerate(self._parts(state)):
+                for at, slots in self._runs(table, start, end):
+                    tokens = saved[:, first + at : first + at + len(slots)]
+                    _copy(self._by_head(index)[:, slots.start : slots.stop], tokens)
+        except (MemoryError, torch.OutOfMemoryError):
+            return False
         return True
 
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:

@@ -39,7 +39,7 @@ from hearth.backends.remote.server import RemoteServer
 
 _LIKE_VLLM: Final = ("vllm", "sglang")
 _TEMPLATE_FIELDS: Final = (
-    *("model", "messages", "tools", "chat_template_kwargs"),
+    *("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort"),
     *("add_generation_prompt", "continue_final_message"),
 )
 
@@ -115,9 +115,13 @@ class RemoteBackend:
             return Prompt(request.text, tuple(found))
         model = await self._finder.find()
         # A limit says nothing of the prompt, and not every chat may go without one.
-        unlimited = replace(request, max_tokens=None)
-        body = write_body(unlimited, model.dialect, self._server.name, model.name)
+        tools = () if request.tool_choice == "none" else request.tools
+        shown = replace(request, max_tokens=None, tools=tools)
+        body = write_body(shown, model.dialect, self._server.name, model.name)
         asked: dict[str, Any] = {name: body[name] for name in _TEMPLATE_FIELDS if name in body}
+        # Of the endpoints of templates only that of llama-server reads all fields of chats.
+        if model.dialect.kind != "llama-server" and asked.pop("reasoning_effort", None):
+            asked["chat_template_kwargs"] = dict(request.template_values)
         if model.dialect.kind in _LIKE_VLLM:
             ids = await self._ids(asked)
             return Prompt(await self.detokenize(ids), tuple(ids))
@@ -180,16 +184,15 @@ class RemoteBackend:
             vectors = tuple(_unit(entry["embedding"]) for entry in entries)
             if len(vectors) != len(inputs):
                 raise ValueError(f"{len(vectors)} vectors for {len(inputs)} texts")
-            return Embeddings(vectors, int(finite(answer["usage"]["prompt_tokens"])))
+            return Embeddings(vectors, _prompt_tokens(answer))
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
         """How well each text answers `query`."""
         answer = await self._post("rerank", {"query": query, "documents": list(texts)})
         with self._well_formed("ranks"):
             found = {e["index"]: finite(e["relevance_score"]) for e in answer["results"]}
-            usage = answer.get("usage") or {}
-            tokens = usage.get("prompt_tokens", usage.get("total_tokens", 0))
-            return Ranks(tuple(found[index] for index in range(len(texts))), int(finite(tokens)))
+            scores = tuple(found[index] for index in range(len(texts)))
+            return Ranks(scores, _prompt_tokens(answer))
 
     async def _post(self, path: str, body: dict[str, Any], root: str = "") -> Any:
         """The answer of the model to `body`, at a path of OpenAI's API or below `root`."""
@@ -291,6 +294,12 @@ class RemoteBackends:
         while self._open:
             _, (connection, _) = self._open.popitem()
             await connection.close()
+
+
+def _prompt_tokens(answer: Mapping[str, Any]) -> int:
+    """What `answer` says of the tokens of all texts; 0 if nothing, as not every server counts."""
+    usage = answer.get("usage") or {}
+    return int(finite(usage.get("prompt_tokens", usage.get("total_tokens", 0))))
 
 
 def _unit(vector: Sequence[float]) -> tuple[float, ...]:

@@ -1,13 +1,15 @@
 """Long prompts that are computed beside the steps, while others stream."""
 
+import threading
+
 import pytest
 
-from fake_runner import FakeRunner
+from fake_runner import FakeBackgroundPrompt, FakeRunner
 from hearth.backends.contract.events import Finished, Progress
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.disk_files import KvFolder, read_part
-from speakers import at_rest, drain, generation
+from speakers import Listener, at_rest, drain, generation
 
 SYSTEM = [96, *range(30, 59)]
 """What a chat template puts before every conversation."""
@@ -244,6 +246,30 @@ def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
     engine.cancel(1)
     drain(engine)
     assert long.ids == runner.greedy(LONG, 10)
+
+
+def test_without_any_steps_it_goes_on_to_tell_how_far_it_is(monkeypatch):
+    """A host that sees no number change ends the worker."""
+    monkeypatch.setattr(FakeBackgroundPrompt, "hurry", lambda self, *, alone: None)
+    monkeypatch.setattr("hearth.backends.engine.engine._LOOK_EVERY_S", 0.001)
+    runner, engine, _ = streaming(beside=40)
+    long, counts = Listener(), []
+
+    def hear(event):
+        long(event)
+        counts.append(engine.stats().computed_tokens)
+        if isinstance(event, Finished):
+            engine.close()
+
+    made, _ = generation(2, LONG, runner, emit=hear)
+    engine.submit(made)
+    engine.turn()
+    engine.cancel(1)
+    threading.Thread(target=engine.run, daemon=True).start()
+    assert engine.ended.wait(20)
+    assert long.ids == runner.greedy(LONG, 10)
+    assert sum(isinstance(event, Progress) for event in long.events) > 20
+    assert counts == sorted(counts) and len(set(counts)) > 20
 
 
 def test_put_aside_by_somebody_urgent_it_begins_again():

@@ -105,6 +105,10 @@ def test_beams_hold_the_prompt_once_and_what_they_share_once() -> None:
     assert engine.kv.stats().live_tokens <= len(PROMPT) + 8
     drain(engine)
     assert runner.computed_tokens == len(PROMPT) + 3 + 7 * 4
+    again, _ = generation(8, PROMPT, runner)
+    engine.submit(again)
+    drain(engine)
+    assert again.cached == len(PROMPT) - 1 and at_rest(engine, runner)
 
 
 def test_a_row_that_another_report_made_old_is_not_reported() -> None:

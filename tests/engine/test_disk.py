@@ -255,6 +255,30 @@ def test_another_model_or_namespace_finds_nothing(disk, change):
     assert found_after_restart(disk, **change) == 0
 
 
+def test_a_long_scan_of_the_folder_stops_nobody(disk, monkeypatch):
+    """And what is computed meanwhile is written when it is over."""
+    listing, scan = threading.Event(), KvFolder.scan
+
+    def slow(folder, model):
+        assert listing.wait(20)
+        return scan(folder, model)
+
+    disk.chats().ask(CHAT[:30])
+    monkeypatch.setattr(KvFolder, "scan", slow)
+    disk.restart()
+    disk.now = 60.0
+    chats = disk.chats()
+    assert chats.open(CHAT) == 0
+    chats.memory.compute(0, CHAT)
+    chats.cache.release(0, keep=True)
+    assert not chats.cache.is_writing
+    disk.came.clear()
+    listing.set()
+    assert disk.came.wait(10)
+    chats.write()
+    assert chats.stats.disk_tokens == 70
+
+
 # ---- what is written
 
 

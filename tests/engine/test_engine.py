@@ -134,9 +134,11 @@ def test_cancelling_one_leaves_the_other_alone():
 
 
 class Interruptible(FakeRunner):
-    """Cancels `victims` while step number `at` runs, as other threads do, and ends it if asked."""
+    """Cancels `victims` while step number `at` runs, or closes the engine, as other threads do, and
+    ends it if asked.
+    """
 
-    interrupted = False
+    interrupted = closes = False
 
     def step(self, plan):
         if len(self.tape) != self.at:
@@ -145,7 +147,9 @@ class Interruptible(FakeRunner):
         members = {sequence.id for sequence in self.engine._scheduler.members(plan)}
         for ident in self.victims:
             self.engine.cancel(ident)
-        assert self.interrupted == (members <= set(self.victims))
+        if self.closes:
+            self.engine.close()
+        assert self.interrupted == (self.closes or members <= set(self.victims))
         if not self.interrupted:
             return super().step(plan)
         self.tape.append(plan)
@@ -174,13 +178,26 @@ def test_a_step_for_nobody_else_ends_early(victims, at):
     assert at_rest(engine, runner) and not engine._cancelling
 
 
-def test_what_was_cancelled_before_its_step_is_not_computed():
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_closing_ends_the_step_that_runs(at):
+    runner = Interruptible(chunk=8)
+    runner.at, runner.victims, runner.closes = at, (), True
+    runner.engine = engine = Engine(runner)
+    made, heard = generation(1, list(range(30)), runner, tokens=9)
+    engine.submit(made)
+    engine.run()
+    assert heard.last.reason == "cancelled" and len(runner.tape) == at + 1
+    assert not runner.interrupted and not engine.kv.stats().live_tokens
+
+
+@pytest.mark.parametrize("end", [lambda engine: engine.cancel(1), Engine.close])
+def test_what_was_cancelled_before_its_step_is_not_computed(end):
     runner = FakeRunner()
     engine = Engine(runner)
     made, heard = generation(1, [1, 2, 3], runner, tokens=5)
     engine._scheduler.add(made)
     plan = engine._plan()
-    engine.cancel(1)
+    end(engine)
     engine._compute(plan)
     assert not runner.tape
     drain(engine)

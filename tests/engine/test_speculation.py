@@ -26,6 +26,7 @@ from hearth.backends.engine.past_texts import (
 )
 from hearth.backends.engine.runner import Row
 from hearth.backends.engine.speculation import Drafter, Speculation
+from hearth.backends.errors import Busy, InternalError
 from oracles import OddAfterEven
 from speakers import GREEDY, Listener, at_rest, drain, generation
 
@@ -606,10 +607,17 @@ def test_a_draft_whose_step_was_put_off_is_made_again():
     assert listener.ids == runner.greedy(list(range(9)), 30)
 
 
-@pytest.mark.parametrize("trouble", ["fail_at", "busy_at"])
-def test_without_a_draft_model_that_works_the_text_goes_on(trouble):
+@pytest.mark.parametrize("error", [InternalError("no"), Busy("no"), RuntimeError("no memory")])
+def test_without_a_draft_model_that_works_the_text_goes_on(error):
     drafts = runner_of("sequences")
-    setattr(drafts, trouble, 4)
+    compute, numbers = drafts.step, itertools.count(1)
+
+    def step(plan):
+        if next(numbers) == 4:
+            raise error
+        return compute(plan)
+
+    drafts.step = step
     heard, runner, _ = drafted_by(drafts, "sequences", {})
     for ident, listener in enumerate(heard):
         prompt = list(range(ident, ident + 9 + 30 * (ident % 2)))

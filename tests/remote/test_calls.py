@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fake_remote import VLLM, answer, remote, serving, using
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.contract.requests import Request
+from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import UnsupportedParameter
 from hearth.backends.remote.dialects import DIALECTS
@@ -130,6 +132,29 @@ def test_the_prompt_of_a_chat_at_llama_server_and_hearth() -> None:
         assert fake.asked["parse_special"] is True
 
 
+@pytest.mark.parametrize(
+    ("entry", "effort"),
+    [
+        (VLLM, {"chat_template_kwargs": {"reasoning_effort": "low"}}),
+        (HEARTH, {"chat_template_kwargs": {"reasoning_effort": "low"}}),
+        (LLAMA, {"reasoning_effort": "low"}),
+    ],
+)
+def test_a_prompt_is_that_of_the_answer(entry, effort) -> None:
+    """With what it says of thinking, and without tools that no answer may call."""
+    replies = {"/tokenize": answer({"tokens": [1]}), "/apply-template": answer({"prompt": "<u>"})}
+    replies["/detokenize"] = replies["/apply-template"]
+    request = replace(
+        CHAT,
+        tools=(Tool("add"),),
+        tool_choice="none",
+        template_values={"reasoning_effort": "low"},
+    )
+    _, fake = ask(lambda backend: backend.render(request), replies, (entry,))
+    messages = [{"role": "user", "content": "hi"}]
+    assert fake.requests[0][2] == {"model": entry["id"], "messages": messages, **effort}
+
+
 def test_the_prompt_of_a_text() -> None:
     replies = {"/tokenize": answer({"tokens": [1, 2]}), "/detokenize": answer({"prompt": "ab"})}
     prompt, fake = ask(lambda backend: backend.render(Request(text="ab")), replies)
@@ -161,6 +186,8 @@ def test_vectors_have_length_1_and_stand_in_order() -> None:
     found, fake = ask(lambda backend: backend.embed(["a", (1, 2)]), replies)
     assert found.vectors == ((0.6, 0.8), (0.0, 1.0)) and found.prompt_tokens == 5
     assert fake.asked["input"] == ["a", [1, 2]]
+    uncounted = {"/v1/embeddings": answer({"data": entries})}
+    assert ask(lambda backend: backend.embed(["a", "b"]), uncounted)[0].prompt_tokens == 0
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ class FakeBackgroundPrompt:
     @property
     def computed(self) -> int:
         left = len(self.tokens) - self.held
-        return self.held + left * min(self._looked, self._looks) // (self._looks + 1)
+        return self.held + left * min(self._looked, self._looks + 1) // (self._looks + 1)
 
     @property
     def over(self) -> bool:

@@ -133,6 +133,7 @@ class DiskTier:
         self._latest_tokens = 0
         self._wake: Callable[[], None] = lambda: None
         self._is_scanned = threading.Event()
+        self._scan_until = clock() + _SCAN_S
         self._jobs: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._loads: queue.SimpleQueue[Load] = queue.SimpleQueue()
         self._begin_threads()
@@ -151,7 +152,7 @@ class DiskTier:
     @property
     def latest_tokens(self) -> int:
         """Tokens of the longest prefix of the session that was used last before the start."""
-        return self._latest_tokens if self._is_scanned.wait(_SCAN_S) else 0
+        return self._latest_tokens if self._has_index() else 0
 
     def find(
         self, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
@@ -162,7 +163,7 @@ class DiskTier:
         Args:
             only_whole: parts are whole prefixes, of which all tokens must be the same.
         """
-        if not self._is_scanned.wait(_SCAN_S):
+        if not self._has_index():
             return []
         with self._lock:
             path = self._longest(tokens, namespace, "", only_whole=only_whole)
@@ -186,7 +187,8 @@ class DiskTier:
     @property
     def has_room(self) -> bool:
         """Whether more may be `put` now. If not, `wake` is called when that may have changed."""
-        return self._queued_bytes < MOST_QUEUED_BYTES and self.may_write
+        is_behind = self._queued_bytes >= MOST_QUEUED_BYTES
+        return self._is_scanned.is_set() and not is_behind and self.may_write
 
     @property
     def may_write(self) -> bool:
@@ -201,10 +203,8 @@ class DiskTier:
         self, session: str, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
     ) -> tuple[bytes, int]:
         """After which part of `session` the next one of `tokens` comes, and at which token: all
-        before it are written already, or about to be.
+        before it are written already, or about to be. Only with the index, see `has_room`.
         """
-        if not self._is_scanned.wait(_SCAN_S):
-            return b"", len(tokens)
         owner = owner_of(session)
         with self._lock:
             if owner in self._deleted_owners:
@@ -272,6 +272,12 @@ class DiskTier:
         done.wait()
 
     # ---- inside
+
+    def _has_index(self) -> bool:
+        """Whether the folder was scanned; waits for that, but not later than a while after the
+        start.
+        """
+        return self._is_scanned.wait(max(0.0, self._scan_until - self._clock()))
 
     def _root(self, namespace: bytes) -> bytes:
         """The `parent` of the first parts of a namespace."""
@@ -365,6 +371,7 @@ class DiskTier:
                 self._count(part)
                 self._known_owners.add(part.owner)
         self._is_scanned.set()
+        self._wake()
 
     def _begin(self, owner: str) -> bool:
         """Have a folder of `owner`; False if it cannot be made."""

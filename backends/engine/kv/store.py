@@ -252,6 +252,6 @@ class BlockStore(Store, Protocol):
 
     def restore_part(self, table: Seq[int], state: SavedState, start: int, end: int) -> bool:
         """Write the tokens `start` to `end`, which `save_part` copied, into the blocks of `table`;
-        False if this is not a state of this store.
+        False if this is not a state of this store, or there is no memory to copy it.
         """
         ...
