@@ -34,7 +34,7 @@ GRIDS: Final = {
     "INT4, groups of 128, zeros": Grid(symmetric=False),
     "INT4, groups of 32": Grid(group=32),
     "INT3, groups of 128": Grid(bits=3),
-    "NF4, blocks of 64, double": Grid("nf4", 4, 64, double=True),
+    "NF4, blocks of 64": Grid("nf4", 4, 64),
     "INT8, rows": Grid("int", 8, None, "row"),
     "FP8 E4M3, rows": Grid("fp8", 8, None, "row"),
     "FP8 E5M2, rows": Grid("fp8", 8, None, "row", e5m2=True),

@@ -290,8 +290,10 @@ class _Evaluation:
 
         Raises:
             HearthError: there is no such way, it cannot be done, or the file is there already.
+            UsageError: two ways are the same.
         """
         from hearth.app.library import quantize_job
+        from hearth.app.library.errors import FileTrouble
         from hearth.app.library.quantize_methods import all_methods
         from hearth.quant.gguf.quantize_file import check_target
         from hearth.quant.methods import read_options
@@ -299,9 +301,14 @@ class _Evaluation:
         found = source.found
         if folder is None:
             folder = self._temporary_folder()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FileTrouble(
+                f"{folder}: {error.strerror or error}.", "Choose another folder (--output)."
+            ) from error
         known, wanted = all_methods(), {"requantize"} if requantize else set()
-        wishes = []
+        wishes: list[tuple[str, dict[str, Any]]] = []
         for name in names:
             way, *given = name.split("+")
             method, target = known.named_or_making(way, found.path)
@@ -318,6 +325,9 @@ class _Evaluation:
                 target=(folder / file).absolute(),
                 replace=replace,
             )
+            for other, asked in wishes:
+                if asked["target"] == question["target"]:
+                    raise click.UsageError(f"--methods: {name} makes the same file as {other}.")
             check_target(folder / file, replace=replace, is_folder=not method.suffix)
             wishes.append((name, question))
         return wishes

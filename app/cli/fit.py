@@ -314,11 +314,13 @@ def _is_repository(model: str) -> bool:
 
 
 def _local(state: State, model: str, flags: Layer, room: Room) -> Verdict:
+    from hearth.app.chosen import with_settings
     from hearth.app.library.fit import fit_of_folder, fit_of_header
     from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 
-    chosen = state.choose(model, flags)
+    # Not `State.choose`, which offers to download what is missing.
+    chosen = with_settings(state.library.resolve(model), state.settings.with_flags(flags))
     if chosen.found.remote is not None:
         url = chosen.found.remote.url
         raise click.UsageError(f"{chosen.found.name} runs at {url} and takes no memory here.")

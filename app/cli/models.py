@@ -122,11 +122,15 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
     from hearth.app.library.removal import plan_removal, remove
 
     models = {model.name.lower(): model for model in state.library.found()}
-    planned: dict[str, tuple[FoundModel, Removal]] = {}
+    planned: dict[Path, tuple[FoundModel, Removal]] = {}
+    deleted: set[Path] = set()
     for name in names:  # All before the first deletion, so that a wrong name deletes nothing.
         # By its listed name a damaged model is found as well, which `resolve` refuses.
         found = models.get(name.lower()) or state.library.resolve(name)
-        planned[str(found.path)] = found, plan_removal(found, state.library)
+        if found.path not in planned:
+            removal = plan_removal(found, state.library, deleted)
+            planned[found.path] = found, removal
+            deleted.update(removal.paths)
     removals = [removal for _, removal in planned.values()]
     freed_bytes = sum(removal.frees_bytes for removal in removals)
     if not yes:

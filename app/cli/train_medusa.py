@@ -85,6 +85,8 @@ def train_medusa(
     source = text or Path(str(files("hearth.assets") / "texts" / "calibration.txt"))
     learned = sample_of(source).text
     target = (output or heads_path(found.path)).absolute()
+    if not target.parent.is_dir():
+        raise click.UsageError(f"--output: there is no folder {target.parent}.")
     if target.exists() and not yes:
         raise click.UsageError(f"{target} is there already; --yes replaces it.")
     given = {"heads": heads, "blocks": blocks, "tokens": tokens, "epochs": epochs}

@@ -8,6 +8,7 @@ wanted the job is gone, and it stops as if it were told to.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -19,12 +20,15 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
+from hearth.app.library.errors import FileTrouble
 from hearth.backends.errors import HearthError, InternalError, to_info
 from hearth.backends.machine.process import take_private_pipes
 
 log = logging.getLogger(__name__)
 
 _REPORT_EVERY_S: Final = 0.1
+_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+"""Errors of a disk; those of an open file do not name it."""
 _STOP_GRACE_S: Final = 20.0
 """How long work that was told to stop may take to notice."""
 
@@ -104,7 +108,8 @@ class Reporter:
 Work = Callable[[Values, Reporter], Values]
 """What a job does, a function of a module. It gets the question and a `Reporter`, and returns JSON
 values. It should look at `Reporter.stopped` at least once a second, and leave nothing half done
-under a final name. A `HearthError` that it raises reaches the process that waits."""
+under a final name. A `HearthError` that it raises reaches the process that waits; an `OSError` of a
+file or a disk reaches it as `FileTrouble`."""
 
 
 def serve(work: Work) -> None:
@@ -125,8 +130,17 @@ def serve(work: Work) -> None:
         reporter.end(failed=asdict(to_info(error)))
     except Exception as error:
         log.exception("a job failed")
-        failure = InternalError(f"The job failed: {type(error).__name__}: {error}")
-        reporter.end(failed=asdict(to_info(failure)))
+        reporter.end(failed=asdict(to_info(_failure(error))))
+
+
+def _failure(error: Exception) -> HearthError:
+    """What is reported of an error without a type of its own."""
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
+        return FileTrouble(
+            f"{error.filename or 'A file cannot be read or written'}: {error.strerror or error}.",
+            "Check the path, its permissions and the space on the disk, or use another path.",
+        )
+    return InternalError(f"The job failed: {type(error).__name__}: {error}")
 
 
 def _listen(questions: BinaryIO, reporter: Reporter) -> None:

@@ -16,7 +16,8 @@ from hearth.app.jobs.child import STOPPED, Stopped, Values, Work
 from hearth.backends.errors import ErrorInfo, HearthError, InternalError, from_info
 from hearth.backends.machine.logs import open_log
 
-_MOST_LINE_BYTES: Final = 16 << 20
+_MOST_LINE_BYTES: Final = 256 << 20
+"""An answer is one line, and that of `evaluate_job.quality` has some 80 bytes for each token."""
 
 
 class Job:

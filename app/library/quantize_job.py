@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hearth.app.jobs.child import Reporter
-from hearth.app.library.errors import FileTrouble
 from hearth.app.library.importance import matrix_for
 from hearth.app.library.quantize_methods import method_named
 from hearth.app.paths import find_paths
@@ -68,21 +66,8 @@ def plan(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         HearthError: why it cannot be made.
     """
     method, options = method_named(question["method"]), question["options"]
-    with _files_named(question):
-        made = method.plan(Path(question["source"]), question["type"], options)
-        return made.facts(tensors=True)
-
-
-@contextmanager
-def _files_named(question: Mapping[str, Any]) -> Iterator[None]:
-    """Raises `FileTrouble` in place of an `OSError`."""
-    try:
-        yield
-    except OSError as error:
-        raise FileTrouble(
-            f"{error.filename or question['target']}: {error.strerror or error}.",
-            "Check the path and its permissions, or write to another one (--output).",
-        ) from error
+    made = method.plan(Path(question["source"]), question["type"], options)
+    return made.facts(tensors=True)
 
 
 def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
@@ -119,36 +104,35 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
             phase=phase,
         )
 
-    with _files_named(question):
-        source, options = Path(question["source"]), question["options"]
-        if not source.exists():
-            raise ModelNotFound(
-                f"The source {source} does not exist.",
-                "Put it back and start again, or cancel what was begun.",
-                path=str(source),
-            )
-        planned = method.plan(source, question["type"], options)
-        if isinstance(planned, QuantizePlan) and planned.makes_matrix:
-            matrix = matrix_for(
-                planned,
-                options,
-                find_paths(),
-                threads=question["threads"],
-                on_window=show_pass,
-                on_note=notes.append,
-                check=reporter.check,
-            )
-            planned = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
-        reporter.check()
-        made = method.run(
+    source, options = Path(question["source"]), question["options"]
+    if not source.exists():
+        raise ModelNotFound(
+            f"The source {source} does not exist.",
+            "Put it back and start again, or cancel what was begun.",
+            path=str(source),
+        )
+    planned = method.plan(source, question["type"], options)
+    if isinstance(planned, QuantizePlan) and planned.makes_matrix:
+        matrix = matrix_for(
             planned,
-            Path(question["target"]),
+            options,
+            find_paths(),
             threads=question["threads"],
-            replace=question["replace"],
-            on_progress=show,
+            on_window=show_pass,
             on_note=notes.append,
             check=reporter.check,
         )
+        planned = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
+    reporter.check()
+    made = method.run(
+        planned,
+        Path(question["target"]),
+        threads=question["threads"],
+        replace=question["replace"],
+        on_progress=show,
+        on_note=notes.append,
+        check=reporter.check,
+    )
     return {
         "path": str(made.path),
         "manifest": str(made.manifest),

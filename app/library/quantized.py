@@ -78,7 +78,7 @@ def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tup
     Raises:
         OSError: it cannot be written.
     """
-    facts, change = _read(path), perplexity_change(before, after)
+    facts, change = read_manifest(path), perplexity_change(before, after)
     known = math.isfinite(change[0])
     facts["measured"] = {
         "text": text,
@@ -95,7 +95,7 @@ def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
     sources = {(model.path.name, model.size_bytes): model for model in reversed(models)}
     found = {}
     for model in models:
-        facts = {} if model.url else _read(model.path)
+        facts = {} if model.url else read_manifest(model.path)
         try:
             source = _source(facts["source"], sources)
             is_of_it = facts["result"]["size_bytes"] == model.size_bytes
@@ -146,8 +146,8 @@ def _measured(facts: Mapping[str, Any] | None) -> Measured | None:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The manifest of the file at `path`; empty: there is none that can be read."""
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the model at `path`; empty: there is none that can be read."""
     try:
         facts = json.loads(read_start(manifest_path(path), _MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -7,7 +7,7 @@ other programs keep is theirs to delete.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from hearth.app.format import argument
 from hearth.app.library.evaluation import report_path
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.library.model_files import files_of, identity, read_start
+from hearth.app.library.quantized import read_manifest
+from hearth.backends.contract.models import heads_path
 from hearth.backends.errors import HearthError
 from hearth.quant.gguf.quantize_file import manifest_path
 
@@ -65,19 +67,22 @@ class Removal:
     is_cached: bool
 
 
-def plan_removal(model: FoundModel, library: Library) -> Removal:
+def plan_removal(model: FoundModel, library: Library, deleted: Collection[Path] = ()) -> Removal:
     """What deleting `model` would delete, free and keep; nothing is deleted yet.
+
+    Args:
+        deleted: paths of other removals that come before this one.
 
     Raises:
         NotRemovable: it is bundled, remote, another program's, or outside of the library.
     """
     if model.origin == "library":
-        return _checked(_planned(model, library.folder, is_cached=False))
+        return _checked(_planned(model, library.folder, deleted, is_cached=False))
     if model.origin == "huggingface":
         for source in library.sources:
             if source.store == "huggingface" and model.path.is_relative_to(source.folder):
                 repository = source.folder / model.path.relative_to(source.folder).parts[0]
-                return _checked(_planned(model, repository, is_cached=True))
+                return _checked(_planned(model, repository, deleted, is_cached=True))
     raise NotRemovable(*refusal(model), name=model.name, origin=model.origin)
 
 
@@ -121,22 +126,28 @@ def _checked(removal: Removal) -> Removal:
     return removal
 
 
-def _planned(model: FoundModel, folder: Path, *, is_cached: bool) -> Removal:
-    """The model's files; in the cache also each blob that no other file of the repository leads
-    to.
+def _planned(
+    model: FoundModel, folder: Path, deleted: Collection[Path], *, is_cached: bool
+) -> Removal:
+    """The model's files, its Medusa heads, and what was written about it; in the cache also each
+    blob that no other file of the repository leads to.
     """
-    is_linked_folder = model.path.is_dir() and model.path.is_symlink()
+    is_folder = model.path.is_dir()
+    is_linked_folder = is_folder and model.path.is_symlink()
     files = [model.path] if is_linked_folder else files_of(model.path)
     used: set[tuple[int, int] | None] = set()
     blobs: dict[tuple[int, int] | None, Path] = {}
-    manifest = manifest_path(model.path)
+    about = [] if is_folder else [heads_path(model.path)]
+    if not is_cached:
+        about.append(report_path(model.path))
+        # A JSON file with the name of a folder may be anything.
+        if not is_folder or {"recipe", "result"} <= read_manifest(model.path).keys():
+            about.append(manifest_path(model.path))
+    files += filter(Path.is_file, about)
     if is_cached:
-        ours = set(files)
+        ours = {*files, *deleted}
         used = {identity(path) for path in _files(folder / "snapshots") if path not in ours}
         blobs = {identity(path): path for path in _files(folder / "blobs")}
-    else:
-        about = [report_path(model.path), *([] if model.path.is_dir() else [manifest])]
-        files += filter(Path.is_file, about)
     paths, keeps, frees_bytes = list(files), [], 0
     for path in files:
         blob = blobs.get(identity(path))

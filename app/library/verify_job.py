@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hearth.app.jobs.child import Reporter
-from hearth.app.library.errors import FileTrouble
 
 
 def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
@@ -22,7 +21,7 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     Raises:
         Stopped: it was told to.
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
-        FileTrouble: a file cannot be read.
+        OSError: a file cannot be read.
     """
     from hearth.backends.native.structure import check_structure
     from hearth.quant.verify import verify_model
@@ -34,14 +33,8 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         reporter.check()
         reporter.progress(done=done, total=total)
 
-    try:
-        structure = check_structure(path)
-        report = verify_model(path, tell)
-    except OSError as error:
-        raise FileTrouble(
-            f"{error.filename or path}: {error.strerror or error}.",
-            "Check the path and its permissions.",
-        ) from error
+    structure = check_structure(path)
+    report = verify_model(path, tell)
     return {
         **asdict(structure),
         "tensors": report.tensors,

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import Final
 
 import torch
 from torch import Tensor
 
+from hearth.quant.checkpoints.scheme import SHORTEST_GROUP
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-
-_SHORTEST: Final = 8
-"""Inputs of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +51,10 @@ def even_groups(numbers: Tensor, count: int, name: str) -> Groups:
     is_sorted = bool((numbers.diff() >= 0).all())
     lengths = numbers.bincount(minlength=count)
     length = gcd(*lengths.tolist())
-    if length < min(_SHORTEST, len(numbers)):
+    if length < min(SHORTEST_GROUP, len(numbers)):
         raise UnsupportedModel(
             f"Tensor '{name}' has groups of {int(lengths.min())} to {int(lengths.max())} inputs, "
-            f"which have no common length of at least {_SHORTEST}.",
+            f"which have no common length of at least {SHORTEST_GROUP}.",
             "Choose another quantization of this model, or a GGUF of it.",
             field=name,
         )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Final
 
-_BLOCKS: Final = frozenset(1 << power for power in range(5, 13))
+from hearth.quant.checkpoints.scheme import NF4_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +38,11 @@ def parse_state(content: bytes) -> Nf4State:
         raise ValueError(f"says shape {str(shape)[:40]}, must be two numbers")
     if min(shape) < 1 or prod(shape) >= 1 << 48:
         raise ValueError(f"says shape {str(shape)[:40]}, must be two numbers from 1")
-    if values.get("blocksize") not in _BLOCKS:
+    if values.get("blocksize") not in NF4_BLOCKS:
         raise ValueError(f"says blocksize {str(values.get('blocksize'))[:40]}")
     nested = values.get("nested_blocksize")
     offset = values.get("nested_offset", 0.0)
-    if nested is not None and nested not in _BLOCKS:
+    if nested is not None and nested not in NF4_BLOCKS:
         raise ValueError(f"says nested_blocksize {str(nested)[:40]}")
     if isinstance(offset, bool) or not isinstance(offset, int | float) or not isfinite(offset):
         raise ValueError(f"says nested_offset {str(offset)[:40]}")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from hearth.quant.stored import StoredTensor
 
 Layout = Literal["gptq", "awq", "packed", "scaled", "nf4"]
 """Which tensors there are, and the order of codes in them: see `modules.py`."""
+SHORTEST_GROUP: Final = 8
+"""Inputs of a group. Weights are rounded in groups of a multiple of it."""
+NF4_BLOCKS: Final = tuple(1 << power for power in range(5, 13))
+"""Weights that can share a scale (bitsandbytes)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from hearth.quant.folders.matrices import Block, Matrix, Vector
 from hearth.quant.rounding.awq import (
     Activations,
     Scales,
-    fold_into_norm,
     fold_into_rows,
     of_kv_heads,
     search_scales,
@@ -159,7 +158,7 @@ class _Folding:
         """
         (vector,) = self._vectors(parameter)
         norm, kind = self._block.plain(parameter), self._read(vector.name).dtype
-        wanted = (fold_into_norm(norm, scales) - vector.offset).to(kind)
+        wanted = (norm / scales - vector.offset).to(kind)
         exact = norm / (wanted.to(torch.float32) + vector.offset)
         is_good = torch.isfinite(exact) & (exact > 0)
         stored = torch.where(is_good, wanted, (norm - vector.offset).to(kind))
@@ -170,7 +169,7 @@ class _Folding:
     def _into_rows(self, module: str, scales: Tensor) -> None:
         """The last rows of a stage's last matrix: values, or up."""
         rows = self._block.weight(self.matrices(module)[-1])
-        rows.copy_(fold_into_rows(rows, scales)[0])
+        rows.copy_(fold_into_rows(rows, scales))
         vectors = self._vectors(f"{module}.bias")
         if vectors:
             last = vectors[-1]

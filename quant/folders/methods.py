@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from hearth.quant.checkpoints.scheme import Layout
+from hearth.quant.checkpoints.scheme import NF4_BLOCKS, SHORTEST_GROUP, Layout
 from hearth.quant.convert.folder import folder_of
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.folders.calibrated import OpenModel
@@ -188,7 +188,16 @@ class FolderMethod:
                     )
                 scope = "block"
             return Storage("scaled", float8, 8, scope, group if scope == "block" else None)
-        layout: Layout = "nf4" if self.kind == "nf4" else FORMATS[kind]
+        is_nf4 = self.kind == "nf4"
+        if scope == "group" and (group not in NF4_BLOCKS if is_nf4 else group % SHORTEST_GROUP):
+            sizes = ", ".join(map(str, NF4_BLOCKS)) if is_nf4 else f"a multiple of {SHORTEST_GROUP}"
+            raise BadRecipe(f"{self.title} has no groups of {group}.", f"Choose --group {sizes}.")
+        if scope == "tensor" and self.name == "hqq":
+            raise BadRecipe(
+                "HQQ fits scales of rows and groups, not of a whole matrix.",
+                "Choose another --group, or int4.",
+            )
+        layout: Layout = "nf4" if is_nf4 else FORMATS[kind]
         if layout == "packed" and scope == "tensor":
             layout = "scaled"
         return Storage(

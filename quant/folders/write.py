@@ -19,7 +19,7 @@ from hearth.quant.checkpoints.config import KEY
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.convert.folder_files import ALL
-from hearth.quant.errors import CorruptFile
+from hearth.quant.errors import BadGrid, CorruptFile
 from hearth.quant.folders.config import quantization_config
 from hearth.quant.folders.encode import stored_tensors
 from hearth.quant.folders.matrices import Matrix
@@ -193,7 +193,7 @@ def write(
             # It describes the folder that is about to be replaced.
             manifest_path(target).unlink(missing_ok=True)
             partial.finish_folder([one.name for one in plan.layout.files], _files(plan))
-    except (CannotQuantize, CorruptFile):
+    except (BadGrid, CannotQuantize, CorruptFile):
         discard(target)
         raise
     finally:

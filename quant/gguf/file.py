@@ -11,7 +11,8 @@ from typing import Any
 
 from hearth.quant.fingerprint import WeightFile
 from hearth.quant.gguf.faults import corrupt, unsupported
-from hearth.quant.gguf.types import FILE_TYPE_NAMES, TensorType, ValueType
+from hearth.quant.gguf.mixes import FILE_TYPE_NAMES
+from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.values import NumberArray, StringArray
 from hearth.quant.stored import StoredTensor
 

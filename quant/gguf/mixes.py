@@ -87,6 +87,10 @@ def mixes() -> list[Mix]:
     return list(_mixes().values())
 
 
+FILE_TYPE_NAMES: Final = {39: "NVFP4", **{mix.number: mix.name for mix in mixes()}}
+"""The names of all numbers of `general.file_type`. NVFP4 is read, and never made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Override:
     """Tensors whose name holds a match of `pattern` (a regular expression) get `type`."""

@@ -2,8 +2,8 @@
 the activations is scaled down by as much (arXiv 2306.00978; AutoAWQ's `quantize/quantizer.py`).
 
 Scales belong to the inputs of all matrices that read the same activations. They are folded into
-what comes before: a norm (`fold_into_norm`), or the rows of a matrix (`fold_into_rows`: up before
-down, values before the output of attention).
+what comes before: a norm, or the rows of a matrix (`fold_into_rows`: up before down, values before
+the output of attention).
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ from hearth.quant.rounding.grid import (
     rounded,
     row_slices,
 )
-
-Inspect = Callable[[Sequence[Tensor]], Tensor]
-"""Outputs of what the weights are part of, with others in their place."""
 
 _RATIOS: Final = 20
 _CLIP_STEPS: Final = 10
@@ -97,7 +94,7 @@ class Scales:
     ratio: float
     """The power of the activations; 0 with all values one: no scaling is better."""
     error: float
-    """Mean squared error of the inspected outputs."""
+    """Mean squared error of the outputs."""
     plain_error: float
     """The same without scaling."""
 
@@ -106,12 +103,11 @@ def search_scales(
     weights: Sequence[Tensor],
     x_sample: Tensor,
     grid: Grid,
-    inspect: Inspect | None = None,
     *,
     mean_abs: Tensor | None = None,
     tie: Callable[[Tensor], Tensor] | None = None,
 ) -> Scales:
-    """Scales by which the inspected outputs change least when `weights` are rounded.
+    """Scales by which the outputs change least when `weights` are rounded.
 
     Tried are s = a^r / m^(1-r) and s = a^r, for twenty r, where a is the mean magnitude of an
     input and m that of its weights, as shares of the largest of their groups; and no scaling, so
@@ -122,7 +118,6 @@ def search_scales(
             rounded. One that is not, such as a router, is only scaled.
         x_sample: [rows, inputs] of these activations, on the device of the weights.
         grid: what they are rounded to.
-        inspect: by default the products of `x_sample` with each of the weights, side by side.
         mean_abs: [inputs], of more rows than the sample has; by default of the sample.
         tie: makes scales that are possible of any, see `tied_heads`.
 
@@ -132,14 +127,9 @@ def search_scales(
     for weight in weights:
         check(weight, grid)
     x = x_sample.reshape(-1, x_sample.shape[-1]).to(torch.float32)
-    if inspect is None:
-
-        def inspect(replaced: Sequence[Tensor]) -> Tensor:
-            return torch.cat([x @ one.t() for one in replaced], 1)
-
     means = x.abs().mean(0) if mean_abs is None else mean_abs.to(x)
     exact = [weight.to(torch.float32) for weight in weights]
-    wanted = inspect(exact)
+    wanted = _products(x, exact)
     if not bool(torch.isfinite(means).all() and torch.isfinite(wanted).all()):
         raise CannotQuantize(
             "The activations for these tensors hold what is no finite number.",
@@ -147,8 +137,8 @@ def search_scales(
         )
 
     def error(values: Tensor) -> float:
-        made = inspect([rounded(one * values, grid).div_(values) for one in exact])
-        return float((made - wanted).to(torch.float32).square().mean())
+        made = _products(x, [rounded(one * values, grid).div_(values) for one in exact])
+        return float((made - wanted).square().mean())
 
     ones = torch.ones_like(means)
     plain = error(ones)
@@ -169,6 +159,11 @@ def search_scales(
             if found < best.error:
                 best = Scales(values, ratio, found, plain)
     return best
+
+
+def _products(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """[rows, outputs of all `weights`, side by side]."""
+    return torch.cat([x @ one.t() for one in weights], 1)
 
 
 def _centred(values: Tensor) -> Tensor:
@@ -268,35 +263,18 @@ def round_awq(
 # Folding.
 
 
-def fold_into_norm(norm: Tensor, scales: Tensor, *, offset: float = 0.0) -> Tensor:
-    """The weight of a norm before scaled matrices.
-
-    Args:
-        norm: [inputs] of a norm that multiplies by offset + norm (Gemma: 1).
-        scales: [inputs].
-    """
-    exact = norm.to(torch.float32)
-    return ((exact + offset) / scales.to(exact) - offset).to(norm.dtype)
-
-
-def fold_into_rows(
-    weight: Tensor, scales: Tensor, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """A matrix before scaled ones, and its bias.
+def fold_into_rows(weight: Tensor, scales: Tensor) -> Tensor:
+    """A matrix before scaled ones.
 
     Args:
         weight: [outputs, inputs]; the last of its rows are scaled, as many as there are scales
             (those of values in a matrix of queries, keys and values).
         scales: [outputs that are scaled]: what the next matrix's inputs are multiplied by; of
             values `of_kv_heads` makes them.
-        bias: [outputs].
     """
     divisor = torch.ones(len(weight), dtype=torch.float32, device=weight.device)
     divisor[len(weight) - len(scales) :] = scales.to(divisor)
-    made = (weight.to(torch.float32) / divisor[:, None]).to(weight.dtype)
-    if bias is None:
-        return made, None
-    return made, (bias.to(torch.float32) / divisor).to(bias.dtype)
+    return (weight.to(torch.float32) / divisor[:, None]).to(weight.dtype)
 
 
 def tied_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:

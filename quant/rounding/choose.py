@@ -33,8 +33,6 @@ def choose(
     candidates: Mapping[str, PackedWeight],
     weight: Tensor,
     x_heldout: Tensor,
-    *,
-    scales: Mapping[str, Tensor] | None = None,
 ) -> Choice:
     """The candidate of least output error; of equal ones "plain", else the first.
 
@@ -42,18 +40,13 @@ def choose(
         candidates: by the name of the method; at least one.
         weight: [outputs, inputs]: the original.
         x_heldout: [rows, inputs]: activations that were not used to make a candidate.
-        scales: [inputs] of candidates whose inputs are scaled, see `output_error`.
 
     Raises:
         ValueError: there are no candidates, or activations have another length.
     """
     if not candidates:
         raise ValueError("there is no candidate")
-    by_name = scales or {}
-    errors = {
-        name: output_error(weight, one, x_heldout, scales=by_name.get(name))
-        for name, one in candidates.items()
-    }
+    errors = {name: output_error(weight, one, x_heldout) for name, one in candidates.items()}
     return Choice(min(errors, key=lambda name: (errors[name], name != PLAIN)), errors)
 
 

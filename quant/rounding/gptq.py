@@ -177,7 +177,7 @@ def round_gptq(
         return round_plain(weight, grid)
     feedback, order = found.factor.to(weight.device), found.order.to(weight.device)
     # Scales of groups that come in order may follow the weights; those rounded together cannot.
-    is_fixed = act_order or narrowed or grid.double or grid.scope != "group"
+    is_fixed = act_order or narrowed or grid.scope != "group"
     importance = hessian.mean_square if narrowed else None
     levels = fit(weight, grid, importance) if is_fixed else None
     outputs, inputs = weight.shape

@@ -6,9 +6,8 @@ stands for (code - zero) × scale (whole numbers) or for a number of a fixed set
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional
 from hearth.kernels.bits import pack_bits
 from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
 from hearth.kernels.packed import PackedWeight
+from hearth.quant.checkpoints.scheme import NF4_BLOCKS, SHORTEST_GROUP
 from hearth.quant.errors import BadGrid
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.verify import finite_rows
@@ -31,11 +31,6 @@ _SCOPES: Final[dict[Kind, tuple[Scope, ...]]] = {
     "fp8": ("tensor", "row", "group", "block"),
     "nf4": ("row", "group"),
 }
-_SHORTEST_GROUP: Final = 8
-_NF4_GROUPS: Final = tuple(1 << power for power in range(5, 13))
-"""Those of bitsandbytes."""
-_NESTED_BLOCK: Final = 256
-"""Scales of NF4 that share a scale, where they are quantized too."""
 _CHUNK: Final = 1 << 20
 """Weights at a time: 4 MiB of float32."""
 _SHRINKS: Final = tuple(1 - 0.02 * step for step in range(16))
@@ -63,9 +58,6 @@ class Grid:
     bits from -127 and amax / 127, of fewer such as 4 from -8 and amax / 7.5."""
     e5m2: bool = False
     """Of fp8: two bits of fraction rather than three."""
-    double: bool = False
-    """Of nf4: scales are rounded to 8 bits themselves, as bitsandbytes does it. `PackedWeight`
-    holds what these stand for."""
     scales: torch.dtype | None = None
     """What scales are rounded to, before codes are chosen. None: float16 of 3 and 4 bits of int,
     else float32."""
@@ -79,8 +71,7 @@ class Grid:
         self._require("group", self._has_good_group())
         self._require("symmetric", self.symmetric or self.kind == "int")
         self._require("e5m2", not self.e5m2 or self.kind == "fp8")
-        self._require("double", not self.double or self.kind == "nf4")
-        floats = (torch.float32,) if self.double else (torch.float32, torch.float16, torch.bfloat16)
+        floats = (torch.float32, torch.float16, torch.bfloat16)
         self._require("scales", self.scales is None or self.scales in floats)
 
     def _require(self, field: str, is_good: bool) -> None:
@@ -98,10 +89,10 @@ class Grid:
             return False
         match self.kind:
             case "int":
-                return self.group >= _SHORTEST_GROUP and self.group % _SHORTEST_GROUP == 0
+                return self.group >= SHORTEST_GROUP and self.group % SHORTEST_GROUP == 0
             case "fp8":
                 return self.group == FP8_GROUP
-        return self.group in _NF4_GROUPS
+        return self.group in NF4_BLOCKS
 
     @property
     def packing(self) -> str:
@@ -319,8 +310,7 @@ def fit(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Levels:
     if importance is not None:
         share = _best_share(weight, low, high, grid, importance)
         low, high = low * share, high * share
-    levels = levels_of(low, high, grid)
-    return replace(levels, scales=nested(levels.scales)) if grid.double else levels
+    return levels_of(low, high, grid)
 
 
 def check(weight: Tensor, grid: Grid) -> None:
@@ -359,7 +349,7 @@ def in_groups(weight: Tensor, grid: Grid) -> Tensor:
 
 def levels_of(low: Tensor, high: Tensor, grid: Grid) -> Levels:
     """Scales and zero points for groups that reach from `low` to `high`, [rows, groups] float32
-    with zero between them. Scales of nf4 are not rounded to 8 bits here.
+    with zero between them.
 
     Raises:
         CannotQuantize: a scale is too large for its dtype.
@@ -378,40 +368,6 @@ def levels_of(low: Tensor, high: Tensor, grid: Grid) -> Levels:
         return Levels(grid, scales, None)
     zeros = (-low / scales.to(torch.float32)).round_().clamp_(0, grid.most)
     return Levels(grid, scales, zeros.to(torch.uint8))
-
-
-def nested(scales: Tensor) -> Tensor:
-    """Scales of NF4 as bitsandbytes' double quantization rounds them: their differences from the
-    mean, in blocks of 256 along the rows, to 8 bits.
-
-    Args:
-        scales: [rows, groups] float32.
-    """
-    offset = (scales / scales.numel()).sum()  # A sum of large ones would overflow.
-    differences = (scales - offset).flatten()
-    blocks = functional.pad(differences, (0, -len(differences) % _NESTED_BLOCK))
-    blocks = blocks.view(-1, _NESTED_BLOCK)
-    largest = blocks.abs().amax(1, keepdim=True)
-    book = torch.tensor(dynamic_map(), dtype=torch.float32, device=scales.device)
-    ratios = blocks / torch.where(largest == 0, 1.0, largest)
-    places = torch.bucketize(ratios, (book[1:] + book[:-1]) / 2, out_int32=True)
-    found = (book[places] * largest).flatten()[: len(differences)] + offset
-    # The least scales of a block with a large one may come out as nothing.
-    return torch.where(found > 0, found, scales.flatten()).view_as(scales)
-
-
-@functools.cache
-def dynamic_map() -> tuple[float, ...]:
-    """The 256 numbers of bitsandbytes' signed dynamic map (`functional.create_dynamic_map`, arXiv
-    2110.02861): seven powers of ten, each of twice as many fractions as the one before it.
-    """
-    numbers = [0.0, 1.0]
-    for power in range(7):
-        step = 0.9 / 2**power
-        for place in range(2**power):
-            size = 10.0 ** (power - 6) * (0.1 + step * (place + 0.5))
-            numbers += [size, -size]
-    return tuple(sorted(numbers))
 
 
 def _checked_importance(importance: Tensor, weight: Tensor) -> Tensor:

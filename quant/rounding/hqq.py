@@ -24,7 +24,6 @@ from hearth.quant.rounding.grid import (
     check,
     in_groups,
     levels_of,
-    nested,
     row_slices,
 )
 
@@ -61,8 +60,7 @@ def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
         scales[some] = own.scales.to(torch.float32)
         if zeros is not None and own.zeros is not None:
             zeros[some] = own.zeros
-    held = nested(scales) if grid.double else scales.to(grid.scale_dtype)
-    return Levels(grid, held, zeros).encode(weight)
+    return Levels(grid, scales.to(grid.scale_dtype), zeros).encode(weight)
 
 
 def _fitted(weight: Tensor, grid: Grid) -> Levels:

@@ -100,6 +100,11 @@ def test_what_methods_make_can_be_kept(hearth, home, tmp_path, one_process) -> N
     result = hearth(*command)
     assert result.code == ExitCode.FAILED and "guide-Q4_0.gguf exists" in result.err
     assert hearth(*command, "--yes").code == 0
+    below = str(folder / "guide-Q4_0.gguf" / "x")
+    result = hearth("eval", "guide", "--methods", "Q4_0", "-o", below, "--json")
+    assert (
+        result.json["error"]["code"] == "file_trouble" and below in result.json["error"]["message"]
+    )
 
 
 def test_without_a_reference_models_are_compared_by_likelihood(hearth, packed, one_process) -> None:
@@ -124,6 +129,7 @@ def test_one_model_that_cannot_be_measured_does_not_end_the_rest(hearth, packed,
         (("guide", "--requantize"), "go with --methods"),
         (("guide", "--methods", "Q4_X"), "Q4_X"),
         (("guide", "--methods", "magic:Q4_0"), 'no quantization method "magic"'),
+        (("guide", "--methods", "Q4_0,Q8_0,gguf:q4_0"), "the same file as Q4_0"),
         (("guide", "--context", "4"), "--context"),
         (("guide", "--svg", "x.svg"), "need --reference or --methods"),
         (("guide", "--reference", "guide", "--svg", "none/x.svg"), "no folder"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hearth.app.cli import commands
 from hearth.app.library import fit as fits
 from hearth.app.library.hub import Hub, Repository, RepositoryFile
 from hearth.app.machine import this_machine
@@ -165,6 +166,8 @@ def test_the_catalogue_without_a_network(hearth) -> None:
 
 
 def test_every_quant_of_a_repository(hearth, monkeypatch) -> None:
+    monkeypatch.setattr(commands, "_offer_to_pull", lambda *_: pytest.fail("it was offered"))
+    monkeypatch.delenv("HF_HUB_OFFLINE")
     hub_with(monkeypatch, Q4_K_M=5 * GB, Q8_0=9 * GB, F16=16 * GB)
     result = hearth("fit", REPO)
     assert result.code == 0

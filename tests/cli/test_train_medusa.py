@@ -38,6 +38,8 @@ def test_heads_from_questions_that_the_model_answers(hearth, home: Path) -> None
 
 def test_what_cannot_be_trained(hearth, home: Path) -> None:
     assert "--self, or --text" in hearth("train-medusa", "guide").err
+    nowhere = hearth("train-medusa", "guide", "--self", "-o", str(home / "none" / "x"))
+    assert nowhere.code == ExitCode.USAGE and "no folder" in nowhere.err
     short = home / "short.txt"
     short.write_text("A few words.")
     result = hearth("train-medusa", "guide", "--text", str(short), "-o", str(home / "x"), *FEW)

@@ -15,10 +15,11 @@ import pytest
 
 from hearth.app.jobs.child import Stopped, Work
 from hearth.app.jobs.job import Job, run_job
+from hearth.app.library.errors import FileTrouble
 from hearth.backends.errors import DoesNotFit, InternalError
 
 _WORK = """
-import os, time
+import errno, os, time
 from hearth.backends.errors import DoesNotFit
 
 def work(question, reporter):
@@ -29,6 +30,12 @@ def work(question, reporter):
         return {"counted": question["to"]}
     if question["kind"] == "fail":
         raise DoesNotFit("It needs 2 bytes.", "Buy one.", needed=2)
+    if question["kind"] == "long":
+        return {"answer": "x" * question["size"]}
+    if question["kind"] == "no file":
+        open("/nowhere/at all")
+    if question["kind"] == "full":
+        raise OSError(errno.ENOSPC, "No space left on device")
     if question["kind"] == "break":
         raise ZeroDivisionError("an unexpected division")
     if question["kind"] == "die":
@@ -69,6 +76,18 @@ def test_a_typed_error_arrives_as_it_was(work: Work) -> None:
     with pytest.raises(DoesNotFit, match="2 bytes") as caught:
         run_job(work, {"kind": "fail"}, lambda values: None)
     assert caught.value.hint == "Buy one." and caught.value.data["needed"] == 2
+
+
+@pytest.mark.parametrize(("kind", "said"), [("no file", "/nowhere/at all"), ("full", "No space")])
+def test_a_file_that_cannot_be_used_is_no_defect(work: Work, kind: str, said: str) -> None:
+    with pytest.raises(FileTrouble, match=said):
+        run_job(work, {"kind": kind}, lambda values: None)
+
+
+def test_an_answer_of_a_million_tokens_arrives(work: Work) -> None:
+    size = 80 * 10**6
+    answer = run_job(work, {"kind": "long", "size": size}, lambda values: None)
+    assert len(answer["answer"]) == size
 
 
 @pytest.mark.parametrize(

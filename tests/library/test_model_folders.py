@@ -120,6 +120,13 @@ def test_two_of_one_name_are_told_apart(library: Library) -> None:
     assert [model.name for model in library.found()] == ["one/Tiny", "two/Tiny"]
 
 
+def test_a_folder_named_like_the_bundled_model_has_another_name(library: Library) -> None:
+    guide = write_folder(library.folder / "guide")
+    [model] = Library(library.folder).list()[1:]
+    assert model.path == guide and Library(library.folder).resolve(model.name).path == guide
+    assert Library(library.folder).resolve("guide").origin == "bundled"
+
+
 @needs_links
 def test_snapshots_of_the_hub_are_called_as_their_repository(library: Library) -> None:
     snapshot = cached(library, "org/Tiny-1B")

@@ -70,11 +70,25 @@ def test_what_was_written_about_it_goes_too(library: Library) -> None:
     file(library.folder / "m.gguf")
     file(library.folder / "m.gguf.json", size=10)
     file(library.folder / "m.gguf.eval.json", size=5)
+    file(library.folder / "m.medusa.safetensors", size=20)
     file(library.folder / "other.gguf.json")
     removal = plan_removal(by_name(library, "m"), library)
-    assert removal.frees_bytes == 115
+    assert removal.frees_bytes == 135
     remove(removal)
     assert everything(library.folder) == {"other.gguf.json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_manifest"), [('{"recipe": {}, "result": {}}', True), ('{"result": 1}', False)]
+)
+def test_of_a_folder_only_a_manifest_goes(
+    library: Library, content: str, is_manifest: bool
+) -> None:
+    for name in ("config.json", "model.safetensors"):
+        file(library.folder / "m" / name)
+    file(library.folder / "m.json").write_text(content)
+    remove(plan_removal(by_name(library, "m"), library))
+    assert everything(library.folder) == (set() if is_manifest else {"m.json"})
 
 
 def test_all_parts_of_a_split_model_go(library: Library) -> None:
@@ -135,6 +149,19 @@ def test_a_blob_that_another_revision_uses_stays(library: Library) -> None:
     assert everything(library.sources[0].folder / REPO) == {
         *("blobs", "blobs/b1", "snapshots", f"snapshots/{OLD}", f"snapshots/{OLD}/m.gguf"),
     }
+
+
+def test_the_last_of_several_removals_frees_what_they_share(library: Library) -> None:
+    for commit, content in ((NEW, "b1"), (OLD, "b2")):
+        cached(library, "m-00001-of-00002.gguf", commit, content)
+        cached(library, "m-00002-of-00002.gguf", commit, "shared")
+    one, other = library.found()
+    first = plan_removal(one, library)
+    second = plan_removal(other, library, first.paths)
+    assert (first.frees_bytes, second.frees_bytes, second.keeps) == (100, 200, ())
+    for plan in (first, second):
+        remove(plan)
+    assert everything(library.sources[0].folder) == set()
 
 
 def test_a_snapshot_without_links_has_files_or_second_names(library: Library) -> None:

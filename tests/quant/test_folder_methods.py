@@ -544,6 +544,9 @@ def test_other_choices_start_over_and_a_folder_is_replaced_when_asked(
         ("int4", {"group": 32, "file-mb": 0}, BadRecipe, "from 1 on"),
         ("int4", {"group": 32, "symmetry": "half"}, BadRecipe, "sym or asym"),
         ("nf4", {"group": 128}, CannotQuantize, "no multiple of the group of 128"),
+        ("int4", {"group": 4}, BadRecipe, "a multiple of 8"),
+        ("nf4", {"group": 16}, BadRecipe, "32, 64"),
+        ("hqq", {"group": 0, "bits": 8}, BadRecipe, "whole matrix"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -555,6 +558,25 @@ def test_what_cannot_be_is_refused(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("name", [one.name for one in all_methods() if not one.suffix])
+def test_whatever_is_planned_can_be_rounded(name: str, tmp_path: Path) -> None:
+    source = tiny_checkpoint("llama2", tmp_path / "model", intermediate_size=96)
+    method = all_methods().named(name)
+    bits = (4, 6, 8) if any(one.name == "bits" for one in method.options) else (None,)
+    planned = set()
+    for group in (-1, 0, 2, 4, 8, 12, 16, 32):
+        for number in bits:
+            try:
+                plan = method.plan(source, name, {"group": group, "bits": number})
+            except (BadRecipe, CannotQuantize):
+                continue
+            assert isinstance(plan, FolderPlan)
+            weight = torch.randn(32, 64)
+            (round_hqq if name == "hqq" else round_plain)(weight, plan.storage.grid)
+            planned.add(group)
+    assert planned
+
+
 @pytest.mark.parametrize(
     ("width", "name", "options", "said"),
     [
@@ -563,7 +585,7 @@ def test_what_cannot_be_is_refused(
         (97, "fp8", {}, ""),
         (97, "fp8", {"group": 128}, ""),
         (100, "int4", {"group": -1, "format": "gptq"}, "100 outputs, no multiple of 8"),
-        (100, "int4", {"group": 4, "format": "awq"}, "100 outputs, no multiple of 8"),
+        (100, "int4", {"group": -1, "format": "awq"}, "100 outputs, no multiple of 8"),
         (100, "int4", {"group": -1, "bits": 8, "format": "gptq"}, ""),
         (100, "int4", {"group": -1, "symmetry": "asym"}, ""),
         (98, "int4", {"group": -1}, ""),

@@ -8,7 +8,8 @@ from pathlib import Path
 import gguf
 import pytest
 
-from hearth.quant.gguf.types import FILE_TYPE_NAMES, TensorType, ValueType
+from hearth.quant.gguf.mixes import FILE_TYPE_NAMES
+from hearth.quant.gguf.types import TensorType, ValueType
 
 GGUF_PY_DIFFERS = {"Q8_1"}
 """gguf-py counts the two half floats of a Q8_1 block as floats; ggml stores 36 bytes."""
