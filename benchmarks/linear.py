@@ -25,7 +25,8 @@ from hearth.kernels.cpu.layouts import multiplied
 from hearth.kernels.device import multiplies
 from hearth.kernels.linear import plain_linear, processor_linear, widened_linear
 from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
-from hearth.kernels.packed import PackedWeight, prepare
+from hearth.kernels.packed import prepare
+from hearth.kernels.packed_weight import PackedWeight
 
 ROWS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 128, 512)
 NUMBERS: Final = 48 << 20

@@ -43,7 +43,8 @@ from hearth.backends.native.varlen_attention import has_varlen
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.cuda.packings import has_graphs
 from hearth.kernels.device import free_bytes
-from hearth.kernels.packed import PackedWeight, prepare
+from hearth.kernels.packed import prepare
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from hearth.quant.gguf.quantize_types import _is_sensitive
 from random_weights import random_weight

@@ -29,7 +29,8 @@ from torch.nn import functional
 
 from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.library import CpuLibrary
-from hearth.kernels.packed import PackedWeight, TiledMatrix
+from hearth.kernels.packed import TiledMatrix
+from hearth.kernels.packed_weight import PackedWeight
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 from random_weights import random_weight

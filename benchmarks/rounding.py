@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import torch
 from torch import Tensor
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.rounding.awq import round_awq, search_clip, search_scales
 from hearth.quant.rounding.choose import output_error
 from hearth.quant.rounding.gptq import Hessian, round_gptq

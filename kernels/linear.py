@@ -87,7 +87,7 @@ def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def linear_route(rows: int, dtype: torch.dtype, device: torch.device, inputs: int) -> Route:
-    """What the table of operations takes for a plain matrix of `dtype` on `device`."""
+    """What `table.pick` takes for a plain matrix of `dtype` on `device`."""
     name = DTYPE_NAMES[dtype]
     way = _processor_way(rows, dtype, inputs) if device.type == "cpu" else "plain"
     if way == "kernels":

@@ -1,4 +1,4 @@
-"""Packed matrices: what a file stores, and what is made of it once so that it can be multiplied.
+"""Packed matrices: what is made once of rows as a file stores them, so that they can be multiplied.
 
 `prepare` chooses how: by the kernels of `kernels/cpu` where a processor has them and they know the
 type, by those of `kernels/cuda` or `kernels/metal` likewise, else by the reference, which unpacks a
@@ -8,26 +8,22 @@ slice of rows for each product.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
-from hearth.kernels.bits import pack_bits, unpack_bits
-from hearth.kernels.blocks import block_of
 from hearth.kernels.cpu.layouts import FLOATS, LAYOUTS
 from hearth.kernels.cpu.library import CpuLibrary, Part, can_pack, cpu_library, parts_of
 from hearth.kernels.cuda.matrix import TritonGroup, TritonMatrix, can_group, has_triton, reads
-from hearth.kernels.cuda.packings import WIDER
-from hearth.kernels.dequantize import dequantize_into
-from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, codes_into, inputs_of
 from hearth.kernels.linear import DTYPE_NAMES, Route, float_lanes, in_groups, linear_route
 from hearth.kernels.metal.packings import NOT_RUN
 from hearth.kernels.metal.shaders import FEW, can_multiply, has_metal, multiply
 from hearth.kernels.packed_linear import arithmetic_dtype, sliced_linear
-from hearth.kernels.table import LINEAR, PACKED_LINEAR, pick
+from hearth.kernels.packed_weight import PackedWeight, widened
+from hearth.kernels.table import LINEAR, pick
 
 _MOST_ROWS: Final = 128
 _SLICE_NUMBERS: Final = 1 << 20
@@ -40,90 +36,6 @@ _INT8_LANES: Final = {
     "amx": "AVX-512 VNNI; AMX, int8 tiles, for some rows (the same bits)",
 }
 """What multiplies, by the set of instructions."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedWeight:
-    """Some rows of a matrix, all stored alike."""
-
-    weight: Tensor
-    """[..., rows, bytes of a row] uint8, or [..., rows, inputs] of a float dtype."""
-    packing: str = ""
-    """The GGUF type, or one of `CODE_BITS`; "" for plain numbers."""
-    scales: Tensor | None = None
-    """Of codes: [..., rows, groups] float16, bfloat16 or float32, see `codes_into`."""
-    zeros: Tensor | None = None
-    """Of INT2 to INT8: [..., rows, groups] uint8, the code that stands for zero; None: the middle
-    one."""
-    order: Tensor | None = None
-    """[inputs] int64: input i of the stored rows is number order[i] of what they are multiplied
-    by (GPTQ's activation order, where inputs are stored sorted by group)."""
-
-    @property
-    def inputs(self) -> int:
-        """Elements of a row. Raises `ValueError` for an unknown type."""
-        if not self.packing:
-            return self.weight.shape[-1]
-        if self.packing in CODE_BITS:
-            return inputs_of(self.packing, self.weight.shape[-1])
-        elements, size = block_of(self.packing)
-        return self.weight.shape[-1] // size * elements
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All that it consists of."""
-        every = (self.weight, self.scales, self.zeros, self.order)
-        return tuple(one for one in every if one is not None)
-
-    def rows(self, some: slice | Tensor) -> PackedWeight:
-        """Some of its rows: those of a slice, or by number [count] int64."""
-        scales = None if self.scales is None else self.scales[some]
-        zeros = None if self.zeros is None else self.zeros[some]
-        return replace(self, weight=self.weight[some], scales=scales, zeros=zeros)
-
-    def to(self, device: torch.device) -> PackedWeight:
-        """The same on `device`."""
-        tensors = (self.weight, self.scales, self.zeros, self.order)
-        moved = [None if one is None else one.to(device) for one in tensors]
-        return PackedWeight(self.weight.to(device), self.packing, *moved[1:])
-
-    def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """[..., rows, inputs], of `dtype`, the inputs in the order of what it is multiplied by."""
-        if not self.packing:
-            return self.weight.to(dtype)
-        out = self.weight.new_empty((*self.weight.shape[:-1], self.inputs), dtype=dtype)
-        self.unpack_into(out)
-        return out
-
-    def unpack_into(self, out: Tensor) -> None:
-        """As `unpacked`: `out` [..., rows, inputs], contiguous, of any float dtype.
-
-        Raises:
-            ValueError: its shape is another, or that of scales or zeros is.
-        """
-        if not self.packing:
-            out.copy_(self.weight)
-        elif self.packing not in CODE_BITS:
-            dequantize_into(self.packing, self.weight, out)
-        elif self.scales is None:
-            raise ValueError(f"codes of {self.packing} have no scales")
-        elif self.order is None:
-            codes_into(self.packing, self.weight, self.scales, self.zeros, out)
-        else:
-            stored = torch.empty_like(out)
-            codes_into(self.packing, self.weight, self.scales, self.zeros, stored)
-            out.index_copy_(-1, self.order, stored)
-
-
-def widened(part: PackedWeight) -> PackedWeight:
-    """`part`, with codes of 2, 3 and 6 bits in the 4 or 8 that kernels of GPUs know."""
-    wide = WIDER.get(part.packing)
-    if wide is None:
-        return part
-    codes = unpack_bits(part.weight, CODE_BITS[part.packing])[..., : part.inputs]
-    if part.zeros is None:
-        codes = codes + (MIDDLE[wide] - MIDDLE[part.packing])
-    return replace(part, weight=pack_bits(codes, CODE_BITS[wide]), packing=wide)
 
 
 class Prepared(Protocol):
@@ -318,8 +230,6 @@ class BlockMatrix:
         part = self.part
         if not part.packing:
             return pick(LINEAR, x.device)(x, part.weight, None)
-        if part.packing not in CODE_BITS:
-            return pick(PACKED_LINEAR, x.device)(x, part.packing, part.weight)
         if x.shape[-1] != part.inputs:
             raise ValueError(f"a matrix of {part.inputs:,} inputs, not {x.shape[-1]:,}")
         outputs = len(part.weight)

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.kernels.blocks import block_of
-from hearth.kernels.dequantize import dequantize_into
 from hearth.kernels.device import multiplies
 
 _SLICE_BYTES = 64 << 20
@@ -17,43 +15,18 @@ _SLICE_BYTES_CPU = 4 << 20
 """Most bytes of plain weights that exist at a time; on a processor they stay in its cache."""
 
 
-def packed_linear(x: Tensor, packing: str, blocks: Tensor) -> Tensor:
-    """x · weightᵀ, where `blocks` hold the weight.
+def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], None]) -> Tensor:
+    """x · weightᵀ, a slice of the weight at a time.
 
     Args:
         x: [..., inputs] float32, float16 or bfloat16.
-        packing: the GGUF type of `blocks`, one of `blocks.packings()`.
-        blocks: [outputs, bytes of a row] uint8, on the device of `x`.
+        outputs: rows of the weight.
+        unpack: called with some rows and [rows, inputs] to fill with their numbers.
 
     Returns:
         [..., outputs], of the dtype of `x`. Weights are rounded to that dtype before they are
         multiplied; where the processor has no instructions for it, all is computed in float32
         and the result is rounded.
-
-    Raises:
-        ValueError: the type is unknown, or rows have another length than `x`.
-    """
-    elements, size = block_of(packing)
-    inputs = blocks.shape[-1] // size * elements
-    if blocks.ndim != 2 or x.shape[-1] != inputs:
-        raise ValueError(
-            f"{tuple(blocks.shape)} bytes of {packing} have {inputs:,} inputs, not {x.shape[-1]:,}"
-        )
-    return sliced_linear(
-        x, blocks.shape[0], lambda rows, place: dequantize_into(packing, blocks[rows], place)
-    )
-
-
-def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], None]) -> Tensor:
-    """x · weightᵀ, a slice of the weight at a time.
-
-    Args:
-        x: [..., inputs], as of `packed_linear`.
-        outputs: rows of the weight.
-        unpack: called with some rows and [rows, inputs] to fill with their numbers.
-
-    Returns:
-        [..., outputs], as `packed_linear`.
     """
     inputs = x.shape[-1]
     dtype = arithmetic_dtype(x.device, x.dtype)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hearth.kernels.blocks import block_of, packings, scale_offsets
 from hearth.kernels.dequantize import dequantize
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFile, SafetensorsFolder, SafetensorsTensors

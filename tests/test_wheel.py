@@ -102,8 +102,8 @@ def check_kernels(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (
-        "import torch; from hearth.kernels import packed\n"
-        "weight = packed.PackedWeight(torch.zeros(16, 18, dtype=torch.uint8), 'Q4_0')\n"
+        "import torch; from hearth.kernels import packed, packed_weight\n"
+        "weight = packed_weight.PackedWeight(torch.zeros(16, 18, dtype=torch.uint8), 'Q4_0')\n"
         "matrix = packed.prepare([weight], exact=False)\n"
         "print(packed.__file__, matrix.kind, matrix.matmul(torch.ones(1, 32)).sum().item())"
     )

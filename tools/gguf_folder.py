@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from torch import Tensor
 
 from hearth.backends.native.gguf_model import read_gguf_config
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.convert.pre_types import DIGITS, NAMES
 from hearth.quant.families.config import ModelConfig
 from hearth.quant.families.source import choose, rows_of

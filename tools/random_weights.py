@@ -7,7 +7,7 @@ import torch
 
 from hearth.kernels.blocks import block_of, scale_offsets
 from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 
 
 def random_weight(

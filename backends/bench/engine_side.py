@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """What sessions said from the moment that all had a token until one had enough."""
+    """What sessions said from the moment that all had a token until one had enough more."""
 
     tokens: list[list[int]]
     """Of each session, prompts left out."""
@@ -156,26 +156,25 @@ class EngineSide:
 
     def race(self, prompts: list[list[int]], count: int, mode: Speculate, most: int) -> Raced:
         """Begin with `prompts`, without drafts until all have a token, and decode until a session
-        has `count` new ones.
+        has `count` more.
 
         Args:
             mode: how tokens are guessed.
             most: of them in a draft.
         """
-        size = count + 2 * (most + 1)
-        sessions = [self._new(prompt, len(prompt) + size) for prompt in prompts]
+        sessions = [self._new(prompt, self._runner.info.context) for prompt in prompts]
         self._engine.submit(*sessions)
         while not all(one.new_tokens for one in sessions):
             self._turn()
         states = [] if mode == "off" else [Speculating(mode, most) for _ in sessions]
         for session, state in zip(sessions, states, strict=False):
             session.speculating = state
-        begun = sum(one.new_tokens for one in sessions)
+        begun = [one.new_tokens for one in sessions]
         before = _by_position(states)
         steps = depth = 0
         drafting = states if self._has_drafters else []
         wall_s, cpu_s = time.perf_counter(), time.process_time()
-        while all(one.new_tokens < count for one in sessions):
+        while all(one.new_tokens < at + count for one, at in zip(sessions, begun, strict=True)):
             sums = [sum(one.drafted) for one in drafting]
             self._turn()
             steps += 1
@@ -188,7 +187,7 @@ class EngineSide:
             for counts, old in zip(_by_position(states), before, strict=True)
         )
         said = [one.tokens[one.prompt_tokens :] for one in sessions]
-        new_tokens = sum(map(len, said)) - begun
+        new_tokens = sum(map(len, said)) - sum(begun)
         self.clear()
         return Raced(
             said, new_tokens, steps, steps * len(said), depth, wall_s, cpu_s, drafted, accepted

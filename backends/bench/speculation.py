@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hearth.backends.bench.cases import Case, check_job
 from hearth.backends.bench.engine_side import EngineSide, Raced
@@ -26,7 +26,7 @@ from hearth.backends.engine import sequence
 from hearth.backends.engine.cached_runner import CachedRunner
 from hearth.backends.engine.drafts import Draft
 from hearth.backends.engine.loaded_model import Loaded
-from hearth.backends.engine.runner import Row, StepPlan, StepResult
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import InvalidParameter, UnsupportedModel
 from hearth.backends.text.renderer import Renderer
@@ -66,7 +66,7 @@ _QUESTIONS: Final = (
 )
 
 
-class Timed(Drafter):
+class Timed:
     """Drafts by another drafter, and counts what it takes.
 
     Attributes:
@@ -79,35 +79,8 @@ class Timed(Drafter):
         self.calls_s = (0.0, 0.0)
         self.depth = 0
 
-    @property
-    def mode(self) -> Speculate:
-        return self._drafter.mode
-
-    @property
-    def token_s(self) -> float:
-        return self._drafter.token_s
-
-    @property
-    def call_s(self) -> float:
-        return self._drafter.call_s
-
-    @property
-    def nbytes(self) -> int:
-        return self._drafter.nbytes
-
-    @property
-    def most(self) -> int | None:
-        return self._drafter.most
-
-    def can_draft(self, sequence: sequence.Sequence) -> bool:
-        return self._drafter.can_draft(sequence)
-
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        self._drafter.observe(plan, result)
-
-    def holds(self, sequence: sequence.Sequence) -> bool:
-        """See the protocol."""
-        return self._drafter.holds(sequence)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
 
     def draft(self, lengths: Mapping[sequence.Sequence, int]) -> dict[sequence.Sequence, Draft]:
         began = _now()
@@ -117,9 +90,6 @@ class Timed(Drafter):
             self.calls_s = _added(self.calls_s, _since(began))
             self.depth += depth
         return made
-
-    def forget(self, sequence: sequence.Sequence) -> None:
-        self._drafter.forget(sequence)
 
 
 @dataclass(frozen=True, slots=True)

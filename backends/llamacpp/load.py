@@ -9,7 +9,7 @@ from pathlib import Path
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded, described
-from hearth.backends.errors import HearthError, ModelNotFound
+from hearth.backends.errors import DoesNotFit, HearthError, ModelNotFound
 from hearth.backends.llamacpp import attention, footprint, selftest
 from hearth.backends.llamacpp.attention_choice import Attention
 from hearth.backends.llamacpp.encoder import EncoderRunner
@@ -68,7 +68,8 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
     if costs is not None and costs.flash_pays:
         costs = None
     if costs is not None:
-        plan = _plan(replace(settings, flash_attention=False), header, offload)
+        plain = _plain_plan(plan, settings, header, offload)
+        plan, costs = (plan, None) if plain is None else (plain, costs)
     extra_buffers, notice = _extra_buffers(settings.extra_buffers, header, cache_dir)
     model = LlamaModel.open(
         path,
@@ -138,6 +139,17 @@ def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) ->
     if plan.pool_tokens < least:
         return plan
     return replace(plan, first_tokens=max(plan.first_tokens, least), least_cells=least)
+
+
+def _plain_plan(
+    plan: ContextPlan, settings: ModelSettings, header: GgufFile, offload: Offload | None
+) -> ContextPlan | None:
+    """`plan` with memory for attention without flash; None: that would cut its context."""
+    try:
+        plain = _plan(replace(settings, flash_attention=False), header, offload)
+    except DoesNotFit:
+        return None
+    return plain if plain.context >= plan.context else None
 
 
 def _extra_buffers(

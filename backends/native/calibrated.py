@@ -21,7 +21,7 @@ from hearth.backends.native.paged_attention import PagedAttention
 from hearth.backends.native.text_pages import TextPages
 from hearth.backends.native.weights import WeightLoader
 from hearth.backends.text.vocab import load as vocabularies
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.families.inventory import take_inventory
 from hearth.quant.families.source import rows_of
 from hearth.quant.folders.calibrated import OnInputs

@@ -28,7 +28,8 @@ from hearth.kernels.cuda.packings import NOT_RUN
 from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
 from hearth.kernels.linear import DTYPE_NAMES, Route
 from hearth.kernels.metal.packings import NOT_RUN as NEVER_RUN
-from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
+from hearth.kernels.packed import BlockMatrix, TiledMatrix, prepare
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.stored import ELEMENT_BYTES, LOADED, StoredTensor
 
 MOST_ROWS: Final = 1024

@@ -18,7 +18,8 @@ from hearth.backends.native.models.decoder import Decoder, Embedding
 from hearth.backends.native.models.experts import ExpertMatrix, Router
 from hearth.backends.native.models.packed import PackedEmbedding, PackedExperts, PackedLinear
 from hearth.kernels.large_memory import large_empty
-from hearth.kernels.packed import GroupedLinear, PackedWeight, Prepared, prepare
+from hearth.kernels.packed import GroupedLinear, Prepared, prepare
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor
 from hearth.quant.errors import CorruptFile

@@ -190,8 +190,11 @@ def _merge_turns(messages: Sequence[Message]) -> list[Message]:
             and last.role == message.role != "tool"
             and not (last.tool_calls or message.tool_calls)
         ):
-            joined = "\n\n".join(filter(None, (last.content, message.content)))
-            merged[-1] = message.with_content(joined)
+            content, reasoning = (
+                "\n\n".join(filter(None, pair))
+                for pair in ((last.content, message.content), (last.reasoning, message.reasoning))
+            )
+            merged[-1] = replace(message.with_content(content), reasoning=reasoning)
         else:
             merged.append(message)
     return merged

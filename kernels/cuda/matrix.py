@@ -9,7 +9,7 @@ import functools
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from hearth.kernels.cuda.launch import early
 from hearth.kernels.cuda.packings import NOT_RUN, is_installed
 from hearth.kernels.cuda.planes import BLOCK, Planes, can_read, joined, one_of, planes_of, stacked
 from hearth.kernels.linear import DTYPE_NAMES, Route, wide_product
+from hearth.kernels.packed_weight import PackedWeight
 
 FEW: Final = 16
 """Rows up to which a product takes the time of reading its weights."""
@@ -41,25 +42,6 @@ ROWS_TILE: Final = 16
 
 Rounded = Literal["", "fp8", "int8"]
 """What activations are rounded to, with a scale for each row or group; "": they are not."""
-
-
-class Stored(Protocol):
-    """Rows as a file has them: `packed.PackedWeight`."""
-
-    @property
-    def weight(self) -> Tensor: ...
-
-    @property
-    def packing(self) -> str: ...
-
-    @property
-    def scales(self) -> Tensor | None: ...
-
-    @property
-    def zeros(self) -> Tensor | None: ...
-
-    @property
-    def inputs(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +109,7 @@ def multiplies_on(device: torch.device) -> bool:
     # Q4_0: a half of 1.0, then codes of 9, which stand for 1.
     weight = torch.full((FEW, 18), 0x99, dtype=torch.uint8)
     weight[:, 0], weight[:, 1] = 0x00, 0x3C
-    part = _Rows(weight.to(device), "Q4_0", 32)
+    part = PackedWeight(weight.to(device), "Q4_0")
     try:
         found = TritonMatrix([part]).matmul(torch.ones(2, 32, device=device, dtype=torch.float16))
     except (TritonError, RuntimeError, OSError, subprocess.SubprocessError):
@@ -187,21 +169,10 @@ def scaled_product(
     return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype)
 
 
-def reads(part: Stored) -> bool:
+def reads(part: PackedWeight) -> bool:
     """Whether `part`, on whatever device, can be one of a `TritonMatrix`."""
     groups = 1 if part.scales is None else part.scales.shape[-1]
     return part.weight.ndim == 2 and can_read(part.packing, part.inputs, groups)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """A `Stored` of blocks."""
-
-    weight: Tensor
-    packing: str
-    inputs: int
-    scales: None = None
-    zeros: None = None
 
 
 class TritonMatrix:
@@ -211,7 +182,7 @@ class TritonMatrix:
     Those of many rows may be rounded to codes of eight bits (`rounded_as`), unless `exact`.
     """
 
-    def __init__(self, parts: Sequence[Stored], *, exact: bool = False) -> None:
+    def __init__(self, parts: Sequence[PackedWeight], *, exact: bool = False) -> None:
         self._is_exact = exact
         every = [planes_of(one.packing, one.weight, one.scales, one.zeros) for one in parts]
         self.parts = tuple(joined(every))

@@ -18,10 +18,10 @@ for the six-bit scales of Q4_K and Q5_K, which take a byte each (2.8 % and 2.3 %
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -127,7 +127,7 @@ def planes_of(
     Args:
         packing: one of `packings.PACKINGS`, for which `can_read` says yes.
         weight: [outputs, bytes of a row] uint8, on any device.
-        scales, zeros: of codes, as of `packed.PackedWeight`.
+        scales, zeros: of codes, as of `packed_weight.PackedWeight`.
 
     Raises:
         ValueError: there are no such planes, or codes have no scales.
@@ -197,51 +197,27 @@ def _together(planes: list[Planes]) -> Planes:
     """One below the other, all of one `shape_class`."""
     if len(planes) == 1:
         return planes[0]
-
-    def cat(axis: int, tensors: list[Tensor | None]) -> Tensor | None:
-        whole = [one for one in tensors if one is not None]
-        return torch.cat(whole, axis) if whole else None
-
-    return replace(
-        planes[0],
-        outputs=sum(one.outputs for one in planes),
-        codes=torch.cat([one.codes for one in planes]),
-        scales=torch.cat([one.scales for one in planes], 1),
-        high=cat(0, [one.high for one in planes]),
-        zeros=cat(1, [one.zeros for one in planes]),
-        supers=cat(2, [one.supers for one in planes]),
-    )
+    return replace(_made(planes, torch.cat), outputs=sum(one.outputs for one in planes))
 
 
 def stacked(planes: list[Planes]) -> Planes:
     """Matrices of one shape and `shape_class`, with an axis for their number in front."""
-
-    def stack(tensors: list[Tensor | None]) -> Tensor | None:
-        whole = [one for one in tensors if one is not None]
-        return torch.stack(whole) if whole else None
-
-    return replace(
-        planes[0],
-        codes=torch.stack([one.codes for one in planes]),
-        scales=torch.stack([one.scales for one in planes]),
-        high=stack([one.high for one in planes]),
-        zeros=stack([one.zeros for one in planes]),
-        supers=stack([one.supers for one in planes]),
-    )
+    return _made(planes, lambda tensors, _: torch.stack(tensors))
 
 
 def one_of(planes: Planes, number: int) -> Planes:
     """The matrix `number` of `stacked` ones, over the same memory."""
-    some = (planes.high, planes.zeros, planes.supers)
-    high, zeros, supers = (None if one is None else one[number] for one in some)
-    return replace(
-        planes,
-        codes=planes.codes[number],
-        scales=planes.scales[number],
-        high=high,
-        zeros=zeros,
-        supers=supers,
-    )
+    return _made([planes], lambda tensors, _: tensors[0][number])
+
+
+def _made(planes: list[Planes], join: Callable[[list[Tensor], int], Tensor]) -> Planes:
+    """What `join` makes of each plane of `planes`, given its axis of outputs."""
+    axes = {"codes": 0, "high": 0, "scales": 1, "zeros": 1, "supers": 2}
+    tensors = {name: [getattr(one, name) for one in planes] for name in axes}
+    changed: dict[str, Any] = {
+        name: join(some, axes[name]) for name, some in tensors.items() if some[0] is not None
+    }
+    return replace(planes[0], **changed)
 
 
 def _of_codes(packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None) -> Planes:

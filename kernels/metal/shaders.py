@@ -82,7 +82,7 @@ def multiply(
         x: [rows, inputs], the last contiguous, float32, float16 or bfloat16.
         packing: one that `can_multiply` says yes to.
         codes: [outputs, bytes of a row] uint8; scales, zeros: as of
-            `packed.PackedWeight`.
+            `packed_weight.PackedWeight`.
 
     Returns:
         [rows, outputs] of the same dtype; sums are float32.

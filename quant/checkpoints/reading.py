@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hearth.kernels.bits import as_bytes, pack_bits, unpack_bits
 from hearth.kernels.dequantize_codes import FP8_GROUP, MIDDLE, NF4, row_bytes_of
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.groups import Groups, even_groups
 from hearth.quant.checkpoints.modules import STATE, groups_of, state_of
 from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor, Scheme

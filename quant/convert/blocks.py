@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hearth.kernels.bits import pack_bits, unpack_bits
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 
 BLOCK = 32
 """Weights of a row in a block of Q4_0 or Q8_0, which share a scale in float16."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.folders.calibrated import CalibratedBlock, CalibratedModel
 from hearth.quant.folders.fold import fold_scales
 from hearth.quant.folders.matrices import Matrix, Stage

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hearth.kernels.packed import PackedWeight
+    from hearth.kernels.packed_weight import PackedWeight
     from hearth.quant.folders.matrices import Matrix
 
 OnInputs = Callable[[str, int | None, "Tensor"], None]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import torch
 
 from hearth.kernels.dequantize_codes import MIDDLE
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.config import KEY, read_checkpoint
 from hearth.quant.checkpoints.reading import CodeParams, read_params, read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor

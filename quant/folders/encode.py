@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from hearth.kernels.bits import pack_bits, unpack_bits
 from hearth.kernels.dequantize_codes import CODE_BITS, NF4
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.folders.calibrate import Calibrated, awq, best, gptq
 from hearth.quant.folders.matrices import Matrix
 from hearth.quant.folders.methods import Runner

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 
 PLAIN: Final = "plain"
 """The name of the candidate that is rounded to nearest."""

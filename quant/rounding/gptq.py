@@ -18,7 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.rounding.grid import Grid, Levels, check, fit, levels_of, round_plain
 

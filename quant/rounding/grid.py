@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hearth.kernels.bits import pack_bits
 from hearth.kernels.dequantize_codes import FP8_GROUP, NF4
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.scheme import NF4_BLOCKS, SHORTEST_GROUP
 from hearth.quant.errors import BadGrid
 from hearth.quant.gguf.errors import CannotQuantize

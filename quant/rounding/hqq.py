@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.errors import BadGrid
 from hearth.quant.rounding.grid import (
     Grid,

@@ -60,6 +60,19 @@ def test_what_was_right_and_the_speed_up_next_to_the_formula(
         assert (found[0].draft_ratio > 0) == (mode == "medusa")
 
 
+@pytest.mark.parametrize(("sessions", "tokens"), [(1, 1), (3, 2)])
+def test_tokens_are_counted_from_where_all_sessions_have_begun(
+    job: Callable[..., Job], tmp_path: Path, sessions: int, tokens: int
+) -> None:
+    """The first ones have as many as are asked for before the last prompts are computed."""
+    path = tiny_llama(tmp_path / "tiny.gguf", context=2048)
+    settings = replace(job().spec.settings, draft_tokens=3, max_batch_tokens=128)
+    spec = ModelSpec(str(path), "tiny", settings=settings)
+    asked = job(spec=spec, sessions=(sessions,), gen_tokens=tokens, speculate=("ngram",), repeats=1)
+    (found,) = (one for one in speculate(asked) if isinstance(one, Speculated))
+    assert found.tokens_a_step >= 1 and found.tokens >= sessions * tokens
+
+
 def test_a_context_that_is_too_small_is_refused(job: Callable[..., Job]) -> None:
     asked = job(speculate=("ngram",))
     small = replace(asked.spec, settings=replace(asked.spec.settings, context=64))

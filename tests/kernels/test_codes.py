@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from drawn_codes import DTYPES, drawn
 from hearth.kernels.cuda.packings import WIDER
 from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, NF4, fp8_by_bits
-from hearth.kernels.packed import (
-    BlockMatrix,
-    JoinedMatrix,
-    OrderedMatrix,
-    PackedWeight,
-    prepare,
-    widened,
-)
+from hearth.kernels.packed import BlockMatrix, JoinedMatrix, OrderedMatrix, prepare, widened
+from hearth.kernels.packed_weight import PackedWeight
 
 
 def numbers(part: PackedWeight) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hearth.kernels.norm import plain_rms_norm, processor_rms_norm
-from hearth.kernels.table import RMS_NORM, kernels, pick
+from hearth.kernels.table import RMS_NORM, pick
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (5, 7), (3, 4, 128), (2, 40_000)])
@@ -32,4 +32,3 @@ def test_a_row_does_not_depend_on_the_others() -> None:
 def test_processors_have_it_and_others_the_reference() -> None:
     assert pick(RMS_NORM, torch.device("cpu")) is processor_rms_norm
     assert pick(RMS_NORM, torch.device("mps")) is plain_rms_norm
-    assert kernels().reference(RMS_NORM) is plain_rms_norm

@@ -11,20 +11,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hearth.kernels import packed_linear
 from hearth.kernels.blocks import packings
 from hearth.kernels.cpu.build_library import build, is_current, library_path
 from hearth.kernels.cpu.layouts import FORCE, HALVES, LAYOUTS, Instructions, multiplied
 from hearth.kernels.cpu.library import CpuLibrary, cpu_library
 from hearth.kernels.dequantize_codes import CODE_BITS
-from hearth.kernels.packed import (
-    BlockMatrix,
-    GroupedLinear,
-    JoinedMatrix,
-    PackedWeight,
-    TiledMatrix,
-    prepare,
-)
+from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, TiledMatrix, prepare
+from hearth.kernels.packed_weight import PackedWeight
 from random_weights import random_weight
 
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
@@ -400,13 +393,13 @@ def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -
 
 def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    unpack = packed_linear.dequantize_into
+    unpack = PackedWeight.unpack_into
 
-    def counting(packing: str, blocks: torch.Tensor, out: torch.Tensor) -> None:
+    def counting(part: PackedWeight, out: torch.Tensor) -> None:
         sizes.append(out.nbytes)
-        unpack(packing, blocks, out)
+        unpack(part, out)
 
-    monkeypatch.setattr(packed_linear, "dequantize_into", counting)
+    monkeypatch.setattr(PackedWeight, "unpack_into", counting)
     part = random_weight("Q8_0", 5000, 512)
     x = torch.randn(2, 512)
     found = BlockMatrix(part).matmul(x)

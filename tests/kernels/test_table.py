@@ -1,43 +1,19 @@
-"""One table: references for all devices, faster functions for some."""
+"""References for all devices, faster functions for some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 
 from hearth.kernels.device import best_device, default_dtype, free_bytes, multiplies
-from hearth.kernels.packed_linear import packed_linear
-from hearth.kernels.table import PACKED_LINEAR, KernelTable, Op, kernels, pick
-
-DOUBLE: Op[Callable[[int], int]] = Op("double")
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+from hearth.kernels.table import Op, pick
 
 
 def test_a_device_without_its_own_function_gets_the_reference() -> None:
-    table = KernelTable()
-    table.register(DOUBLE, lambda x: x + x)
-    table.register(DOUBLE, lambda x: 2 * x + 1, "cuda")
-    assert table.pick(DOUBLE, CPU)(3) == 6
-    assert table.pick(DOUBLE, CUDA)(3) == 7
-    assert table.reference(DOUBLE)(3) == 6
-
-
-def test_an_operation_is_registered_once_and_reference_first() -> None:
-    table = KernelTable()
-    with pytest.raises(ValueError, match="no reference"):
-        table.register(DOUBLE, lambda x: x, "cpu")
-    table.register(DOUBLE, lambda x: x)
-    with pytest.raises(ValueError, match="already"):
-        table.register(DOUBLE, lambda x: x)
-    with pytest.raises(KeyError):
-        table.pick(PACKED_LINEAR, CPU)
-
-
-def test_hearth_brings_its_own() -> None:
-    assert pick(PACKED_LINEAR, CPU) is packed_linear
-    assert kernels().reference(PACKED_LINEAR) is not None
+    double: Op[Callable[[int], int]] = Op(lambda x: x + x, {"cuda": lambda x: 2 * x + 1})
+    assert pick(double, torch.device("cpu"))(3) == 6
+    assert pick(double, torch.device("cuda", 0))(3) == 7
 
 
 def test_the_device_can_hold_and_multiply_what_it_is_said_to() -> None:

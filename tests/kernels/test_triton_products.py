@@ -18,7 +18,8 @@ from hearth.kernels import packed
 from hearth.kernels.cuda import matrix as on_cards
 from hearth.kernels.cuda.matrix import TritonMatrix, multiplies_on, reads, rounded_as, tiles_for
 from hearth.kernels.cuda.planes import planes_of
-from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, PackedWeight, prepare
+from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, prepare
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.families.config import ExpertsConfig
 from product_cases import CASES, error, weight_of
 from random_weights import random_weight

@@ -11,7 +11,8 @@ from hearth.backends.errors import BackendUnavailable, Busy
 from hearth.backends.llamacpp import attention
 from hearth.backends.llamacpp.attention import costs, heads_of, measured
 from hearth.backends.llamacpp.attention_choice import Attention
-from hearth.backends.llamacpp.params import plan_context
+from hearth.backends.llamacpp.footprint import weight_bytes
+from hearth.backends.llamacpp.params import COMPUTE_BYTES, plan_context
 from hearth.backends.llamacpp.probe_model import Heads
 from hearth.quant.gguf.reader import read_header
 
@@ -119,6 +120,22 @@ def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash, monkeyp
     assert load(long_model, **settings).runner.plan.flash_attention == -1
     assert load(long_model, flash_attention=True, kv_type="f16").runner.plan.flash_attention == 1
     assert load(long_model, flash_attention=False, kv_type="f16").runner.plan.flash_attention == 0
+
+
+@pytest.mark.parametrize("context", [LONG, None])
+def test_the_choice_takes_nothing_of_the_context(
+    long_model, load, slow_flash, monkeypatch, context
+):
+    """Without flash attention the products of a step take memory for each cell."""
+    header = read_header(long_model)
+    token = header.kv_bytes_per_token("f16", "f16")
+    room = weight_bytes(header) + COMPUTE_BYTES + 2 * LONG * token
+    settings = {"flash_attention": None, "kv_type": "f16", "context": context, "max_sessions": 1}
+    monkeypatch.setattr(attention, "LEAST_TOKEN_BYTES", 1)
+    monkeypatch.setattr("hearth.backends.llamacpp.load.available_bytes", lambda: room)
+    runner = load(long_model, **settings, memory_fraction=1.0).runner
+    assert len(slow_flash.asked) == 1
+    assert runner.info.context == LONG and runner.plan.flash_attention == -1
 
 
 @pytest.mark.parametrize(

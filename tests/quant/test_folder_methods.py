@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from hearth.app.library.quantize_methods import all_methods
 from hearth.kernels.dequantize_codes import MIDDLE
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.reading import read_quantized
 from hearth.quant.checkpoints.scheme import QuantizedTensor

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.checkpoints.reading import read_quantized

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.kernels.cpu.layouts import multiplied
-from hearth.kernels.packed import BlockMatrix, PackedWeight, TiledMatrix, prepare
+from hearth.kernels.packed import BlockMatrix, TiledMatrix, prepare
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.errors import BadGrid
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf.errors import CannotQuantize

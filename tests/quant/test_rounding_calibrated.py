@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.gguf.errors import CannotQuantize
 from hearth.quant.rounding import gptq
 from hearth.quant.rounding.awq import (

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 
 _FIRST_SPECIAL = {"FP8": 0x7F, "FP8_E5M2": 0x7C}
 """The first code that stands for no finite number."""

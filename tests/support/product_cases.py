@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hearth.kernels.cuda.packings import PACKINGS
-from hearth.kernels.packed import PackedWeight
+from hearth.kernels.packed_weight import PackedWeight
 from random_weights import random_weight
 
 CASES: dict[str, dict[str, Any]] = {

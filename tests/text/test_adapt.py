@@ -104,6 +104,9 @@ def test_turns_of_one_side_are_joined_where_they_must_alternate():
     made = adapt([USER, USER, ANSWER], TemplateTraits(must_alternate=True))
     assert made.messages == (Message("user", "Hi\n\nHi"), ANSWER)
     assert "joined" in made.notices[0]
+    thoughts = [Message("assistant", text, reasoning=f"Why {text}?") for text in ("A", "B")]
+    (_, both) = adapt([USER, *thoughts], TemplateTraits(must_alternate=True)).messages
+    assert both == Message("assistant", "A\n\nB", reasoning="Why A?\n\nWhy B?")
 
 
 def test_calls_and_results_in_a_row_are_no_turns_to_join():

@@ -140,6 +140,8 @@ DOG = listed("barks", kind={"const": "dog"}, barks=INTEGER)
         ({"type": "object", "propertyNames": {"pattern": "^x"}, "additionalProperties": INTEGER},
          [{"xy": 1}], [{"z": 1}]),
         ({"type": "object", "propertyNames": {"maxLength": 2}}, [{"ab": [1]}], [{"abc": 1}]),
+        ({"type": "object", "propertyNames": {"enum": ["x"]}, "unevaluatedProperties": INTEGER},
+         [{"x": 1}, {}], [{"x": "y"}, {"z": 1}]),
         ({"$id": "https://example.com/a", "$defs": {"a": A}, "allOf": [{"$ref": "#/$defs/a"}, B]},
          [{"a": 1, "b": "c"}], [{"a": 1, "b": "c", "d": 1}]),
     ],
@@ -161,9 +163,13 @@ def test_what_follows_a_schema(schema, good, bad):
         ({"oneOf": [A, listed(b=TEXT)]}, "oneOf"),
         ({**A, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "oneOf"),
         ({"allOf": [{**A, "unevaluatedProperties": False}, B]}, "unevaluatedProperties"),
+        ({"allOf": [A], "propertyNames": {"enum": ["a", "b"]}, "unevaluatedProperties": False},
+         "propertyNames"),
+        ({"type": "object", "allOf": [{"propertyNames": {"const": "a"}}],
+          "unevaluatedProperties": INTEGER}, "propertyNames"),
         ({"$ref": "#/$defs/nowhere"}, "nowhere"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_followed_is_refused(schema, says):
     with pytest.raises(GrammarRefused, match=says):
         compiled(schema)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from hearth.kernels.cuda.elementwise import silu_up
 from hearth.kernels.cuda.matrix import has_triton
-from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, kernels, pick
+from hearth.kernels.table import LINEAR, LOGITS, WIDE_LINEAR, pick
 from hearth.quant.families.config import Activation
 
 _SLOPE = 1.702
@@ -52,7 +52,7 @@ class Table:
 
     def wide(self, x: Tensor) -> Tensor:
         """See the protocol."""
-        product = kernels().reference(LOGITS) if self.is_exact else pick(LOGITS, x.device)
+        product = LOGITS.reference if self.is_exact else pick(LOGITS, x.device)
         return product(x, self.weight)
 
     def rows(self, ids: Tensor) -> Tensor:

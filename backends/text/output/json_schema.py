@@ -261,6 +261,10 @@ class _Document:
         if not isinstance(schema, dict):
             raise _CannotMerge
         is_single = is_alone and len(_KEYWORDS & schema.keys()) == 1
+        if "unevaluatedProperties" in schema:
+            if not is_alone:  # What is evaluated depends on which schema says so.
+                raise _CannotMerge
+            merged.unevaluated = schema["unevaluatedProperties"]
         if "$ref" in schema:
             reference = schema["$ref"]
             target = self._target(reference)
@@ -282,10 +286,6 @@ class _Document:
                 self._add(merged, branches[0], is_alone=is_single, seen=seen)
             elif key in schema:
                 merged.groups.append(_Group(branches, key == "oneOf", seen))
-        if "unevaluatedProperties" in schema:
-            if not is_alone:  # What is evaluated depends on which schema says so.
-                raise _CannotMerge
-            merged.unevaluated = schema["unevaluatedProperties"]
         self._add_object(merged, schema)
         self._add_list(merged, schema)
         for key in _VALUES & schema.keys():
@@ -299,9 +299,14 @@ class _Document:
             raise _CannotMerge
         if "additionalProperties" in schema:
             made["additionalProperties"] = schema["additionalProperties"]
+        elif "unevaluatedProperties" in schema and not (merged.objects or merged.groups):
+            # Nothing else evaluates properties.
+            made["additionalProperties"] = schema["unevaluatedProperties"]
         if "propertyNames" in schema:
             named = _with_names(made, self._facts([schema["propertyNames"]]))
-            if named is None:
+            # Properties that are listed for their names alone would count as evaluated.
+            is_rest_lost = named is not made and "additionalProperties" not in made
+            if named is None or (is_rest_lost and merged.unevaluated not in (None, True)):
                 merged.values["propertyNames"] = self._unchanged(schema["propertyNames"])
             else:
                 made = named

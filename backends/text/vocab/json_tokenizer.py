@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,24 +93,29 @@ class JsonTokenizer(BaseTokenizer):
     def _plain(self, text: str) -> list[int]:
         """Ids of `text` without a control token among them, whatever it says.
 
-        A model may make one of ordinary text where its vocabulary holds it (unigram models do); the
-        text is then cut inside of it.
+        A model may make some of ordinary text where its vocabulary holds them (unigram models do);
+        the text is then cut inside of each.
         """
-        with self._lock:
-            self._tokenizer.encode_special_tokens = True
-            found: Encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        ids = list(found.ids)
-        forged = next(
-            (place for place, ident in enumerate(ids) if ident in self._forbidden),
-            None,
-        )
-        if forged is None:
-            return ids
-        start, end = found.offsets[forged]
-        middle = start + 1
-        if end - start < 2:
-            return ids[:forged] + self._plain(text[end:])
-        return self._plain(text[:middle]) + self._plain(text[middle:])
+        ids: list[int] = []
+        pending = [text]
+        while pending:
+            part = pending.pop()
+            with self._lock:
+                self._tokenizer.encode_special_tokens = True
+                found: Encoding = self._tokenizer.encode(part, add_special_tokens=False)
+            made = found.ids
+            if self._forbidden.isdisjoint(made):
+                ids += made
+                continue
+            pairs = zip(made, found.offsets, strict=True)
+            forged = [offsets for ident, offsets in pairs if ident in self._forbidden]
+            cuts = [start + 1 for start, end in forged if end - start > 1]
+            if cuts:
+                pieces = [part[start:end] for start, end in pairwise((0, *cuts, len(part)))]
+                pending += reversed(pieces)
+            else:  # They are of one character, and left out.
+                ids += (ident for ident in made if ident not in self._forbidden)
+        return ids
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
