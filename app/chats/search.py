@@ -16,8 +16,10 @@ import functools
 import re
 import sqlite3
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from hearth.app.chats.tree import Hit
@@ -246,8 +248,8 @@ def snippet(text: str, asked: Sequence[Phrase]) -> tuple[str, tuple[tuple[int, i
     and where in them it is.
     """
     found = list(islice(_matches(list(words(text)), asked), _MOST_MATCHES))
-    first = max(found, key=lambda match: (_variety(found, match.start), -match.start), default=None)
-    start = max(0, first.start - _BEFORE) if first is not None else 0
+    first = max(range(len(found)), key=lambda at: _variety(found, at), default=None)
+    start = max(0, found[first].start - _BEFORE) if first is not None else 0
     end = min(len(text), start + WIDTH)
     marks = sorted({(match.start, match.end) for match in found})
     inside = [mark for mark in marks if start <= mark[0] and mark[1] <= end]
@@ -257,10 +259,13 @@ def snippet(text: str, asked: Sequence[Phrase]) -> tuple[str, tuple[tuple[int, i
     return f"{head}{line}{tail}", tuple((a + shift, b + shift) for a, b in inside)
 
 
-def _variety(found: Sequence[_Match], start: int) -> int:
-    """How many different phrases stand in a snippet whose first mark is at `start`."""
-    within = range(start, start + WIDTH - _BEFORE)
-    return len({match.phrase for match in found if match.start in within and match.end in within})
+def _variety(found: Sequence[_Match], at: int) -> int:
+    """How many different phrases stand in a snippet whose first mark is `found[at]`; they are
+    sorted by their starts.
+    """
+    end = found[at].start + WIDTH - _BEFORE
+    near = found[at : bisect_left(found, end, at, key=attrgetter("start"))]
+    return len({match.phrase for match in near if match.end < end})
 
 
 def _matches(text: Sequence[Word], asked: Sequence[Phrase]) -> list[_Match]:

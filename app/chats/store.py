@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import sqlite3
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_args
 
 from hearth.app.chats import messages
 from hearth.app.chats.database import Database
@@ -97,17 +98,15 @@ class ChatStore:
 
     # ---- threads
 
-    def threads(
-        self, *, archived: bool = False, limit: int | None = None, offset: int = 0
-    ) -> list[Thread]:
+    def threads(self, *, archived: bool = False, limit: int | None = None) -> list[Thread]:
         """Pinned ones first, then by their last change, the newest first. Either those that are
         archived, or those that are not.
         """
         with self._database.read() as connection:
             rows = connection.execute(
                 f"{_THREADS} WHERE archived = ? "
-                "ORDER BY pinned DESC, changed_at DESC, number DESC LIMIT ? OFFSET ?",
-                (archived, -1 if limit is None else limit, offset),
+                "ORDER BY pinned DESC, changed_at DESC, number DESC LIMIT ?",
+                (archived, -1 if limit is None else limit),
             )
             return [_thread_of(row) for row in rows]
 
@@ -490,10 +489,48 @@ def _thread_of(row: Sequence[Any]) -> Thread:
         archived=bool(row[5]),
         model=row[6],
         system=row[7],
-        settings=json.loads(row[8]),
+        settings=_settings_of(row[8]),
         leaf=row[9],
         messages=row[10],
     )
+
+
+def _settings_of(text: str) -> dict[str, Any]:
+    """Settings of a chat. Imported ones were not checked at first: what has not the form of
+    settings is left out here, and a value out of range is refused when the chat is asked something.
+    """
+    found = json.loads(text)
+    settings = found if isinstance(found, dict) else {}
+    kept = {name: value for name, value in settings.items() if _has_form(name, value)}
+    if kept != found:
+        _warn_of(text)
+    return kept
+
+
+@functools.lru_cache
+def _warn_of(settings: str) -> None:
+    """Once, although chats are read often."""
+    log.warning("settings of a chat are ignored: %s", settings)
+
+
+def _has_form(name: str, value: object) -> bool:
+    match name:
+        case "set":
+            return isinstance(value, dict)
+        case "thinking":
+            return isinstance(value, bool | None)
+        case "preset":
+            return isinstance(value, str)
+        case "constraint":
+            if not isinstance(value, dict):
+                return value is None
+            # Imported here: the chat screen imports this module before the first paint.
+            from hearth.backends.contract.requests import ConstraintKind
+
+            kind, source = value.get("kind"), value.get("source", "")
+            return kind in get_args(ConstraintKind) and isinstance(source, str)
+        case _:
+            return True
 
 
 def _insert(

@@ -18,10 +18,11 @@ def host_of(url: str) -> str:
     try:
         parts = urlsplit(url.strip())
         host = (parts.hostname or "").encode("idna").decode()
+        port = parts.port
     except (UnicodeError, ValueError):
-        parts, host = None, ""
+        parts, host, port = None, "", None
     if parts is None or parts.scheme not in _SCHEMES or not host or parts.username is not None:
         raise InvalidParameter(
             "link", f"{url[:200]} is not an address that a browser should open.", "Copy it instead."
         )
-    return host if parts.port is None else f"{host}:{parts.port}"
+    return host if port is None else f"{host}:{port}"

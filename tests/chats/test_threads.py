@@ -45,7 +45,7 @@ def test_pinned_threads_come_first_then_the_newest_change(store: ChatStore) -> N
 
     assert titles() == ["b", "a", "c"]
     assert titles(archived=True) == ["d"]
-    assert titles(limit=1, offset=1) == ["a"]
+    assert titles(limit=2) == ["b", "a"]
     store.update(c.id, model="m")
     assert titles() == ["b", "a", "c"]
     store.end_answer(
@@ -86,6 +86,20 @@ def test_a_given_title_stays(store: ChatStore) -> None:
     thread = store.create(title="Mine")
     store.add(thread.id, None, "user", "hello")
     assert store.thread(thread.id).title == "Mine"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"constraint": "json"}, {"constraint": {"kind": "x"}}, {"constraint": {"kind": {}}}),
+        *({"set": 5}, {"thinking": "yes"}, {"preset": None}),
+    ],
+)
+def test_what_has_not_the_form_of_settings_is_ignored(
+    store: ChatStore, wrong: dict[str, object]
+) -> None:
+    made = store.create(settings={**wrong, "later": 1})
+    assert store.thread(made.id).settings == store.threads()[0].settings == {"later": 1}
 
 
 @pytest.mark.parametrize("value", [math.nan, object(), {1, 2}])

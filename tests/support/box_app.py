@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, chdir
 from pathlib import Path
 
 from textual.app import App, ComposeResult
@@ -24,7 +24,7 @@ class BoxApp(App[None]):
 
     def compose(self) -> ComposeResult:
         yield Input(id="other")
-        yield PromptBox(self.folder / "state" / "prompt-history", folder=self.folder, id="prompt")
+        yield PromptBox(self.folder / "state" / "prompt-history", id="prompt")
 
     def on_mount(self) -> None:
         self.box.focus()
@@ -53,11 +53,12 @@ class BoxApp(App[None]):
 
 @asynccontextmanager
 async def opened(folder: Path, width: int = 80) -> AsyncIterator[tuple[BoxApp, Pilot[None]]]:
-    """The app at this width, settled."""
+    """The app at this width and in this folder, settled."""
     app = BoxApp(folder)
-    async with app.run_test(size=(width, 24)) as pilot:
-        await pilot.pause()
-        yield app, pilot
+    with chdir(folder):
+        async with app.run_test(size=(width, 24)) as pilot:
+            await pilot.pause()
+            yield app, pilot
 
 
 async def settle(app: BoxApp, pilot: Pilot[None]) -> None:

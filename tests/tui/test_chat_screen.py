@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -14,6 +15,7 @@ from textual import events
 from textual.widgets import Input
 
 from hearth.app.chats.errors import ChatsDiskFull
+from hearth.app.format import size
 from hearth.app.tui import attachments
 from hearth.app.tui.screens.dialogs import EditText
 from hearth.app.tui.screens.search import SearchScreen
@@ -23,6 +25,7 @@ from hearth.app.tui.widgets.thread_list import ThreadList
 from hearth.backends.engine.kv.disk_files import owner_of
 from pilots import ask, chat_of, opened, say, until, until_shown
 from polling import notices
+from quantizing import GUIDE
 from screens import text_of
 from scripted import Script, ScriptedHost
 
@@ -433,6 +436,29 @@ def test_what_is_sent_twice_begins_one_chat(services: Services) -> None:
     run(go())
 
 
+def test_what_is_sent_while_it_is_kept_is_no_draft_then(services: Services) -> None:
+    keep = services.chats.keep_draft
+    is_keeping, may_go_on = threading.Event(), threading.Event()
+
+    def slowly(thread: str, text: str) -> None:
+        is_keeping.set()
+        may_go_on.wait()
+        keep(thread, text)
+
+    async def go() -> None:
+        async with opened(services) as (_, pilot):
+            services.chats.keep_draft = slowly  # type: ignore[method-assign]
+            await pilot.press(*"hello")
+            await until(pilot, is_keeping.is_set)
+            await pilot.press("enter")
+            await pilot.pause()
+            may_go_on.set()
+            await until_shown(pilot, "It works.")
+        assert services.chats.draft() == ""
+
+    run(go())
+
+
 def test_drafts_belong_to_chats_and_survive_quitting(services: Services) -> None:
     async def go() -> None:
         async with opened(services) as (_, pilot):
@@ -524,14 +550,37 @@ def test_the_model_of_a_chat(services: Services, host: ScriptedHost) -> None:
     run(go())
 
 
+def test_a_new_chat_shows_the_model_as_it_is_now(services: Services) -> None:
+    """The model of the settings was changed, and then downloaded, on other screens."""
+    text = 'model = "later"\n'
+
+    async def go() -> None:
+        async with opened(services, (140, 30)) as (_, pilot):
+            await until_shown(pilot, "guide · F16")
+            await pilot.press("f7")
+            services.paths.settings_file.parent.mkdir(parents=True, exist_ok=True)
+            services.paths.settings_file.write_text(text)
+            services.use_settings()
+            await pilot.press("f2")
+            await until_shown(pilot, 'There is no model "later"')
+            await pilot.press("f7")
+            services.paths.models.mkdir(parents=True)
+            shutil.copyfile(GUIDE, services.paths.models / "later.gguf")
+            await services.index.changed()
+            await pilot.press("f2")
+            await until_shown(pilot, "later · F16")
+
+    run(go())
+
+
 def test_export_and_import(services: Services, tmp_path: Path) -> None:
     async def go() -> None:
-        async with opened(services) as (_, pilot):
-            await ask(pilot, "first")
+        async with opened(services, (200, 30)) as (_, pilot):
+            await ask(pilot, "first " + "ä" * 1000)
             markdown, whole = tmp_path / "chat.md", tmp_path / "chat.json"
             await say(pilot, f"/export markdown {markdown}")
             await say(pilot, f"/export json {whole}")
-            await until(pilot, whole.exists)
+            await until_shown(pilot, f"{whole} ({size(whole.stat().st_size)})")
             assert "It works." in markdown.read_text()
             assert json.loads(whole.read_text())
             await say(pilot, f"/import {whole}")

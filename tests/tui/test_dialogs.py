@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import ModalScreen
 
 from async_tests import in_loop
 from hearth.app.tui.screens.dialogs import AskLine, Confirm, EditText, PickOne
+from polling import until
 from screens import text_of
 
 HOSTILE = "[red]a[/red] \x1b]52;c;aGk=\x07 \u202eb"
@@ -71,6 +73,23 @@ async def test_a_question_is_answered_by_keys(keys: list[str], answer: bool) -> 
         await pilot.press(*keys)
         await pilot.pause()
         assert app.answer is answer
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (lambda: AskLine("Title", "old"), "old"),
+        (lambda: PickOne("Model", ["a", "b"]), "a"),
+    ],
+)
+@in_loop
+async def test_a_second_key_at_once_closes_nothing_else(question: Any, answer: object) -> None:
+    async with asking(question()) as (app, pilot):
+        for _ in range(2):
+            app.post_message(events.Key("enter", "\r"))
+        await until(pilot, lambda: app.answer is not OPEN)
+        await settle(app, pilot)
+        assert app.answer == answer and len(app.screen_stack) == 1
 
 
 @in_loop

@@ -145,8 +145,8 @@ def test_the_last_requests_are_listed(shown, services, width):
         services.paths.log.mkdir(parents=True)
         with RequestLog(services.paths.log / "requests.log", clock=lambda: 0.0) as log:
             log.note("POST", "/v1/chat/completions", 200, 1234.5, model="guide", prompt_tokens=9)
-            log.note("GET", "/v1/\x1b[31m", 404, 1.0)
-            log.note("GET", "/v1/\x1b[31m", 404, 1.0)
+            for method in ("GET", "GET", "POST"):
+                log.note(method, "/v1/\x1b[31m", 404, 1.0)
         await until(pilot, lambda: "404" in text_of(app))
         text = text_of(app)
         assert "/v1/␛[31m" in text and "\x1b" not in text

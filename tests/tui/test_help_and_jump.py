@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from textual import events
 from textual.widgets import Input, OptionList
 
 from hearth.app.tui.screens.help import HelpScreen
@@ -54,6 +55,15 @@ def test_help_is_searched_by_key_deed_and_id(shown):
         await until(pilot, lambda: "No matching keys." in text_of(app))
 
     shown(test)
+
+
+def test_help_is_searched_without_regard_to_capitals(services):
+    async def main():
+        async with app_on("library", services).run_test(size=(100, 40)) as pilot:
+            await pilot.press("f1", *"hub")
+            await until(pilot, lambda: "library.search" in text_of(pilot.app))
+
+    asyncio.run(main())
 
 
 def test_help_tells_remapped_keys(shown):
@@ -113,6 +123,18 @@ def test_anything_else_leaves_the_focus_where_it_was(shown, key):
         await pilot.press(key)
         await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
         assert app.focused is focused
+
+    shown(test)
+
+
+def test_letters_that_come_at_once_leave_the_screen_below(shown):
+    async def test(app, pilot):
+        await pilot.press("ctrl+o")
+        for key in "mm":
+            app.post_message(events.Key(key, key))
+        await until(pilot, lambda: not isinstance(app.screen, JumpScreen))
+        await pilot.pause()
+        assert "Requests" in text_of(app)
 
     shown(test)
 

@@ -34,7 +34,7 @@ from hearth.app.tui.screens.quantize import QuantizeScreen
 from hearth.app.tui.services import Services
 from hearth.app.tui.widgets.column_list import ColumnList
 from hearth.backends.contract.loaded import HostStats, WorkerStats
-from hearth.backends.errors import InternalError
+from hearth.backends.errors import HostUnreachable, InternalError
 from hub_server import Fault, HubServer, Repo, hub_server
 from pilots import chat_of, opened, until, until_shown
 from polling import notices
@@ -253,6 +253,22 @@ def test_a_model_without_an_original_is_not_compared(services: Services) -> None
             await pilot.pause()
             assert isinstance(app.screen, LibraryScreen)
             assert "compare in chat" not in text_of(app)
+
+    run(go())
+
+
+def test_models_are_listed_also_where_the_host_does_not_answer(
+    services: Services, host: ScriptedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stats() -> None:
+        raise HostUnreachable("The host does not respond.", "Try again.")
+
+    monkeypatch.setattr(host, "stats", stats)
+
+    async def go() -> None:
+        async with library(services) as (_, pilot):
+            await until_shown(pilot, "The host does not respond.")
+            assert pilot.app.screen.query_one("#worth-list", ColumnList).list.option_count > 1
 
     run(go())
 

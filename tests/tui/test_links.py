@@ -36,6 +36,7 @@ def test_the_host_is_told(url: str, host: str) -> None:
         "https://apple.com@evil.example/",
         "//example.com",
         "http://[",
+        "http://a:99999/",
         "mailto:a@b",
         "",
     ],

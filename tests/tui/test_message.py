@@ -188,18 +188,3 @@ async def test_all_its_parts_are_shown() -> None:
             "stopped by you",
             "0.3 s · 41 tok/s",
         ]
-
-
-@in_loop
-async def test_code_is_copied_by_its_number() -> None:
-    app = Page()
-    text = "```\none\n```\n\n- nested:\n\n  > ```\n  > two\n  > ```\n"
-    async with app.run_test(size=(60, 20)) as pilot:
-        transcript = app.query_one(Transcript)
-        await transcript.show([Shown("a", "assistant", text)])
-        await until(pilot, lambda: "two" in app.text)
-        assert transcript.copy_code(2)
-        assert app.clipboard == "two"
-        assert transcript.copy_code(1)
-        assert app.clipboard == "one"
-        assert not transcript.copy_code(3)

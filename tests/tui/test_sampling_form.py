@@ -179,6 +179,7 @@ async def test_answers_can_have_a_form(inherited: Settings) -> None:
         ("json", "", ""),
         ("json_schema", '{"type": "object"}', '{"type": "object"}'),
         ("regex", "[a-z]+", "[a-z]+"),
+        ("grammar", 'root ::= "a"', 'root ::= "a"'),
         ("choice", '["a\\nb", "c"]', '["a\\nb", "c"]'),
         ("choice", "yes\nno [b]\n", '["yes", "no [b]"]'),
     ]

@@ -93,18 +93,16 @@ def test_a_value_is_edited_checked_and_written_beside_its_comment(shown, service
     assert shown(test) == FILE.replace("4096", "8192")
 
 
-def test_a_text_is_checked_for_the_setting_that_is_chosen_when_it_is_sent(shown):
+def test_an_edit_ends_where_another_setting_is_chosen(shown):
     async def test(app, pilot):
-        await choose(app, pilot, "model")
-        await pilot.press("e", *"hello")
-        app.screen.query_one("#search", Input).value = "host_idle_s"
-        await until(pilot, lambda: "max_tokens" not in text_of(app))
-        app.screen.list.select("set:host_idle_s")
-        await until(pilot, lambda: app.screen.chosen.name == "host_idle_s")
-        edit(app).focus()
-        await pilot.press("enter")
-        await until(pilot, lambda: "Expected a number from 0" in text_of(app))
-        await pilot.press("escape")
+        await choose(app, pilot, "top_p")
+        await pilot.press("slash", "escape")
+        app.screen.list.select("set:top_p")
+        await pilot.press("e", *"0.5", "shift+tab")
+        assert app.screen.chosen.name == "top_p" and edit(app).display
+        await pilot.press("down")
+        await until(pilot, lambda: app.screen.chosen.name == "min_p" and not edit(app).display)
+        await pilot.press("tab", "enter", "escape")
 
     assert shown(test) == FILE
 

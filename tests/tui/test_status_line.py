@@ -20,6 +20,11 @@ class Page(App[None]):
         yield StatusLine()
 
 
+def test_a_grammar_is_not_written_out() -> None:
+    settings = {"constraint": {"kind": "grammar", "source": 'root ::= "a"'}}
+    assert settings_in_words("", settings) == ["grammar"]
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [

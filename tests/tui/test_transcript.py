@@ -237,17 +237,6 @@ async def test_an_answer_goes_on_while_the_window_is_elsewhere() -> None:
         await until(pilot, lambda: "unseen and seen again" in app.text)
 
 
-@in_loop
-async def test_a_stopped_message_can_stream_again() -> None:
-    app = Chat()
-    async with app.run_test(size=(80, 24)) as pilot:
-        transcript = app.transcript
-        await transcript.show([Shown("a", "assistant", "It was a dark", state="stopped")])
-        await transcript.replace(Shown("a", "assistant", "It was a dark", state="streaming"))
-        transcript.answer("a").feed(" and stormy night")
-        await until(pilot, lambda: "It was a dark and stormy night" in app.text)
-
-
 @pytest.mark.parametrize("sizes", [[10] * 100, [9000] * 7, [5], [], [0] * 1000])
 def test_windows_move_over_everything(sizes: Sequence[int]) -> None:
     window = Window.last_of(sizes)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.containers import Vertical
 from textual.events import ScreenResume
 from textual.screen import ModalScreen, Screen
@@ -81,6 +82,12 @@ class Dialog(ModalScreen[Result], StyledOnce[Result]):
     def body(self) -> ComposeResult:
         """The widgets in the frame."""
         raise NotImplementedError
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """As Textual, but only while this dialog is on top: Textual 8.2 removes whatever is, also
+        for a second key, which the dialog handles after the first one has closed it.
+        """
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def show_wrong(self, text: str) -> None:
         """Show what is wrong, foreign text made safe, in the widget of the class `wrong`."""

@@ -18,7 +18,7 @@ from textual.containers import Horizontal, Vertical
 from hearth.app.chats.errors import NotAnswered
 from hearth.app.chats.files import import_json, to_json, to_markdown
 from hearth.app.chats.tree import Thread
-from hearth.app.format import format_size
+from hearth.app.format import size
 from hearth.app.guide_pages import page_for
 from hearth.app.session.events import Changed, Ended, Moved, Noticed, Piece, SessionEvent
 from hearth.app.session.sessions import ChatSession
@@ -158,7 +158,10 @@ class ChatScreen(HearthScreen):
             self._show_parts()
 
     async def on_screen_resume(self) -> None:
-        """Open the chat that another screen asks for."""
+        """Open the chat that another screen asks for; show what was changed there."""
+        if self._facts is None:
+            self._facts_of = ""  # The model may have been downloaded meanwhile.
+        self.show_status()
         wanted, self.hearth.wanted_thread = self.hearth.wanted_thread, ""
         if wanted:
             await self.told(self.open(wanted))
@@ -262,10 +265,15 @@ class ChatScreen(HearthScreen):
 
     async def _keep_draft(self, text: str, thread: str) -> None:
         """Keep `text`, which is written in this chat and not sent."""
-        async with self._keeping:
-            if self._kept.get(thread, "") != text:
-                await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
-                self._kept[thread] = text
+
+        async def keep() -> None:
+            async with self._keeping:
+                if self._kept.get(thread, "") != text:
+                    await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
+                    self._kept[thread] = text
+
+        # Shielded: the thread writes it also where the caller is cancelled, before what comes next.
+        await asyncio.shield(keep())
 
     async def refresh_list(self) -> None:
         """Read the list of chats again."""
@@ -909,14 +917,15 @@ class ChatScreen(HearthScreen):
                 text = to_markdown(chats, thread)
             try:
                 with path.open("x", encoding="utf-8") as file:
-                    return file.write(text)
+                    file.write(text)
+                return path.stat().st_size
             except OSError as error:
                 raise InvalidParameter(
                     "path", f"{path}: {error.strerror}.", "Choose another file."
                 ) from error
 
-        size = await asyncio.to_thread(write)
-        self.tell(f"Written to {path} ({format_size(size)}).")
+        written_bytes = await asyncio.to_thread(write)
+        self.tell(f"Written to {path} ({size(written_bytes)}).")
 
     async def _count(self, text: str) -> tuple[int, str]:
         """Tokens of a draft, and these in words; about, while its model is not loaded."""

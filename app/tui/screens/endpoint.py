@@ -308,11 +308,11 @@ class EndpointScreen(HearthScreen):
 
 def _rows(found: Sequence[Answered]) -> list[Row]:
     """A row each; its key stays the same while more arrive."""
-    seen: Counter[Answered] = Counter()
+    seen: Counter[float] = Counter()
     rows = []
     for one in reversed(found):
-        seen[one] += 1
-        rows.append(Row(f"{one.at}/{one.ms}/{one.path}/{seen[one]}", _cells(one)))
+        seen[one.at] += 1
+        rows.append(Row(f"{one.at}/{seen[one.at]}", _cells(one)))
     return rows[::-1]
 
 

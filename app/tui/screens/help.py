@@ -67,11 +67,13 @@ class HelpScreen(Dialog[None]):
         rows: list[Row] = []
         words = self.query_one(Input).value.lower().split()
         for title, lines in self._groups:
-            found = [line for line in lines if all(word in " ".join(line) for word in words)]
-            if found:
+            matching = [
+                line for line in lines if all(word in " ".join(line).lower() for word in words)
+            ]
+            if matching:
                 rows.append(Row("", (title,)))
                 rows += (
-                    Row(f"{title}/{line[2]}/{line[0]}", _cells(line, self.app)) for line in found
+                    Row(f"{title}/{line[2]}/{line[0]}", _cells(line, self.app)) for line in matching
                 )
         self.query_one(ColumnList).show(rows)
 

@@ -71,6 +71,7 @@ class JumpScreen(Dialog[None]):
         left = [name for name in self._places if name.startswith(self._typed)]
         if not left:
             self.dismiss()
+            return
         for name in self._places:
             self.query_one(f"#jump-{name}").set_class(name not in left, "-passed")
 

@@ -224,7 +224,7 @@ class LibraryScreen(HearthScreen):
             here = await asyncio.to_thread(self.services.library.list)
             self._made = await asyncio.to_thread(quantized, here)
             self._judged = await asyncio.to_thread(stored_words, here)
-            self._used, self._loaded_paths = await self._last_chats(), await self._loaded()
+            self._used = await self._last_chats()
             await asyncio.to_thread(self._read_catalogue)
             self._here = {model.name: model for model in here}
             self._show_here()
@@ -232,6 +232,8 @@ class LibraryScreen(HearthScreen):
             self._list("worth").show([_worth_row(one, self._fits.get(name)) for name, one in worth])
             self._describe()
             self._time_memory()
+            self._loaded_paths = await self._loaded()
+            self._show_here()
 
     def _show_here(self) -> None:
         rows = [self._here_row(model) for model in self._here.values()]

@@ -68,6 +68,8 @@ class SettingsScreen(HearthScreen):
     def __init__(self) -> None:
         super().__init__()
         self._entries: dict[str, Entry] = {}
+        self._edited = ""
+        """Which of them is being edited; empty: none."""
 
     def body(self) -> ComposeResult:
         yield SafeInput(placeholder="Type to filter", id="search", compact=True)
@@ -83,7 +85,7 @@ class SettingsScreen(HearthScreen):
 
     def _theme_changed(self, theme: Theme) -> None:
         """It may have been chosen in the palette, which is open over this screen."""
-        if not self.query_one("#edit").has_class("-shown"):
+        if not self._edited:
             self._read()
 
     @property
@@ -123,6 +125,8 @@ class SettingsScreen(HearthScreen):
     @on(OptionList.OptionHighlighted)
     def _show_chosen(self) -> None:
         entry = self.chosen
+        if entry is None or entry.ident != self._edited:
+            self._close_edit()
         what, parts = Content(), list[str]()
         if entry is not None:
             what = Content.assemble((entry.name, "bold"), " · ", safe_text(entry.help))
@@ -150,6 +154,7 @@ class SettingsScreen(HearthScreen):
         """Edit the chosen one."""
         entry = self.chosen
         if entry is not None:
+            self._edited = entry.ident
             edit = self.query_one("#edit", Input)
             edit.suggester = SuggestFromList(entry.choices) if entry.choices else None
             edit.value = entry.text
@@ -161,16 +166,15 @@ class SettingsScreen(HearthScreen):
     def _check(self, event: Input.Changed) -> None:
         """Show what is wrong while the user types; a theme is shown at once."""
         entry = self.chosen
-        if entry is None or not event.input.has_class("-shown"):
+        if entry is None or entry.ident != self._edited:
             return
         if self._is_right(entry, event.value) and entry.name == "theme":
             self.app.theme = event.value
 
     @on(Input.Submitted, "#edit")
     def _enter(self, event: Input.Submitted) -> None:
-        # Another setting may have been chosen since the text was typed.
         entry = self.chosen
-        if entry is None or not self._is_right(entry, event.value):
+        if entry is None or entry.ident != self._edited or not self._is_right(entry, event.value):
             return
         if self._apply(entry, event.value):
             self._close_edit()
@@ -201,17 +205,22 @@ class SettingsScreen(HearthScreen):
 
     def action_leave(self) -> None:
         """Cancel the edit, or clear the filter."""
-        if self.query_one("#edit").has_class("-shown"):
+        if self._edited:
             self._close_edit()
-            self._take_effect()
         elif self.query_one("#search", Input).has_focus:
             self.query_one("#search", Input).clear()
             self.list.list.focus()
 
     def _close_edit(self) -> None:
-        self.query_one("#edit").remove_class("-shown")
+        if not self._edited:
+            return
+        self._edited = ""
+        edit = self.query_one("#edit")
+        if edit.has_focus:
+            self.list.list.focus()
+        edit.remove_class("-shown")
         self._say_wrong("")
-        self.list.list.focus()
+        self._take_effect()  # Without the theme that was typed.
 
     def _say_wrong(self, text: str) -> None:
         wrong = self.query_one("#wrong", Static)

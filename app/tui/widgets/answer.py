@@ -40,14 +40,12 @@ class Body(Slabs):
     Args:
         host: gets the parts as its children.
         form: how the text is read.
-
-    Attributes:
-        codes: the code of every block that is closed, by its number less one.
     """
 
     def __init__(self, host: Widget, form: Form) -> None:
         super().__init__(host)
-        self.codes: list[str] = []
+        self._next_code = 1
+        """The number of the next code block."""
         self._opening = "```json\n" if form == "json" else ""
         self._splitter = BlockSplitter()
         self._code: CodeBlock | None = None
@@ -97,14 +95,13 @@ class Body(Slabs):
             elif piece.kind == "table":
                 self._add_row(piece)
             else:
-                lines, codes = self._prose(piece)
-                self.codes += codes
+                lines, self._next_code = self._prose(piece)
                 self.add(lines)
 
-    def _prose(self, piece: Piece) -> tuple[list[Line], list[str]]:
-        """The lines of a piece, and the code of the blocks in it."""
-        lines, codes = prose_lines(piece.text, len(self.codes) + 1)
-        return self._spaced(piece, lines), codes
+    def _prose(self, piece: Piece) -> tuple[list[Line], int]:
+        """The lines of a piece, and the number of the code block after it."""
+        lines, next_code = prose_lines(piece.text, self._next_code)
+        return self._spaced(piece, lines), next_code
 
     def _spaced(self, piece: Piece, lines: Sequence[Line]) -> list[Line]:
         """The lines of a piece with its indentation, and the blank line before it."""
@@ -114,12 +111,11 @@ class Body(Slabs):
     def _add_code(self, piece: Piece) -> None:
         if self._code is None or piece.first:
             self.drop_open()
-            self._code = CodeBlock(piece.info, len(self.codes) + 1, piece.indent)
+            self._code = CodeBlock(piece.info, self._next_code, piece.indent)
             self._code.set_class(bool(self.parts), "-gap", update=False)
-            self.codes.append("")
+            self._next_code += 1
             self.mount(self._code)
         self._code.add(piece.text, last=piece.last)
-        self.codes[self._code.number - 1] = self._code.code.removesuffix("\n")
         if piece.last:
             self._code = None
 

@@ -145,11 +145,10 @@ class MessageView(Frame, can_focus=True):
         yield from self._below
 
     async def show(self, shown: Shown) -> None:
-        """Show another state of the message."""
+        """Show another state of the message, which does not stream."""
         self.shown = shown
-        if shown.state != "streaming":
-            self.answer.status("")
-            await self.answer.become(shown.content, shown.reasoning, shown.form)
+        self.answer.status("")
+        await self.answer.become(shown.content, shown.reasoning, shown.form)
         gone = self._below
         self._show_rest()
         if self.is_attached:
@@ -157,14 +156,6 @@ class MessageView(Frame, can_focus=True):
                 await part.remove()
             await self.mount_all(self._below)
             self.refresh_bindings()
-
-    def copy_code(self, number: int) -> bool:
-        """Copy one of its code blocks, by its number; false where there is none."""
-        codes = self.answer.body.codes
-        if not 1 <= number <= len(codes):
-            return False
-        self.app.copy_to_clipboard(codes[number - 1])
-        return True
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """A message that streams, and a part of one that has the focus, has no such keys; a message

@@ -150,7 +150,6 @@ class PromptBox(Vertical):
 
     Args:
         history_file: where prompts are kept.
-        folder: where relative paths begin; by default the working directory.
     """
 
     DEFAULT_CSS = """
@@ -200,12 +199,11 @@ class PromptBox(Vertical):
         self,
         history_file: Path,
         *,
-        folder: Path | None = None,
         id: str | None = None,  # noqa: A002 - as all widgets call it
     ) -> None:
         super().__init__(id=id)
         self.history = PromptHistory(history_file)
-        self._folder = folder or Path.cwd()
+        self._folder = Path.cwd()
         self._hint = self._note = ""
         self._is_busy = False
         self._closed_for: str | None = None

@@ -82,17 +82,16 @@ def inline_content(token: Token) -> Content:
     return Content("".join(parts), spans)
 
 
-def prose_lines(source: str, first_code: int = 1) -> tuple[list[Line], list[str]]:
-    """Blocks as lines, and the code of the fences and indented blocks in them, without their marks.
+def prose_lines(source: str, next_code: int) -> tuple[list[Line], int]:
+    """Blocks as lines, and the number of the code block after them.
 
     Args:
         source: Markdown, safe for a terminal.
-        first_code: the number that its first code block gets.
+        next_code: the number that its first code block gets.
     """
     tokens = markdown_parser().parse(source)
     given = source.split("\n")
     lines: list[Line] = []
-    codes: list[str] = []
     around: list[_Around] = []
     for number, token in enumerate(tokens):
         begins = token.type.startswith(_BLOCKS) and token.map is not None and bool(lines)
@@ -110,14 +109,15 @@ def prose_lines(source: str, first_code: int = 1) -> tuple[list[Line], list[str]
         elif token.type == "inline" and not _in_table(tokens, number):
             lines += _text(token, tokens[number - 1], around)
         elif token.type in ("fence", "code_block"):
-            codes.append(safe_text(token.content).removesuffix("\n"))
-            lines += _code(codes[-1], token, first_code + len(codes) - 1, around)
+            code = safe_text(token.content).removesuffix("\n")
+            lines += _code(code, token, next_code, around)
+            next_code += 1
         elif token.type == "hr":
             line = _placed(Content("─"), around)
             lines.append(Line(line.content, line.head, line.rest, rule=True))
         elif token.type == "table_open":
             lines += _table(tokens[number:], around)
-    return lines, codes
+    return lines, next_code
 
 
 def _text(token: Token, opening: Token, around: list[_Around]) -> list[Line]:

@@ -26,6 +26,7 @@ _KINDS: Final = {
     "json_schema": ("JSON schema", "The schema, as JSON."),
     "regex": ("regex", "The pattern that the whole answer matches."),
     "choice": ("choice", "The possible answers, one a line."),
+    "grammar": ("grammar", "A grammar in llama.cpp's GBNF."),
 }
 
 

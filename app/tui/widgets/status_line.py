@@ -17,7 +17,7 @@ _SHORTEST: Final = 14
 """Cells to which a part is cut before others are."""
 _SEPARATOR: Final = Content(" · ")
 _NEARLY_FULL: Final = 0.8
-_CONSTRAINTS: Final = {"json": "JSON", "json_schema": "JSON schema"}
+_CONSTRAINTS: Final = {"json": "JSON", "json_schema": "JSON schema", "grammar": "grammar"}
 
 
 class StatusLine(Widget):

@@ -112,11 +112,9 @@ class Transcript(VerticalScroll, can_focus=False):
         *,
         show_thinking: bool = False,
         has_keys: bool = True,
-        name: str | None = None,
         id: str | None = None,  # noqa: A002 - Textual's name
-        classes: str | None = None,
     ) -> None:
-        super().__init__(name=name, id=id, classes=classes)
+        super().__init__(id=id)
         self.show_thinking = show_thinking
         self._has_keys = has_keys
         self._messages: list[Shown] = []
@@ -166,25 +164,14 @@ class Transcript(VerticalScroll, can_focus=False):
                 await self._trim(Window(self._mounted.end - MOST, self._mounted.end))
 
     async def replace(self, shown: Shown) -> None:
-        """Show another state of the message with the id of `shown`; raises KeyError without it.
-
-        One that streams (again) gets a new view, which `answer` gives.
+        """Show another state of the message with the id of `shown`, which does not stream; raises
+        KeyError without it.
         """
         async with self._changing:
             self._messages[self._numbers[shown.id]] = shown
             self._live.pop(shown.id, None)
-            old = self._views.get(shown.id)
-            if shown.state != "streaming":
-                if old is not None:
-                    await old.show(shown)
-                return
-            view = await self._view(shown)
-            if old is None:
-                del self._views[shown.id]
-                return
-            with self.app.batch_update():
-                await self.mount(view, after=old)
-                await old.remove()
+            if (view := self._views.get(shown.id)) is not None:
+                await view.show(shown)
 
     async def remove_after(self, id: str) -> None:  # noqa: A002 - the id of Shown
         """Remove everything after a message; raises KeyError where there is no such message."""
@@ -223,13 +210,6 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(
             self.scroll_to_widget, view, animate=False, top=True, immediate=True
         )
-
-    def copy_code(self, number: int) -> bool:
-        """Copy a code block of the selected message, or of the last one that has any."""
-        views = list(self._views.values())
-        chosen = [view for view in views if view.shown.id == self.selected]
-        with_code = [view for view in views if view.answer.body.codes]
-        return any(view.copy_code(number) for view in (chosen or with_code[-1:]))
 
     def action_follow(self) -> None:
         """Go to the end and stay there; messages that are missing before it are mounted."""
