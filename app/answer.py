@@ -274,11 +274,6 @@ class Answer:
         return list(self._notices)
 
     @property
-    def unfinished(self) -> bool:
-        """Whether a choice has not ended."""
-        return not all(choice.reason for choice in self.choices)
-
-    @property
     def usage(self) -> Usage:
         """The tokens so far; as the worker counted them, once the answer is complete."""
         if self.finished is not None:

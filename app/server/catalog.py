@@ -15,7 +15,7 @@ from typing import Final
 from hearth.app.chosen import Chosen
 from hearth.app.library.index import LibraryIndex
 from hearth.app.library.local import FoundModel, Library, LocalModel, describe
-from hearth.app.library.model_files import model_files
+from hearth.app.library.model_files import files_of
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
 _HINT: Final = "GET /v1/models lists the names."
@@ -113,6 +113,6 @@ class Catalog:
 def file_states(path: Path) -> list[os.stat_result]:
     """Those of the files of the model at `path`; empty if they no longer exist."""
     try:
-        return [part.stat() for part in (model_files(path) if path.is_dir() else (path,))]
+        return [part.stat() for part in files_of(path)]
     except OSError:
         return []

@@ -7,6 +7,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -132,6 +133,8 @@ class Chunks(ABC):
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         made: dict[int, Answer] = {}
+        # Choices by the position of their answer, which may be further than the events read here.
+        ended: Counter[int] = Counter()
         async with aclosing(events):
             async for answer, event in events:
                 if isinstance(event, Token):
@@ -147,7 +150,9 @@ class Chunks(ABC):
                 elif isinstance(event, Progress):
                     yield self._prefill(answer, event)
                 elif isinstance(event, ChoiceFinished):
-                    if answer.unfinished:  # The end of the last choice has the final notices too.
+                    ended[answer.position] += 1
+                    # The end of the last choice has the final notices too.
+                    if ended[answer.position] < len(answer.choices):
                         yield self.chunk(answer, event.index, self._empty, event.reason)
                 elif isinstance(event, Finished):
                     last, more = answer.last, notices(event.notices)

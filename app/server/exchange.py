@@ -283,6 +283,9 @@ async def _several(
             async with slots, aclosing(generated) as events:
                 async for arrival in events:
                     await arrived.put(arrival)
+        except HearthError as error:
+            own = {name: f"{name}[{answer.position}]" for name in ("text", "token_ids")}
+            await arrived.put(renamed(error, own))
         except Exception as error:  # noqa: BLE001 - raised again where the events are read
             await arrived.put(error)
         else:

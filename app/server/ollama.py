@@ -30,7 +30,7 @@ from hearth.app.server.tables.ollama import CHAT, EMBED, EMBEDDINGS, GENERATE, O
 from hearth.app.server.text import shortened
 from hearth.backends.contract.backend import Backend
 from hearth.backends.contract.events import Embeddings, Event, Finished, Started, Token
-from hearth.backends.contract.messages import Message
+from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request
 from hearth.backends.errors import ConflictingParameters, prompt_too_long
 
@@ -145,18 +145,20 @@ def _constraint(given: Json) -> dict[str, Any]:
 
 
 def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
-    """The conversation; tool calls without an id are matched to tool results by their order."""
+    """The conversation; tool results without an id are matched to tool calls by the name of the
+    tool, else by their order.
+    """
     messages: list[Message] = []
-    open_calls: list[str] = []
+    open_calls: list[ToolCall] = []
     for index, item in enumerate(items):
         calls = read_calls(item, index)
-        open_calls += [call.id for call in calls]
+        open_calls += calls
         answered = ""
         if item["role"] == "tool":
-            answered = item.get("tool_call_id") or (
-                open_calls[0] if open_calls else f"call_{index}"
-            )
-            open_calls = [ident for ident in open_calls if ident != answered]
+            named = [call for call in open_calls if call.name == item.get("tool_name")]
+            ids = [call.id for call in named or open_calls]
+            answered = item.get("tool_call_id") or (ids[0] if ids else f"call_{index}")
+            open_calls = [call for call in open_calls if call.id != answered]
         messages.append(
             Message(
                 item["role"],

@@ -286,18 +286,19 @@ def _json(value: Value, *, arrays: bool) -> Any:
 def digest(model: FoundModel) -> str:
     """64 hexadecimal digits that identify the files of `model`. Reads the disk.
 
-    The SHA-256 of the file if it is known without reading it: in the caches of the Hugging Face Hub
-    and Ollama, whose files are named by it, and for files that `hearth quantize` wrote. Otherwise a
-    hash of path, size and modification time.
+    The SHA-256 of a single file if it is known without reading it: in the caches of the Hugging
+    Face Hub and Ollama, whose files are named by it, and for files that `hearth quantize` wrote.
+    Otherwise a hash of path, sizes and modification times.
     """
     if model.remote is not None:
         return _hashed("remote", model.remote.url, model.remote.name)
     path = Path(os.path.realpath(model.path))
-    if blob := _BLOB.fullmatch(path.name):
-        return blob[1]
-    states = file_states(path)
-    if len(states) == 1 and (known := _quantized(path, states[0].st_size)):
-        return known
+    states = file_states(model.path)
+    if len(states) == 1:
+        if blob := _BLOB.fullmatch(path.name):
+            return blob[1]
+        if known := _quantized(path, states[0].st_size):
+            return known
     return _hashed(str(path), *(f"{state.st_size} {state.st_mtime_ns}" for state in states))
 
 

@@ -102,8 +102,9 @@ def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
 def _seconds(value: float | str) -> float:
     if not isinstance(value, str):
         return float(value)
-    number, unit = re.fullmatch(r"(-?[0-9.]+)(ms|s|m|h)?", value).groups()  # type: ignore[union-attr]
-    return float(number) * _UNITS_S[unit or ""]
+    parts = re.findall(r"([0-9.]+)(ms|s|m|h)?", value)
+    seconds = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
+    return -seconds if value.startswith("-") else seconds
 
 
 def logprobs_of(given: Mapping[str, Any]) -> int | None:

@@ -45,6 +45,8 @@ _NAMES: Final = {
     "max_tokens": "max_output_tokens",
     "logprobs": "top_logprobs",
     "forced_tool": "tool_choice.name",
+    "tool_choice.function.name": "tool_choice.name",
+    "tool_choice.allowed_tools.tools": "tool_choice.tools",
 }
 """From the contract's names to those of `/v1/responses`."""
 _INCOMPLETE: Final = {"reason": "max_output_tokens"}
@@ -228,7 +230,7 @@ def _turns(
             messages.append(Message("assistant", reasoning=thoughts))
             thoughts = ""
         if kind == "reasoning":
-            thoughts += "\n".join(texts_of(item.get("content", ())))
+            thoughts = "\n".join(filter(None, (thoughts, *texts_of(item.get("content", ())))))
             open_turn = False
         elif kind == "function_call":
             name = names.of_model(item.get("namespace", ""), item["name"])

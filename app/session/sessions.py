@@ -8,7 +8,7 @@ import asyncio
 from asyncio import to_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hearth.app.chats.errors import NotAnswered
@@ -197,7 +197,7 @@ class ChatSession:
                     "message", "Only the last answer can be continued.", "Regenerate it instead."
                 )
             await to_thread(self._services.chats.continue_answer, message)
-            await self.refresh()
+            await self._refresh_begun(self.messages[at])
             await self._answer(self.messages[:at], begun=self.messages[at])
 
     async def edit(self, message: str, content: str) -> None:
@@ -341,7 +341,7 @@ class ChatSession:
             parent = messages[-1].id if messages else None
             begin = self._services.chats.begin_answer
             begun = await to_thread(begin, self.thread.id, parent, self.model)
-            await self.refresh()
+            await self._refresh_begun(replace(begun, state="failed"))
         # What a turn needs is imported with the first one, not before the app is drawn.
         from hearth.app.session.turn import StreamingAnswer, Turn
 
@@ -355,6 +355,17 @@ class ChatSession:
             self.emit,
         )
         self._task = asyncio.create_task(self._run(self._turn))
+
+    async def _refresh_begun(self, otherwise: ChatMessage) -> None:
+        """As `refresh`, once an answer has begun in the store; if it fails, the answer ends there
+        as `otherwise`.
+        """
+        try:
+            await self.refresh()
+        except BaseException:
+            with suppress(HearthError):
+                await to_thread(self._services.chats.end_answer, otherwise)
+            raise
 
     async def _run(self, turn: Turn) -> None:
         try:

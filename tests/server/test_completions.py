@@ -76,10 +76,13 @@ def test_choices_of_several_prompts_are_numbered_through(endpoint) -> None:
     assert [choice["text"] for choice in whole] == ["a", "A", "b", "B"]
     assert [choice["finish_reason"] for choice in whole] == ["stop", "length"] * 2
     *events, done = made.complete(prompt=["p", "q"], n=2, stream=True).events
-    texts = dict.fromkeys(range(4), "")
+    texts, reasons = dict.fromkeys(range(4), ""), dict.fromkeys(range(4))
     for event in events:
-        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+        [choice] = event["choices"]
+        texts[choice["index"]] += choice["text"]
+        reasons[choice["index"]] = choice["finish_reason"]
     assert list(texts.values()) == ["a", "A", "b", "B"] and done == "[DONE]"
+    assert list(reasons.values()) == ["stop", "length"] * 2
 
 
 def test_beam_search_is_passed_on_with_its_parameters(endpoint) -> None:

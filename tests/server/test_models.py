@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
 import threading
 from pathlib import Path
 
+import gguf
 import pytest
 from openai.types import Model
 
+import gguf_builder
 from hearth.app.chosen import with_settings
 from hearth.app.library.local import FoundModel, Library
 from hearth.app.server.catalog import Catalog
@@ -55,6 +58,22 @@ def test_models_are_listed_without_a_host_and_in_spite_of_bad_files(endpoint, tm
         Model.model_validate(model, strict=True)
     assert [model["hearth"]["loaded"] for model in listed] == [None] * 3
     assert listed[-1]["id"] == "bad" and listed[-1]["hearth"]["error"]
+
+
+def test_a_part_that_was_being_copied_is_read_again(endpoint, tmp_path, monkeypatch) -> None:
+    parts = functools.partial(gguf.GGUFWriter, split_max_tensors=8)
+    monkeypatch.setattr(gguf_builder.gguf, "GGUFWriter", parts)
+    made, folder = endpoint(), tmp_path / "models"
+    folder.mkdir(exist_ok=True)
+    gguf_builder.tiny_llama(folder / "big.gguf")
+    last = max(folder.iterdir())
+    whole = last.read_bytes()
+    last.write_bytes(whole[:200])
+    assert made.get("/v1/models/big").json["hearth"]["error"]
+    last.write_bytes(whole)
+    copied = made.get("/v1/models/big").json["hearth"]
+    assert not copied.get("error")
+    assert copied["size_bytes"] == sum(part.stat().st_size for part in folder.iterdir())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, names of files are Unicode")

@@ -25,7 +25,7 @@ def said(made):
     [
         ([USER, THOUGHT], [("user", "", "hello"), ("assistant", "Hm.", "")]),
         ([THOUGHT, USER], [("assistant", "Hm.", ""), ("user", "", "hello")]),
-        ([THOUGHT, THOUGHT, CALL], [("assistant", "Hm.Hm.", "")]),
+        ([THOUGHT, THOUGHT, CALL], [("assistant", "Hm.\nHm.", "")]),
         (
             [CALL, THOUGHT, OUTPUT],
             [("assistant", "", ""), ("assistant", "Hm.", ""), ("tool", "", "1")],

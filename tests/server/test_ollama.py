@@ -123,19 +123,27 @@ def test_options_have_ollamas_names(endpoint) -> None:
     assert (sampling["temperature"], sampling["top_k"]) == (0, 0)
 
 
-def test_answers_of_tools_are_tied_to_calls_by_their_order(endpoint) -> None:
+@pytest.mark.parametrize(
+    ("results", "calls"),
+    [
+        (["weather", "weather", "time"], [0, 2, 1]),
+        (["time", "weather", "weather"], [1, 0, 2]),
+        ([None, "weather", "other"], [0, 2, 1]),
+    ],
+)
+def test_answers_of_tools_are_tied_to_calls_by_name_then_order(endpoint, results, calls) -> None:
     made = endpoint(HI)
-    call = {"function": {"name": "weather", "arguments": {}}}
+    names = ("weather", "time", "weather")
+    called = [{"function": {"name": name, "arguments": {}}} for name in names]
     messages = [
         *HELLO["messages"],
-        {"role": "assistant", "content": "", "tool_calls": [call, call]},
-        {"role": "tool", "content": "sun", "tool_name": "weather"},
-        {"role": "tool", "content": "rain", "tool_name": "weather"},
+        {"role": "assistant", "content": "", "tool_calls": called},
+        *({"role": "tool", "content": "12:00", "tool_name": name} for name in results),
     ]
     assert chat(made, messages=messages, tools=[WEATHER]).status == 200
     found = made.asked["messages"]
     ids = [one["id"] for one in found[1]["tool_calls"]]
-    assert [one["tool_call_id"] for one in found[2:]] == ids
+    assert [one["tool_call_id"] for one in found[2:]] == [ids[at] for at in calls]
 
 
 @pytest.mark.parametrize(
@@ -371,6 +379,12 @@ def test_a_digest_is_the_checksum_where_that_is_known(tmp_path) -> None:
     for path in ("made.gguf", "other.gguf"):
         (blobs / path).write_bytes(b"12345")
     assert of(blobs / "other.gguf") != before and of(blobs / "made.gguf") != "c" * 64
+    first, second = (tmp_path / f"split-0000{part}-of-00002.gguf" for part in (1, 2))
+    first.symlink_to(blobs / ("a" * 64))
+    second.write_bytes(b"12")
+    before = of(first)
+    second.write_bytes(b"123")
+    assert len({of(first), before, "a" * 64}) == 3
 
 
 def test_the_version_is_one_that_clients_accept(endpoint) -> None:
@@ -409,6 +423,18 @@ def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
     reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})
     assert reply.json["done_reason"] == "unload" and not made.host.unloaded
     assert made.host.specs[-1]["settings"]["keep_alive_s"] == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept_s"),
+    [("5m0s", 300), ("1h30m", 5400), ("-1h0m0s", -3600), ("1.5h0.5s", 5400.5), ("7", 7)],
+)
+def test_times_are_read_as_go_writes_them(endpoint, asked, kept_s) -> None:
+    made = endpoint(HI)
+    assert chat(made, keep_alive=asked).status == 200
+    assert made.host.specs[-1]["settings"]["keep_alive_s"] == kept_s
+    for wrong in ("5m0", "m", "5m-1s", "5m 0s"):
+        assert chat(made, keep_alive=wrong).status == 400
 
 
 def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:

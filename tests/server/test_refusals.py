@@ -519,3 +519,19 @@ def test_a_token_that_the_model_lacks_is_named_as_it_was_sent(endpoint) -> None:
         reply = made.complete(prompt=[999], stream=stream)
         assert_error(reply, 400, "prompt")
         assert reply.error["message"].startswith("prompt has")
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "prompts", "param"),
+    [
+        ("/v1/completions", "prompt", ["a", "b", "long"], "text"),
+        ("/v1/completions", "prompt", ["a", "b", [999]], "token_ids"),
+        ("/v1/generate/batch", "prompts", ["a", "b", "long"], "text"),
+    ],
+)
+def test_a_prompt_that_is_refused_has_its_number(endpoint, path, field, prompts, param) -> None:
+    failed = {**TOO_LONG, "data": {"param": param}}
+    made = endpoint(SHORTER, SHORTER, [{"error": failed}])
+    reply = made.post(path, {"model": "tiny", field: prompts})
+    assert_error(reply, 400, f"{field}[2]")
+    assert reply.error["message"].startswith(TOO_LONG["message"])

@@ -17,6 +17,7 @@ MORE = {"call": {"position": 0, "arguments": '{"city":"Bern"}'}}
 THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "Let me see."}, CALL, MORE]
 THINKS_AND_CALLS += [{"finish": "tool_calls"}]
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+TIME = {"type": "function", "name": "time"}
 EVENT = TypeAdapter(ResponseStreamEvent)
 
 
@@ -131,7 +132,7 @@ def test_a_conversation_reaches_the_model(endpoint) -> None:
                 "tool_choice": {
                     "type": "allowed_tools",
                     "mode": "required",
-                    "tools": [{"type": "function", "name": "time"}],
+                    "tools": [TIME],
                 },
             },
             {"tool_choice": "required"},
@@ -155,6 +156,14 @@ def test_fields_reach_the_model(endpoint, given, reached) -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, None),
         ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tools": [WEATHER], "tool_choice": TIME}, "tool_choice.name"),
+        (
+            {
+                "tools": [WEATHER],
+                "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [TIME]},
+            },
+            "tool_choice.tools",
+        ),
     ],
     ids=str,
 )
@@ -163,6 +172,8 @@ def test_refusals_name_the_field(endpoint, given, param) -> None:
     reply = ask(made, **given)
     assert reply.status == 400 and made.host.requests == []
     assert param in (None, reply.error["param"])
+    if param in ("tool_choice.name", "tool_choice.tools"):
+        assert reply.error["message"].startswith(f'{param} is "time"')
 
 
 def test_functions_of_namespaces_are_ordinary_and_keep_their_names(endpoint) -> None:

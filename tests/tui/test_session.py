@@ -405,6 +405,27 @@ def test_a_message_whose_answer_cannot_begin_is_answered_later(
     run(go())
 
 
+@pytest.mark.parametrize(
+    ("work", "state"), [(ChatSession.regenerate, "failed"), (ChatSession.resume, "complete")]
+)
+def test_an_answer_that_cannot_be_read_back_is_not_left_streaming(
+    services: Services, monkeypatch: pytest.MonkeyPatch, work: Any, state: str
+) -> None:
+    async def go() -> None:
+        session = await Sessions(services).create()
+        await asked(session, "x")
+        with monkeypatch.context() as patch:
+            patch.setattr(type(services.chats), "path", full)
+            with pytest.raises(ChatsDiskFull):
+                await work(session, session.messages[-1].id)
+        await session.refresh()
+        assert session.messages[-1].state == state and not session.is_busy
+        await asked(session, "again")
+        assert texts(session)[-1] == ("assistant", "It works.")
+
+    run(go())
+
+
 def test_an_end_that_cannot_be_saved_ends_the_turn(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

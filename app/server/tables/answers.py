@@ -147,18 +147,21 @@ TEXT_LOGPROBS: Final = exactly(
         "text_offset": many(COUNT),
     }
 )
-COMPLETION: Final = _completion(
-    "text_completion",
-    exactly(
+
+
+def _text_choice(reason: Json) -> Json:
+    return exactly(
         {
             "index": COUNT,
             "text": TEXT,
             "logprobs": or_null(TEXT_LOGPROBS),
-            "finish_reason": REASON,
+            "finish_reason": reason,
         },
         {**TOKEN_IDS, **PROMPT_TOKENS},
-    ),
-)
+    )
+
+
+COMPLETION: Final = _completion("text_completion", _text_choice(REASON))
 EMBEDDINGS: Final = answer(
     {
         "object": one("list"),
@@ -389,18 +392,7 @@ CHAT_EVENT: Final = _chunk(
         TOKEN_IDS,
     ),
 )
-COMPLETION_EVENT: Final = _chunk(
-    "text_completion",
-    exactly(
-        {
-            "index": COUNT,
-            "text": TEXT,
-            "logprobs": or_null(TEXT_LOGPROBS),
-            "finish_reason": or_null(REASON),
-        },
-        {**TOKEN_IDS, **PROMPT_TOKENS},
-    ),
-)
+COMPLETION_EVENT: Final = _chunk("text_completion", _text_choice(or_null(REASON)))
 
 
 def _typed(*types: str) -> Json:

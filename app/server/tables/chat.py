@@ -72,29 +72,25 @@ def _content(*, refusals: bool = False) -> Schema:
     return AnyOf((Text(), ListOf(Tagged("type", kinds, media), validate_chat.MOST_PARTS)))
 
 
+CALLED: Final = Table(
+    "CalledFunction",
+    (
+        honoured("name", NAME, "the function", required=True),
+        honoured(
+            "arguments",
+            JsonText(),
+            "a JSON object; for a call that was cut off, its beginning",
+            required=True,
+        ),
+    ),
+)
 TOOL_CALL: Final = Tagged(
     "type",
     {
         "function": kind(
             "function",
             honoured("id", Text(longest=256), "referred to by the tool's result"),
-            honoured(
-                "function",
-                Table(
-                    "CalledFunction",
-                    (
-                        honoured("name", NAME, "the function", required=True),
-                        honoured(
-                            "arguments",
-                            JsonText(),
-                            "a JSON object; for a call that was cut off, its beginning",
-                            required=True,
-                        ),
-                    ),
-                ),
-                "the function and its arguments",
-                required=True,
-            ),
+            honoured("function", CALLED, "the function and its arguments", required=True),
             without_effect("index", "calls are in order", Number(0, 1023, whole=True)),
             title="FunctionCall",
             required=False,
@@ -176,27 +172,31 @@ _NAMED: Final = Table("NamedFunction", (honoured("name", NAME, "its name", requi
 _NAMED_TOOL: Final = kind(
     "function", honoured("function", _NAMED, "the function", required=True), title="NamedTool"
 )
+
+
+def allowed(named: Table) -> tuple[Parameter, ...]:
+    """The fields of a subset of the tools, each of which is a `named`."""
+    return (
+        honoured(
+            "mode",
+            OneOf(("auto", "required")),
+            "auto: the model may call one of them; required: it must",
+            required=True,
+        ),
+        honoured(
+            "tools",
+            ListOf(Tagged("type", {"function": named}, {}), MOST_TOOLS, 1),
+            "the tools that can be called",
+            required=True,
+        ),
+    )
+
+
 _ALLOWED: Final = kind(
     "allowed_tools",
     honoured(
         "allowed_tools",
-        Table(
-            "AllowedToolList",
-            (
-                honoured(
-                    "mode",
-                    OneOf(("auto", "required")),
-                    "auto: the model may call one of them; required: it must",
-                    required=True,
-                ),
-                honoured(
-                    "tools",
-                    ListOf(Tagged("type", {"function": _NAMED_TOOL}, {}), MOST_TOOLS, 1),
-                    "the tools that can be called",
-                    required=True,
-                ),
-            ),
-        ),
+        Table("AllowedToolList", allowed(_NAMED_TOOL)),
         "a subset of the tools",
         required=True,
     ),
@@ -337,13 +337,7 @@ CHAT: Final = Table(
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         CONTINUE,
         ADD_GENERATION_PROMPT,
-        common.CACHE_PROMPT,
-        common.SPECULATE,
-        common.SPECULATE_RULE,
-        common.RETURN_PROGRESS,
-        common.KEEP_ALIVE,
-        common.USER,
-        *common.OPENAI_METADATA,
+        *common.COMPLETIONS,
         without_effect("moderation", "answers are not moderated"),
         without_effect("prediction", "predicted outputs are not used"),
         without_effect("verbosity", "ask for it in the prompt"),

@@ -57,11 +57,12 @@ USER: Final = honoured(
     "identifies the user or client; capacity is shared fairly between users",
     "the API key, else the client's address and User-Agent",
 )
+_NUMBER: Final = r"[0-9]{1,9}(\.[0-9]{1,9})?"
 KEEP_ALIVE: Final = honoured(
     "keep_alive",
-    AnyOf((Number(-1e9, 1e9), Text(1, 20, r"^-?[0-9]{1,9}(\.[0-9]{1,6})?(ms|s|m|h)?$"))),
-    "unload the model after this time without a request: seconds, or a string such as 5m; 0: "
-    "immediately; negative: never",
+    AnyOf((Number(-1e9, 1e9), Text(1, 32, rf"^-?({_NUMBER}|({_NUMBER}(ms|s|m|h))+)$"))),
+    "unload the model after this time without a request: seconds, or a string such as 5m or "
+    "1h30m0s; 0: immediately; negative: never",
     "the settings'",
 )
 STOP: Final = honoured(
@@ -228,3 +229,8 @@ OPENAI_METADATA: Final = (
     without_effect("prompt_cache_retention", "see cache_control at /v1/messages"),
 )
 """Fields of OpenAI's API about its service."""
+COMPLETIONS: Final = (
+    *(CACHE_PROMPT, SPECULATE, SPECULATE_RULE, RETURN_PROGRESS, KEEP_ALIVE, USER),
+    *OPENAI_METADATA,
+)
+"""The last fields that chat and text completions share."""

@@ -15,7 +15,6 @@ from hearth.app.server.schema import (
     AnyObject,
     AnyOf,
     Flag,
-    JsonText,
     ListOf,
     MapOf,
     Number,
@@ -24,7 +23,16 @@ from hearth.app.server.schema import (
     Text,
 )
 from hearth.app.server.tables import common
-from hearth.app.server.tables.chat import EFFORT, MOST_MESSAGES, MOST_TOOLS, NAME, PARALLEL_CALLS
+from hearth.app.server.tables.chat import (
+    CALLED,
+    EFFORT,
+    FUNCTION,
+    MOST_MESSAGES,
+    MOST_TOOLS,
+    NAME,
+    PARALLEL_CALLS,
+    allowed,
+)
 from hearth.app.server.tables.common import kind
 
 _NO_STATE: Final = "nothing is stored; send the whole conversation"
@@ -82,13 +90,7 @@ _ITEM: Final = Tagged(
         "function_call": kind(
             "function_call",
             honoured("call_id", Text(1, 256), "referred to by the output", required=True),
-            honoured("name", NAME, "the function", required=True),
-            honoured(
-                "arguments",
-                JsonText(),
-                "a JSON object; for a call that was cut off, its beginning",
-                required=True,
-            ),
+            *CALLED,
             honoured("namespace", Text(longest=128), "the namespace of the function"),
             _ID,
             _STATUS,
@@ -136,10 +138,7 @@ _ITEM: Final = Tagged(
 )
 _FUNCTION: Final = kind(
     "function",
-    honoured("name", NAME, "the name", required=True),
-    honoured("description", Text(), "what the function does, for the model"),
-    honoured("parameters", AnyObject(), "JSON schema of the arguments"),
-    honoured("strict", Flag(), "constrain the arguments to the schema", "false"),
+    *FUNCTION,
     without_effect("defer_loading", "functions are always in the prompt", OneOf((False,))),
     without_effect("output_schema", "outputs are not validated"),
     without_effect("allowed_callers", _NO_SERVER_TOOLS, ListOf(OneOf(("direct",)), 1)),
@@ -172,21 +171,7 @@ _TOOL_CHOICE: Final = AnyOf(
             "type",
             {
                 "function": _NAMED,
-                "allowed_tools": kind(
-                    "allowed_tools",
-                    honoured(
-                        "mode",
-                        OneOf(("auto", "required")),
-                        "auto: the model may call one of them; required: it must",
-                        required=True,
-                    ),
-                    honoured(
-                        "tools",
-                        ListOf(Tagged("type", {"function": _NAMED}, {}), MOST_TOOLS, 1),
-                        "the tools that can be called",
-                        required=True,
-                    ),
-                ),
+                "allowed_tools": kind("allowed_tools", *allowed(_NAMED)),
             },
             {},
         ),
