@@ -3,7 +3,8 @@
 The model is asked to repeat a piece of code with a name changed, or to answer questions, by some
 sessions at once, without drafts and with those of everything that can make them. Predicted is
 E[tokens a step] / (cost of a step with drafts / cost of one without + cost of drafting / cost of a
-step without). With `--cpu` all times are of the process's CPU, for machines that are in use.
+step without). A mode that is named several times has a row for each, and a line with their mean and
+its standard error. With `--cpu` all times are of the process's CPU, for machines that are in use.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import platform
 import random
+import statistics
 import sys
 import tempfile
 import time
@@ -185,6 +187,8 @@ def main() -> None:
         )
         print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
         ends = args.questions is not None
+        repeated: list[str] = []
+        """Of modes with several rows: the mean and its standard error."""
         gc.collect()
         gc.freeze()
         gc.disable()  # Each side runs after its own collection, not at the expense of another.
@@ -196,9 +200,22 @@ def main() -> None:
                 for side in random.Random(at).sample(sides, len(sides)):
                     side.run(chosen[at : at + sessions], args.tokens, ends=ends)
             rates = [side.rate for side in sides if side.mode == "off"] or [sides[0].rate]
+            plain_rate = statistics.mean(rates)
             for side in sides:
-                row = side.cells(sides[0], sum(rates) / len(rates), sessions)
+                row = side.cells(sides[0], plain_rate, sessions)
                 print(f"| {' | '.join(row)} |", flush=True)
+            for mode in dict.fromkeys(modes):
+                found = [side.rate / plain_rate for side in sides if side.mode == mode]
+                if len(found) > 1:
+                    mean, error = (
+                        statistics.mean(found),
+                        statistics.stdev(found) / len(found) ** 0.5,
+                    )
+                    repeated.append(
+                        f"{sessions} sessions, {mode}: {mean:.3f} ± {error:.3f} "
+                        f"({min(found):.3f} to {max(found):.3f}, {len(found)} rows)"
+                    )
+        print("", *repeated, sep="\n")
     loaded.runner.close()
 
 
