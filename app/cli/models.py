@@ -93,10 +93,13 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
     adoption = plan_adoption(source, state.library, way, name)
     with ProgressLine(adoption.name) as line:
         path = adopt(adoption, lambda done_bytes: line.show(done_bytes, adoption.size_bytes))
+    # A bundled or remote model may have that name.
+    known = state.library.found()
+    name = next((found.name for found in known if found.path == path), adoption.name)
     if as_json:
         state.output.json(
             {
-                "name": adoption.name,
+                "name": name,
                 "path": str(path),
                 "files": [str(target) for _, target in adoption.files],
                 "size_bytes": adoption.size_bytes,
@@ -105,8 +108,8 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
         )
         return
     done = {"copy": "copied", "move": "moved", "link": "linked"}[adoption.way]
-    state.output.data(f"{done} {adoption.name}, {words.size(adoption.size_bytes)}")
-    state.output.note(f"Try it: hearth run {words.argument(adoption.name)} PROMPT")
+    state.output.data(f"{done} {name}, {words.size(adoption.size_bytes)}")
+    state.output.note(f"Try it: hearth run {words.argument(name)} PROMPT")
 
 
 @click.command("rm")

@@ -57,7 +57,7 @@ class Adoption:
     """An import that was checked and not begun.
 
     Attributes:
-        name: under which the library will show it.
+        name: of its file or folder in the library, which shows it under that, if it is free.
         files: where each file is, and where it will be, the first shard first; of a folder that is
             linked to, the folder alone.
         size_bytes: of all files.

@@ -43,6 +43,12 @@ def test_a_copy_is_listed_and_the_original_stays(hearth, models, new) -> None:
     assert "new" in hearth("list").out
 
 
+def test_a_name_that_is_taken_is_not_the_one_that_is_told(hearth, new) -> None:
+    answer = hearth("import", "--json", str(new), "--name", "guide").json
+    assert answer["name"] == "guide.gguf"
+    assert hearth("show", answer["name"], "--json").json["path"] == answer["path"]
+
+
 def test_a_move_leaves_nothing_behind(hearth, models, new) -> None:
     answer = hearth("import", "--move", "--json", str(new)).json
     assert answer["path"] == str(models / "new.gguf") and answer["way"] == "move"
