@@ -41,7 +41,7 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
     """`found` as `settings` say.
 
     Raises:
-        SettingsError: its template file cannot be read, or its backend cannot run a file.
+        SettingsError: its template file cannot be read.
         ModelNotFound: its draft model is not here.
         RemoteOffline: it is on another machine, and no network may be used.
     """
@@ -58,11 +58,6 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
         is_typed = any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
         load = use.load if is_typed else ModelSettings()
         return Chosen(found, use, ModelSpec(found.remote.url, found.name, "remote", load))
-    if use.backend == "remote":
-        raise SettingsError(
-            f"{found.name} is a file on this machine, which the backend remote cannot run.",
-            '[remotes."NAME"] in settings.toml declares a remote model; see docs/scale.md.',
-        )
     load = replace(use.load, draft=_draft(use, settings))
     return Chosen(found, use, ModelSpec(str(found.path), found.name, use.backend, load))
 
@@ -89,6 +84,6 @@ def _draft(use: ModelUse, settings: Settings) -> str:
     if found.remote is not None:
         raise SettingsError(
             f"{use.origins['draft']}: {name} is on another machine, so it cannot draft here.",
-            "Choose a model that `hearth models` lists as a file.",
+            "Choose a model that `hearth list` shows as a file.",
         )
     return str(found.path)

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from hearth.app import machine
 from hearth.app.host_link import HostLink
+from hearth.app.library.cache_layout import hub_cache
 from hearth.app.library.local import BUNDLED, Library, LocalModel, Origin
 from hearth.app.paths import Paths
 from hearth.app.settings import Settings
@@ -257,6 +258,7 @@ def _folders(paths: Paths) -> Iterator[Finding]:
         ("config", paths.config),
         ("data", paths.data),
         ("models", paths.models),
+        ("downloads", hub_cache()),
         ("state", paths.state),
         ("cache", paths.cache),
         ("log", paths.log),

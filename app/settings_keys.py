@@ -247,7 +247,7 @@ GENERAL = (
         "backend",
         "text",
         "what runs models; auto: what suits the file and this machine, as hearth doctor says",
-        choices=get_args(BackendName),
+        choices=tuple(name for name in get_args(BackendName) if name != "remote"),
         default="auto",
     ),
     Key(

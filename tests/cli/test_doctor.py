@@ -59,6 +59,7 @@ def test_a_healthy_machine(hearth: Hearth, healthy: Path) -> None:
     assert not [line for line in result.out.splitlines() if line.startswith("x")]
     for path in ("config", "data/models", "state", "cache", "log"):
         assert str(healthy / path) in result.out
+    assert "downloads folder" in result.out
     assert "passed its self-test; CPU : AVX2 = 1" in result.out
 
 
