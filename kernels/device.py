@@ -75,7 +75,9 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
 def free_bytes(device: torch.device) -> int:
     """Memory that can be had on `device` now, in bytes."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # What PyTorch's allocator holds and has given to nobody can be had as well.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     if device.type == "mps":
         limit = torch.mps.recommended_max_memory()
         return max(0, int(limit) - int(torch.mps.driver_allocated_memory()))

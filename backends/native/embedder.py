@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.errors import InternalError, InvalidParameter, prompt_too_long
+from hearth.backends.native.failures import torch_failures
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.paged_attention import PagedAttention
 from hearth.backends.native.plan import NativePlan
@@ -61,10 +62,14 @@ class Embedder:
             InvalidParameter: a text has no tokens, or one that is not in the vocabulary.
             PromptTooLong: with both numbers; nothing was computed.
             DoesNotFit: there is no memory for keys and values.
+            Busy, RunnerLost, InternalError: PyTorch failed, see `torch_failures`.
         """
         for text in texts:
             self._check(text)
-        kind = self._kind(pooling)
+        with torch_failures():
+            return self._vectors(texts, self._kind(pooling))
+
+    def _vectors(self, texts: Sequence[Sequence[int]], kind: Pooling) -> NDArray[np.float32]:
         vectors = [np.empty((0, self._decoder.config.width), dtype=np.float32)]
         for batch in _batches(texts, self.most):
             if len(batch[0]) > self.most:
@@ -195,8 +200,9 @@ class NativeSlicedText:
             self._pass = _Pass(
                 self._embedder.by_layer(self._pages, [part], self._start), len(part), layers, each
             )
-        hidden = self._pass.compute(tokens)
-        self._embedder.wait()
+        with torch_failures():
+            hidden = self._pass.compute(tokens)
+            self._embedder.wait()
         if hidden is None:
             return None
         self._start += self._pass.tokens

@@ -18,12 +18,13 @@ from hearth.backends.contract.requests import Pooling
 from hearth.backends.engine.kv.manager import KvLimits
 from hearth.backends.engine.runner import Row, RunnerInfo, StepPlan, StepResult
 from hearth.backends.engine.streaming import obstacle
-from hearth.backends.errors import Busy, InternalError, InvalidParameter, UnsupportedParameter
+from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
+from hearth.backends.native.failures import torch_failures
 from hearth.backends.native.heads import Heads, read_heads
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
@@ -155,25 +156,16 @@ class NativeRunner:
         """Compute `plan`.
 
         Raises:
-            Busy: the device has no memory; nothing was computed.
             InvalidParameter: a token id is not in the vocabulary.
-            InternalError: PyTorch failed; no row of the plan counts.
+            Busy, RunnerLost, InternalError: see `torch_failures`; no row of the plan counts.
         """
         rows = plan.rows
         if not rows:
             return StepResult({})
         tokens = [token for row in rows for token in row.tokens]
         self._check(tokens)
-        try:
+        with torch_failures():
             return self._forward(rows, tokens)
-        except torch.OutOfMemoryError as error:
-            raise Busy(
-                "The device has no memory for this step.",
-                "Try again when another request is done.",
-                retry_after_s=1.0,
-            ) from error
-        except RuntimeError as error:
-            raise InternalError(f"PyTorch failed: {error}") from error
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """See the protocol, and `Embedder.embed` for more."""

@@ -46,6 +46,8 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
         "get_device_name": lambda device: f"Card {device.index}",
         "get_device_capability": lambda device=None: (9, 0),
         "mem_get_info": cards.mem_get_info,
+        "memory_reserved": lambda device: 0,
+        "memory_allocated": lambda device: 0,
         "set_device": cards.used.append,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)

@@ -13,7 +13,7 @@ import torch
 
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.contract.requests import Pooling
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import Row, RunnerLost, StepPlan
 from hearth.backends.errors import (
     Busy,
     DoesNotFit,
@@ -159,7 +159,14 @@ def test_a_token_outside_of_the_vocabulary_is_refused_before_any_work(
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    [(RuntimeError("boom"), InternalError), (torch.OutOfMemoryError("full"), Busy)],
+    [
+        (RuntimeError("boom"), InternalError),
+        (torch.OutOfMemoryError("full"), Busy),
+        (
+            torch.AcceleratorError("CUDA error: an illegal memory access was encountered"),
+            RunnerLost,
+        ),
+    ],
 )
 def test_a_step_that_fails_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, error: type[Exception]
@@ -172,9 +179,13 @@ def test_a_step_that_fails_changes_nothing(
         raise fault
 
     with monkeypatch.context() as patched:
-        patched.setattr(Decoder, "forward", fail)
+        patched.setattr(Decoder, "by_layer", fail)
         with pytest.raises(error):
             advance(runner, 0, tokens[20:])
+        with pytest.raises(error):
+            runner.embed([tokens], "mean")
+        with pytest.raises(error):
+            runner.begin_text(tokens, "mean", lambda: None).compute(5)
     assert runner.cache.length(0) == 20
     runner.cache.check_integrity()
     after = advance(runner, 0, tokens[20:])
