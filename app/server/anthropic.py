@@ -95,7 +95,9 @@ def _read_request(exchange: Exchange) -> Request:
         check_tools(tools, named, "tool_choice.name")
     stop = {"stop": given["stop_sequences"]} if "stop_sequences" in given else {}
     user = given.get("metadata", {}).get("user_id")
-    schema = given.get("output_config", {}).get("format", {}).get("schema")
+    schema = _schema(given)
+    if "output_format" in given:
+        exchange.names["constraint"] = "output_format.schema"
     return build(
         {**given, **stop},
         exchange.chosen.use,
@@ -110,6 +112,19 @@ def _read_request(exchange: Exchange) -> Request:
         template_values=_template_values(given),
         continue_last=continues_last(given, messages),
     )
+
+
+def _schema(given: Json) -> Json | None:
+    """The schema of the answer. Raises `ConflictingParameters` if its two names differ."""
+    newer, older = given.get("output_config", {}).get("format"), given.get("output_format")
+    if newer and older and newer != older:
+        raise ConflictingParameters(
+            "output_format",
+            "output_format and output_config.format differ.",
+            "Send only output_config.format.",
+        )
+    wanted = newer or older
+    return wanted["schema"] if wanted else None
 
 
 def _template_values(given: Json) -> Json:

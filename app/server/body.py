@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -15,7 +16,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from hearth.app.server.errors import BodyTooLarge, ClientGone, UnsupportedMedia
 from hearth.app.server.leaving import until_gone
-from hearth.app.server.schema import shown
+from hearth.app.server.schema import Reading, shown
 from hearth.app.server.services import services_of
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 
@@ -25,12 +26,15 @@ DEEPEST: Final = 32
 MOST_VALUES: Final = 250_000
 _LARGE_BYTES: Final = 256 << 10
 """Larger bodies are parsed in a thread: parsing them would delay other requests noticeably."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _SCALARS: Final = {int, bool, type(None)}
 
 
-async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> T:
+async def read_object(request: Request, take: Callable[[dict[str, Any]], T], reading: Reading) -> T:
     """The result of `take` for the JSON object in the body of `request`. Large bodies are parsed
     and taken in a thread, one per client at a time, so that other requests do not wait for them.
+    Lone surrogates in values become U+FFFD, which `reading` records: clients cut texts within
+    an emoji, and then send them with every request of that conversation.
 
     Raises:
         UnsupportedMedia: the body is compressed, or its content type is not application/json and
@@ -38,7 +42,7 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
             types without a CORS preflight, but not JSON.
         BodyTooLarge: more than `MOST_BYTES`.
         InvalidParameter: it is not a JSON object, or contains NaN, infinities, numbers too large
-            for a double, duplicate names, or lone surrogates.
+            for a double, duplicate names, or lone surrogates in names.
         LimitExceeded: more than `DEEPEST` levels or `MOST_VALUES` values.
         TooManyBodies: the bodies of `Services.held` take too much memory.
         ClientGone: the client disconnected before the body was parsed, which is not done then.
@@ -56,7 +60,7 @@ async def read_object(request: Request, take: Callable[[dict[str, Any]], T]) -> 
     services, client, body = services_of(request), client_of(request), bytearray()
 
     def work() -> T:
-        value = parse(body)
+        value = parse(body, reading)
         if not isinstance(value, dict):
             raise _malformed(f"The body must be a JSON object, not {shown(value)}")
         return take(value)
@@ -124,9 +128,9 @@ def _check_size(size_bytes: int) -> None:
         )
 
 
-def parse(body: bytes | bytearray) -> Any:
-    """The value of the JSON text `body`. Raises `InvalidParameter` and `LimitExceeded` as
-    `read_object` does.
+def parse(body: bytes | bytearray, reading: Reading) -> Any:
+    """The value of the JSON text `body`, whose lone surrogates are replaced. Raises
+    `InvalidParameter` and `LimitExceeded` as `read_object` does.
     """
     _check_count(body)
     try:
@@ -135,8 +139,10 @@ def parse(body: bytes | bytearray) -> Any:
         raise _too_deep() from error
     except ValueError as error:  # JSON, UTF-8, or a whole number of thousands of digits
         raise _malformed(f"The body is not JSON: {error}") from error
-    _check_shape(value)
-    return value
+    if not _check_shape(value):
+        return value
+    reading.has_surrogates = True
+    return _repaired(value)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,19 +164,24 @@ def _check_count(body: bytes | bytearray) -> None:
         raise _too_many()
 
 
-def _check_shape(value: Any) -> None:
-    level, count = [value], 0
+def _check_shape(value: Any) -> bool:
+    """Check the size, the numbers and the names of `value`.
+
+    Returns:
+        Whether a string in it has a lone surrogate.
+    """
+    level, count, has_surrogates = [value], 0, False
     for _ in range(DEEPEST):
         below: list[Any] = []
         # Arrays of only integers, such as token ids, need no check of each item.
         for item in level if set(map(type, level)) - _SCALARS else ():
             if isinstance(item, str):
-                _check_text(item)
+                has_surrogates |= _has_surrogates(item)
             elif isinstance(item, float) and not math.isfinite(item):
                 raise _not_finite(value)
             elif isinstance(item, dict):
-                for name in item:
-                    _check_text(name)
+                if any(map(_has_surrogates, item)):
+                    raise _malformed("A name in the body is not valid Unicode: a lone surrogate")
                 below += item.values()
             elif isinstance(item, list):
                 below += item
@@ -178,18 +189,29 @@ def _check_shape(value: Any) -> None:
         if count > MOST_VALUES:
             raise _too_many()
         if not below:
-            return
+            return has_surrogates
         level = below
     raise _too_deep()
 
 
-def _check_text(text: str) -> None:
+def _has_surrogates(text: str) -> bool:
+    """Whether `text`, which was JSON, has lone surrogates; those of pairs are one character."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
-        raise _malformed(
-            "A string in the body contains a lone surrogate, which is not valid Unicode"
-        ) from error
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _repaired(value: Any) -> Any:
+    """`value` with U+FFFD in place of each lone surrogate."""
+    if isinstance(value, str):
+        return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, list):
+        return [_repaired(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _repaired(item) for name, item in value.items()}
+    return value
 
 
 def _not_finite(value: Any) -> InvalidParameter:

@@ -67,7 +67,7 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
     """
     services = services_of(http)
     reading = Reading(services.strict)
-    given = await read_object(http, lambda value: table.read(value, "", reading))
+    given = await read_object(http, lambda value: table.read(value, "", reading), reading)
     http.state.notices = list(reading.notices)
     for name in reading.ignored:
         place = http.state.route, name

@@ -78,9 +78,12 @@ async def describe_models(services: Services) -> list[dict[str, Any]]:
 
 
 async def retrieve_model(http: Request) -> Response:
-    """One model. Raises `ModelNotFound`."""
+    """One model; all, if the path ends before its name. Raises `ModelNotFound`."""
+    name = http.path_params["name"]
+    if not name:
+        return await list_models(http)
     services = services_of(http)
-    model = (await services.catalog.find(http.path_params["name"])).found
+    model = (await services.catalog.find(name)).found
     facts = await services.catalog.facts(model)
     stats = await services.host_stats_if_any()
     [entry] = await asyncio.to_thread(_models, [model], [facts], stats)

@@ -35,6 +35,8 @@ _AS_GIVEN: Final = (
     *("attention_sinks", "speculate_rule"),
 )
 """Fields of `Request` that have the same names in bodies."""
+_LIKELIEST_ONLY: Final = 1e-9
+"""What a `top_p` of 0 is read as: ours is positive, and the likeliest token alone reaches this."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -50,6 +52,8 @@ def build(
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
     if (sampling.get("seed") or 0) < 0:
         sampling["seed"] += 2**64  # OpenAI's seeds are signed; ours are the same 64 bits.
+    if sampling.get("top_p") == 0:
+        sampling["top_p"] = _LIKELIEST_ONLY
     if "logit_bias" in sampling:
         sampling["logit_bias"] = {int(key): bias for key, bias in sampling["logit_bias"].items()}
     if "dry_sequence_breakers" in sampling:
@@ -235,4 +239,5 @@ def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
 
 
 def _strings(value: str | list[str]) -> tuple[str, ...]:
-    return ((value,) if value else ()) if isinstance(value, str) else tuple(value)
+    """The strings of `value` that are not empty."""
+    return tuple(filter(None, (value,) if isinstance(value, str) else value))

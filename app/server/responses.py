@@ -50,6 +50,8 @@ _NAMES: Final = {
 }
 """From the contract's names to those of `/v1/responses`."""
 _INCOMPLETE: Final = {"reason": "max_output_tokens"}
+_FAILURES: Final = ("context_length_exceeded", "rate_limit_exceeded")
+"""Codes of failed responses, on which clients act; every other is `server_error`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
             for tool in request.tools
         ],
         "top_logprobs": request.sampling.logprobs or 0,
-        "top_p": request.sampling.top_p,
+        "top_p": given.get("top_p", request.sampling.top_p),
         "truncation": "auto" if exchange.overflow == "drop-turns" else "disabled",
         "user": given.get("user"),
     }
@@ -310,6 +312,8 @@ class _Reply:
     """The items that are complete."""
     _open: Json | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
+    _begun: bool = False
+    """An event was sent."""
 
     def response(self) -> Json:
         """The response so far."""
@@ -341,15 +345,20 @@ class _Reply:
                     yield self._event(name, fields)
 
     def failure(self, error: HearthError) -> bytes:
-        """The last events of a stream that failed."""
+        """The last events of a stream that failed; clients want `response.created` before them."""
+        created = {"response": self.response()}
+        first = b"" if self._begun else self._event("response.created", created)
         found = error_body(error)["error"]
+        code = "rate_limit_exceeded" if error.http_status == 429 else found["code"]
         self.status = "failed"
-        self.error = {"code": "server_error", "message": found["message"]}
+        code = code if code in _FAILURES else "server_error"
+        self.error = {"code": code, "message": found["message"]}
         failed = self._event("response.failed", {"response": self.response()})
         fields = {key: found[key] for key in ("message", "code", "param")}
-        return failed + self._event("error", fields)
+        return first + failed + self._event("error", fields)
 
     def _event(self, name: str, fields: Json) -> bytes:
+        self._begun = True
         return sse.named(name, {"type": name, "sequence_number": next(self._numbers), **fields})
 
     def _take(self, event: Event) -> Named:

@@ -39,12 +39,14 @@ class Reading:
             `MOST_NOTICES` + 1.
         sent_as: the alias by which a top-level field was sent, by the table's name.
         kept: by the path of an array of which items were left out, the indices of the others.
+        has_surrogates: lone surrogates in strings of the body were replaced.
     """
 
     strict: bool = False
     ignored: dict[str, None] = field(default_factory=dict)
     sent_as: dict[str, str] = field(default_factory=dict)
     kept: dict[str, list[int]] = field(default_factory=dict)
+    has_surrogates: bool = False
 
     def ignore(self, place: str) -> None:
         """Record that the field at `place` has no effect.
@@ -63,8 +65,11 @@ class Reading:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """One sentence for each ignored field, at most `MOST_NOTICES`."""
-        sentences = tuple(f"{name} has no effect." for name in self.ignored)
+        """A sentence about replaced surrogates, and one for each ignored field; at most
+        `MOST_NOTICES`.
+        """
+        sentences = ("Lone surrogates were replaced by U+FFFD.",) * self.has_surrogates
+        sentences += tuple(f"{name} has no effect." for name in self.ignored)
         if len(sentences) > MOST_NOTICES:
             return (*sentences[: MOST_NOTICES - 1], "Further parameters have no effect.")
         return sentences

@@ -21,7 +21,7 @@ from hearth.backends.engine.validate_chat import validate_chat
 from hearth.backends.errors import ConflictingParameters, InvalidParameter
 from hearth.backends.text.output.rules import content_rule
 
-MOST_STOPS: Final = 16
+MOST_STOPS: Final = 64
 LONGEST_STOP_BYTES: Final = 1024
 MOST_STOP_TOKENS: Final = 1024
 MOST_BIASES: Final = 1024

@@ -13,7 +13,7 @@ from hearth.backends.contract.messages import Message, ToolCall
 from hearth.backends.contract.requests import Request, Tool
 from hearth.backends.errors import ConflictingParameters, InvalidParameter, LimitExceeded
 from hearth.backends.text.cut_json import read_json
-from hearth.backends.text.output.rules import check_schema
+from hearth.backends.text.output.rules import check_schema, measure_schema
 
 MOST_MESSAGES: Final = 4096 + 1
 """A default system message may precede those that a client sends."""
@@ -90,7 +90,8 @@ def _check_tools(request: Request) -> None:
     checks.check_count("tools", request.tools, MOST_TOOLS)
     names: set[str] = set()
     for index, tool in enumerate(request.tools):
-        _check_tool(f"tools[{index}]", tool)
+        binds = tool.strict or request.tool_choice == "required"
+        _check_tool(f"tools[{index}]", tool, binds=binds)
         if tool.name in names:
             raise ConflictingParameters(
                 f"tools[{index}].name",
@@ -218,7 +219,8 @@ def _check_continued(last: Message) -> None:
         )
 
 
-def _check_tool(param: str, tool: Tool) -> None:
+def _check_tool(param: str, tool: Tool, *, binds: bool) -> None:
+    """`binds`: a grammar may be made of the schema; any other is only shown to the model."""
     if not re.fullmatch(TOOL_NAME, tool.name):
         raise InvalidParameter(
             f"{param}.name",
@@ -227,7 +229,7 @@ def _check_tool(param: str, tool: Tool) -> None:
             "Choose another name.",
         )
     checks.check_text(f"{param}.description", tool.description)
-    check_schema(tool.parameters, f"{param}.parameters")
+    (check_schema if binds else measure_schema)(tool.parameters, f"{param}.parameters")
     _check_is_of_object(f"{param}.parameters", tool.parameters)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 
@@ -24,6 +25,7 @@ CALL = ToolCall("1", "look", '{"what": ["sea", 1.5, null]}')
 CALLED = Message("assistant", tool_calls=(CALL,))
 CHAT = Request(messages=(USER,))
 LOOK = Tool("look", "Looks.", {"type": "object"})
+DEEP_SCHEMA = reduce(lambda inner, _: {"not": inner}, range(31), {})
 
 
 def refused(request):
@@ -142,7 +144,9 @@ def test_only_an_answer_can_be_continued(last):
         (replace(LOOK, description=None), ".description"),
         (replace(LOOK, strict=1), ".strict"),
         (replace(LOOK, parameters=[]), ".parameters"),
-        (replace(LOOK, parameters={"$ref": "http://x"}), ".parameters"),
+        (replace(LOOK, parameters={"$ref": "http://x"}, strict=True), ".parameters"),
+        (replace(LOOK, parameters={"title": "x" * (64 << 10)}), ".parameters"),
+        (replace(LOOK, parameters={"not": DEEP_SCHEMA}), ".parameters"),
         (replace(LOOK, parameters={"a": math.nan}), ".parameters"),
         (replace(LOOK, parameters={"type": "string"}), ".parameters.type"),
         (replace(LOOK, parameters={"type": None}), ".parameters.type"),
@@ -163,6 +167,30 @@ def test_tools_that_pass():
     validate(replace(CHAT, tools=(long,)), 100)
     for schema in ({"type": ["object", "null"]}, {"properties": None, "required": None}):
         validate(replace(CHAT, tools=(replace(LOOK, parameters=schema),)), 100)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"pattern": "x" * 513}}},
+        {"properties": {"a": {"$ref": "http://x"}}},
+        {"properties": {"a": {"enum": list(range(4000))}}},
+        {"properties": {"default": {"pattern": "x" * 513}}},
+    ],
+)
+def test_a_schema_is_checked_in_full_only_where_it_binds(schema):
+    shown = replace(CHAT, tools=(replace(LOOK, parameters=schema), Tool("other", strict=True)))
+    validate(shown, 100)
+    assert refused(replace(shown, tool_choice="required")) == "tools[0].parameters"
+    strict = replace(CHAT, tools=(Tool("other"), replace(LOOK, parameters=schema, strict=True)))
+    assert refused(strict) == "tools[1].parameters"
+
+
+@pytest.mark.parametrize("keyword", ["default", "const", "enum", "examples"])
+def test_data_in_a_schema_has_no_keywords(keyword):
+    data = [{"$ref": "main", "pattern": "x" * 513, "x-guidance": {}}]
+    schema = {"properties": {"$ref": {keyword: data}}}
+    validate(replace(CHAT, tools=(replace(LOOK, parameters=schema, strict=True),)), 100)
 
 
 @pytest.mark.parametrize(

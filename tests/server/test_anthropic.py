@@ -23,6 +23,8 @@ THINKS_AND_CALLS += [{"finish": "tool_calls"}]
 WEATHER = {"name": "weather", "input_schema": {"type": "object", "properties": {}}}
 EVENT = TypeAdapter(RawMessageStreamEvent)
 
+FORMAT = {"type": "json_schema", "schema": {}}
+
 
 def ask(made, **more):
     return made.post("/v1/messages", {**HELLO, **more})
@@ -111,7 +113,7 @@ def test_a_conversation_with_tools_reaches_the_model(endpoint) -> None:
 @pytest.mark.parametrize(
     ("given", "reached"),
     [
-        ({"stop_sequences": ["a"]}, {"stop": ("a",)}),
+        ({"stop_sequences": ["a", ""]}, {"stop": ("a",)}),
         ({"thinking": {"type": "disabled"}}, {"template_values": {"enable_thinking": False}}),
         (
             {"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "weather"}},
@@ -129,6 +131,11 @@ def test_a_conversation_with_tools_reaches_the_model(endpoint) -> None:
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
             {"constraint": {"kind": "json_schema", "source": "{}"}},
         ),
+        (
+            {"output_format": FORMAT, "output_config": {"effort": "low", "format": FORMAT}},
+            {"constraint": {"kind": "json_schema", "source": "{}"}},
+        ),
+        ({"output_format": FORMAT}, {"constraint": {"kind": "json_schema", "source": "{}"}}),
     ],
     ids=str,
 )
@@ -153,6 +160,14 @@ def test_an_answer_that_was_begun_goes_on(endpoint) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "content[0].type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"stop_sequence": ["x"]}, "stop_sequence"),
+        ({"output_format": {**FORMAT, "schema": {"$ref": "x"}}}, "output_format.schema"),
+        (
+            {
+                "output_format": FORMAT,
+                "output_config": {"format": {**FORMAT, "schema": {"type": "object"}}},
+            },
+            "output_format",
+        ),
     ],
     ids=str,
 )

@@ -14,8 +14,10 @@ import pytest
 from starlette.requests import HTTPConnection
 
 import asgi
-from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, client_of, parse
+from hearth.app.server.body import DEEPEST, MOST_BYTES, MOST_VALUES, client_of
+from hearth.app.server.body import parse as parse_into
 from hearth.app.server.limits import HeldBodies, TooManyBodies
+from hearth.app.server.schema import Reading
 from hearth.backends.errors import InvalidParameter
 from hearth.backends.machine.fair_pool import FairPool, T
 
@@ -33,6 +35,10 @@ HOSTILE = {
     "backslashes": lambda size: b"," * MOST_VALUES + b'"' + b"\\" * (size - MOST_VALUES - 1),
     "escaped quotes": lambda size: b"," * MOST_VALUES + b'\\"' * ((size - MOST_VALUES) // 2),
 }
+
+
+def parse(body: bytes) -> Any:
+    return parse_into(body, Reading())
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
@@ -84,7 +90,7 @@ def test_levels_are_counted() -> None:
     "body",
     [
         *(b"", b"{", b"{}{}", b"nul", b"[NaN]", b"[Infinity]", b"[-Infinity]", b"[1e400]"),
-        *(b'{"a":1,"a":2}', b'["\\ud800"]', b'{"\\udfff":1}', b"\xff\xfe{}", b"\xef\xbb\xbf{}"),
+        *(b'{"a":1,"a":2}', b'{"\\udfff":1}', b"\xff\xfe{}", b"\xef\xbb\xbf{}"),
         *(b"[1,]", b"[01]", b"['a']", b'["\n"]', b"// a\n{}", b'["\xff"]'),
         *("{}".encode("utf-16"), "{}".encode("utf-32"), b"\x00", b"[" + b"9" * 5000 + b"]"),
     ],
@@ -92,6 +98,16 @@ def test_levels_are_counted() -> None:
 def test_what_is_no_json_is_named_as_such(body) -> None:
     with pytest.raises(InvalidParameter):
         parse(body)
+
+
+def test_lone_surrogates_in_values_are_replaced_and_reported() -> None:
+    reading = Reading()
+    assert parse_into(b'["\\ud83d\\ude00"]', reading) == ["\U0001f600"]
+    assert reading.notices == ()
+    body = b'{"a": [1, "cut \\ud83d, \\ude00\\ud83d\\ude00"], "b": "\\udfff"}'
+    value = {"a": [1, "cut \ufffd, \ufffd\U0001f600"], "b": "\ufffd"}
+    assert parse_into(body, reading) == value
+    assert len(reading.notices) == 1 and "U+FFFD" in reading.notices[0]
 
 
 def _connection(*headers: tuple[bytes, bytes], address: str = "127.0.0.1") -> HTTPConnection:

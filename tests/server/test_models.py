@@ -46,6 +46,7 @@ def test_what_is_known_of_a_model_stands_beside(endpoint, tiny_model) -> None:
     assert (guide["hearth"]["loaded"], guide["hearth"]["quantization"]) == (False, "F16")
     assert guide["hearth"]["context"] is guide["hearth"]["capabilities"] is None
     assert made.get("/v1/models/guide").json == guide
+    assert made.get("/v1/models/").json == made.get("/v1/models").json
     assert made.host.specs == []
 
 

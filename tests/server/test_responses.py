@@ -90,6 +90,27 @@ def test_a_stream_that_fails_says_so_and_is_cut(endpoint) -> None:
     assert not reply.complete
 
 
+@pytest.mark.parametrize(
+    ("code", "given"),
+    [
+        ("prompt_too_long", "context_length_exceeded"),
+        ("busy", "rate_limit_exceeded"),
+        ("worker_died", "server_error"),
+    ],
+)
+def test_a_failure_before_the_first_event_has_its_code(endpoint, code, given) -> None:
+    """OpenAI's client wants `response.created` first; Codex takes the code from the response."""
+    made = endpoint([{"progress": [1, 2]}, {"error": {"code": code, "message": "why"}}])
+    reply = ask(made, stream=True)
+    found = events(reply)
+    kinds = [event["type"] for event in found]
+    assert kinds == ["response.created", "response.failed", "error"]
+    assert found[0]["response"]["status"] == "in_progress"
+    assert found[0]["response"]["error"] is None
+    assert found[1]["response"]["error"] == {"code": given, "message": "why"}
+    assert reply.status == 200 and not reply.complete
+
+
 def test_a_conversation_reaches_the_model(endpoint) -> None:
     made = endpoint(HI)
     items = [

@@ -155,20 +155,13 @@ _THINKING_CONFIG: Final = Tagged(
     },
     {},
 )
+_FORMAT: Final = kind(
+    "json_schema",
+    honoured("schema", AnyObject(), "the schema", required=True),
+    title="OutputFormat",
+)
 _OUTPUT: Final = Table(
-    "OutputConfig",
-    (
-        EFFORT,
-        honoured(
-            "format",
-            kind(
-                "json_schema",
-                honoured("schema", AnyObject(), "the schema", required=True),
-                title="OutputFormat",
-            ),
-            "constrains the answer",
-        ),
-    ),
+    "OutputConfig", (EFFORT, honoured("format", _FORMAT, "constrains the answer"))
 )
 _SHARED: Final = (
     common.MODEL,
@@ -178,6 +171,7 @@ _SHARED: Final = (
     honoured("tool_choice", _TOOL_CHOICE, "whether the model calls tools, and which", "auto"),
     honoured("thinking", _THINKING_CONFIG, "whether to think before the answer", "the model's"),
     honoured("output_config", _OUTPUT, "reasoning effort and format of the answer"),
+    honoured("output_format", _FORMAT, "an older name of output_config.format"),
     _CACHE,
     without_effect("speed", "there is only one speed", OneOf(("standard",))),
     without_effect("user_profile_id", "there are no user profiles"),
@@ -209,8 +203,8 @@ CREATE_MESSAGE: Final = Table(
         common.STREAM,
         honoured(
             "stop_sequences",
-            ListOf(Text(1, 256), validate.MOST_STOPS),
-            "end the answer before the first of these strings",
+            ListOf(Text(longest=256), validate.MOST_STOPS),
+            "end the answer before the first of these strings; empty ones are ignored",
         ),
         *common.sampling(),
         honoured(

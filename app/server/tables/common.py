@@ -67,8 +67,8 @@ KEEP_ALIVE: Final = honoured(
 )
 STOP: Final = honoured(
     "stop",
-    AnyOf((Text(longest=256), ListOf(Text(1, 256), validate.MOST_STOPS))),
-    "end the answer before the first of these strings",
+    AnyOf((Text(longest=256), ListOf(Text(longest=256), validate.MOST_STOPS))),
+    "end the answer before the first of these strings; empty ones are ignored",
     "the settings'",
 )
 STOP_TOKENS: Final = (
@@ -120,9 +120,10 @@ PROMPT_LOGPROBS: Final = honoured(
 )
 _SEED: Final = honoured(
     "seed",
-    Number(-(2**63), 2**64 - 1, whole=True),
-    "the same seed gives the same text; negative values are read as unsigned 64-bit integers",
-    "random",
+    Sentinel(Number(-(2**63), 2**64 - 1, whole=True)),
+    "the same seed gives the same text; -1: random; other negative values are read as unsigned"
+    " 64-bit integers",
+    "the settings', or random",
 )
 _ALIASES: Final = {
     "repetition_penalty": ("repeat_penalty",),
@@ -133,7 +134,9 @@ _ALIASES: Final = {
 
 
 def _number(field: Field) -> Schema:
-    number = Number(field.minimum, field.maximum, field.kind == "int", field.above_minimum)
+    # A top_p of 0, which OpenAI's API has, is read by `requests.build`.
+    above_minimum = field.above_minimum and field.name != "top_p"
+    number = Number(field.minimum, field.maximum, field.kind == "int", above_minimum)
     if field.name == "max_tokens":
         return Sentinel(number)
     return Sentinel(number, 0) if field.name == "top_k" else number

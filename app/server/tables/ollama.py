@@ -14,7 +14,6 @@ from hearth.app.server.schema import (
     ListOf,
     Number,
     OneOf,
-    Sentinel,
     Text,
 )
 from hearth.app.server.tables import common
@@ -31,12 +30,6 @@ _TEMPLATE: Final = refused(
 )
 _MODEL: Final = replace(common.MODEL, aliases=("name",))
 
-SEED: Final = honoured(
-    "seed",
-    Sentinel(Number(-(2**63), 2**64 - 1, whole=True)),
-    "the same seed gives the same text; -1: random",
-    "-1",
-)
 OPTIONS: Final = Table(
     "Options",
     (
@@ -48,7 +41,7 @@ OPTIONS: Final = Table(
             " model, with a notice",
             "the context of the loaded model",
         ),
-        *(SEED if row.name == "seed" else row for row in common.sampling()),
+        *common.sampling(),
         common.STOP,
         without_effect("num_keep", _NEVER_CUT, OneOf((0, -1))),
         without_effect("draft_num_predict", "set draft_tokens (--draft-tokens) instead"),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from hearth.backends.contract.checks import check_text, json_text
+from hearth.backends.contract.checks import check_text, depth_of, json_text
 from hearth.backends.contract.requests import Constraint
 from hearth.backends.errors import InvalidParameter, LimitExceeded
 from hearth.backends.text.output.json_schema import prepared
@@ -36,6 +36,12 @@ _JSON_OPTIONS: Final[dict[str, Any]] = {
     "whitespace_flexible": False,
 }
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+_DATA: Final = frozenset(("default", "const", "enum", "examples"))
+"""Keywords whose values are any JSON, not schemas."""
+_BY_NAME: Final = frozenset(
+    ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+)
+"""Keywords whose values are objects of schemas by any name."""
 
 
 def content_rule(constraint: Constraint, param: str) -> str:
@@ -86,12 +92,21 @@ def check_schema(schema: Any, param: str) -> None:
             f"{param} must be a JSON schema, which is an object; this is {_kind(schema)}.",
             'For example {"type": "object", "properties": {"name": {"type": "string"}}}.',
         )
-    for nodes, (key, value, depth) in enumerate(_walk(schema), start=1):
-        if depth > DEEPEST_SCHEMA:
-            raise _too_much(param, f"is nested more than {DEEPEST_SCHEMA} levels deep")
+    measure_schema(schema, param)
+    for nodes, (key, value) in enumerate(_walk(schema), start=1):
         if nodes > MOST_SCHEMA_NODES:
             raise _too_much(param, f"has more than {MOST_SCHEMA_NODES:,} values")
         _check_keyword(key, value, param)
+
+
+def measure_schema(schema: Any, param: str) -> None:
+    """Check the size of a JSON schema only, which suffices where nothing compiles it.
+
+    Raises:
+        InvalidParameter: it is over 64 KiB or 32 levels; or holds what JSON cannot.
+    """
+    if depth_of(schema, DEEPEST_SCHEMA + 1) > DEEPEST_SCHEMA:
+        raise _too_much(param, f"is nested more than {DEEPEST_SCHEMA} levels deep")
     text = json_text(param, schema)
     _check_bytes(len(check_text(param, text)), LARGEST_SCHEMA_BYTES, param)
 
@@ -117,16 +132,20 @@ def _check_keyword(key: str, value: Any, param: str) -> None:
             _check_pattern(pattern, param)
 
 
-def _walk(schema: Any) -> Iterator[tuple[str, Any, int]]:
-    """Every value in `schema` with its key ("" in a list) and its depth."""
-    pending: list[tuple[str, Any, int]] = [("", schema, 1)]
+def _walk(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Every value in `schema`, with its keyword: "" in arrays, in data, and for the schemas of a
+    table by name. A `$ref` into data is left to the grammar helper, which fetches nothing either.
+    """
+    pending: list[tuple[str, Any, bool]] = [("", schema, False)]
     while pending:
-        key, value, depth = pending.pop()
-        yield key, value, depth
+        key, value, is_data = pending.pop()
+        yield key, value
+        is_data |= key in _DATA
         if isinstance(value, dict):
-            pending += [(str(name), inner, depth + 1) for name, inner in value.items()]
+            named = is_data or key in _BY_NAME
+            pending += [("" if named else str(k), inner, is_data) for k, inner in value.items()]
         elif isinstance(value, list | tuple):
-            pending += [("", inner, depth + 1) for inner in value]
+            pending += [("", inner, is_data) for inner in value]
 
 
 def _regex_rule(pattern: str, param: str) -> str:
