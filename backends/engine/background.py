@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 from weakref import WeakSet
@@ -9,6 +10,8 @@ from weakref import WeakSet
 from hearth.backends.engine.kv.manager import KvManager
 from hearth.backends.engine.runner import BackgroundPrompt, Runner
 from hearth.backends.engine.sequence import Sequence
+
+log = logging.getLogger(__name__)
 
 WORTH_STEPS: Final = 32
 """A prompt goes here if what is left of it would take so many steps together with those who
@@ -103,10 +106,15 @@ class BackgroundPrompts:
         if not kv.has_memory(len(tokens) - held):
             self._expected = sequence if kv.is_growing else None
             return
-        begun = kv.save(slot) if held else None
-        if held and begun is None:
+        try:
+            begun = kv.save(slot) if held else None
+            if held and begun is None:
+                return
+            job = self._prefill.begin(tokens, begun, held, self._done)
+        except Exception:  # No memory, or no thread, which steps can do without.
+            log.exception("a prompt cannot be computed in the background")
+            self._failed.add(sequence)
             return
-        job = self._prefill.begin(tokens, begun, held, self._done)
         if job is None:
             return
         self._job, self._sequence, self._counted = job, sequence, held

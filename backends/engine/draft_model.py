@@ -105,8 +105,11 @@ class DraftModel(Drafter):
     def forget(self, sequence: Sequence) -> None:
         slot = self._slots.pop(sequence, None) if isinstance(sequence, Generation) else None
         if slot is not None:
-            self._cached.kv.release(slot, keep=True)
+            self._cached.kv.release(slot, keep=_is_shared(sequence))
             self._free.append(slot)
+
+    def clear(self) -> None:
+        self._cached.kv.clear()
 
     @property
     def nbytes(self) -> int:
@@ -127,7 +130,9 @@ class DraftModel(Drafter):
                 if not self._free:
                     continue
                 slot = self._free.pop()
-                self._cached.kv.open(slot, sequence.tokens)
+                # The last token that is given is not looked for.
+                shared = sequence.tokens if _is_shared(sequence) else sequence.tokens[:1]
+                self._cached.kv.open(slot, shared)
                 self._slots[sequence] = slot
                 while self._cached.kv.arriving(slot):
                     self._cached.kv.tend()
@@ -190,3 +195,8 @@ class DraftModel(Drafter):
         if missing > 0:
             return np.pad(logits, (0, missing), constant_values=np.float32(-np.inf))
         return logits[: self._vocab_size]
+
+
+def _is_shared(sequence: Sequence) -> bool:
+    """Whether what is computed of `sequence` may be of use to others, and theirs to it."""
+    return sequence.speculating is None or sequence.speculating.shares

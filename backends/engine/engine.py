@@ -12,7 +12,7 @@ from collections.abc import Sequence as Seq
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from hearth.backends.contract.loaded import EngineStats, RequestStats
 from hearth.backends.engine.background import BackgroundPrompts
@@ -98,6 +98,8 @@ class Engine:
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
         """So many first tokens of a sequence are computed in steps of their own: a step with others
         failed and emptied its slot, and one of them was at fault."""
+        self._retried: WeakSet[Sequence] = WeakSet()
+        """For which the memory that could not be had was asked for once more."""
         self._steps = 0
         self._rows = 0
         self._computed = 0
@@ -194,6 +196,9 @@ class Engine:
             stuck = self._scheduler.stuck()
             if stuck is None:
                 return None
+            if stuck not in self._retried and self.kv.lift_limits():
+                self._retried.add(stuck)
+                continue
             held = self._runner.info.pool_tokens
             self._fail(
                 stuck,

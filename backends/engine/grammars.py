@@ -89,7 +89,14 @@ class Grammars:
     def _try_out(self, lark: str, param: str) -> str:
         """Compile `lark` where it can do no harm; returns it with nothing but Lark in it."""
         try:
-            answer = self._helper.ask({"lark": lark}, _COMPILE_S)
+            try:
+                answer = self._helper.ask({"lark": lark}, _COMPILE_S)
+            except HelperLost as lost:
+                if lost.overdue:
+                    raise
+                # Others may have killed it, when memory is short: what takes too much of it does so
+                # again.
+                answer = self._helper.ask({"lark": lark}, _COMPILE_S)
         except HelperLost as lost:
             what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
             raise LimitExceeded(param, f"{param} {what} to compile.", _SIMPLER) from lost

@@ -117,6 +117,10 @@ class Drafter(Protocol):
         """Free what is held of `sequence`; it may come back."""
         ...
 
+    def clear(self) -> None:
+        """Forget what is kept of sequences that it does not hold any more."""
+        return
+
 
 class StepCosts:
     """What a step without prefill takes, by its tokens: nearby numbers count together."""
@@ -411,6 +415,8 @@ class Speculation:
     def clear(self) -> None:
         """Forget the texts of all that ended."""
         self._past.clear()
+        for drafter in self._drafters.values():
+            drafter.clear()
 
     def forget(self, sequence: Sequence) -> None:
         """`sequence` gave up its slot."""

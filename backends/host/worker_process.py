@@ -303,7 +303,10 @@ class WorkerProcess:
             if not self._streams:
                 continue
             stats = await self.engine_stats()
-            marker = stats and (stats.steps, stats.computed_tokens, stats.running, stats.waiting)
+            marker = stats and (
+                *(stats.steps, stats.computed_tokens, stats.running, stats.waiting),
+                stats.live_tokens,  # More of them arrive while a prefix is read from disk.
+            )
             try:
                 spent = process.cpu_times()
             except psutil.Error:

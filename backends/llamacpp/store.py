@@ -323,7 +323,13 @@ class LlamaStore:
             self._growth.thread.join()
             self._end_growth()
         if cells > self.context.cells:
-            self._move(self._larger(cells), by_channel=self.by_channel)
+            larger, least = self._larger(cells), min(cells + cells // 8, most)
+            try:
+                self._move(larger, by_channel=self.by_channel)
+            except Busy:
+                if least >= larger:
+                    raise
+                self._move(least, by_channel=self.by_channel)
 
     @property
     def is_growing(self) -> bool:
@@ -349,7 +355,11 @@ class LlamaStore:
             return
         if self._moved_bytes(cells) + SAVE_MARGIN_BYTES > available_bytes():
             return
-        self._growth = _Growth(lambda: self._make_context(cells, self.by_channel), most_bytes)
+        try:
+            self._growth = _Growth(lambda: self._make_context(cells, self.by_channel), most_bytes)
+        except RuntimeError as error:  # "can't start new thread"
+            log.warning("no larger KV pool can be made now: %s", error)
+            self._refused_at = time.monotonic()
 
     def _end_growth(self) -> None:
         """The larger context was made, or could not be: move everything there."""
@@ -462,7 +472,11 @@ class LlamaStore:
             refused = error
             context = self._back_to(old_cells, self.by_channel)
             if is_turned:
-                state = turned(state, by_channel=self.by_channel)
+                try:
+                    state = turned(state, by_channel=self.by_channel)
+                except (UnknownLayout, MemoryError) as lost:
+                    context.close()
+                    raise RunnerLost(f"the sequences could not be moved back: {lost}") from lost
         else:
             self.by_channel = by_channel
         self._context = context

@@ -26,6 +26,8 @@ Layout = Literal["heads", "pages"]
 """heads: all tokens of a head lie together, as products with one head after the other want them;
 pages: all heads of a token lie together, as kernels with block tables want them.
 """
+MOVED_AT_ONCE: Final = 2048
+"""Tokens whose keys `KvPool.move` has as float32 at a time."""
 _META: Final = struct.Struct("<I?")
 """Of a saved state: its start, and whether the tokens of a head lie together."""
 
@@ -194,16 +196,25 @@ class KvPool:
         if self._lazy:
             self._blocks[group] = blocks
             return True
-        more = min(max(blocks, 2 * self._blocks[group]), self._most[group])
-        try:
-            # One tensor after the other, so that no more than one is there twice.
-            for index in self._tensors_of(group):
-                if len(self._by_token(index)) < more + self._spare:
-                    self._tensors[index] = self._resized(index, more)
-        except torch.OutOfMemoryError:
-            return False  # Layers that grew already are only larger than they need be.
-        self._blocks[group] = more
-        return True
+        have = self._blocks[group]
+        # Twice as many, or where they cannot be had, an eighth more than are needed.
+        for wanted in (2 * have, blocks + blocks // 8):
+            more = min(max(blocks, wanted), self._most[group])
+            try:
+                # One tensor after the other, so that no more than one is there twice.
+                for index in self._tensors_of(group):
+                    if len(self._by_token(index)) < more + self._spare:
+                        self._tensors[index] = self._resized(index, more)
+            except torch.OutOfMemoryError:
+                # Layers that grew already may stay larger than they need be.
+                with suppress(torch.OutOfMemoryError):
+                    for index in self._tensors_of(group):
+                        if len(self._by_token(index)) > have + self._spare:
+                            self._tensors[index] = self._resized(index, have)
+            else:
+                self._blocks[group] = more
+                return True
+        return False
 
     def expect(self, group: int, blocks: int) -> None:
         """See the protocol. The system's pages are had in a thread of its own: the first write to
@@ -261,7 +272,7 @@ class KvPool:
         """See the protocol. Keys are rotated by the difference, and rounded once more to how they
         are stored; values are the same at all positions.
         """
-        for at, slots in self._runs(table, start, end):
+        for at, slots in self._runs(table, start, end, MOVED_AT_ONCE):
             positions = torch.arange(start + at, start + at + len(slots), device=self._device)
             rotations: dict[int, tuple[Tensor, Tensor]] = {}
             for layer, frequencies in enumerate(self._frequencies):
@@ -386,9 +397,12 @@ class KvPool:
             else:
                 yield part.view(count, self._heads, row).transpose(0, 1)
 
-    def _runs(self, table: Sequence[int], start: int, end: int) -> Iterator[tuple[int, range]]:
+    def _runs(
+        self, table: Sequence[int], start: int, end: int, most: int | None = None
+    ) -> Iterator[tuple[int, range]]:
         """The tokens `start` to `end` where they lie together in the pool: the first of them, from
-        `start` on, and their places in the pool. Blocks mostly follow each other.
+        `start` on, and their places in the pool. Blocks mostly follow each other. Runs of more than
+        `most` tokens are cut.
         """
         at = start
         while at < end:
@@ -397,6 +411,7 @@ class KvPool:
             while (last + 1) * self.page < end and table[last + 1] == table[last] + 1:
                 last += 1
             stop = min(end, (last + 1) * self.page)
+            stop = stop if most is None else min(stop, at + most)
             slot = table[block] * self.page + at % self.page
             yield at - start, range(slot, slot + stop - at)
             at = stop

@@ -149,6 +149,25 @@ def test_what_comes_to_nothing_is_computed_by_steps():
     assert at_rest(engine, runner)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
+def test_what_cannot_be_begun_is_computed_by_steps(monkeypatch, error):
+    runner, engine, heard = streaming(beside=5)
+    begins = []
+
+    def begin(*args):
+        begins.append(args)
+        raise error
+
+    monkeypatch.setattr(runner, "begin", begin)
+    made, long = generation(2, LONG, runner)
+    engine.submit(made)
+    drain(engine)
+    assert len(begins) == 1, "it is not tried again"
+    assert long.ids == runner.greedy(LONG, 10)
+    assert heard.ids == runner.greedy(CHAT, 200)
+    assert at_rest(engine, runner)
+
+
 def test_what_cannot_be_brought_back_is_computed_by_steps():
     runner, engine, heard = streaming(beside=5)
     runner.store.refuses_restore = True

@@ -469,6 +469,22 @@ def test_a_part_that_went_away_is_computed(disk):
     assert chats.ask([*CHAT, 1]) == 32
 
 
+def test_what_there_is_no_memory_to_read_is_computed_and_stays(disk, kind, monkeypatch):
+    disk.chats(kind).ask(CHAT)
+    files = disk.files
+    disk.restart()
+    chats = disk.chats(kind)
+
+    def unpack(meta, data):
+        raise MemoryError
+
+    store = chats.memory.store if kind is Memory else chats.memory.pages
+    monkeypatch.setattr(store, "unpack", unpack)
+    assert chats.open([*CHAT, 1]) == 0
+    assert disk.files == files
+    assert found_after_restart(disk, kind=kind) == 70
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_disk_that_takes_nothing_is_left_alone(disk, monkeypatch, code):
     def write(file, data):

@@ -20,6 +20,7 @@ from hearth.backends.errors import (
     InvalidParameter,
     LimitExceeded,
 )
+from hearth.backends.machine.helper import HelperLost
 from hearth.backends.text.output.rules import content_rule, json_rule
 
 TOKENIZER = ByteTokenizer()
@@ -246,6 +247,26 @@ def test_a_compiler_that_is_brought_down_is_an_error_of_that_grammar(grammars, m
         grammars.matcher(f"start: {words}", "it")
     monkeypatch.undo()
     assert fits(grammars.matcher('start: "never seen"', "it"), "never seen")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_compiler_that_others_kill_is_asked_once_more(grammars, monkeypatch, times):
+    ask, asked = grammars._helper.ask, []
+
+    def killed(question, timeout_s):
+        asked.append(question)
+        if len(asked) <= times:
+            raise HelperLost(overdue=False)
+        return ask(question, timeout_s)
+
+    monkeypatch.setattr(grammars._helper, "ask", killed)
+    source = f'start: "killed {times}"'
+    if times == 1:
+        assert fits(grammars.matcher(source, "it"), "killed 1")
+    else:
+        with pytest.raises(LimitExceeded, match="took too much memory"):
+            grammars.matcher(source, "it")
+    assert len(asked) == 2
 
 
 def test_threads_compile_at_once(grammars):

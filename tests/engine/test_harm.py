@@ -131,6 +131,43 @@ def test_prefill_goes_on_when_the_pool_turns_out_smaller_than_planned(can_save):
     assert at_rest(engine, runner)
 
 
+def test_want_of_memory_for_a_moment_is_not_for_good():
+    runner = Small(context=200, pool=200, kept_tokens=100)
+    now = [0.0]
+    engine = Engine(runner, kv_clock=lambda: now[0])
+    long = [k % 97 for k in range(150)]
+
+    def answer():
+        [heard] = ask(engine, runner, [long])
+        drain(engine, 1000)
+        assert at_rest(engine, runner)
+        return heard
+
+    assert answer().last.error.code == "does_not_fit"
+    assert answer().last.error.code == "does_not_fit"
+    assert engine.kv.pool_tokens < 150
+    runner.most = 200
+    assert answer().ids == runner.greedy(long, 10), "it is tried before it fails"
+    assert engine.kv.pool_tokens == 200
+
+
+def test_after_want_of_memory_more_is_tried_again_later_and_later():
+    runner = Small(context=200, pool=200, kept_tokens=100, slots=3)
+    now = [0.0]
+    engine = Engine(runner, kv_clock=lambda: now[0])
+    prompts = [[(k * (n + 2) + n) % 97 for k in range(80 - 10 * n)] for n in range(3)]
+    for wait_s in (10, 10, 20, 40):  # The second time a few tokens more are had.
+        heard = ask(engine, runner, prompts)
+        drain(engine)
+        assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
+        now[0] += wait_s - 1
+        engine.kv.free_tokens()
+        assert engine.kv.pool_tokens <= 100
+        now[0] += 1
+        engine.kv.free_tokens()
+        assert engine.kv.pool_tokens == 200
+
+
 def test_what_never_finds_memory_fails_and_the_next_one_runs():
     class Full(FakeRunner):
         def step(self, plan):

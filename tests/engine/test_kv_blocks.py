@@ -250,6 +250,19 @@ def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again():
     memory.check()
 
 
+def test_blocks_that_could_not_be_had_are_asked_for_again():
+    memory = PagedMemory(page=4, pool=100, windows=(None, 8), start=5)
+    most, memory.pages.most = memory.pages.most, [10, 25]
+    with pytest.raises(Busy):
+        memory.run(0, [1] * 60)
+    assert memory.cache.pool_tokens < 60
+    memory.cache.release(0, keep=False)
+    memory.pages.most = most
+    assert memory.cache.lift_limits() and not memory.cache.lift_limits()
+    memory.run(0, [1] * 60)
+    memory.check()
+
+
 def test_what_was_not_wanted_of_a_step_is_written_over():
     memory = PagedMemory(page=4)
     memory.run(0, PREFIX[:6])

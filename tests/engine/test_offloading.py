@@ -110,8 +110,13 @@ def test_offloaded_prefixes_stay_within_their_budget():
     assert held.stats.offloaded_tokens == 0
 
 
-def test_without_memory_for_a_copy_it_stays_in_the_pool():
-    held = memory(can_save=False)
+@pytest.mark.parametrize("error", [None, MemoryError(), RuntimeError("CUDA out of memory")])
+def test_without_memory_for_a_copy_it_stays_in_the_pool(error):
+    def fail(tokens):
+        raise error
+
+    held = memory(can_save=error is not None)
+    held.store.on_copy = fail
     held.keep(OLD)
     held.run(0, OTHER)
     assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)

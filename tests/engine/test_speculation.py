@@ -591,6 +591,28 @@ def test_a_draft_model_holds_only_what_is_known():
     model._cached.kv.check_integrity()
 
 
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_draft_model_keeps_what_may_be_shared_until_the_cache_is_cleared(shares):
+    drafts, runner = runner_of("sequences"), runner_of("sequences")
+    model = DraftModel(drafts, 97)
+    engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[model])
+    prompt = list(range(60))
+    others, _ = generation(1, prompt, runner, speculating=Speculating("draft", 3))
+    engine.submit(others)
+    drain(engine)
+    computed = drafts.computed_tokens
+    how = Speculating("draft", 3, shares=shares)
+    made, listener = generation(2, [*prompt, 1], runner, speculating=how, reuse_prefix=shares)
+    engine.submit(made)
+    drain(engine)
+    assert listener.ids == runner.greedy([*prompt, 1], 10)
+    assert (drafts.computed_tokens - computed >= 60) == (not shares)
+    assert model._cached.kv.match([*prompt, 1, *listener.ids]) == (69 if shares else 60)
+    engine.clear_cache(lambda stats: None)
+    drain(engine)
+    assert model._cached.kv.stats().kept_tokens == 0
+
+
 def test_a_draft_whose_step_was_put_off_is_made_again():
     drafts, runner = runner_of("sequences"), runner_of("sequences")
     model = DraftModel(drafts, 97)

@@ -96,8 +96,13 @@ def test_a_worker_that_hangs_is_ended_and_its_callers_are_told_why(supervisor, q
     asyncio.run(main())
 
 
-def test_a_worker_that_makes_steps_is_left_alone(supervisor, quick, monkeypatch):
-    run_as(monkeypatch, COMPUTES)
+READS = COMPUTES.replace("live_tokens=10, steps=", "live_tokens=")
+"""Reads a prefix from disk."""
+
+
+@pytest.mark.parametrize("code", [COMPUTES, READS])
+def test_a_worker_that_makes_steps_or_reads_is_left_alone(supervisor, quick, monkeypatch, code):
+    run_as(monkeypatch, code)
 
     async def main():
         spec = ModelSpec("x")

@@ -130,6 +130,27 @@ def test_a_pool_that_cannot_grow_is_busy_and_harms_nobody(
     assert session.new == raw_long.greedy(session.prompt, NEW)
 
 
+def test_where_there_is_no_memory_for_twice_the_pool_it_grows_by_a_little(
+    load: Load, long_model: Path, raw_long: RawModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = load(long_model).runner
+    store = runner.store
+    session = Stepped(runner, 0, some_prompt(60, seed=12))
+    advance(runner, [session], 4)
+    make, before = LlamaContext.__init__, store.allocated_tokens
+
+    def refusing(context: LlamaContext, *arguments: Any) -> None:
+        if arguments[2] > before + 1024:
+            raise DoesNotFit("no memory for it")
+        make(context, *arguments)
+
+    monkeypatch.setattr(LlamaContext, "__init__", refusing)
+    store.make_room(before + 100)
+    assert before + 100 <= store.allocated_tokens <= before + 1024
+    advance(runner, [session], NEW)
+    assert session.new == raw_long.greedy(session.prompt, NEW)
+
+
 def test_a_prefix_of_a_live_donor_is_shared_and_changes_neither(
     load: Load, f32_model: Path, raw: RawModel
 ) -> None:

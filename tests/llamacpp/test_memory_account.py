@@ -242,6 +242,19 @@ def test_a_larger_pool_is_made_while_steps_go_on(make: Make, budget: int | None)
     assert said[0] == said[1]
 
 
+def test_without_a_thread_to_make_a_larger_pool_in_it_is_made_when_it_is_needed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    runner = make(None)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert not runner.cache.has_memory(400) and not runner.store.is_growing
+    advance(runner, [Stepped(runner, slot, [slot] * 200) for slot in (0, 1)], 2)
+    assert runner.store.allocated_tokens == 512
+
+
 def test_no_larger_pool_is_made_beside_the_old_one_beyond_the_budget(make: Make) -> None:
     runner = make(600)
     assert not runner.cache.has_memory(400) and not runner.store.is_growing

@@ -9,10 +9,11 @@ import pytest
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.errors import Busy
+from hearth.backends.engine.runner import Row, RunnerLost, StepPlan
+from hearth.backends.errors import Busy, DoesNotFit
 from hearth.backends.llamacpp import store as store_module
 from hearth.backends.llamacpp.attention_choice import Attention, AttentionChoice
+from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
@@ -131,6 +132,30 @@ def test_a_memory_that_cannot_be_turned_stays_as_it_is(runner, monkeypatch):
     with pytest.raises(Busy, match="not today"):
         runner.store.turn()
     assert np.array_equal(runner.store.context.export(), expected)
+
+
+def test_a_memory_that_cannot_be_turned_back_ends_the_worker(runner, monkeypatch):
+    two_that_share(runner)
+    store, made, closed = runner.store, [], []
+    make, close = store._make_context, LlamaContext.close
+
+    def making(cells, by_channel):
+        if by_channel:
+            raise DoesNotFit("no memory for it")
+        made.append(make(cells, by_channel))
+        return made[-1]
+
+    def turning(state, *, by_channel):
+        if not by_channel:
+            raise MemoryError
+        return turned(state, by_channel=by_channel)
+
+    monkeypatch.setattr(store, "_make_context", making)
+    monkeypatch.setattr(store_module, "turned", turning)
+    monkeypatch.setattr(LlamaContext, "close", lambda one: (closed.append(one), close(one)))
+    with pytest.raises(RunnerLost, match="moved back"):
+        store.turn()
+    assert made[0] in closed
 
 
 def test_the_runner_changes_when_that_would_have_paid(runner, monkeypatch):

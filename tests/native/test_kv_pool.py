@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from hearth.backends.native import kv_pool
 from hearth.backends.native.kv_pool import KvPool, Layout
 from hearth.backends.native.kv_rows import Q8_0, from_rows, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
@@ -186,9 +187,19 @@ def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> Non
     [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 4e-2), (Q8_0, 8e-2)],
 )
 def test_moved_keys_are_those_of_their_new_positions(
-    layout: Layout, dtype: torch.dtype, most: float
+    layout: Layout, dtype: torch.dtype, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of blocks in any order, of heads that are rotated in part, and after several moves."""
+    """Also of blocks in any order, of heads that are rotated in part, and after several moves. No
+    more keys than a few are there twice.
+    """
+    sizes: list[int] = []
+
+    def rows(keys: torch.Tensor, to: torch.dtype) -> torch.Tensor:
+        sizes.append(len(keys))
+        return from_rows(keys, to)
+
+    monkeypatch.setattr(kv_pool, "from_rows", rows)
+    monkeypatch.setattr(kv_pool, "MOVED_AT_ONCE", 5)
     frequencies = inverse_frequencies(Rope(1e4, WIDTH // 2), 64)
     turns = (frequencies, None, inverse_frequencies(Rope(1e6, WIDTH), 64))
     pool = pool_of(8, 8, layout=layout, window=None, dtypes=(dtype, dtype), frequencies=turns)
@@ -213,6 +224,7 @@ def test_moved_keys_are_those_of_their_new_positions(
         values = pool.layer(0)[1].clone()
         for _ in range(3):
             pool.move(table, first, count, by)
+    assert max(sizes) == 5
     assert torch.equal(pool.layer(0)[1], values)
     for layer, rows in enumerate(at_positions(0)):
         blocks = torch.cat([block(pool, layer, one)[:1] for one in table], dim=2)[0, :, :count]
@@ -287,6 +299,28 @@ def test_more_than_half_of_the_free_memory_is_not_taken_ahead(
     monkeypatch.setattr(KvPool, "available_bytes", lambda _: 100 * 2 * BLOCK_BYTES)
     pool.expect(0, 51)
     assert pool.capacity(0) < 51
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_memory_for_twice_as_many_there_are_a_few_more(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pool_of(100, 16, layout=layout, device="meta", window=None)
+    made, axis, most = KvPool._zeros, 1 if layout == "heads" else 0, [31 * 16]
+
+    def zeros(pool: KvPool, side: int, blocks: int) -> torch.Tensor:
+        if sum(tensor.shape[axis] for tensor in pool._tensors) + blocks > most[0]:
+            raise torch.OutOfMemoryError("no memory")
+        return made(pool, side, blocks)
+
+    monkeypatch.setattr(KvPool, "_zeros", zeros)
+    tensors = len(pool._tensors)
+    most[0] = tensors * 20 + 20
+    assert not pool.grow(0, 24) and pool.capacity(0) == 16
+    assert [tensor.shape[axis] for tensor in pool._tensors] == [16] * tensors
+    assert pool.grow(0, 17) and pool.capacity(0) == 19
+    most[0] = 1 << 20
+    assert pool.grow(0, 20) and pool.capacity(0) == 38
 
 
 @linux

@@ -59,7 +59,7 @@ class Group:
     Args:
         window: a token sees itself and the `window` - 1 before it; None: all.
         page: tokens of a page.
-        limit: most pages in use.
+        limit: most pages in use, as planned.
         step_tokens: most tokens that a sequence computes in one step; None: any number.
     """
 
@@ -69,7 +69,7 @@ class Group:
         self.number = number
         self.window = window
         self.page = page
-        self.limit = limit
+        self.limit = self.planned = limit
         self.claims = 0
         """Of all running sequences together."""
         self.spare = 0

@@ -26,6 +26,11 @@ from hearth.backends.errors import Busy, InternalError
 PART_TOKENS: Final = 256
 """Tokens of a part of an offloaded prefix."""
 
+RETRY_S: Final = 10.0
+"""After the store could not grow, less is held for so long; for twice as long each time it finds no
+more than the last time,"""
+MOST_RETRY_S: Final = 600.0
+"""but no longer than this."""
 _GROWS_S: Final = 0.005
 """Between two looks whether more memory was made, while nothing runs."""
 
@@ -152,6 +157,12 @@ class KvManager:
             )
         self._fetches: dict[int, Fetch | DiskFetch] = {}
         """By slot."""
+        self._clock = clock
+        self._refused_at: float | None = None
+        """When the store could not grow; None: what is held is not limited by that now."""
+        self._retry_s = RETRY_S
+        self._had_tokens = 0
+        """What it had then."""
         self._may_offload = False
         """What runs or what is kept has changed, so that there may be something to offload, or
         memory to give back.
@@ -202,6 +213,7 @@ class KvManager:
         if self._behind is not None:
             self._behind.begin(slot, session)
         self._kept.expire()
+        self._retry()
         self._kept.use_pins(self._tree.root(namespace), tokens)
         self._may_offload = True
         prefix = self._slots[slot]
@@ -289,6 +301,7 @@ class KvManager:
     def free_tokens(self) -> int:
         """Tokens that could be reserved for one more slot beyond all reservations."""
         self._kept.expire()
+        self._retry()
         pins_stay = any(prefix is not None for prefix in self._slots)
         free = (group.free_tokens(pins_stay=pins_stay) for group in self._leaves.counted())
         return min((tokens for tokens in free if tokens is not None), default=self.pool_tokens)
@@ -576,7 +589,7 @@ class KvManager:
 
     @property
     def pool_tokens(self) -> int:
-        """Most tokens that may be in use or reserved, after all `limit`s."""
+        """Most tokens that may be in use or reserved now, after all `limit`s."""
         return self._leaves.first.limit * self._page
 
     @property
@@ -590,12 +603,23 @@ class KvManager:
         return 0 if prefix is None else prefix.length
 
     def limit(self, pool_tokens: int) -> None:
-        """Never hold more than `pool_tokens` tokens from now on: the store could not grow. Where
-        more is reserved, nothing is any more, and what wants to grow has to `reserve` again.
+        """Hold no more than `pool_tokens` tokens, as the store could not grow, until `lift_limits`.
+        Where more is reserved, nothing is any more, and what wants to grow has to `reserve` again.
         """
         first = self._leaves.first
         first.limit = min(first.limit, pool_tokens // self._page)
         self._keep_to_limits()
+
+    def lift_limits(self) -> bool:
+        """Hold as much as was planned again: what the store could not have may be free by now.
+        False if it had all that it asked for since the last call.
+        """
+        if self._refused_at is None:
+            return False
+        self._refused_at = None
+        for group in self._leaves.groups:
+            group.limit = group.planned
+        return True
 
     def stats(self) -> CacheStats:
         """What is held now."""
@@ -808,6 +832,7 @@ class KvManager:
                 store.make_room(cells)  # They took the memory that it needs.
         except Busy:
             if cells <= self._limits.pool_tokens:
+                self._note_refused()
                 self.limit(store.allocated_tokens)
             raise
 
@@ -815,7 +840,18 @@ class KvManager:
         """If the store could not grow, there is less room than was thought."""
         if self._blocks is not None and self._blocks.has_shrunk:
             self._blocks.has_shrunk = False
+            self._note_refused()
             self._keep_to_limits()
+
+    def _note_refused(self) -> None:
+        tokens = self._leaves.allocated_tokens
+        found_none = tokens <= self._had_tokens
+        self._retry_s = min(2 * self._retry_s, MOST_RETRY_S) if found_none else RETRY_S
+        self._refused_at, self._had_tokens = self._clock(), tokens
+
+    def _retry(self) -> None:
+        if self._refused_at is not None and self._clock() - self._refused_at >= self._retry_s:
+            self.lift_limits()
 
     @property
     def is_growing(self) -> bool:

@@ -4,6 +4,7 @@ and how much of it a step may wait for.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
@@ -17,6 +18,8 @@ from hearth.backends.engine.kv.leaves import Leaves
 from hearth.backends.engine.kv.store import SavedState
 from hearth.backends.engine.kv.tier import OffloadedPrefixes, Part
 from hearth.backends.engine.kv.tree import Prefix
+
+log = logging.getLogger(__name__)
 
 WORTH_MOVING: Final = 16
 """Cells that offloading a kept prefix must free, or tokens that a copy must save from being
@@ -180,10 +183,14 @@ class Offloading:
         that cannot be had. The time that it takes counts.
         """
         began = self._clock()
-        if end is None:
-            state = self._leaves.save(prefix)
-        else:
-            state = self._leaves.save_part(prefix, start, end)
+        try:
+            if end is None:
+                state = self._leaves.save(prefix)
+            else:
+                state = self._leaves.save_part(prefix, start, end)
+        except (MemoryError, RuntimeError) as error:  # PyTorch's errors are RuntimeErrors.
+            log.warning("a prefix could not be copied: %s", error)
+            state = None
         self._count(began)
         return state
 
@@ -258,6 +265,8 @@ class Offloading:
             state = self._leaves.store.unpack(part.meta, PartData(part))
             if state is None or not self._restore(prefix, state, wanted):
                 return False
+        except MemoryError:
+            return False
         except (OSError, Damaged) as error:
             fetch.damaged(part, error)
             return False
