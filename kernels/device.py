@@ -75,7 +75,7 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
 def free_bytes(device: torch.device) -> int:
     """Memory that can be had on `device` now, in bytes."""
     if device.type == "cuda":
-        # What PyTorch's allocator holds and has given to nobody can be had as well.
+        # PyTorch's caching allocator reserves memory that no tensor uses.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0]) + unused
     if device.type == "mps":
