@@ -8,7 +8,7 @@ from typing import Final
 from weakref import WeakSet
 
 from hearth.backends.engine.kv.manager import KvManager
-from hearth.backends.engine.runner import BackgroundPrompt, Runner
+from hearth.backends.engine.runner import BackgroundPrompt, Runner, RunnerLost
 from hearth.backends.engine.sequence import Sequence
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,8 @@ class BackgroundPrompts:
             if held and begun is None:
                 return
             job = self._prefill.begin(tokens, begun, held, self._done)
+        except RunnerLost:
+            raise
         except Exception:  # No memory, or no thread, which steps can do without.
             log.exception("a prompt cannot be computed in the background")
             self._failed.add(sequence)
