@@ -1,10 +1,18 @@
 """What drafts bring: `python benchmarks/medusa.py MODEL [--draft MODEL] [--heads FILE]`.
 
 The model is asked to repeat a piece of code with a name changed, or to answer questions, by some
-sessions at once, without drafts and with those of everything that can make them. Predicted is
-E[tokens a step] / (cost of a step with drafts / cost of one without + cost of drafting / cost of a
-step without). A mode that is named several times has a row for each, and a line with their mean and
-its standard error. With `--cpu` all times are of the process's CPU, for machines that are in use.
+sessions at once, without drafts and with those of everything that can make them. Each kind has a
+model and an engine of its own, and they take turns of 10 ms. A copy of a model may be faster than
+another, by where the system has placed it: measured is the speed with drafts by that of the same
+copy without, which answers each group of questions first, next to the same where nothing is
+guessed. Predicted is E[tokens a step] / (cost of a step with drafts / cost of one without + cost of
+drafting / cost of a step without); for "auto" it is what its accounts say: 1 minus the share of its
+time that was paid for what it tried, which is negative where drafts brought more than they took. A
+mode that is named several times has a row for each, and a line with their mean and its standard
+error. With `--cpu` all times are of the process's CPU, for machines that are in use.
+
+With `--processes N` the same is measured in N processes, one after another, in each of which "auto"
+knows nothing at first; modes have a line with the mean and standard error of all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +25,11 @@ import os
 import platform
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hearth.backends.contract.messages import Message
@@ -40,6 +49,7 @@ from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
 Clock = Callable[[], float]
+TURN_S = 0.01
 GREEDY = SamplingParams(temperature=0.0)
 CODE = """\
 def area(width, height):
@@ -60,63 +70,86 @@ PROMPT = f"# Rename describe to show, and repeat all of the code.\n{CODE}\n# The
 
 
 class Side:
-    """Sessions with drafts of one kind, on an engine that goes on from one group of them to the
-    next.
+    """Sessions with drafts of one kind, on an engine of their own that goes on from one group of
+    sessions to the next.
+
+    Args:
+        loaded: the model; None: one of its own.
     """
 
     def __init__(
-        self, loaded: Loaded, mode: str, drafters: list[Drafter], clock: Clock, most: int
+        self, mode: str, args: argparse.Namespace, clock: Clock, loaded: Loaded | None = None
     ) -> None:
         self.mode = mode
-        self.engine = Engine(loaded.runner, clock=clock, drafters=drafters)
+        self.loaded, self.drafters = (loaded, []) if loaded else _opened(mode, args, clock)
+        self.engine = Engine(self.loaded.runner, clock=clock, drafters=self.drafters)
         if mode == "off":  # The engine learns nothing from its steps.
             speculation = self.engine._speculation
             speculation.observe = speculation.costs.observe  # type: ignore[method-assign]
-        self.drafters = drafters
+        self._paid_s = 0.0
+        """By "auto", for what it tried."""
+        if mode == "auto":
+            self._count_payments()
         self.tokens: list[list[int]] = []
         self.seconds: list[float] = []
         """Of each group, from the first token of all on;"""
         self.new_tokens: list[int] = []
         """and what it said in that time."""
         self.steps = 0
-        self._loaded, self._clock, self._most = loaded, clock, most
+        self._clock, self._most = clock, args.draft_tokens
 
-    def run(self, prompts: list[list[int]], count: int, *, ends: bool) -> None:
-        """`count` tokens at most after each of `prompts`, all at once."""
-        limits = Limits(count, 0, not ends, self._loaded.runner.info.end_ids)
+    def run(self, prompts: list[list[int]], count: int, *, ends: bool) -> Iterator[None]:
+        """`count` tokens at most after each of `prompts`, all at once; `TURN_S` at a time."""
+        limits = Limits(count, 0, not ends, self.loaded.runner.info.end_ids)
         speculate: Speculate = "medusa" if self.mode in ("chain", "tree") else self.mode  # type: ignore[assignment]
         made = [
             Generation(
                 *(ident, [*prompt], Sampler(GREEDY, prompt_ids=prompt), limits, ()),
-                *(self._loaded.tokenizer.piece, lambda _: None),
+                *(self.loaded.tokenizer.piece, lambda _: None),
                 speculating=None
                 if self.mode == "off"
                 else Speculating(speculate, self._most, shares=False),
             )
             for ident, prompt in enumerate(prompts)
         ]
-        engine = self.engine
-        gc.collect()
+        engine, took_s = self.engine, 0.0
         engine.submit(*made)
         while not all(one.new_tokens or one.done for one in made):
             engine.turn()
-        begun = sum(one.new_tokens for one in made)
-        began, before = self._clock(), engine._steps
+        begun, before = sum(one.new_tokens for one in made), engine._steps
+        turn_s = TURN_S
         while not all(one.done for one in made):
+            if turn_s >= TURN_S:
+                yield
+                turn_s = 0.0
+            began = self._clock()
             engine.turn()
-        self.seconds.append(self._clock() - began)
+            turn_s += self._clock() - began
+            took_s += self._clock() - began
+        self.seconds.append(took_s)
         self.steps += engine._steps - before
         self.new_tokens.append(sum(one.new_tokens for one in made) - begun)
         self.tokens += [one.tokens for one in made]
         engine.kv.clear()
+
+    def _count_payments(self) -> None:
+        speculation = self.engine._speculation
+        charge = speculation._charge
+
+        def counted(seconds: float) -> None:
+            if speculation._is_chosen and speculation._way is not None:
+                self._paid_s += seconds
+            charge(seconds)
+
+        speculation._charge = counted  # type: ignore[method-assign]
 
     @property
     def rate(self) -> float:
         """Tokens per second."""
         return sum(self.new_tokens) / sum(self.seconds)
 
-    def cells(self, plain: Side, plain_rate: float, sessions: int) -> list[str]:
-        """Its row of the table, next to a side without drafts, and the rate of all of these."""
+    def cells(self, plain: Side, measured: float, sessions: int) -> list[str]:
+        """Its row of the table, next to the same model without drafts."""
         stats = self.engine._count()
         drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
         right = ", ".join(
@@ -136,10 +169,11 @@ class Side:
                 ratio, drafting = seconds[0] / seconds[1], drafting_s / seconds[1]
                 costs = [f"{ratio:.2f}", f"{drafting:.2f}"]
                 costs.append(f"{per_step / (ratio + drafting):.2f}")
+        elif self.mode == "auto":
+            costs[-1] = f"{1 - self._paid_s / sum(self.seconds):.3f}"
         same = "yes" if self.tokens == plain.tokens else "no"
-        measured = f"{self.rate / plain_rate:.3f}"
         first = [str(sessions), self.mode, same, right, f"{per_step:.2f}", f"{self.rate:.1f}"]
-        return [*first, *costs, measured]
+        return [*first, *costs, f"{measured:.3f}"]
 
 
 def main() -> None:
@@ -157,66 +191,122 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
     args = parser.parse_args()
-    threads, clock = args.threads, time.process_time if args.cpu else time.perf_counter
-    settings = ModelSettings(context=2048, threads=threads, batch_threads=threads, draft=args.draft)
-    spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
+    if args.processes > 1:
+        _in_processes(args.processes)
+        return
+    clock = time.process_time if args.cpu else time.perf_counter
+    modes = args.modes or [
+        *("off", "ngram"),
+        *(["draft"] if args.draft else []),
+        *(["chain", "tree"] if args.heads else []),
+        "auto",
+    ]
     print(f"command: python {' '.join(sys.argv)}")
     print(f"machine: {platform.machine()}, {os.cpu_count()} CPUs, {platform.system()}")
     print(f"date: {datetime.date.today().isoformat()}, load: {os.getloadavg()[0]:.1f}\n")
-    drafters: dict[str, list[Drafter]] = {"off": [], "ngram": []}
+    unit = "tok/CPU s" if args.cpu else "tok/s"
+    print(
+        f"| sessions | drafts | same | right, by position | tokens a step | {unit} "
+        "| a step costs | drafting costs | predicted | measured |"
+    )
+    print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
+    ends = args.questions is not None
+    repeated: list[str] = []
+    """Of modes with several rows: the mean and its standard error."""
+    for sessions in args.sessions:
+        sides = [Side(mode, args, clock) for mode in modes]
+        plain = [Side("off", args, clock, side.loaded) for side in sides]
+        prompts = _prompts(sides[0].loaded, args.questions, args.most_questions)
+        chosen = prompts * (args.rounds if ends else sessions)
+        for at in range(0, len(chosen), sessions):
+            for each in (plain, sides):
+                group = chosen[at : at + sessions]
+                _in_turns([side.run(group, args.tokens, ends=ends) for side in each])
+        ratios = [side.rate / its.rate for side, its in zip(sides, plain, strict=True)]
+        off = [ratio for ratio, mode in zip(ratios, modes, strict=True) if mode == "off"] or [1.0]
+        measured = [ratio / statistics.mean(off) for ratio in ratios]
+        for side, its, ratio in zip(sides, plain, measured, strict=True):
+            print(f"| {' | '.join(side.cells(its, ratio, sessions))} |", flush=True)
+        for mode in dict.fromkeys(modes):
+            found = [ratio for ratio, its in zip(measured, modes, strict=True) if its == mode]
+            if len(found) > 1:
+                repeated.append(f"{sessions} sessions, {mode}: {_mean(found)}")
+        for side in sides:
+            side.loaded.runner.close()
+    print("", *repeated, sep="\n")
+
+
+def _opened(mode: str, args: argparse.Namespace, clock: Clock) -> tuple[Loaded, list[Drafter]]:
+    """The model, and what may draft for it in this mode."""
+    makes = mode in ("draft", "auto")
+    settings = ModelSettings(
+        context=2048,
+        threads=args.threads,
+        batch_threads=args.threads,
+        draft=args.draft if makes else "",
+    )
+    spec = ModelSpec(str(args.model), backend=args.backend, settings=settings)
+    drafters: list[Drafter] = []
     with tempfile.TemporaryDirectory() as cache:
         loaded = open_model(spec, Path(cache))
         draft = open_draft(spec, loaded, Path(cache))
-        if draft is not None:
-            draft._clock = clock
-            drafters["draft"] = [draft]
-        if args.heads is not None:
-            assert isinstance(loaded.runner, TakesHeads), "heads are for the native runner"
-            heads, takes_trees = loaded.runner.load_heads(args.heads)
-            drafters["chain"] = [HeadsDrafter(heads, trees=False, clock=clock)]
-            if takes_trees:
-                drafters["tree"] = [HeadsDrafter(heads, trees=True, clock=clock)]
-        drafters["auto"] = [each for own in drafters.values() for each in own]
-        modes = args.modes or list(drafters)
-        prompts = _prompts(loaded, args.questions, args.most_questions)
-        unit = "tok/CPU s" if args.cpu else "tok/s"
-        print(
-            f"| sessions | drafts | same | right, by position | tokens a step | {unit} "
-            "| a step costs | drafting costs | predicted | measured |"
-        )
-        print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
-        ends = args.questions is not None
-        repeated: list[str] = []
-        """Of modes with several rows: the mean and its standard error."""
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # Each side runs after its own collection, not at the expense of another.
-        for sessions in args.sessions:
-            sides = [Side(loaded, mode, drafters[mode], clock, args.draft_tokens) for mode in modes]
-            chosen = prompts * (args.rounds if ends else sessions)
-            for at in range(0, len(chosen), sessions):
-                # In another order each time: what ran before leaves its own data in the caches.
-                for side in random.Random(at).sample(sides, len(sides)):
-                    side.run(chosen[at : at + sessions], args.tokens, ends=ends)
-            rates = [side.rate for side in sides if side.mode == "off"] or [sides[0].rate]
-            plain_rate = statistics.mean(rates)
-            for side in sides:
-                row = side.cells(sides[0], plain_rate, sessions)
-                print(f"| {' | '.join(row)} |", flush=True)
-            for mode in dict.fromkeys(modes):
-                found = [side.rate / plain_rate for side in sides if side.mode == mode]
-                if len(found) > 1:
-                    mean, error = (
-                        statistics.mean(found),
-                        statistics.stdev(found) / len(found) ** 0.5,
-                    )
-                    repeated.append(
-                        f"{sessions} sessions, {mode}: {mean:.3f} ± {error:.3f} "
-                        f"({min(found):.3f} to {max(found):.3f}, {len(found)} rows)"
-                    )
-        print("", *repeated, sep="\n")
-    loaded.runner.close()
+    if draft is not None:
+        draft._clock = clock
+        drafters.append(draft)
+    if args.heads is not None and mode in ("chain", "tree", "auto"):
+        assert isinstance(loaded.runner, TakesHeads), "heads are for the native runner"
+        heads, takes_trees = loaded.runner.load_heads(args.heads)
+        if mode != "tree":
+            drafters.append(HeadsDrafter(heads, trees=False, clock=clock))
+        if mode != "chain" and takes_trees:
+            drafters.append(HeadsDrafter(heads, trees=True, clock=clock))
+    return loaded, drafters
+
+
+def _in_turns(sides: list[Iterator[None]]) -> None:
+    """Go on with one after the other until all have ended, in another order each time: what ran
+    before leaves its own data in the caches.
+    """
+    gc.collect()
+    gc.disable()  # A collection would be at the expense of one of them.
+    while sides:
+        random.shuffle(sides)
+        sides = [side for side in sides if next(side, sides) is None]
+    gc.enable()
+
+
+def _in_processes(count: int) -> None:
+    """Measure `count` times, from a cold start each time, and print what they found together."""
+    at = sys.argv.index("--processes")
+    command = [sys.executable, *sys.argv[:at], *sys.argv[at + 2 :]]
+    print(f"command: python {' '.join(sys.argv)}\n")
+    measured: dict[tuple[str, str], list[float]] = {}
+    predicted: dict[tuple[str, str], list[float]] = {}
+    for number in range(count):
+        ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        lines = ran.stdout.splitlines()
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line]
+        shown = lines if not number else [" ".join(row) for row in rows[2:]]
+        print(*shown, sep="\n", flush=True)
+        for sessions, mode, *_, by_formula, ratio in rows[2:]:
+            measured.setdefault((sessions, mode), []).append(float(ratio))
+            if by_formula:
+                predicted.setdefault((sessions, mode), []).append(float(by_formula))
+    print()
+    for of, found in measured.items():
+        print(f"{of[0]} sessions, {of[1]}: {_mean(found)}")
+        if of in predicted:
+            print(f"{of[0]} sessions, {of[1]}, predicted: {_mean(predicted[of])}")
+
+
+def _mean(found: list[float]) -> str:
+    error = statistics.stdev(found) / len(found) ** 0.5
+    return (
+        f"{statistics.mean(found):.3f} ± {error:.3f} "
+        f"({min(found):.3f} to {max(found):.3f}, {len(found)} rows)"
+    )
 
 
 def _prompts(loaded: Loaded, questions: Path | None, most: int) -> list[list[int]]:

@@ -45,8 +45,8 @@ LEARN_EVERY: Final = 8
 MOST_EXPLORING: Final = 4
 """Steps without drafts that each of them may save up for that."""
 PROBE_TOKENS: Final = 2
-LEAST_GROWTH: Final = 4
-"""Tokens that the drafts of a try may have where larger steps were not seen yet."""
+LEAST_GROWTH: Final = 2
+"""Tokens that drafts may have where larger steps were not seen yet."""
 STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
 PLAIN_WINDOW: Final = 8
@@ -259,7 +259,7 @@ class Speculation:
         self._unpaid_s = 0.0
         """Time of steps of which nothing was paid in yet;"""
         self._quiet_s = 0.0
-        """before it is as much nothing can be drafted, unless others decode."""
+        """before it is as much nothing can be drafted, unless others decode for whom it pays."""
         self._usual_s = 0.0
         """What the last step that was learned from usually takes;"""
         self._unlearned = 0
@@ -299,7 +299,11 @@ class Speculation:
         self._is_wanted = bool(modes)
         if not modes or spare < 1:
             return {}
-        if self._unpaid_s < self._quiet_s and before == len(decoding) and modes == _AUTO_ALONE:
+        if (
+            self._unpaid_s < self._quiet_s
+            and modes == _AUTO_ALONE
+            and (before == len(decoding) or not self._pays())
+        ):
             self._unlearned += 1
             return {}
         self._unlearned = 0
@@ -441,6 +445,10 @@ class Speculation:
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
         return 0.0 if ratio is None else ratio.value
 
+    def _pays(self) -> bool:
+        """Whether a drafter is known to bring more with so many sequences than it costs."""
+        return any(self._speed_up(kind) >= 1 for kind in self._drafters)
+
     def _pay_in(self) -> None:
         unpaid_s, self._unpaid_s = self._unpaid_s, 0.0
         for kind, balance_s in self._balance_s.items():
@@ -561,8 +569,8 @@ class Speculation:
         ]
         places.sort(reverse=True)
         most = spare - forced
-        if self._trying:  # Half as many tokens again at most as in steps whose time is known.
-            most = min(most, max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before))
+        # Half as many tokens again at most as in steps whose time is known.
+        most = min(most, max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before))
         del places[max(0, most) :]
         for _, _, index in places[: self._worth(places, offers, before)]:
             lengths[index] += 1

@@ -117,6 +117,8 @@ class DecodeGraphs:
 
     Attributes:
         refused: why no graph is recorded any more; "" as long as they are.
+        hidden: of the last step, [rows, width] on the device: what its logits were made of. Valid
+            until the next one; None where that is not kept (`keep_hidden`).
     """
 
     def __init__(
@@ -129,6 +131,9 @@ class DecodeGraphs:
         self._context = context
         self._logits: Tensor | None = None
         """[most rows, vocabulary] float32: of the last step."""
+        self._hidden: Tensor | None = None
+        """[most rows, width]: likewise."""
+        self.hidden: Tensor | None = None
         self._graphs: dict[Shape, tuple[_Buffers, Graph]] = {}
         """The one that was used last is the last."""
         self._times: Counter[Shape] = Counter()
@@ -138,6 +143,14 @@ class DecodeGraphs:
     def __len__(self) -> int:
         """Graphs that are recorded now."""
         return len(self._graphs)
+
+    def keep_hidden(self) -> None:
+        """From now on hidden states of steps are kept."""
+        if self._hidden is None:
+            config, like = self._decoder.config, self._pool.layer(0)[0]
+            size = (self._sizes[-1], config.width)
+            self._hidden = torch.zeros(size, dtype=self._decoder.activations, device=like.device)
+            self._graphs.clear()
 
     def logits(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> Tensor | None:
         """A step of one token a row.
@@ -173,6 +186,7 @@ class DecodeGraphs:
         self._graphs[shape] = buffers, graph
         graph.replay()
         assert self._logits is not None
+        self.hidden = None if self._hidden is None else self._hidden[: len(rows)]
         return self._logits[: len(rows)]
 
     def _shape(self, rows: Sequence[PagedRow]) -> Shape | None:
@@ -205,10 +219,14 @@ class DecodeGraphs:
             size = (self._sizes[-1], decoder.config.vocab_size)
             self._logits = torch.zeros(size, dtype=torch.float32, device=buffers.tokens.device)
         out = self._logits[: shape.rows]
+        kept = None if self._hidden is None else self._hidden[: shape.rows]
         attend = SingleTokens(pool, decoder.config, buffers.slots, buffers.seen)
 
         def step() -> None:
-            out.copy_(decoder.logits(decoder(buffers.tokens, buffers.positions, attend)))
+            hidden = decoder(buffers.tokens, buffers.positions, attend)
+            if kept is not None:
+                kept.copy_(hidden)
+            out.copy_(decoder.logits(hidden))
 
         return buffers, self._device.capture(step)
 

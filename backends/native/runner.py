@@ -188,6 +188,8 @@ class NativeRunner:
         """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
         weights = read_heads(path, self._config.width, self._config.vocab_size)
         self._gives_hidden = True
+        if self.graphs is not None:
+            self.graphs.keep_hidden()
         takes_trees = self.plan.attention == "gather" and not self.plan.splits_decode
         return Heads(weights, self.decoder), takes_trees
 
@@ -232,11 +234,10 @@ class NativeRunner:
         self._use_device(self._threads_for(is_decode=is_decode))
         began_s = time.perf_counter()
         paged = _paged(rows)
-        in_graph = self.graphs is not None and not self._gives_hidden
-        if in_graph and self.graphs is not None and all(_is_single(row) for row in rows):
+        if self.graphs is not None and all(_is_single(row) for row in rows):
             logits = self.graphs.logits(paged, ids)
             if logits is not None:
-                return step_result(rows, logits)
+                return self._with_hidden(step_result(rows, logits), self.graphs.hidden)
         tokens = torch.tensor(ids, dtype=torch.long, device=device)
         positions = torch.cat([_positions(row) for row in paged]).to(device)
         hidden = self.decoder(tokens, positions, self._attention(paged))
@@ -252,6 +253,9 @@ class NativeRunner:
         result = step_result(rows, self.decoder.logits(hidden))
         if self._pace is not None and is_decode:
             self._pace.observe(len(rows), time.perf_counter() - began_s)
+        return self._with_hidden(result, hidden)
+
+    def _with_hidden(self, result: StepResult, hidden: Tensor | None) -> StepResult:
         return replace(result, hidden=hidden) if self._gives_hidden else result
 
     def _threads_for(self, *, is_decode: bool) -> int:

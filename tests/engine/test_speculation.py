@@ -362,6 +362,7 @@ class Lone:
 
     most_drafts = 100
     namespace = b""
+    cached = 0
 
     def __init__(self, tokens, mode, most=6):
         self.tokens = list(tokens)
@@ -503,6 +504,97 @@ def test_of_several_drafters_the_better_one_drafts():
     drafters = [Costly(NO_MATCH, right, 0.0005) for right in (False, True, False)]
     lengths(lambda rows: 0.010 + 0.0005 * rows, NO_MATCH, drafters=drafters)
     assert [one.calls > 200 for one in drafters] == [False, True, False]
+
+
+class Clock:
+    """Seconds of a machine that does nothing but what is counted."""
+
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Guesser(Drafter):
+    """A drafter whose tokens are right with this chance, of what a text will say."""
+
+    mode = ""
+    nbytes = 0
+    token_s = call_s = 0.0
+
+    def __init__(self, clock, random, texts, mode, right, token_s, call_s, first_s):
+        self.mode, self.call_s = mode, 0.0
+        self.token_s = token_s if mode == "draft" else 0.0  # Of a model it is measured at once.
+        self._clock, self._random, self._texts, self._right = clock, random, texts, right
+        self._costs, self._held = (call_s, first_s), set()
+
+    def holds(self, sequence):
+        return self.mode == "medusa" or sequence in self._held
+
+    def draft(self, lengths):
+        self.call_s, first_s = self._costs
+        news = len(lengths.keys() - self._held)
+        self._held |= lengths.keys()
+        depth = max(lengths.values())
+        self._clock.now_s += self.call_s + depth * self.token_s + first_s * news
+        return {one: Draft(self._guesses(one, most)) for one, most in lengths.items()}
+
+    def _guesses(self, sequence, most):
+        coming = self._texts[sequence][len(sequence.tokens) :]
+        are_right = self._random.random(most) < self._right
+        return [coming[at] if is_right else -1 for at, is_right in enumerate(are_right)]
+
+    def forget(self, sequence):
+        """Nothing is freed."""
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
+    """Two to eight groups of answers, with steps and drafters of any cost, right or not, and texts
+    that repeat themselves more or less often.
+    """
+    random = np.random.default_rng(seed)
+    clock, texts = Clock(), {}
+    row_s = 0.010 * random.choice([0.01, 0.05, 0.1, 0.2, 0.4, 0.8])
+    drafters = []
+    for index in range(random.integers(4)):
+        costs = 0.010 * random.choice([0.02, 0.1, 0.3, 1.0]), 0.010 * random.choice([0, 0.5, 2])
+        kinds = [("draft", costs[0], 0.0, costs[1]), ("medusa", 0.0, costs[0], 0.0)]
+        mode, *seconds = kinds[index > 0]
+        right = random.choice([0.0, 0.1, 0.3, 0.5, 0.7, 0.9])
+        drafters.append(Guesser(clock, random, texts, mode, right, *seconds))
+    speculation = Speculation(drafters, possible=True, clock=clock)
+    repeats, vocab = random.choice([0, 0.1, 0.3, 0.6, 0.9]), random.choice([20, 1000, 10**6])
+    sessions, plain_s = random.choice([1, 2, 4, 8]), 0.0
+    for _ in range(random.choice([2, 4, 8])):
+        group = {}
+        for _ in range(sessions):
+            text = random.integers(vocab, size=170).tolist()
+            for at in np.flatnonzero(random.random(170) < repeats):
+                text[at] = text[max(0, at - 10)]
+            one = Lone(text[:30], "auto", most=4)
+            texts[one], group[one] = text, random.integers(80, 131)
+        for at in range(101):  # Without drafts: a token of each that has not ended.
+            decoding = sum(size - 30 > at for size in group.values())
+            plain_s += decoding and 0.010 + row_s * decoding
+        while decoding := [one for one, size in group.items() if len(one.tokens) < size]:
+            drafts = speculation.draft(decoding, 32, lambda one, more: True)
+            rows = len(decoding) + sum(len(draft.tokens) for draft in drafts.values())
+            for one in decoding:
+                coming = texts[one][len(one.tokens) :]
+                tokens = drafts[one].tokens if one in drafts else []
+                right = next(
+                    (at for at, one_id in enumerate(tokens) if one_id != coming[at]), len(tokens)
+                )
+                if tokens:
+                    row = Row(0, 0, tokens, 1, drafts=len(tokens))
+                    speculation.verified(one, row, right)
+                one.tokens += coming[: right + 1]
+            speculation.observe(rows, 0.010 + row_s * rows)
+            clock.now_s += 0.010 + row_s * rows
+        for one in group:
+            speculation.ended(one)
+    assert plain_s > 0.97 * clock.now_s
 
 
 # ---- a draft model

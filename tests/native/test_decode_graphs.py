@@ -27,6 +27,8 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native import decode_graphs, kv_pool, runner, split_attention
 from hearth.backends.native.decode_graphs import Shape
+from hearth.backends.native.heads import HeadWeights
+from hearth.backends.native.heads_training import write_heads
 from hearth.backends.native.models import layers, parts
 from hearth.backends.native.weights import load_weights
 from hearth.backends.native.workspace import (
@@ -155,6 +157,34 @@ def test_logits_of_replayed_steps_are_those_of_others(family: str, make: Make) -
     both.step([1, 0, 1, 1, 0])
     assert both.replays == [5, 1]
     both.graphs.cache.check_integrity()
+
+
+def test_replayed_steps_give_the_states_that_logits_are_made_of(make: Make, tmp_path: Path) -> None:
+    both = make()
+    both.step([9, 5, 0, 0, 0])
+    both.step([1, 1, 0, 0, 0])
+    both.step([1, 1, 0, 0, 0])
+    width = both.graphs.decoder.config.width
+    weights = HeadWeights(torch.zeros(1, 1, width, width), torch.zeros(1, 1, width), None, None)
+    write_heads(weights, tmp_path / "x.medusa.safetensors")
+    for driven in (both.graphs, both.eager):
+        driven.load_heads(tmp_path / "x.medusa.safetensors")
+    assert len(both.graphs.graphs) == 0  # Recorded again.
+    for _ in range(3):
+        found = []
+        for driven in (both.graphs, both.eager):
+            rows = []
+            for slot in range(3):
+                held = driven.cache.length(slot)
+                assert driven.cache.reserve(slot, held + 1)
+                rows.append(Row(slot, held, [7 + slot], 1))
+            result = driven.step(StepPlan(tuple(rows)))
+            logits = driven.decoder.logits(result.hidden).numpy()
+            np.testing.assert_array_equal(logits, np.concatenate([*result.logits.values()]))
+            found.append(result.hidden.clone())
+        assert found[0].shape == (3, width)
+        torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+    assert both.replays == [1, 2]
 
 
 def test_sizes_are_recorded_when_they_come_again_and_only_for_single_tokens(make: Make) -> None:
