@@ -18,6 +18,8 @@ from hearth.app.library.local import FoundModel, Library, LocalModel, describe
 from hearth.app.library.model_files import files_of
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
+LATEST: Final = ":latest"
+"""Ollama's tag of models that have no other; names may end in it, and do in Ollama's lists."""
 _HINT: Final = "GET /v1/models lists the names."
 
 
@@ -63,7 +65,7 @@ class Catalog:
         return [one for one in models if one.name.encode(errors="ignore").decode() == one.name]
 
     async def find(self, name: object) -> Chosen:
-        """The model called `name`, as `ModelNames.find` has it.
+        """The model called `name`, which may end in `LATEST`, as `ModelNames.find` has it.
 
         Raises:
             InvalidParameter: `name` is missing or not a string.
@@ -74,7 +76,7 @@ class Catalog:
         if not isinstance(name, str) or not name:
             raise InvalidParameter("model", "model must be the name of a model.", _HINT)
         try:
-            model = await self.index.find(name)
+            model = await self.index.find(name.removesuffix(LATEST))
         except ModelNotFound as error:
             raise ModelNotFound(error.message, error.hint, **error.data, param="model") from error
         if model is None:

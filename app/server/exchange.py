@@ -102,9 +102,8 @@ class Exchange:
         http: HttpRequest,
         table: Table,
         names: Mapping[str, str] | None = None,
-        suffix: str = "",
     ) -> Exchange:
-        """Read the body of `http` and find its model, whose name may end in `suffix`.
+        """Read the body of `http` and find its model.
 
         Raises:
             InvalidParameter: the body does not fit `table`.
@@ -112,7 +111,7 @@ class Exchange:
         """
         services = services_of(http)
         given, reading = await read_body(http, table)
-        name = given.get("model", "").removesuffix(suffix) or services.catalog.default.name
+        name = given.get("model") or services.catalog.default.name
         chosen = with_keep_alive(await services.catalog.find(name), given)
         translated = {"session": "user", **(names or {}), **reading.sent_as}
         http.state.names = translated

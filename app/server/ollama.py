@@ -39,8 +39,6 @@ Shape = Callable[[Choice], Json]
 """Puts an answer into the fields of one endpoint."""
 
 NDJSON: Final = "application/x-ndjson"
-LATEST: Final = ":latest"
-"""Ollama's tag of models that have no other; names may end in it."""
 _NAMES: Final = {
     **{row.name: f"options.{row.name}" for row in OPTIONS if row.treatment == "honoured"},
     "repetition_penalty": "options.repeat_penalty",
@@ -56,7 +54,7 @@ _NAMES: Final = {
 
 async def chat(http: HttpRequest) -> Response:
     """Answer a conversation; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, CHAT, {**_NAMES, "text": "messages"}, suffix=LATEST)
+    exchange = await Exchange.open(http, CHAT, {**_NAMES, "text": "messages"})
     if not exchange.given.get("messages"):
         return await _load(exchange, {"message": {"role": "assistant", "content": ""}})
     return await _answer(exchange, _read_chat, _message)
@@ -64,7 +62,7 @@ async def chat(http: HttpRequest) -> Response:
 
 async def generate(http: HttpRequest) -> Response:
     """Answer a prompt; streamed unless `stream` is false."""
-    exchange = await Exchange.open(http, GENERATE, _NAMES, suffix=LATEST)
+    exchange = await Exchange.open(http, GENERATE, _NAMES)
     if not exchange.given.get("prompt") and not exchange.given.get("suffix"):
         return await _load(exchange, {"response": ""})
     return await _answer(exchange, _read_generate, _response)
@@ -372,7 +370,7 @@ async def _unload(exchange: Exchange) -> None:
 async def embed(http: HttpRequest) -> Response:
     """One vector for each text, in the order of `input`."""
     began_s = time.perf_counter()
-    exchange = await Exchange.open(http, EMBED, {"texts": "input"}, suffix=LATEST)
+    exchange = await Exchange.open(http, EMBED, {"texts": "input"})
     texts = exchange.given["input"]
     if isinstance(texts, str):
         exchange.names["texts[0]"] = "input"
@@ -396,7 +394,7 @@ async def embed(http: HttpRequest) -> Response:
 async def embeddings(http: HttpRequest) -> Response:
     """The vector of one text; superseded by `/api/embed`."""
     names = {"texts": "prompt", "texts[0]": "prompt"}
-    exchange = await Exchange.open(http, EMBEDDINGS, names, suffix=LATEST)
+    exchange = await Exchange.open(http, EMBEDDINGS, names)
     prompt = exchange.given.get("prompt", "")
     result = await _embeddings(exchange, [prompt] if prompt else [], truncate=True)
     vector = result.vectors[0] if result.vectors else ()

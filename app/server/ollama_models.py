@@ -25,12 +25,12 @@ from hearth.app.format import count
 from hearth.app.library.local import FoundModel, LocalModel
 from hearth.app.library.manager import ModelManager, PullProgress
 from hearth.app.server import answers, sse
-from hearth.app.server.catalog import file_states
+from hearth.app.server.catalog import LATEST, file_states
 from hearth.app.server.endpoint import Handler
 from hearth.app.server.errors import Forbidden, NotOffered
 from hearth.app.server.exchange import read_body
 from hearth.app.server.leaving import until_gone
-from hearth.app.server.ollama import LATEST, dialect, line
+from hearth.app.server.ollama import dialect, line
 from hearth.app.server.services import Services, services_of, worker_of, workers_of
 from hearth.app.server.tables.ollama import COPY, DELETE, PULL, SHOW
 from hearth.app.settings import ModelUse
@@ -86,7 +86,7 @@ async def show(http: HttpRequest) -> Response:
     """One model, which is not loaded for it."""
     services = services_of(http)
     given, reading = await read_body(http, SHOW)
-    name = given.get("model", "").removesuffix(LATEST) or services.catalog.default.name
+    name = given.get("model") or services.catalog.default.name
     chosen = await services.catalog.find(name)
     facts = await services.catalog.facts(chosen.found)
     worker = await worker_of(await services.host_stats_if_any(), chosen.found)
@@ -117,9 +117,11 @@ async def version(http: HttpRequest) -> Response:
 
 
 def _model(model: FoundModel, facts: LocalModel) -> Json:
+    """Clients look for the name that they know with a tag."""
+    name = model.name if ":" in model.name else model.name + LATEST
     return {
-        "name": model.name,
-        "model": model.name,
+        "name": name,
+        "model": name,
         "modified_at": _modified(model),
         "size": facts.size_bytes,
         "digest": digest(model),

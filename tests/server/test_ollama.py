@@ -302,9 +302,12 @@ def running(made, **more):
 
 
 def test_models_are_listed(endpoint) -> None:
-    models = endpoint().get("/api/tags").json["models"]
-    assert models[0]["name"] == models[0]["model"] == "tiny"
-    assert "guide" in {one["name"] for one in models}
+    made = endpoint()
+    models = made.get("/api/tags").json["models"]
+    assert models[0]["name"] == models[0]["model"] == "tiny:latest"
+    assert "guide:latest" in {one["name"] for one in models}
+    # Clients that list models here ask for them at other endpoints, too.
+    assert made.post("/v1/completions", {"model": "tiny:latest", "prompt": "Hi"}).status == 200
     assert len({one["digest"] for one in models}) == len(models)
     assert all(re.fullmatch("[0-9a-f]{64}", one["digest"]) for one in models)
 

@@ -18,7 +18,8 @@ def put(tmp_path, tiny_model, name: str) -> None:
 
 
 def names(made) -> set[str]:
-    return {one["name"] for one in made.get("/api/tags").json["models"]}
+    listed = made.get("/api/tags").json["models"]
+    return {one["name"].removesuffix(":latest") for one in listed}
 
 
 def delete(made, name: str) -> asgi.Reply:
