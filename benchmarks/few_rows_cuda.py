@@ -59,10 +59,7 @@ class Matrix:
     def multiply(self, x: Tensor, out: Tensor) -> None:
         """By the next one."""
         one = next(self._next)
-        if isinstance(one, Tensor):
-            few_rows.multiply_plain(one, x, out)
-        else:
-            few_rows.multiply(one, x, out)
+        few_rows.multiply(one, x, out)
 
 
 def choices() -> Iterator[dict[str, int]]:

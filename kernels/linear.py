@@ -184,7 +184,7 @@ def cuda_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if x.dtype != weight.dtype or not _is_for_few(rows, weight):
         return plain_linear(x, weight, bias)
     found = x.new_empty((len(rows), len(weight)))
-    few_rows.multiply_plain(weight, rows, found)
+    few_rows.multiply(weight, rows, found)
     if bias is not None:
         found += bias
     return found.view(*x.shape[:-1], len(weight))
@@ -198,7 +198,7 @@ def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     if not _is_for_few(half, weight):
         return wide_product(half, weight)
     found = half.new_empty((len(half), len(weight)), dtype=torch.float32)
-    few_rows.multiply_plain(weight, half, found)
+    few_rows.multiply(weight, half, found)
     return found
 
 

@@ -243,6 +243,33 @@ def fused_variants() -> Iterator[Variant]:
                 warps=1,
                 is_sample=is_sample,
             )
+            yield Variant(
+                f"heads, {name}, kept as {rows} rows",
+                fused.finish_and_store_kernel,
+                {
+                    "heads": f"*{name}",
+                    **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
+                    "eps": "fp32",
+                    **row_pointers(rows, dtype),
+                    "slots": "*i64",
+                    **dict.fromkeys(("stride", *strides), "i32"),
+                    "most": "fp32",
+                },
+                {
+                    "QUERIES": 32,
+                    "HEADS": 8,
+                    "SIZE": 128,
+                    "TURNED": 128,
+                    "LANES": 64,
+                    "REST_LANES": 1,
+                    "HEAD_LANES": 128,
+                    "HAS_NORMS": True,
+                    "KEYS": rows,
+                    "VALUES": rows,
+                },
+                warps=1,
+                is_sample=is_sample,
+            )
         yield Variant(
             f"gates, {name}",
             fused.gate_kernel,

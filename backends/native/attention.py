@@ -4,7 +4,7 @@ step over the paged memory and a text on its own.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -28,5 +28,27 @@ class Attend(Protocol):
 
         Returns:
             [tokens, heads, head_dim], of the query's dtype.
+        """
+        ...
+
+
+@runtime_checkable
+class FinishesHeads(Protocol):
+    """An `Attend` that works out norms and positions itself, on NVIDIA cards."""
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """As an `Attend`, with queries and keys before their norms and positions.
+
+        Args:
+            heads: [tokens, heads + 2 · kv_heads, head_dim]: queries, keys, values; changed.
+            norms: weights [head_dim] float32 of queries and of keys, and epsilon; or none.
+            rotary: cosine and sine; None: no positions.
         """
         ...

@@ -137,7 +137,7 @@ class DecodeGraphs:
         self._graphs: dict[Shape, tuple[_Buffers, Graph]] = {}
         """The one that was used last is the last."""
         self._times: Counter[Shape] = Counter()
-        self._versions = self._now()
+        self._versions = self.state
         self.refused = _why_not(decoder)
 
     def __len__(self) -> int:
@@ -166,7 +166,9 @@ class DecodeGraphs:
         shape = self._shape(rows)
         if shape is None or self.refused:
             return None
-        self._forget_outdated()
+        if self._versions != self.state:  # Graphs know addresses.
+            self._graphs.clear()
+            self._versions = self.state
         if shape in self._graphs:
             buffers, graph = self._graphs.pop(shape)
             buffers.fill(rows, tokens)
@@ -189,6 +191,33 @@ class DecodeGraphs:
         self.hidden = None if self._hidden is None else self._hidden[: len(rows)]
         return self._logits[: len(rows)]
 
+    def next_logits(self, rows: Sequence[PagedRow], tokens: Tensor) -> Tensor | None:
+        """The same of a step whose tokens are on the device, which may have to be computed there
+        first; None also where its graph is not recorded yet.
+
+        Args:
+            tokens: [rows] of any dtype, whole numbers.
+        """
+        shape = self._shape(rows)
+        if shape is None or shape not in self._graphs or self._versions != self.state:
+            return None
+        buffers, graph = self._graphs[shape] = self._graphs.pop(shape)
+        buffers.fill(rows, [0] * len(rows))
+        buffers.tokens[: len(rows)].copy_(tokens)
+        graph.replay()
+        assert self._logits is not None
+        return self._logits[: len(rows)]
+
+    @property
+    def keeps_hidden(self) -> bool:
+        """Whether `keep_hidden` was called."""
+        return self._hidden is not None
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Another one when the pool's tensors or weights were replaced."""
+        return self._pool.version, self._decoder.weights_version
+
     def _shape(self, rows: Sequence[PagedRow]) -> Shape | None:
         """Padded; None: there is no graph for so many rows, or keys."""
         if len(rows) > self._sizes[-1]:
@@ -198,15 +227,6 @@ class DecodeGraphs:
         keys = min(max(GRAPH_KEYS, 1 << (longest - 1).bit_length()), self._context)
         is_small = partial_bytes(self._decoder.config, size, keys) <= GRAPH_PARTIAL_BYTES
         return Shape(size, keys) if is_small else None
-
-    def _forget_outdated(self) -> None:
-        """Graphs know addresses: those of a pool or of weights that were replaced are dropped."""
-        if self._versions != self._now():
-            self._graphs.clear()
-            self._versions = self._now()
-
-    def _now(self) -> tuple[int, int]:
-        return self._pool.version, self._decoder.weights_version
 
     def _captured(
         self, shape: Shape, rows: Sequence[PagedRow], tokens: Sequence[int]
@@ -234,7 +254,8 @@ class DecodeGraphs:
 class _Buffers:
     """What a graph reads of a step, in one piece on the device, which is copied there in one.
 
-    Filled again only after what was computed of it was read, so that the copy is over by then.
+    Filled from two places in turn: the copy from the one is over when what was computed of it has
+    been read, which is before the second step after it is started.
 
     Attributes:
         tokens, positions: [rows] int64.
@@ -257,19 +278,16 @@ class _Buffers:
         for width in widths:
             sizes += [rows, rows, rows * width]
         device = pool.layer(0)[0].device
-        self._host = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._there = torch.zeros(len(self._host), dtype=torch.int32, device=device)
-        self._parts: list[NDArray[np.int32]] = [
-            part.numpy() for part in self._host.split_with_sizes(sizes)
+        self._hosts = [
+            torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
+            for _ in range(2)
         ]
+        self._sizes, self._widths = sizes, widths
+        self._there = torch.zeros(sum(sizes), dtype=torch.int32, device=device)
         there = self._there.split_with_sizes(sizes)
         wide = [part.view(torch.int64) for part in there[: 2 + groups]]
         self.tokens, self.positions, self.slots = wide[0], wide[1], wide[2:]
         self._rows = rows
-        self._tables = [
-            part.reshape(rows, width)
-            for part, width in zip(self._parts[4 + groups :: 3], widths, strict=True)
-        ]
         self.seen = [
             Seen(table.view(rows, width), begins, ends, keys)
             for begins, ends, table, width, keys in zip(
@@ -280,17 +298,23 @@ class _Buffers:
     def fill(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> None:
         """With a step; rows that only pad have position 0 of the spare blocks."""
         count, groups = len(rows), len(self._windows)
+        self._hosts.reverse()
+        host = self._hosts[0]
+        parts: list[NDArray[np.int32]] = [
+            part.numpy() for part in host.split_with_sizes(self._sizes)
+        ]
         spare = tuple([self._pool.spare_block(group)] for group in range(groups))
         padded = [*rows, *[PagedRow(0, 1, spare)] * (self._rows - count)]
-        token_ids, positions, *slots = (part.view(np.int64) for part in self._parts[: 2 + groups])
+        token_ids, positions, *slots = (part.view(np.int64) for part in parts[: 2 + groups])
         token_ids[:count], token_ids[count:] = tokens, 0
         positions[:] = [row.start for row in padded]
         for group, window in enumerate(self._windows):
             reach = Reaches(padded, group, window, self._pool.page)
-            begins, ends = self._parts[2 + groups + 3 * group :][:2]
+            begins, ends, table = parts[2 + groups + 3 * group :][:3]
             slots[group][:], begins[:], ends[:] = reach.slots, reach.begins, reach.keys
-            self._tables[group][:, : reach.table.shape[1]] = reach.table
-        self._there.copy_(self._host, non_blocking=True)
+            of_rows = table.reshape(self._rows, self._widths[group])
+            of_rows[:, : reach.table.shape[1]] = reach.table
+        self._there.copy_(host, non_blocking=True)
 
 
 def _why_not(decoder: Decoder) -> str:

@@ -18,7 +18,7 @@ from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.kv_rows import FP8, LARGEST, from_rows, row_elements, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.backends.native.models.rope import apply_rope, moved
-from hearth.kernels.cuda.elementwise import store_tokens
+from hearth.kernels.cuda.elementwise import finish_and_store, store_tokens
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
@@ -75,6 +75,7 @@ class KvPool:
 
     Attributes:
         version: another one when tensors were replaced by others.
+        edits: how often blocks were changed by others than steps.
     """
 
     state_bytes = 0
@@ -95,6 +96,7 @@ class KvPool:
     ) -> None:
         self.page = page
         self.version = 0
+        self.edits = 0
         self._spare = spare
         self.fingerprint = fingerprint
         self.layout = layout
@@ -142,13 +144,9 @@ class KvPool:
         """
         keys, values = self.layer(layer)
         if isinstance(slots, Tensor) and has_triton(keys.device.type):
-            by_token = [
-                one.flatten(1, 2).transpose(0, 1) if self.layout == "heads" else one.flatten(0, 1)
-                for one in (keys, values)
-            ]
             if not key_value[:1].is_contiguous():  # The kernel knows the stride of tokens alone.
                 key_value = key_value.contiguous()
-            store_tokens(by_token[0], by_token[1], slots, key_value, LARGEST)
+            store_tokens(self._slots(keys), self._slots(values), slots, key_value, LARGEST)
             return
         sides = key_value.unbind(1)
         if self.dtypes[0] == self.dtypes[1]:
@@ -156,10 +154,7 @@ class KvPool:
         else:
             rows = tuple(map(to_rows, sides, self.dtypes))
         for tensor, new in zip((keys, values), rows, strict=True):
-            if self.layout == "heads":
-                tokens = tensor.flatten(1, 2).transpose(0, 1)
-            else:
-                tokens = tensor.flatten(0, 1)
+            tokens = self._slots(tensor)
             if isinstance(slots, slice):
                 tokens[slots] = new
             else:
@@ -167,6 +162,25 @@ class KvPool:
                 is_fp8 = new.dtype == FP8
                 tokens, new = (one.view(torch.uint8) if is_fp8 else one for one in (tokens, new))
                 tokens.index_copy_(0, slots, new)
+
+    def finish_and_write(
+        self,
+        layer: int,
+        slots: Tensor,
+        heads: Tensor,
+        queries: int,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+    ) -> None:
+        """Norms and positions of queries and keys, in place, and `write` of keys and values, on a
+        card in one launch.
+
+        Args:
+            slots: [tokens] int64.
+            heads, queries, norms, rotary: see `elementwise.finish_and_store`.
+        """
+        keys, values = map(self._slots, self.layer(layer))
+        finish_and_store(heads, queries, norms, rotary, keys, values, slots, LARGEST)
 
     def capacity(self, group: int) -> int:
         """Blocks that there is memory for now."""
@@ -263,6 +277,7 @@ class KvPool:
     @torch.inference_mode()
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         """Give the block `target` the first `tokens` tokens of the block `source`."""
+        self.edits += 1
         for index in self._tensors_of(group):
             blocks = self._by_token(index)
             blocks[target, :tokens] = blocks[source, :tokens]
@@ -272,6 +287,7 @@ class KvPool:
         """See the protocol. Keys are rotated by the difference, and rounded once more to how they
         are stored; values are the same at all positions.
         """
+        self.edits += 1
         for at, slots in self._runs(table, start, end, MOVED_AT_ONCE):
             positions = torch.arange(start + at, start + at + len(slots), device=self._device)
             rotations: dict[int, tuple[Tensor, Tensor]] = {}
@@ -288,6 +304,7 @@ class KvPool:
     @torch.inference_mode()
     def rearrange(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
         """See the protocol."""
+        self.edits += 1
         old, new = (torch.tensor(cells, device=self._device) for cells in (sources, targets))
         for index in self._tensors_of(group):
             tokens = self._by_token(index)
@@ -330,6 +347,7 @@ class KvPool:
         if not isinstance(state, SavedTokens) or state.fingerprint != self.fingerprint:
             return False
         first = start - state.start
+        self.edits += 1
         try:
             if not isinstance(state.data, Tensor):
                 if self._device.type == "cpu" and self.layout == state.layout == "heads":
@@ -415,6 +433,12 @@ class KvPool:
             slot = table[block] * self.page + at % self.page
             yield at - start, range(slot, slot + stop - at)
             at = stop
+
+    def _slots(self, tensor: Tensor) -> Tensor:
+        """A tensor of a layer as [tokens of the pool, kv_heads, row]."""
+        if self.layout == "heads":
+            return tensor.flatten(1, 2).transpose(0, 1)
+        return tensor.flatten(0, 1)
 
     def _by_head(self, index: int) -> Tensor:
         """One of the tensors as [kv_heads, tokens of the pool, bytes of a row] uint8."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -61,40 +61,66 @@ def shortlists(
     logits = _some(logits, rows)
     size = logits.shape[-1]
     count = min(max(spec.count for spec in specs), size)
-    if has_triton(logits.device.type):
-        peak, total, best = row_peaks(logits)[:, :, None].unbind(1)
-    else:
-        peak = logits.amax(dim=-1, keepdim=True)
-        total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
-        best = logits.argmax(dim=-1, keepdim=True)
-    floor, ids = peak, best.long()
-    if count > 1:
-        largest = logits.topk(count, dim=-1)
-        floor = largest.values[:, -1:]
-        named = np.zeros((len(specs), max(len(spec.ids) for spec in specs)), dtype=np.int64)
-        for row, spec in zip(named, specs, strict=True):
-            row[: len(spec.ids)] = spec.ids
-        # From memory that is not pinned CUDA copies aside before it returns.
-        more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
-        ids = torch.cat((largest.indices, more), dim=1).sort(dim=-1).values
+    peaks = peaks_of(logits)
+    if count == 1:
+        lines = peaks.cpu().tolist()
+        return [greedy_shortlist(*one, size) for one in zip(lines, fetches, strict=True)]
+    largest = logits.topk(count, dim=-1)
+    named = np.zeros((len(specs), max(len(spec.ids) for spec in specs)), dtype=np.int64)
+    for row, spec in zip(named, specs, strict=True):
+        row[: len(spec.ids)] = spec.ids
+    # From memory that is not pinned CUDA copies aside before it returns.
+    more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
+    ids = torch.cat((largest.indices, more), dim=1).sort(dim=-1).values
     # Ids are exact in float32 up to 2**24, beyond any vocabulary.
-    columns = torch.cat((peak, total, floor, best, ids, logits.gather(-1, ids)), dim=1)
+    columns = torch.cat((peaks, largest.values[:, -1:], ids, logits.gather(-1, ids)), dim=1)
     found = []
     for line, fetch in zip(columns.cpu().numpy(), fetches, strict=True):
         repeated, values = np.split(line[4:], 2)
         is_first = np.diff(repeated, prepend=-1) > 0
         found.append(
             Shortlist(
-                best=int(line[3]),
+                best=int(line[2]),
                 ids=repeated[is_first].astype(np.intp),
                 values=values[is_first],
-                floor=-math.inf if count == size else float(line[2]),
+                floor=-math.inf if count == size else float(line[3]),
                 log_sum=float(line[0]) + math.log(line[1]),
                 vocab_size=size,
                 row=fetch,
             )
         )
     return found
+
+
+def peaks_of(logits: Tensor) -> Tensor:
+    """[rows, 3] float32 of [rows, V]: of each row the largest logit, the sum of exponentials of all
+    without it, which is NaN where one is not finite, and the place of the largest.
+    """
+    if has_triton(logits.device.type):
+        return row_peaks(logits)
+    peak = logits.amax(dim=-1, keepdim=True)
+    total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
+    return torch.cat((peak, total, logits.argmax(dim=-1, keepdim=True)), dim=1)
+
+
+def greedy_shortlist(peaks: Sequence[float], row: Callable[[], Logits], size: int) -> Shortlist:
+    """Of the likeliest token alone.
+
+    Args:
+        peaks: a row of what `peaks_of` gives.
+        row: fetches all logits.
+        size: of the vocabulary.
+    """
+    peak, total, best = peaks
+    return Shortlist(
+        best=int(best),
+        ids=np.array([best], np.intp),
+        values=np.array([peak], np.float32),
+        floor=-math.inf if size == 1 else peak,
+        log_sum=peak + math.log(total),
+        vocab_size=size,
+        row=row,
+    )
 
 
 def fetch_row(logits: Tensor, row: int) -> Logits:

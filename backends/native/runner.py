@@ -22,6 +22,7 @@ from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
+from hearth.backends.native.card_layers import card_layers
 from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.failures import torch_failures
@@ -33,6 +34,7 @@ from hearth.backends.native.page_kernels import attends_runs, attention_kernels,
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.split_attention import SplitAttention
+from hearth.backends.native.steps_ahead import StepsAhead
 from hearth.backends.native.varlen_attention import VarlenAttention
 from hearth.kernels import device as devices
 from hearth.quant.families.config import ModelConfig
@@ -99,7 +101,8 @@ class NativeRunner:
                 most_rows=plan.slots,
                 context=plan.context,
             )
-        decoder.fused = layers_in_c(decoder, self.store)
+        self._ahead = None if self.graphs is None else StepsAhead(self.graphs, self.store)
+        decoder.fused = layers_in_c(decoder, self.store) or card_layers(decoder, plan.device)
         kernels = attention_kernels(decoder, self.store)
         self._attend = partial(
             PagedAttention,
@@ -205,6 +208,8 @@ class NativeRunner:
 
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
+        if self._ahead is not None:
+            self._ahead.forget()
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 
@@ -234,10 +239,12 @@ class NativeRunner:
         self._use_device(self._threads_for(is_decode=is_decode))
         began_s = time.perf_counter()
         paged = _paged(rows)
-        if self.graphs is not None and all(_is_single(row) for row in rows):
-            logits = self.graphs.logits(paged, ids)
-            if logits is not None:
-                return self._with_hidden(step_result(rows, logits), self.graphs.hidden)
+        if self._ahead is not None and all(_is_single(row) for row in rows):
+            found = self._ahead.result(rows, paged, ids)
+            if found is not None:
+                return self._with_hidden(found, self._ahead.graphs.hidden)
+        elif self._ahead is not None:
+            self._ahead.forget()
         tokens = torch.tensor(ids, dtype=torch.long, device=device)
         positions = torch.cat([_positions(row) for row in paged]).to(device)
         hidden = self.decoder(tokens, positions, self._attention(paged))

@@ -35,8 +35,9 @@ def splits_rows(
 
 
 class SingleTokens:
-    """Implements `hearth.backends.native.attention.Attend` for rows of one token each, of which all
-    that is needed is on the device: nothing here depends on numbers of the step but `Seen.most`.
+    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for rows of one
+    token each, of which all that is needed is on the device: nothing here depends on numbers of the
+    step but `Seen.most`.
 
     Args:
         pool: keys and values, of any layout: see `SplitAttention`.
@@ -56,8 +57,23 @@ class SingleTokens:
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        group = self._pool.group_of[layer]
-        self._pool.write(layer, self._slots[group], key_value)
+        self._pool.write(layer, self._slots[self._pool.group_of[layer]], key_value)
+        return self._attended(layer, query, sinks)
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `FinishesHeads`."""
+        queries, slots = self._config.heads, self._slots[self._pool.group_of[layer]]
+        self._pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
+        return self._attended(layer, heads[:, :queries], sinks)
+
+    def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         keys, values = self._pool.layer(layer)
         if self._pool.layout == "heads":
             keys, values = (one.permute(1, 2, 0, 3) for one in (keys, values))
@@ -66,7 +82,7 @@ class SingleTokens:
             query if keys.dtype in (Q8_0, FP8) else query.to(keys.dtype),
             keys,
             values,
-            self._seen[group],
+            self._seen[self._pool.group_of[layer]],
             scale=self._config.scale,
             softcap=self._config.attention_softcap,
             sinks=sinks,

@@ -91,8 +91,8 @@ class Workspace:
             return 0
         config, rows = self._config, graph_rows(self._sessions)[-1]
         layer = 3 * config.width * _F32 + max(self._feed_forward(), self._projected)
-        # Logits are copied out of the memory that graphs share.
-        logits = 3 * config.vocab_size * _F32 + config.width * _F32
+        # Logits are copied out of the memory that graphs share, and again before a step ahead.
+        logits = 4 * config.vocab_size * _F32 + config.width * _F32
         partial = min(partial_bytes(config, rows, self._context), GRAPH_PARTIAL_BYTES)
         return rows * (layer + logits) + partial + _SPLIT_BYTES + MOST_GRAPHS * _GRAPH_BYTES
 

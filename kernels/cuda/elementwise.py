@@ -122,6 +122,53 @@ def store_tokens(
     )
 
 
+def finish_and_store(
+    heads: Tensor,
+    queries: int,
+    norms: tuple[Tensor, Tensor, float] | None,
+    rotary: tuple[Tensor, Tensor] | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    most: float,
+) -> None:
+    """`finish_heads` of queries and keys, and `store_tokens` of keys and values.
+
+    Args:
+        heads: [tokens, heads, head_dim], the heads of a token contiguous: queries, keys, values.
+    """
+    from hearth.kernels.cuda.fused import finish_and_store_kernel
+
+    tokens, count, size = heads.shape
+    turned = 0 if rotary is None else rotary[0].shape[-1]
+    rows, scales, kinds = sides_of(keys, values, size)
+    weights = (heads, heads, 0.0) if norms is None else norms
+    finish_and_store_kernel[tokens, count](
+        heads,
+        *weights[:2],
+        *((heads, heads) if rotary is None else rotary),
+        weights[2],
+        slots,
+        *rows,
+        *scales,
+        heads.stride(0),
+        *keys.stride()[:2],
+        *values.stride()[:2],
+        most,
+        QUERIES=queries,
+        HEADS=(count - queries) // 2,
+        SIZE=size,
+        TURNED=turned,
+        LANES=_lanes(turned // 2),
+        REST_LANES=_lanes(size - turned),
+        HEAD_LANES=_lanes(size),
+        HAS_NORMS=norms is not None,
+        **kinds,
+        num_warps=1,
+        **early(heads.device),
+    )
+
+
 def sides_of(
     keys: Tensor, values: Tensor, size: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, str]]:
@@ -170,7 +217,8 @@ def row_peaks(logits: Tensor) -> Tensor:
 
     Returns:
         [rows, 3] float32: the largest logit, the sum of exponentials of all without it, and the
-        place of the largest, the first of equal ones. The sum is NaN where a logit is NaN or +inf.
+        place of the largest, the first of equal ones. The sum is NaN where a logit is NaN or +inf,
+        or all are -inf.
     """
     from hearth.kernels.cuda.fused import peaks_kernel, row_peaks_kernel
 

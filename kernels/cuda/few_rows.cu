@@ -1,4 +1,5 @@
-// Products of at most sixteen rows with packed matrices: out[M, N] = x[M, K] · weightsᵀ.
+// Products of at most sixteen rows with packed matrices: out[M, N] = x[M, K] · weightsᵀ, and what
+// comes before and after them in a layer.
 //
 // A program computes 16 · TILES outputs. Its warps take turns with the blocks of 128 inputs, each by
 // itself: a lane reads sixteen bytes of a row at a time, which are what it needs of the left side of
@@ -20,6 +21,14 @@
 //   EVEN     inputs fill all blocks
 //   COLUMNS  eights of rows of `x`: 1 or 2
 //   TILES, WARPS, AHEAD (blocks that are read ahead)
+//   NORMED   rows of `x` are still to be divided by the root of the mean of squares + EPS: `squares`
+//            [M, parts] float32 has sums of the squares of what was multiplied by a norm's weights
+//   END      STORE: results are `out`.
+//            ADD: `out` is the residual stream, and they are added to it. With HAS_NEXT the new
+//            stream times `gamma` [N] float32, which is what the next product reads, is `next`
+//            [M, N], and `next_squares` [M, programs] float32 the sums of squares of the stream.
+//            GATE: rows of weights are gates, then as many ups, and `out` [M, N / 2] is
+//            silu(gate) · up; TILES is 2, one of each.
 
 typedef unsigned int word;
 typedef unsigned short half_bits;
@@ -38,6 +47,9 @@ typedef unsigned short half_bits;
 #define BF16 2
 #define I8 3
 #define U8 4
+#define STORE 0
+#define ADD 1
+#define GATE 2
 
 #define BYTES (BITS == 8)
 #define PLAIN (BITS == 16)
@@ -118,6 +130,13 @@ static __device__ __forceinline__ uint4 read16(const word *place) {
     return found;
 }
 
+// Of lanes that follow each other, `count` of them, all get the sum.
+static __device__ __forceinline__ float sum_of_lanes(float value, int count) {
+    for (int by = count / 2; by; by /= 2)
+        value += __shfl_xor_sync(0xFFFFFFFF, value, by);
+    return value;
+}
+
 static __device__ __forceinline__ void start_the_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -132,6 +151,10 @@ static __device__ __forceinline__ void wait_for_the_one_ahead() {
 #endif
 
 static __device__ __forceinline__ float from_bits(word bits) { return __uint_as_float(bits); }
+
+static __device__ __forceinline__ float widened(half_bits bits) {
+    return WIDE ? from_bits((word)bits << 16) : from_half(bits);
+}
 
 // To the left by `bits`, or to the right.
 static __device__ __forceinline__ word moved(word a, int bits) { return bits < 0 ? a >> -bits : a << bits; }
@@ -346,10 +369,11 @@ static __device__ __forceinline__ word unpacked(const Some &some, int run, int a
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 16 / WARPS)
 few_rows(const half_bits *x, const word *codes, const word *high, const void *scales, const void *zeros,
-         const half_bits *supers, const float *book, void *out, int M, int N, int K, int x_stride,
-         int out_stride) {
+         const half_bits *supers, const float *book, const float *squares, const float *gamma, void *out,
+         half_bits *next, float *next_squares, int M, int N, int K, int x_stride, int out_stride, int parts) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    const int first_row = blockIdx.x * 16 * TILES;
+    // Of outputs, and how far the rows of a tile are from those of the one before.
+    const int first_row = blockIdx.x * 16 * (END == GATE ? 1 : TILES), apart = END == GATE ? N / 2 : 16;
     const Matrix matrix = {codes, high, scales, zeros, supers, (word)N, (word)K, (word)(K + 127) / 128};
     start_the_next();
     word rows[TILES][2], firsts[TILES][2];
@@ -357,7 +381,7 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first_row + 16 * tile + 8 * half + g;
+            const int row = first_row + apart * tile + 8 * half + g;
             rows[tile][half] = row < N ? row : N - 1;
             firsts[tile][half] = first_code(matrix, rows[tile][half], t);
         }
@@ -378,6 +402,17 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     __syncthreads();
 #endif
     wait_for_the_one_ahead();
+#if NORMED
+    __shared__ float inverse_roots[8 * COLUMNS];
+    for (int row = warp; row < M; row += WARPS) {
+        float sum = 0;
+        for (int at = lane; at < parts; at += 32)
+            sum += squares[row * parts + at];
+        sum = sum_of_lanes(sum, 32);
+        if (lane == 0)
+            inverse_roots[row] = 1.0f / sqrtf(sum / K + EPS);
+    }
+#endif
     // In the place of rows that are not there the last one is read again; its sums are not kept.
     const half_bits *of_row[COLUMNS];
 #pragma unroll
@@ -469,13 +504,13 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #endif
                 }
             }
-            const word next = block + AHEAD * WARPS;
-            if (next < matrix.blocks)
+            const word following = block + AHEAD * WARPS;
+            if (following < matrix.blocks)
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        read(ahead[at][tile][half], matrix, rows[tile][half], firsts[tile][half], next, t);
+                        read(ahead[at][tile][half], matrix, rows[tile][half], firsts[tile][half], following, t);
         }
     }
     __shared__ float sums[WARPS][8 * COLUMNS][16 * TILES + 1];
@@ -488,23 +523,51 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
                 sums[warp][8 * column + 2 * t + (part & 1)][16 * tile + 8 * (part >> 1) + g] =
                     total[tile][column][part];
     __syncthreads();
-    for (int at = threadIdx.x; at < M * 16 * TILES; at += 32 * WARPS) {
-        const int column = at / (16 * TILES), row = at % (16 * TILES);
-        if (first_row + row >= N)
-            continue;
-        float sum = 0;
+    const int outputs = END == GATE ? N / 2 : N, in_row = END == GATE ? 16 : 16 * TILES;
+#pragma unroll 1
+    for (int begin = 0; begin < M * in_row; begin += 32 * WARPS) {
+        const int at = begin + threadIdx.x, column = at / in_row, row = at % in_row;
+        const bool is_one = column < M && first_row + row < outputs;
+        float found[END == GATE ? 2 : 1] = {};
+        if (is_one)
 #pragma unroll
-        for (int one = 0; one < WARPS; one++)
-            sum += sums[one][column][row];
+            for (int part = 0; part < (END == GATE ? 2 : 1); part++) {
+#pragma unroll
+                for (int one = 0; one < WARPS; one++)
+                    found[part] += sums[one][column][16 * part + row];
 #if SCALE == ROW && !PLAIN
-        const word bits = read_number(scales, first_row + row, NUMBER);
-        sum *= FACTOR * number_at(&bits, 0, NUMBER);
+                const word bits = read_number(scales, first_row + apart * part + row, NUMBER);
+                found[part] *= FACTOR * number_at(&bits, 0, NUMBER);
 #endif
+#if NORMED
+                found[part] *= inverse_roots[column];
+#endif
+            }
         const long place = (long)column * out_stride + first_row + row;
-#if TO_F32
-        ((float *)out)[place] = sum;
+#if END == ADD
+        float square = 0;
+        if (is_one) {
+            half_bits &stream = ((half_bits *)out)[place];
+            stream = (half_bits)pair_of(widened(stream) + found[0], 0);
+#if HAS_NEXT
+            const float sum = widened(stream);
+            next[column * N + first_row + row] = (half_bits)pair_of(sum * gamma[first_row + row], 0);
+            square = sum * sum;
+#endif
+        }
+#if HAS_NEXT
+        square = sum_of_lanes(square, in_row);
+        if (column < M && row == 0)
+            next_squares[column * ((N + in_row - 1) / in_row) + blockIdx.x] = square;
+#endif
 #else
-        ((half_bits *)out)[place] = (half_bits)pair_of(sum, 0);
+        const float result = END == GATE ? found[0] / (1.0f + expf(-found[0])) * found[END == GATE] : found[0];
+        if (is_one)
+#if TO_F32
+            ((float *)out)[place] = result;
+#else
+            ((half_bits *)out)[place] = (half_bits)pair_of(result, 0);
+#endif
 #endif
     }
 }

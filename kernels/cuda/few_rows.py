@@ -1,9 +1,10 @@
-"""Products of few rows by `few_rows.cu`."""
+"""Products of few rows by `few_rows.cu`, and what comes before and after them in a layer."""
 
 from __future__ import annotations
 
 import functools
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ MOST: Final = 16
 _SOURCE: Final = Path(__file__).with_suffix(".cu")
 _SCALES: Final = {"row": "ROW", "group": "GROUPS", "k": "K_SCALES", "k6": "K6", "e8m0": "E8M0"}
 _NUMBERS: Final = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "I8", "uint8": "U8"}
-_ALIGNED: Final = 8
+ALIGNED: Final = 8
 """Numbers of a row of activations that are read at a time."""
 _FEW_OUTPUTS: Final = 5120
 """Outputs up to which more warps share the inputs: about two programs of each multiprocessor."""
@@ -33,15 +34,37 @@ _PLAIN: Final[Constants] = {
     "ZERO": 0,
     "HAS_ZEROS": 0,
 }
+_TILE: Final = 16
+"""Outputs of a tile."""
+_PLAIN_END: Final[Constants] = {"NORMED": 0, "EPS": "0.0f", "END": "STORE", "HAS_NEXT": 0}
 log = logging.getLogger(__name__)
 
 
-def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -> Constants:
+@dataclass(frozen=True, slots=True)
+class Unnormalised:
+    """Rows before an RMS norm's division: hidden states times the weights of the norm.
+
+    Attributes:
+        rows: [rows, width] of half precision.
+        squares: [rows, parts] float32: sums of the squares of the hidden states, which are those of
+            the whole row together. None: the rows have been divided.
+        eps: what is added to the mean of the squares.
+    """
+
+    rows: Tensor
+    squares: Tensor | None = None
+    eps: float = 0.0
+
+
+def _tiles(
+    outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool, is_gated: bool = False
+) -> Constants:
     """How much a program and a warp have. What decides in which order a row is summed follows from
     the shape alone.
 
     Args:
         is_light: unpacking takes few registers.
+        is_gated: half of the outputs are gates of the others.
     """
     warps = 16 if outputs <= _FEW_OUTPUTS else 8
     while warps > -(-inputs // BLOCK) and warps > 1:
@@ -52,19 +75,29 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
         ahead = 1
     elif bits == 4 and warps <= 8 and not is_many:
         ahead = 4
+    # Activations are read once for both.
+    tiles = 2 if is_many and is_light else 1
+    if is_gated and tiles == 1:
+        tiles, ahead = 2, max(ahead // 2, 1)
     return {
         "COLUMNS": 2 if is_many else 1,
         "EVEN": int(inputs % BLOCK == 0),
-        # Activations are read once for both.
-        "TILES": 2 if is_many and is_light else 1,
+        "TILES": tiles,
         "WARPS": warps,
         "AHEAD": ahead,
     }
 
 
-def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
+def is_light(part: Planes | Tensor) -> bool:
+    """Whether unpacking takes so few registers that a program of many rows has two tiles."""
+    return isinstance(part, Tensor) or part.bits == 4 or part.value == "fp8"
+
+
+def constants_of(
+    part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype, *, is_gated: bool = False
+) -> Constants:
     """What the kernel is compiled for."""
-    is_light = part.bits == 4 or part.value == "fp8"
+    shape = (part.outputs, part.inputs, rows, part.bits)
     return {
         "WIDE": int(dtype == torch.bfloat16),
         "TO_F32": int(out == torch.float32),
@@ -75,17 +108,21 @@ def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) 
         "GROUP": part.group,
         "ZERO": part.zero,
         "HAS_ZEROS": int(part.zeros is not None and part.scale != "k"),
-        **_tiles(part.outputs, part.inputs, rows, part.bits, is_light=is_light),
+        **_PLAIN_END,
+        **_tiles(*shape, is_light=is_light(part), is_gated=is_gated),
     }
 
 
-def plain_constants(weight: Tensor, rows: int, out: torch.dtype) -> Constants:
+def plain_constants(
+    weight: Tensor, rows: int, out: torch.dtype, *, is_gated: bool = False
+) -> Constants:
     """Of a matrix [outputs, inputs] of half precision."""
     return {
         "WIDE": int(weight.dtype == torch.bfloat16),
         "TO_F32": int(out == torch.float32),
         **_PLAIN,
-        **_tiles(weight.shape[0], weight.shape[1], rows, 16, is_light=True),
+        **_PLAIN_END,
+        **_tiles(weight.shape[0], weight.shape[1], rows, 16, is_light=True, is_gated=is_gated),
     }
 
 
@@ -93,8 +130,8 @@ def can_multiply(inputs: int, x: Tensor) -> bool:
     """Whether the kernel takes rows of activations, and is there for the card."""
     if x.dtype not in (torch.bfloat16, torch.float16) or not 0 < len(x) <= MOST:
         return False
-    is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % _ALIGNED == 0 and x.stride(1) == 1
-    return is_aligned and inputs % _ALIGNED == 0 and is_there(x.device)
+    is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % ALIGNED == 0 and x.stride(1) == 1
+    return is_aligned and inputs % ALIGNED == 0 and is_there(x.device)
 
 
 @functools.cache
@@ -116,33 +153,106 @@ def is_there(device: torch.device) -> bool:
     return True
 
 
-def multiply(part: Planes, x: Tensor, out: Tensor) -> None:
+def multiply(part: Planes | Tensor, x: Tensor | Unnormalised, out: Tensor) -> None:
     """out = x · weightsᵀ, where `can_multiply` says yes.
 
     Args:
+        part: or a matrix [outputs, inputs], contiguous, of the dtype of `x`: one that is not the
+            result of the operation ahead, which may not have ended when the kernel reads its first
+            rows.
         x: [rows, inputs] bfloat16 or float16, the last contiguous.
         out: [rows, outputs] of the same dtype or float32, the last contiguous.
     """
-    some = (part.codes, part.high, part.scales, part.zeros, part.supers, part.book)
-    constants = constants_of(part, len(x), x.dtype, out.dtype)
-    planes = [part.codes if one is None else one for one in some]
-    _launch(constants, planes, x, out, part.outputs, part.inputs)
+    _launch(part, x, out, {})
 
 
-def multiply_plain(weight: Tensor, x: Tensor, out: Tensor) -> None:
-    """The same for `weight` [outputs, inputs], contiguous, of the dtype of `x`: one that is not the
-    result of the operation ahead, which may not have ended when the kernel reads its first rows.
+def add_product(
+    part: Planes | Tensor, x: Tensor, hidden: Tensor, norm: tuple[Tensor, float] | None
+) -> Unnormalised | None:
+    """hidden += x · weightsᵀ, in place and rounded once.
+
+    Args:
+        part, x: as of `multiply`.
+        hidden: [rows, outputs] of the dtype of `x`, the last contiguous.
+        norm: what the new `hidden` goes through next: weights [outputs] float32, and epsilon.
+
+    Returns:
+        `hidden` before the division of `norm`; None without it.
     """
-    _launch(plain_constants(weight, len(x), out.dtype), [weight] * 6, x, out, *weight.shape)
+    if norm is None:
+        _launch(part, x, hidden, {"END": "ADD"})
+        return None
+    weight, eps = norm
+    rows, outputs = hidden.shape
+    tiles = int(_constants(part, rows, hidden.dtype, is_gated=False)["TILES"])
+    squares = hidden.new_empty((rows, -(-outputs // (_TILE * tiles))), dtype=torch.float32)
+    found = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
+    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found)
+    return found
+
+
+def can_gate(part: Planes | Tensor, rows: int) -> bool:
+    """Whether `gated_product` takes a matrix: of whole tiles, and registers are enough for `rows`
+    rows.
+    """
+    outputs = len(part) if isinstance(part, Tensor) else part.outputs
+    return outputs % (2 * _TILE) == 0 and (rows <= _TILE // 2 or is_light(part))
+
+
+def gated_product(part: Planes | Tensor, x: Unnormalised) -> Tensor:
+    """silu(gate) · up [rows, outputs / 2] of x · weightsᵀ, gate before up, where `can_gate` says
+    yes.
+    """
+    outputs = len(part) if isinstance(part, Tensor) else part.outputs
+    out = x.rows.new_empty((len(x.rows), outputs // 2))
+    _launch(part, x, out, {"END": "GATE"})
+    return out
+
+
+def _constants(
+    part: Planes | Tensor,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    is_gated: bool,
+    out: torch.dtype | None = None,
+) -> Constants:
+    out = out or dtype
+    if isinstance(part, Tensor):
+        return plain_constants(part, rows, out, is_gated=is_gated)
+    return constants_of(part, rows, dtype, out, is_gated=is_gated)
 
 
 def _launch(
-    constants: Constants, planes: list[Tensor], x: Tensor, out: Tensor, outputs: int, inputs: int
+    part: Planes | Tensor,
+    x: Tensor | Unnormalised,
+    out: Tensor,
+    end: Constants,
+    gamma: Tensor | None = None,
+    following: Unnormalised | None = None,
 ) -> None:
-    kernel = _kernel(x.device, tuple(constants.items()))
-    programs = -(-outputs // (16 * int(constants["TILES"])))
-    sizes = (len(x), outputs, inputs, x.stride(0), out.stride(0))
-    kernel(programs, 32 * int(constants["WARPS"]), (x, *planes, out, *sizes))
+    given = x if isinstance(x, Unnormalised) else Unnormalised(x)
+    rows, squares = given.rows, given.squares
+    is_gated = end.get("END") == "GATE"
+    constants = _constants(part, len(rows), rows.dtype, is_gated=is_gated, out=out.dtype) | end
+    if squares is not None:
+        constants |= {"NORMED": 1, "EPS": f"{given.eps!r}f"}
+    planes: list[Tensor | None] = [None] * 5
+    if isinstance(part, Tensor):
+        (outputs, inputs), codes = part.shape, part
+    else:
+        outputs, inputs, codes = part.outputs, part.inputs, part.codes
+        planes = [part.high, part.scales, part.zeros, part.supers, part.book]
+    ends = (None, None) if following is None else (following.rows, following.squares)
+    every = (rows, codes, *planes, squares, gamma, out, *ends)
+    # In the place of what is not there something that is not read.
+    tensors = [codes if one is None else one for one in every]
+    parts = 0 if squares is None else squares.shape[1]
+    sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts)
+    computed = outputs // 2 if is_gated else outputs
+    of_program = _TILE * (1 if is_gated else int(constants["TILES"]))
+    kernel = _kernel(rows.device, tuple(constants.items()))
+    kernel(-(-computed // of_program), 32 * int(constants["WARPS"]), (*tensors, *sizes))
 
 
 @functools.cache

@@ -44,6 +44,44 @@ def norm_kernel(
 
 
 @triton.jit
+def _finish_head(
+    place,
+    weight,
+    cosine,
+    sine,
+    eps,
+    token,
+    SIZE: tl.constexpr,
+    TURNED: tl.constexpr,
+    LANES: tl.constexpr,
+    REST_LANES: tl.constexpr,
+    HAS_NORMS: tl.constexpr,
+):
+    """Norm and rotary positions of the head at `place`, in place. A thread has both numbers of a
+    pair, so none reads what another writes.
+    """
+    half: tl.constexpr = TURNED // 2
+    pair, rest = tl.arange(0, LANES), TURNED + tl.arange(0, REST_LANES)
+    is_pair, is_rest = pair < half, rest < SIZE
+    first = tl.load(place + pair, mask=is_pair, other=0).to(tl.float32)
+    second = tl.load(place + half + pair, mask=is_pair, other=0).to(tl.float32)
+    other = tl.load(place + rest, mask=is_rest, other=0).to(tl.float32)
+    if HAS_NORMS:
+        squares = tl.sum(first * first, 0) + tl.sum(second * second, 0) + tl.sum(other * other, 0)
+        factor = 1.0 / tl.sqrt(squares / SIZE + eps)
+        first = first * factor * tl.load(weight + pair, mask=is_pair, other=0)
+        second = second * factor * tl.load(weight + half + pair, mask=is_pair, other=0)
+        other = other * factor * tl.load(weight + rest, mask=is_rest, other=0)
+    about = token.to(tl.int64) * TURNED + half + pair
+    c = tl.load(cosine + about, mask=is_pair, other=0)
+    s = tl.load(sine + about, mask=is_pair, other=0)
+    number = place.dtype.element_ty
+    tl.store(place + pair, (first * c - second * s).to(number), mask=is_pair)
+    tl.store(place + half + pair, (second * c + first * s).to(number), mask=is_pair)
+    tl.store(place + rest, other.to(number), mask=is_rest)
+
+
+@triton.jit
 def heads_kernel(
     heads,
     query_weight,
@@ -64,31 +102,25 @@ def heads_kernel(
 
     heads: [tokens, heads, SIZE], tokens `stride` apart, the first QUERIES of them queries, the
     others keys; weights: [SIZE] float32; cosine, sine: [tokens, TURNED] float32, of which the
-    second halves count. A thread has both numbers of a pair, so none reads what another writes.
+    second halves count.
     """
     take_turn(EARLY)
     token, head = tl.program_id(0), tl.program_id(1)
-    half: tl.constexpr = TURNED // 2
-    pair, rest = tl.arange(0, LANES), TURNED + tl.arange(0, REST_LANES)
-    is_pair, is_rest = pair < half, rest < SIZE
+    weight = query_weight if head < QUERIES else key_weight
     place = heads + token.to(tl.int64) * stride + head * SIZE
-    first = tl.load(place + pair, mask=is_pair, other=0).to(tl.float32)
-    second = tl.load(place + half + pair, mask=is_pair, other=0).to(tl.float32)
-    other = tl.load(place + rest, mask=is_rest, other=0).to(tl.float32)
-    if HAS_NORMS:
-        squares = tl.sum(first * first, 0) + tl.sum(second * second, 0) + tl.sum(other * other, 0)
-        factor = 1.0 / tl.sqrt(squares / SIZE + eps)
-        weight = query_weight if head < QUERIES else key_weight
-        first = first * factor * tl.load(weight + pair, mask=is_pair, other=0)
-        second = second * factor * tl.load(weight + half + pair, mask=is_pair, other=0)
-        other = other * factor * tl.load(weight + rest, mask=is_rest, other=0)
-    about = token.to(tl.int64) * TURNED + half + pair
-    c = tl.load(cosine + about, mask=is_pair, other=0)
-    s = tl.load(sine + about, mask=is_pair, other=0)
-    number = heads.dtype.element_ty
-    tl.store(place + pair, (first * c - second * s).to(number), mask=is_pair)
-    tl.store(place + half + pair, (second * c + first * s).to(number), mask=is_pair)
-    tl.store(place + rest, other.to(number), mask=is_rest)
+    _finish_head(
+        place,
+        weight,
+        cosine,
+        sine,
+        eps,
+        token,
+        SIZE,
+        TURNED,
+        LANES,
+        REST_LANES,
+        HAS_NORMS,
+    )
 
 
 @triton.jit
@@ -121,6 +153,39 @@ def _keep(
 
 
 @triton.jit
+def _keep_head(
+    place,
+    slots,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    key_slot_stride,
+    key_head_stride,
+    value_slot_stride,
+    value_head_stride,
+    most,
+    token,
+    head,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    LANES: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+):
+    """Keep the head at `place`, one of HEADS of keys and then as many of values."""
+    at = tl.arange(0, LANES)
+    new = tl.load(place + at, mask=at < SIZE, other=0).to(tl.float32)
+    slot, own = tl.load(slots + token), (head % HEADS).to(tl.int64)
+    if head < HEADS:
+        target = slot * key_slot_stride + own * key_head_stride
+        _keep(keys, key_scales, target, new, most, KEYS, SIZE, LANES)
+    else:
+        target = slot * value_slot_stride + own * value_head_stride
+        _keep(values, value_scales, target, new, most, VALUES, SIZE, LANES)
+
+
+@triton.jit
 def store_kernel(
     key_value,
     slots,
@@ -149,16 +214,104 @@ def store_kernel(
     """
     take_turn(EARLY)
     token, head = tl.program_id(0), tl.program_id(1)
-    at = tl.arange(0, LANES)
-    places = key_value + token.to(tl.int64) * stride + head * SIZE + at
-    new = tl.load(places, mask=at < SIZE, other=0).to(tl.float32)
-    slot, own = tl.load(slots + token), (head % HEADS).to(tl.int64)
-    if head < HEADS:
-        place = slot * key_slot_stride + own * key_head_stride
-        _keep(keys, key_scales, place, new, most, KEYS, SIZE, LANES)
-    else:
-        place = slot * value_slot_stride + own * value_head_stride
-        _keep(values, value_scales, place, new, most, VALUES, SIZE, LANES)
+    place = key_value + token.to(tl.int64) * stride + head * SIZE
+    _keep_head(
+        place,
+        slots,
+        keys,
+        values,
+        key_scales,
+        value_scales,
+        key_slot_stride,
+        key_head_stride,
+        value_slot_stride,
+        value_head_stride,
+        most,
+        token,
+        head,
+        HEADS,
+        SIZE,
+        LANES,
+        KEYS,
+        VALUES,
+    )
+
+
+@triton.jit
+def finish_and_store_kernel(
+    heads,
+    query_weight,
+    key_weight,
+    cosine,
+    sine,
+    eps,
+    slots,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    stride,
+    key_slot_stride,
+    key_head_stride,
+    value_slot_stride,
+    value_head_stride,
+    most,
+    QUERIES: tl.constexpr,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    TURNED: tl.constexpr,
+    LANES: tl.constexpr,
+    REST_LANES: tl.constexpr,
+    HEAD_LANES: tl.constexpr,
+    HAS_NORMS: tl.constexpr,
+    KEYS: tl.constexpr,
+    VALUES: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """`heads_kernel` and `store_kernel` in one. Programs are (tokens, QUERIES + 2 · HEADS).
+
+    heads: [tokens, QUERIES + 2 · HEADS, SIZE], tokens `stride` apart: queries, keys, values.
+    """
+    take_turn(EARLY)
+    token, head = tl.program_id(0), tl.program_id(1)
+    place = heads + token.to(tl.int64) * stride + head * SIZE
+    if head < QUERIES + HEADS:
+        weight = query_weight if head < QUERIES else key_weight
+        _finish_head(
+            place,
+            weight,
+            cosine,
+            sine,
+            eps,
+            token,
+            SIZE,
+            TURNED,
+            LANES,
+            REST_LANES,
+            HAS_NORMS,
+        )
+        tl.debug_barrier()  # What one thread wrote another reads.
+    if head >= QUERIES:
+        _keep_head(
+            place,
+            slots,
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            key_slot_stride,
+            key_head_stride,
+            value_slot_stride,
+            value_head_stride,
+            most,
+            token,
+            head - QUERIES,
+            HEADS,
+            SIZE,
+            HEAD_LANES,
+            KEYS,
+            VALUES,
+        )
 
 
 @triton.jit
@@ -195,7 +348,7 @@ def peaks_kernel(
     place = row * parts + part
     tl.store(peaks + place, peak)
     tl.store(totals + place, tl.sum(tl.exp(some - base), 0))
-    tl.store(bests + place, tl.min(tl.where(some == peak, at, width), 0))
+    tl.store(bests + place, tl.min(tl.where(some == peak, at, width - 1), 0))
 
 
 @triton.jit
@@ -216,6 +369,7 @@ def row_peaks_kernel(
     best = tl.load(bests + place, mask=is_one, other=0)
     weight = tl.where(peak == -float("inf"), 0.0, tl.exp(peak - highest))
     tl.store(out + row * 3, highest)
-    tl.store(out + row * 3 + 1, tl.sum(total * weight, 0))
-    best = tl.min(tl.where(is_one & (peak == highest), best, width), 0)
+    total = tl.sum(total * weight, 0)
+    tl.store(out + row * 3 + 1, tl.where(highest == -float("inf"), float("nan"), total))
+    best = tl.min(tl.where(is_one & (peak == highest), best, width - 1), 0)
     tl.store(out + row * 3 + 2, best.to(tl.float32))

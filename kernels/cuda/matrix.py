@@ -164,9 +164,12 @@ def scaled_product(
         x, weight: [rows, inputs] and [outputs, inputs] float8_e4m3fn, contiguous.
         x_scales, scales: [groups, rows] and [groups, outputs] float32, contiguous.
     """
-    # Of one group: of stride 1, which the transpose of one row is not.
-    by_row = x_scales.view(-1, 1) if len(x_scales) == 1 else x_scales.t()
-    return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype)
+    if len(x_scales) > 1:
+        return torch._scaled_mm(x, weight.t(), x_scales.t(), scales, out_dtype=dtype)
+    # Of stride 1, which the transpose of one row is not. The sums of tensor cores have 14 bits then,
+    # an error below that of E4M3's four; with more, products take twice as long.
+    by_row = x_scales.view(-1, 1)
+    return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype, use_fast_accum=True)
 
 
 def reads(part: PackedWeight) -> bool:

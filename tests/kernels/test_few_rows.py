@@ -5,14 +5,12 @@ installed.
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import importlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,61 +18,24 @@ import pytest
 import torch
 from torch import Tensor
 
+from card_on_processor import SHIM, SOURCE, OnProcessor, on_processor
 from hearth.kernels.cuda import compiled, few_rows
-from hearth.kernels.cuda.few_rows import Constants, constants_of, plain_constants
+from hearth.kernels.cuda.few_rows import Constants, Unnormalised, constants_of, plain_constants
 from hearth.kernels.cuda.matrix import TritonMatrix
-from hearth.kernels.cuda.planes import planes_of
+from hearth.kernels.cuda.planes import Planes, planes_of
 from hearth.kernels.linear import cuda_linear, cuda_wide_linear
 from product_cases import CASES, error, weight_of
 from random_weights import random_weight
 
-SOURCE = Path(few_rows.__file__).with_suffix(".cu")
-SHIM = Path(__file__).parents[1] / "support" / "card.h"
 LIMITS = {torch.float16: 1e-6, torch.bfloat16: 3e-5}
 ODD = {"FP8 and a shorter group"}
 """Of 544 inputs, which do not fill the last block."""
 MOST_REGISTERS, MOST_SPILLED = 128, 64
-Run = Callable[[int, int, Sequence[Tensor | int]], None]
-
-
-class OnProcessor:
-    """Compiles the kernel for each set of constants once, and runs it in the place of a card."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._made: dict[str, ctypes.CDLL] = {}
-        self.calls: list[dict[str, int | str]] = []
-
-    def __call__(self, device: torch.device, constants: tuple[tuple[str, int | str], ...]) -> Run:
-        lines = [f"#define {name} {value}" for name, value in constants]
-        text = "\n".join([*lines, f'#include "{SHIM}"', f'#include "{SOURCE}"', ""])
-        name = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if name not in self._made:
-            source, library = (self._folder / f"{name}.{end}" for end in ("cpp", "so"))
-            source.write_text(text)
-            command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-o"]
-            subprocess.run([*command, str(library), str(source)], check=True)
-            self._made[name] = ctypes.CDLL(str(library))
-
-        def run(programs: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
-            self.calls.append(dict(constants))
-            tensors = [one for one in arguments if isinstance(one, Tensor)]
-            numbers = [one for one in arguments if not isinstance(one, Tensor)]
-            pointers = (ctypes.c_void_p * len(tensors))(*(one.data_ptr() for one in tensors))
-            values = (ctypes.c_int * len(numbers))(*numbers)
-            self._made[name].launch(programs, threads, pointers, values)
-
-        return run
 
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnProcessor:
-    if shutil.which("g++") is None:
-        pytest.skip("there is no C++ compiler")
-    made = OnProcessor(tmp_path)
-    monkeypatch.setattr(few_rows, "is_there", lambda device: True)
-    monkeypatch.setattr(few_rows, "_kernel", made)
-    return made
+    return on_processor(tmp_path, monkeypatch)
 
 
 def some_rows(count: int, inputs: int, dtype: torch.dtype) -> Tensor:
@@ -104,6 +65,58 @@ def test_a_row_has_the_same_bits_among_others_and_in_float32(card: OnProcessor) 
         others = torch.cat([x[:count], torch.ones_like(x[count:])])
         assert torch.equal(matrix.matmul(others)[:count], whole[:count])
     assert {one["COLUMNS"] for one in card.calls} == {1, 2}
+
+
+@pytest.mark.parametrize("count", [3, 11])
+@pytest.mark.parametrize("case", ["plain", "INT4 128 True", "Q4_K", "Q6_K", "FP8 of a row"])
+def test_norms_gates_and_sums_are_part_of_products(
+    case: str, count: int, card: OnProcessor
+) -> None:
+    """Next to float64, with what is rounded on the way."""
+    inputs, part, weight = 768, *matrix_of(case, 96, 768)
+    x, gamma = (
+        torch.randn(n, inputs, generator=torch.Generator().manual_seed(n)) for n in (count, 1)
+    )
+    unnormalised = (x * gamma).bfloat16()
+    root = (x.double().square().mean(1, keepdim=True) + 1e-5).sqrt()
+    given = Unnormalised(unnormalised, x.view(count, 48, 16).square().sum(2), 1e-5)
+    wanted = unnormalised.double() / root @ weight.T
+
+    out = torch.empty(count, 96, dtype=torch.bfloat16)
+    few_rows.multiply(part, given, out)
+    assert off(out, wanted) < 3e-5
+    assert few_rows.can_gate(part, count) == (count == 3 or case != "Q6_K")
+    gate, up = wanted.chunk(2, 1)
+    gated = few_rows.gated_product(part, given)
+    assert off(gated, torch.nn.functional.silu(gate) * up) < 6e-5
+    hidden = before = torch.randn(count, 200).bfloat16()[:, :96] * 30
+    hidden = before.clone()
+    norm = torch.rand(96), 1e-6
+    found = few_rows.add_product(part, given, hidden, norm)
+    assert off(hidden, before.double() + wanted) < 3e-5
+    assert found is not None and found.eps == 1e-6 and found.squares is not None
+    assert torch.equal(found.rows, (hidden.float() * norm[0]).bfloat16())
+    squares = hidden.float().square().sum(1)
+    torch.testing.assert_close(found.squares.sum(1), squares, rtol=1e-6, atol=0)
+    assert few_rows.add_product(part, unnormalised, before, None) is None
+    # A row has the same bits whatever others there are.
+    alone = Unnormalised(unnormalised[:1], given.squares[:1], 1e-5)  # type: ignore[index]
+    assert torch.equal(few_rows.gated_product(part, alone), gated[:1])
+
+
+def matrix_of(case: str, outputs: int, inputs: int) -> tuple[Planes | Tensor, Tensor]:
+    """As the kernel takes it, and float64."""
+    if case == "plain":
+        plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(1)).bfloat16()
+        return plain, plain.double()
+    weight = random_weight(case.split()[0], outputs, **{"inputs": inputs, **CASES[case]})
+    (part,) = TritonMatrix([weight]).parts
+    return part, weight.unpacked(torch.float32).double()
+
+
+def off(found: Tensor, wanted: Tensor) -> float:
+    """Squares of what `found` is off, as a share of those of `wanted`."""
+    return float((found - wanted).square().sum() / wanted.square().sum())
 
 
 @pytest.mark.parametrize("dtype", LIMITS)

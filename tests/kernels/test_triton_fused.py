@@ -16,6 +16,7 @@ from gpu_cases import HEADS, check_heads
 from hearth.backends.native.kv_rows import FP8, LARGEST, Q8_0, row_elements, to_rows
 from hearth.kernels.cuda.elementwise import (
     add_and_normalise,
+    finish_and_store,
     finish_heads,
     row_peaks,
     silu_up,
@@ -90,6 +91,32 @@ def test_what_is_kept_is_what_pytorch_keeps_and_finite(
     for side, kind, numbers in zip(pool, kinds, key_value.unbind(1), strict=True):
         assert torch.equal(side[slots].float(), to_rows(numbers, kind).float())
         assert (side[[1, 2, 3, 4, 5, 7, 8, 9, 10]].float() == 7).all()
+
+
+@pytest.mark.parametrize("kind", [torch.float16, Q8_0, FP8])
+@pytest.mark.parametrize(("normed", "turned"), [(True, 64), (False, 32), (True, 0)])
+def test_heads_are_finished_and_kept_in_one_launch_as_in_two(
+    kind: torch.dtype, normed: bool, turned: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    size, slots = 64, torch.tensor([4, 0, 2])
+    # Four heads of queries, two of keys, two of values, and more behind each token.
+    heads = torch.randn(3, 10, size, generator=generator).half()[:, :8]
+    norms = (*torch.rand(2, size, generator=generator), 1e-5) if normed else None
+    angles = torch.rand(3, 1, turned, generator=generator)
+    rotary = (angles.cos(), angles.sin()) if turned else None
+    found, wanted = [], []
+    for made in (found, wanted):
+        some = heads.clone()
+        row = row_elements(size, kind)
+        keys, values = (torch.full((6, 2, row), 7, dtype=torch.uint8).to(kind) for _ in range(2))
+        if made is found:
+            finish_and_store(some, 4, norms, rotary, keys, values, slots, LARGEST)
+        else:
+            finish_heads(some[:, :6], 4, norms, rotary)
+            store_tokens(keys, values, slots, some[:, 4:].reshape(3, 2, 2, size), LARGEST)
+        made += [some, keys.float(), values.float()]
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
 def test_every_number_becomes_the_nearest_of_e4m3() -> None:

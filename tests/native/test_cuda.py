@@ -20,6 +20,7 @@ from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec
 from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
+from hearth.backends.native.card_layers import CardLayers
 from hearth.backends.native.decode_graphs import CudaGraphs
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
@@ -239,6 +240,23 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
         assert runners[0].graphs is not None and len(runners[0].graphs) == 1
         assert runners[0].graphs.refused == ""
     (runner, _) = runners
+    best = ShortlistSpec(1, np.array([], np.int64))
+    tokens_of, was_ahead = [9, 10, 11], 0
+    for _ in range(24):  # Greedy ones are started ahead.
+        lists = []
+        for one in runners:
+            rows = [
+                replace(mate(one, slot, [tokens_of[slot]]), outputs=1, shortlist=best)
+                for slot in range(3)
+            ]
+            lists.append(one.step(StepPlan(tuple(rows))).shortlists)
+        was_ahead += runner.runner._ahead._ahead is not None  # type: ignore[attr-defined]
+        found = [np.stack([some[slot].row() for slot in range(3)]) for some in lists]
+        assert float(((found[0] - found[1]) ** 2).mean()) < 1e-4 * float((found[1] ** 2).mean())
+        for slot in range(3):
+            assert lists[0][slot].best == int(found[0][slot].argmax())
+        tokens_of = [lists[0][slot].best for slot in range(3)]
+    assert was_ahead >= 20
     spec = ShortlistSpec(1024, np.array([5, 6]))
     rows = [replace(mate(runner, slot, [9]), outputs=1, shortlist=spec) for slot in range(3)]
     with warnings.catch_warnings(record=True) as waits:
@@ -251,3 +269,17 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
             torch.cuda.set_sync_debug_mode("default")
     said = [str(one.message) for one in waits if "prototype feature" not in str(one.message)]
     assert len(result.shortlists) == 3 and len(said) == 1, said
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "qwen3"])
+def test_layers_of_few_rows_are_near_those_of_many(family: str, tmp_path: Path) -> None:
+    tiny_checkpoint(family, tmp_path)
+    runner = runner_of(tmp_path, ModelSettings(), device=CUDA, dtype=torch.bfloat16, triton=True)
+    assert isinstance(runner.decoder.fused, CardLayers)
+    found = in_pieces(runner)
+    for slot in range(3):
+        runner.cache.release(slot, keep=False)
+    runner.decoder.fused = None
+    wanted = in_pieces(runner)
+    off = float(((found - wanted) ** 2).mean()) / float((wanted**2).mean())
+    assert 0 < off < 1e-3

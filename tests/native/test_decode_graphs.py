@@ -25,7 +25,13 @@ from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
-from hearth.backends.native import decode_graphs, kv_pool, runner, split_attention
+from hearth.backends.native import (
+    decode_graphs,
+    kv_pool,
+    runner,
+    split_attention,
+    steps_ahead,
+)
 from hearth.backends.native.decode_graphs import Shape
 from hearth.backends.native.heads import HeadWeights
 from hearth.backends.native.heads_training import write_heads
@@ -55,6 +61,7 @@ pytestmark = pytest.mark.skipif(
 KERNELS = (
     (split_attention, "attend_decode"),
     (kv_pool, "store_tokens"),
+    (kv_pool, "finish_and_store"),
     (layers, "add_and_normalise"),
     (layers, "finish_heads"),
     (parts, "silu_up"),
@@ -350,6 +357,122 @@ def test_shortlists_come_of_replayed_logits_in_one_copy(make: Make) -> None:
             np.testing.assert_allclose(ours.values, wanted.values, rtol=1e-4, atol=1e-4)
             assert ours.log_sum == pytest.approx(wanted.log_sum, abs=1e-5)
             np.testing.assert_allclose(ours.row(), wanted.row(), rtol=1e-4, atol=1e-4)
+
+
+class Greedy:
+    """Sessions that say their likeliest tokens, by both runners, which agree."""
+
+    def __init__(self, both: Both, *prompts: int) -> None:
+        self.both = both
+        both.step([*prompts, *[0] * (5 - len(prompts))])
+        self.tokens = {slot: 7 + slot for slot in range(len(prompts))}
+        """The next of each session."""
+
+    @property
+    def ahead(self) -> steps_ahead.StepsAhead:
+        found = self.both.graphs.runner._ahead  # type: ignore[attr-defined]
+        assert isinstance(found, steps_ahead.StepsAhead)
+        return found
+
+    @property
+    def is_ahead(self) -> bool:
+        return self.ahead._ahead is not None
+
+    def step(self, *slots: int, fetches: bool = False) -> None:
+        """Of some sessions; none: of all. Args: fetches: whole rows are the same, too."""
+        found = []
+        for driven in (self.both.graphs, self.both.eager):
+            rows = []
+            for slot in slots or self.tokens:
+                held = driven.cache.length(slot)
+                assert driven.cache.reserve(slot, held + 1)
+                spec = ShortlistSpec(1, np.array([], np.int64))
+                rows.append(Row(slot, held, [self.tokens[slot]], 1, shortlist=spec))
+            result = driven.step(StepPlan(tuple(rows)))
+            assert not result.logits
+            found.append(result.shortlists)
+        for slot, ours in found[0].items():
+            wanted = found[1][slot]
+            assert (ours.best, ours.ids.tolist()) == (wanted.best, wanted.ids.tolist())
+            assert ours.log_sum == pytest.approx(wanted.log_sum, abs=1e-5)
+            if fetches:
+                np.testing.assert_allclose(ours.row(), wanted.row(), rtol=1e-4, atol=1e-4)
+            self.tokens[slot] = ours.best
+
+    def until_ahead(self) -> None:
+        for _ in range(2 * steps_ahead._MOST_STEADY):
+            self.step()
+            if self.is_ahead:
+                return
+        raise AssertionError("no step was started ahead")
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma2", "gemma3"])
+def test_greedy_steps_are_started_ahead_and_say_the_same(family: str, make: Make) -> None:
+    greedy = Greedy(make(family, kv_pool="static"), 30, 9, 17)
+    pool = greedy.both.graphs.store
+    took = []
+    for _ in range(40):
+        greedy.step(fetches=True)
+        took.append(greedy.is_ahead)
+    # The first is computed without a graph; of the two after the second each could be foreseen.
+    # But where a session has no block for its next token yet, none is started.
+    ends = [any((at + prompt + 1) % pool.page == 0 for prompt in (30, 9, 17)) for at in range(40)]
+    assert took == [at > 2 and not end for at, end in enumerate(ends)]
+    assert sum(greedy.both.replays) == 39 + took[-1]
+    greedy.both.graphs.cache.check_integrity()
+
+
+def test_fewer_sessions_take_what_was_started_ahead(make: Make) -> None:
+    greedy = Greedy(make(), 3, 5, 4, 6)
+    greedy.until_ahead()
+    before = sum(greedy.both.replays)
+    greedy.step(3, 0, 2, fetches=True)
+    assert greedy.is_ahead and sum(greedy.both.replays) == before + 1
+    greedy.step(0, fetches=True)
+    # There is no graph for one row yet, of which nothing was seen so far.
+    assert not greedy.is_ahead and sum(greedy.both.replays) == before + 1
+    greedy.step(0, fetches=True)
+
+
+def test_a_step_that_was_not_foreseen_is_computed_and_more_are_waited_for(make: Make) -> None:
+    both = make()
+    greedy = Greedy(both, 3, 5)
+    greedy.until_ahead()
+    greedy.tokens[1] = 1 + greedy.tokens[1] % 3  # Another than the likeliest one.
+    greedy.step(fetches=True)
+    assert not greedy.is_ahead and greedy.ahead._needed == 2 * steps_ahead._LEAST_STEADY
+    greedy.until_ahead()
+    both.step([1, 1, 0, 0, 0])  # One that wants all logits,
+    assert not greedy.is_ahead
+    greedy.step(fetches=True)
+    greedy.until_ahead()
+    both.step([0, 0, 9, 0, 0])  # and a prompt.
+    assert not greedy.is_ahead
+    greedy.tokens[2] = 5
+    greedy.step(fetches=True)
+    greedy.until_ahead()
+    assert greedy.ahead._needed == 8 * steps_ahead._LEAST_STEADY
+    both.graphs.cache.check_integrity()
+
+
+def test_what_was_started_ahead_is_forgotten_where_blocks_or_weights_change(make: Make) -> None:
+    both = make(context=64)
+    greedy = Greedy(both, 3, 5)
+    greedy.until_ahead()
+    before = sum(both.replays)
+    table = both.graphs.cache.handle(0)[0]
+    for driven in (both.graphs, both.eager):
+        driven.store.move(table, 0, 3, 1)
+    greedy.step(fetches=True)
+    assert sum(both.replays) == before + 1 and not greedy.is_ahead
+    greedy.until_ahead()
+    both.graphs.decoder.weights_version += 1
+    greedy.step(fetches=True)
+    assert not greedy.is_ahead and len(both.graphs.graphs) == 1
+    greedy.until_ahead()
+    both.graphs.runner.close()
+    assert not greedy.is_ahead
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 8, 64, 65, 256])

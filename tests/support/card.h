@@ -150,20 +150,35 @@ static void multiply(float *sum, word a0, word a1, word a2, word a3, word b0, wo
     give_way();
 }
 
+static float values[32 * WARPS];
+
+static float sum_of_lanes(float value, int count) {
+    const int own = current;
+    for (int by = count / 2; by; by /= 2) {
+        values[own] = value;
+        give_way();
+        value += values[own ^ by];
+        give_way();
+    }
+    return value;
+}
+
 extern "C" void few_rows(const half_bits *x, const word *codes, const word *high, const void *scales,
-                         const void *zeros, const half_bits *supers, const float *book, void *out, int M, int N,
-                         int K, int x_stride, int out_stride);
+                         const void *zeros, const half_bits *supers, const float *book, const float *squares,
+                         const float *gamma, void *out, half_bits *next, float *next_squares, int M, int N,
+                         int K, int x_stride, int out_stride, int parts);
 
 static struct {
-    const void *pointers[8];
-    int numbers[5];
+    const void *pointers[12];
+    int numbers[6];
 } call;
 
 static void lane() {
     const void **p = call.pointers;
     const int *n = call.numbers;
     few_rows((const half_bits *)p[0], (const word *)p[1], (const word *)p[2], p[3], p[4], (const half_bits *)p[5],
-             (const float *)p[6], (void *)p[7], n[0], n[1], n[2], n[3], n[4]);
+             (const float *)p[6], (const float *)p[7], (const float *)p[8], (void *)p[9], (half_bits *)p[10],
+             (float *)p[11], n[0], n[1], n[2], n[3], n[4], n[5]);
     has_ended[current] = 1;
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hearth.backends.native.attention import Attend
+from hearth.backends.native.attention import Attend, FinishesHeads
 from hearth.backends.native.models.experts import Experts, Router
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
@@ -112,25 +112,31 @@ class Layer(nn.Module):
         return fed if self.feed_forward_post_norm is None else self.feed_forward_post_norm(fed)
 
     def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
-        qkv: Tensor = self.qkv(hidden)
+        attended = self.attended(self.qkv(hidden), rotary, attend)
+        result: Tensor = self.out(attended.flatten(1))
+        return result
+
+    def attended(self, qkv: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
+        """[tokens, heads, head_dim]: what attention makes of queries, keys and values.
+
+        Args:
+            qkv: [tokens, (heads + 2 · kv_heads) · head_dim] as `self.qkv` gives it; changed.
+        """
         heads = qkv.view(len(qkv), -1, self.head_dim)
+        if has_triton(heads.device.type) and isinstance(attend, FinishesHeads):
+            return attend.finished(self.index, heads, self._head_norms, rotary, self.sinks)
         self._finish_heads(heads[:, : self.heads + self.kv_heads], rotary)
         query = heads[:, : self.heads]
         key_value = heads[:, self.heads :].view(len(qkv), 2, self.kv_heads, self.head_dim)
-        attended = attend(self.index, query, key_value, self.sinks)
-        result: Tensor = self.out(attended.flatten(1))
-        return result
+        return attend(self.index, query, key_value, self.sinks)
 
     def _finish_heads(self, heads: Tensor, rotary: Rotary | None) -> None:
         """Norms and positions of queries and keys [tokens, heads, head_dim], in place."""
         query_norm, key_norm = self.query_norm, self.key_norm
         on_card = has_triton(heads.device.type)
         if on_card or has_metal(heads.device.type):
-            norms = None
-            if query_norm is not None and key_norm is not None:
-                norms = (query_norm.weight, key_norm.weight, query_norm.eps)
             finish = finish_heads if on_card else shaders.finish_heads
-            finish(heads, self.heads, norms, rotary)
+            finish(heads, self.heads, self._head_norms, rotary)
             return
         wide = heads.float()
         if query_norm is not None and key_norm is not None:
@@ -139,6 +145,13 @@ class Layer(nn.Module):
             apply_rope(wide, *rotary, out=heads)
         elif wide is not heads:
             heads.copy_(wide)
+
+    @property
+    def _head_norms(self) -> tuple[Tensor, Tensor, float] | None:
+        """Weights of queries and of keys, and epsilon; or none."""
+        if self.query_norm is None or self.key_norm is None:
+            return None
+        return self.query_norm.weight, self.key_norm.weight, self.query_norm.eps
 
     def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
         """[tokens, heads + kv_heads, head_dim] float32: queries and keys at once."""

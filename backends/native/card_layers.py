@@ -1,0 +1,129 @@
+"""Layers of few rows on NVIDIA cards: norms, the residual stream and gates are worked out by the
+products before and after them (`kernels/cuda/few_rows.cu`), so that a layer has three launches
+fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.models.decoder import Decoder
+from hearth.backends.native.models.layers import Layer, Norm, Rotary
+from hearth.backends.native.models.packed import PackedLinear
+from hearth.backends.native.models.parts import Matrix
+from hearth.kernels.cuda import few_rows
+from hearth.kernels.cuda.few_rows import Unnormalised
+from hearth.kernels.cuda.matrix import TritonMatrix
+from hearth.kernels.cuda.planes import Planes
+from hearth.quant.families.config import Rope
+
+Part = Planes | Tensor
+"""Rows of a matrix, packed or of half precision."""
+
+
+class CardLayers:
+    """All layers of a decoder whose activations are bfloat16: `Decoder.fused`. Sums are rounded
+    less often than by the layers themselves; a row's result does not depend on the others.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._version = -1
+        self._takes: list[bool] = []
+        """Whether matrices are as they have to be, for up to eight rows and for up to sixteen."""
+
+    def __call__(
+        self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
+    ) -> Iterator[None] | None:
+        """See `Decoder.fused`."""
+        if not 0 < len(hidden) <= few_rows.MOST:
+            return None
+        if self._version != self._decoder.weights_version:
+            self._takes = [self._can_take(rows) for rows in (few_rows.MOST // 2, few_rows.MOST)]
+            self._version = self._decoder.weights_version
+        if not self._takes[len(hidden) > few_rows.MOST // 2]:
+            return None
+        return self._by_layer(hidden, rotaries, attend)
+
+    def _by_layer(
+        self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
+    ) -> Iterator[None]:
+        layers = [cast(Layer, layer) for layer in self._decoder.layers]
+        first = layers[0].attention_norm
+        normed: Unnormalised | None = Unnormalised(first(hidden))
+        following: Sequence[Layer | None] = [*layers[1:], None]
+        for layer, after, about in zip(layers, following, self._decoder.config.layers, strict=True):
+            assert normed is not None
+            rotary = rotaries[about.rope] if about.rope else None
+            qkv = _product(layer.qkv, normed)
+            attended = layer.attended(qkv, rotary, attend)
+            (out,) = _parts(layer.out)
+            normed = few_rows.add_product(
+                out, attended.flatten(1), hidden, _weights(layer.feed_forward_norm)
+            )
+            assert normed is not None
+            (gate_up,), (down,) = _parts(layer.gate_up), _parts(layer.down)
+            norm = None if after is None else _weights(after.attention_norm)
+            normed = few_rows.add_product(
+                down, few_rows.gated_product(gate_up, normed), hidden, norm
+            )
+            yield
+
+    def _can_take(self, rows: int) -> bool:
+        return all(_takes(cast(Layer, layer), rows) for layer in self._decoder.layers)
+
+
+def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:
+    """`Decoder.fused` for a card; None where there are no kernels for such layers."""
+    config = decoder.config
+    is_plain = config.experts is None and not config.post_norms and not config.out_bias
+    if not is_plain or decoder.layers[0].activation != "silu":
+        return None
+    if decoder.activations != torch.bfloat16 or not few_rows.is_there(device):
+        return None
+    return CardLayers(decoder)
+
+
+def _takes(layer: Layer, rows: int) -> bool:
+    """Whether the kernels multiply `rows` rows by all matrices of a layer."""
+    matrices = layer.qkv, layer.out, layer.gate_up, layer.down
+    parts = [_parts(one) for one in matrices]
+    if not all(parts) or not all(len(some) == 1 for some in parts[1:]):
+        return False
+    is_aligned = all(_inputs(part) % few_rows.ALIGNED == 0 for some in parts for part in some)
+    return is_aligned and few_rows.can_gate(parts[2][0], rows)
+
+
+def _parts(module: nn.Module) -> tuple[Part, ...]:
+    """What a matrix is made of, one part below the other; none: the kernels do not multiply it."""
+    if isinstance(module, PackedLinear) and isinstance(module.matrix, TritonMatrix):
+        return module.matrix.parts
+    if type(module) is Matrix and not module.is_wide:
+        weight = module.weight
+        is_aligned = weight.is_contiguous() and weight.data_ptr() % 16 == 0
+        return (weight,) if weight.dtype == torch.bfloat16 and is_aligned else ()
+    return ()
+
+
+def _inputs(part: Part) -> int:
+    return part.shape[1] if isinstance(part, Tensor) else part.inputs
+
+
+def _product(module: nn.Module, x: Unnormalised) -> Tensor:
+    """x · weightsᵀ + bias [rows, outputs]."""
+    parts = _parts(module)
+    sizes = [len(part) if isinstance(part, Tensor) else part.outputs for part in parts]
+    found = x.rows.new_empty((len(x.rows), sum(sizes)))
+    for part, out in zip(parts, torch.split(found, sizes, 1), strict=True):
+        few_rows.multiply(part, x, out)
+    bias = cast(Tensor | None, module.bias)
+    return found if bias is None else found.add_(bias)
+
+
+def _weights(norm: Norm) -> tuple[Tensor, float]:
+    return norm.weight, norm.eps

@@ -1,0 +1,99 @@
+"""Layers whose norms, sums and gates are parts of products, which run on a processor here, next to
+the layers themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from card_on_processor import OnProcessor, on_processor
+from decode_reference import reference_decode
+from driven import Driven
+from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.native import split_attention
+from hearth.backends.native.card_layers import CardLayers
+from hearth.backends.native.models.packed import PackedLinear
+from hearth.kernels.cuda.matrix import TritonMatrix
+from native_runners import runner_of
+from random_weights import random_weight
+from tiny_checkpoints import tiny_checkpoint
+
+SETTINGS = ModelSettings(context=64, max_sessions=12)
+
+
+@pytest.fixture
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnProcessor:
+    monkeypatch.setattr(split_attention, "attend_decode", reference_decode)
+    return on_processor(tmp_path, monkeypatch)
+
+
+def of_family(family: str, folder: Path) -> Driven:
+    tiny_checkpoint(family, folder)
+    return runner_of(folder, SETTINGS, dtype=torch.bfloat16, triton=True)
+
+
+def logits_of(driven: Driven, rows: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Of one more token of each of so many sessions, after a prompt."""
+    for slot in range(12):
+        driven.cache.release(slot, keep=False)
+    found = []
+    for count, outputs in ((4, 1), (1, 1), (1, 1)):
+        plan = []
+        for slot in range(rows):
+            held = driven.cache.length(slot)
+            assert driven.cache.reserve(slot, held + count)
+            tokens = [3 + (slot * 7 + held + at) % 50 for at in range(count)]
+            plan.append(Row(slot, held, tokens, outputs))
+        result = driven.step(StepPlan(tuple(plan)))
+        found.append(np.concatenate([result.logits[slot] for slot in range(rows)]))
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "qwen3", "phi3"])
+def test_logits_are_those_of_the_layers(family: str, tmp_path: Path, card: OnProcessor) -> None:
+    driven = of_family(family, tmp_path)
+    assert isinstance(driven.decoder.fused, CardLayers)
+    layer = driven.decoder.layers[-1]
+    inputs, outputs = layer.down.weight.shape[::-1]
+    weight = random_weight("INT8", outputs, inputs, group=0)
+    layer.down = PackedLinear(TritonMatrix([weight]))
+    for rows in (3, 12):
+        card.calls.clear()
+        found = logits_of(driven, rows)
+        ends = [one["END"] for one in card.calls]
+        # A prompt of three sessions is twelve tokens, that of twelve more than the kernel takes.
+        steps = 3 if rows == 3 else 2
+        assert ends.count("GATE") == steps * len(driven.decoder.layers)
+        assert sum(one["HAS_NEXT"] for one in card.calls) == 2 * ends.count("GATE") - steps
+        fused, driven.decoder.fused = driven.decoder.fused, None
+        wanted = logits_of(driven, rows)
+        driven.decoder.fused = fused
+        off = np.square(found - wanted).sum() / np.square(wanted).sum()
+        assert off < 1e-3
+        # A row has the same bits whatever others there are.
+        if rows == 3:
+            assert np.array_equal(logits_of(driven, 2), found[:, :2])
+
+
+@pytest.mark.parametrize("family", ["gemma3", "mixtral", "gpt_oss"])
+def test_other_layers_are_left_to_themselves(
+    family: str, tmp_path: Path, card: OnProcessor
+) -> None:
+    assert of_family(family, tmp_path).decoder.fused is None
+
+
+def test_matrices_that_the_kernel_does_not_multiply(tmp_path: Path, card: OnProcessor) -> None:
+    driven = of_family("llama3", tmp_path)
+    card.calls.clear()
+    driven.decoder.layers[0].out.weight.data = driven.decoder.layers[0].out.weight.data.float()
+    driven.decoder.weights_version += 1
+    hidden = torch.zeros(2, driven.decoder.config.width, dtype=torch.bfloat16)
+    assert driven.decoder.fused is not None
+    attend = split_attention.SplitAttention
+    assert driven.decoder.fused(hidden, {}, attend) is None  # type: ignore[arg-type]
+    assert driven.decoder.fused(hidden[:0], {}, attend) is None  # type: ignore[arg-type]
