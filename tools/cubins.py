@@ -193,19 +193,28 @@ def fused_variants() -> Iterator[Variant]:
     for dtype in DTYPES:
         name = NAMES[dtype]
         is_sample = dtype == torch.bfloat16
-        for added in (True, False):
+        for added, rounds in itertools.product((True, False), repeat=2):
             yield Variant(
-                f"norms, {name}{', of sums' if added else ''}",
+                f"norms, {name}{', of sums' if added else ''}{', rounded' if rounds else ''}",
                 fused.norm_kernel,
                 {
-                    **dict.fromkeys(("hidden", "added", "out"), f"*{name}"),
-                    "weight": "*fp32",
+                    **dict.fromkeys(("hidden", "added"), f"*{name}"),
+                    "out": "*u8" if rounds else f"*{name}",
+                    **dict.fromkeys(("weight", "scales"), "*fp32"),
                     "eps": "fp32",
                 },
-                {"WIDTH": 4096, "LANES": 4096, "HAS_ADDED": added},
+                {"WIDTH": 4096, "LANES": 4096, "HAS_ADDED": added, "ROUNDS": rounds},
                 warps=8,
-                is_sample=is_sample,
+                is_sample=is_sample and added,
             )
+        yield Variant(
+            f"gates, {name}, rounded",
+            fused.rounded_gate_kernel,
+            {"both": f"*{name}", "out": "*u8", "scales": "*fp32", "stride": "i32"},
+            {"WIDTH": 14336, "LANES": 16384},
+            warps=16,
+            is_sample=is_sample,
+        )
         for normed, turned in itertools.product((True, False), (128, 64, 0)):
             yield Variant(
                 f"heads, {name}, {turned} turned{', normed' if normed else ''}",
@@ -214,7 +223,7 @@ def fused_variants() -> Iterator[Variant]:
                     "heads": f"*{name}",
                     **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
                     "eps": "fp32",
-                    "stride": "i32",
+                    **dict.fromkeys(("tokens", "stride"), "i32"),
                 },
                 {
                     "QUERIES": 32,
@@ -223,6 +232,7 @@ def fused_variants() -> Iterator[Variant]:
                     "LANES": max(turned // 2, 1),
                     "REST_LANES": max(128 - turned, 1),
                     "HAS_NORMS": normed,
+                    "TOKENS": 1,
                 },
                 warps=1,
                 is_sample=is_sample and turned == 128,
@@ -236,40 +246,42 @@ def fused_variants() -> Iterator[Variant]:
                     "key_value": f"*{name}",
                     **row_pointers(rows, dtype),
                     "slots": "*i64",
-                    **dict.fromkeys(("stride", *strides), "i32"),
+                    **dict.fromkeys(("tokens", "stride", *strides), "i32"),
                     "most": "fp32",
                 },
-                {"HEADS": 8, "SIZE": 128, "LANES": 128, "KEYS": rows, "VALUES": rows},
+                {"HEADS": 8, "SIZE": 128, "LANES": 128, "KEYS": rows, "VALUES": rows, "TOKENS": 1},
                 warps=1,
                 is_sample=is_sample,
             )
-            yield Variant(
-                f"heads, {name}, kept as {rows} rows",
-                fused.finish_and_store_kernel,
-                {
-                    "heads": f"*{name}",
-                    **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
-                    "eps": "fp32",
-                    **row_pointers(rows, dtype),
-                    "slots": "*i64",
-                    **dict.fromkeys(("stride", *strides), "i32"),
-                    "most": "fp32",
-                },
-                {
-                    "QUERIES": 32,
-                    "HEADS": 8,
-                    "SIZE": 128,
-                    "TURNED": 128,
-                    "LANES": 64,
-                    "REST_LANES": 1,
-                    "HEAD_LANES": 128,
-                    "HAS_NORMS": True,
-                    "KEYS": rows,
-                    "VALUES": rows,
-                },
-                warps=1,
-                is_sample=is_sample,
-            )
+            for tokens, warps in ((1, 1), (8, 4)):
+                yield Variant(
+                    f"heads, {name}, of {tokens} tokens, kept as {rows} rows",
+                    fused.finish_and_store_kernel,
+                    {
+                        "heads": f"*{name}",
+                        **dict.fromkeys(("query_weight", "key_weight", "cosine", "sine"), "*fp32"),
+                        "eps": "fp32",
+                        **row_pointers(rows, dtype),
+                        "slots": "*i64",
+                        **dict.fromkeys(("tokens", "stride", *strides), "i32"),
+                        "most": "fp32",
+                    },
+                    {
+                        "QUERIES": 32,
+                        "HEADS": 8,
+                        "SIZE": 128,
+                        "TURNED": 128,
+                        "LANES": 64,
+                        "REST_LANES": 1,
+                        "HEAD_LANES": 128,
+                        "HAS_NORMS": True,
+                        "KEYS": rows,
+                        "VALUES": rows,
+                        "TOKENS": tokens,
+                    },
+                    warps=warps,
+                    is_sample=is_sample,
+                )
         yield Variant(
             f"gates, {name}",
             fused.gate_kernel,

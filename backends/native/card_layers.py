@@ -34,8 +34,8 @@ class CardLayers:
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._version = -1
-        self._takes: list[bool] = []
-        """Whether matrices are as they have to be, for up to eight rows and for up to sixteen."""
+        self._can_take = False
+        """Whether matrices are as they have to be."""
 
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
@@ -44,11 +44,9 @@ class CardLayers:
         if not 0 < len(hidden) <= few_rows.MOST:
             return None
         if self._version != self._decoder.weights_version:
-            self._takes = [self._can_take(rows) for rows in (few_rows.MOST // 2, few_rows.MOST)]
+            self._can_take = all(_takes(cast(Layer, layer)) for layer in self._decoder.layers)
             self._version = self._decoder.weights_version
-        if not self._takes[len(hidden) > few_rows.MOST // 2]:
-            return None
-        return self._by_layer(hidden, rotaries, attend)
+        return self._by_layer(hidden, rotaries, attend) if self._can_take else None
 
     def _by_layer(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
@@ -62,20 +60,16 @@ class CardLayers:
             rotary = rotaries[about.rope] if about.rope else None
             qkv = _product(layer.qkv, normed)
             attended = layer.attended(qkv, rotary, attend)
-            (out,) = _parts(layer.out)
+            (out,), (gate_up,), (down,) = map(_parts, (layer.out, layer.gate_up, layer.down))
             normed = few_rows.add_product(
-                out, attended.flatten(1), hidden, _weights(layer.feed_forward_norm)
+                out, attended.flatten(1), hidden, _weights(layer.feed_forward_norm), gate_up
             )
             assert normed is not None
-            (gate_up,), (down,) = _parts(layer.gate_up), _parts(layer.down)
             norm = None if after is None else _weights(after.attention_norm)
             normed = few_rows.add_product(
                 down, few_rows.gated_product(gate_up, normed), hidden, norm
             )
             yield
-
-    def _can_take(self, rows: int) -> bool:
-        return all(_takes(cast(Layer, layer), rows) for layer in self._decoder.layers)
 
 
 def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:
@@ -89,14 +83,14 @@ def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:
     return CardLayers(decoder)
 
 
-def _takes(layer: Layer, rows: int) -> bool:
-    """Whether the kernels multiply `rows` rows by all matrices of a layer."""
+def _takes(layer: Layer) -> bool:
+    """Whether the kernels multiply by all matrices of a layer."""
     matrices = layer.qkv, layer.out, layer.gate_up, layer.down
     parts = [_parts(one) for one in matrices]
     if not all(parts) or not all(len(some) == 1 for some in parts[1:]):
         return False
     is_aligned = all(_inputs(part) % few_rows.ALIGNED == 0 for some in parts for part in some)
-    return is_aligned and few_rows.can_gate(parts[2][0], rows)
+    return is_aligned and few_rows.can_gate(parts[2][0])
 
 
 def _parts(module: nn.Module) -> tuple[Part, ...]:

@@ -14,6 +14,7 @@ from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import FP8, Q8_0, from_rows
 from hearth.backends.native.scores import additive, attend_to, causal_mask
 from hearth.kernels.cpu.layers import Attention, Pages, Step
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 _MOST_BEFORE_RUNS: Final = 4
@@ -116,7 +117,7 @@ class _GroupPlan:
 
 
 class PagedAttention:
-    """Implements `hearth.backends.native.attention.Attend` for one step.
+    """Implements `Attend` for one step, and on NVIDIA cards `FinishesHeads`.
 
     Args:
         pool: keys and values, with the layout "heads".
@@ -162,9 +163,32 @@ class PagedAttention:
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        plan = self._plan_of(layer)
-        self.pool.write(layer, plan.slots, key_value)
-        pool = self.pool.layer(layer)
+        self.pool.write(layer, self._plan_of(layer).slots, key_value)
+        return self._attended(layer, query, key_value, sinks)
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `FinishesHeads`."""
+        slots, queries, count = (
+            self._plan_of(layer).slots,
+            self._config.heads,
+            self._config.kv_heads,
+        )
+        assert isinstance(slots, Tensor)
+        self.pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
+        key_value = heads[:, queries:].view(len(heads), 2, count, heads.shape[2])
+        return self._attended(layer, heads[:, :queries], key_value, sinks)
+
+    def _attended(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        plan, pool = self._plan_of(layer), self.pool.layer(layer)
         if self._kernels:
             out = query.new_empty(query.shape, dtype=torch.float32)
             self._kernels[layer](pool, self._pages_of(layer), query.float(), out)
@@ -335,7 +359,8 @@ class PagedAttention:
                 runs.append(self._run(row, reach, window))
             begin += row.count
         return _GroupPlan(
-            self._places(slots),
+            # Kernels take no slices.
+            (self._tensor if has_triton(self._device.type) else self._places)(slots),
             tuple(self._together(together, begin) for together in self._buckets(singles)),
             tuple(runs),
         )

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hearth.backends.native.attention import Attend
+from hearth.backends.native.attention import Attend, FinishesHeads
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.varlen_attention import Reaches, to_device
 from hearth.kernels.cuda.attention import Seen, attend_decode, reads_packed
+from hearth.kernels.cuda.elementwise import finish_heads
 from hearth.kernels.metal import shaders
 from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.families.config import ModelConfig
@@ -91,8 +92,8 @@ class SingleTokens:
 
 
 class SplitAttention:
-    """Implements `hearth.backends.native.attention.Attend` for one step: rows of one token by
-    `attend_decode`, one call a layer for all of them, and the others by another `Attend`.
+    """Implements `Attend` and `FinishesHeads` for one step: rows of one token by `attend_decode`,
+    one call a layer for all of them, and the others by another `Attend`.
 
     Args:
         pool: keys and values, of any layout: of one dtype for both, in which attention is computed
@@ -108,6 +109,7 @@ class SplitAttention:
         rows: Sequence[PagedRow],
         others: Callable[[Sequence[PagedRow]], Attend],
     ) -> None:
+        self._config = config
         single = [row for row in rows if row.count == 1]
         longer = [row for row in rows if row.count > 1]
         self._others = others(longer) if longer else None
@@ -142,9 +144,27 @@ class SplitAttention:
         if self._others is None:
             assert self._singles is not None
             return self._singles(layer, query, key_value, sinks)
+        if self._singles is None:
+            return self._others(layer, query, key_value, sinks)
         single, longer = self._places
         out = query.new_empty(query.shape)
         out[longer] = self._others(layer, query[longer], key_value[longer], sinks)
-        if self._singles is not None:
-            out[single] = self._singles(layer, query[single], key_value[single], sinks)
+        out[single] = self._singles(layer, query[single], key_value[single], sinks)
         return out
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `FinishesHeads`."""
+        one = self._singles if self._others is None else self._others
+        if isinstance(one, FinishesHeads) and (self._singles is None or self._others is None):
+            return one.finished(layer, heads, norms, rotary, sinks)
+        queries, count = self._config.heads, self._config.kv_heads
+        finish_heads(heads[:, : queries + count], queries, norms, rotary)
+        key_value = heads[:, queries:].view(len(heads), 2, count, heads.shape[2])
+        return self(layer, heads[:, :queries], key_value, sinks)

@@ -82,8 +82,8 @@ def reads_block_tables(function: VarlenFunction, device: torch.device, dtype: to
 
 
 class VarlenAttention:
-    """Implements `hearth.backends.native.attention.Attend` for one step: one call a layer for all
-    of its rows, of one token or of many.
+    """Implements `Attend` and `FinishesHeads` for one step: one call a layer for all of its rows,
+    of one token or of many.
 
     Args:
         pool: keys and values, with the layout "pages"; its pages as `PAGE`, where the function is
@@ -111,16 +111,36 @@ class VarlenAttention:
             )
         self._pool = pool
         self._scale = config.scale
+        self._queries = config.heads
         self._function = function or _torch_function()
         self._step = _moved(rows, config.groups, pool.page, pool.layer(0)[0].device)
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
+        self._pool.write(layer, self._group(layer).slots, key_value)
+        return self._attended(layer, query, sinks)
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `FinishesHeads`."""
+        slots = self._group(layer).slots
+        self._pool.finish_and_write(layer, slots, heads, self._queries, norms, rotary)
+        return self._attended(layer, heads[:, : self._queries], sinks)
+
+    def _group(self, layer: int) -> _Group:
+        return self._step.groups[self._pool.group_of[layer]]
+
+    def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         if sinks is not None:
             raise InternalError("Attention with sinks came to a kernel that has none.")
-        group = self._step.groups[self._pool.group_of[layer]]
-        self._pool.write(layer, group.slots, key_value)
+        group = self._group(layer)
         key, value = self._pool.layer(layer)
         found = self._function(
             query.to(key.dtype),

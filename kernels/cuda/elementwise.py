@@ -4,6 +4,7 @@ kernel of `fused.py` each.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -15,6 +16,33 @@ from hearth.kernels.cuda.planes import BLOCK
 _GATE_LANES: Final = 1024
 _ROUNDED_LANES: Final = 1024
 _PEAK_LANES: Final = 4096
+_FEW_TOKENS: Final = 64
+"""Up to which a head of each has a program of its own."""
+_TOGETHER: Final = 8
+_TOGETHER_WARPS: Final = 4
+_MOST_ROUNDED: Final = 1 << 15
+"""Inputs that a program has in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedRows:
+    """Rows of activations as codes of eight bits.
+
+    Attributes:
+        codes: [rows, inputs filled up to whole blocks] float8_e4m3fn or int8, in the order of
+            `planes.Planes`.
+        scales: [groups, rows] float32; NaN where a number of a group is not finite.
+        dtype: of the activations.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    dtype: torch.dtype
+
+
+def can_round(inputs: int) -> bool:
+    """Whether the functions below give rows of so many inputs as `RoundedRows`."""
+    return inputs % BLOCK == 0 and inputs <= _MOST_ROUNDED
 
 
 def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
@@ -27,9 +55,37 @@ def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps:
     Returns:
         [..., width] of the dtype of `hidden`.
     """
+    out = torch.empty_like(hidden)
+    _normalise(hidden, added, weight, eps, out, None)
+    return out
+
+
+def add_and_round(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> RoundedRows:
+    """`add_and_normalise`, rounded to E4M3 at once, where `can_round` says yes.
+
+    Args:
+        hidden: [rows, width].
+    """
+    found = _unwritten(hidden, hidden.shape[1])
+    _normalise(hidden, added, weight, eps, found.codes.view(torch.uint8), found.scales)
+    return found
+
+
+def _unwritten(rows: Tensor, inputs: int) -> RoundedRows:
+    codes = rows.new_empty((len(rows), inputs), dtype=torch.float8_e4m3fn)
+    return RoundedRows(codes, rows.new_empty((1, len(rows)), dtype=torch.float32), rows.dtype)
+
+
+def _normalise(
+    hidden: Tensor,
+    added: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    scales: Tensor | None,
+) -> None:
     from hearth.kernels.cuda.fused import norm_kernel
 
-    out = torch.empty_like(hidden)
     width = hidden.shape[-1]
     rows = hidden.numel() // width
     if rows:
@@ -39,14 +95,15 @@ def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps:
             hidden if added is None else added.contiguous(),
             weight,
             out,
+            weight if scales is None else scales,
             eps,
             WIDTH=width,
             LANES=lanes,
             HAS_ADDED=added is not None,
+            ROUNDS=scales is not None,
             num_warps=min(max(lanes // 512, 1), 16),
             **early(hidden.device),
         )
-    return out
 
 
 def finish_heads(
@@ -72,11 +129,13 @@ def finish_heads(
     turned = 0 if rotary is None else rotary[0].shape[-1]
     unused = heads
     weights = (unused, unused, 0.0) if norms is None else norms
-    heads_kernel[tokens, count](
+    together = _together(tokens)
+    heads_kernel[-(-tokens // together), count](
         heads,
         *weights[:2],
         *((unused, unused) if rotary is None else rotary),
         weights[2],
+        tokens,
         heads.stride(0),
         QUERIES=queries,
         SIZE=size,
@@ -84,7 +143,8 @@ def finish_heads(
         LANES=_lanes(turned // 2),
         REST_LANES=_lanes(size - turned),
         HAS_NORMS=norms is not None,
-        num_warps=1,
+        TOKENS=together,
+        num_warps=_TOGETHER_WARPS if together > 1 else 1,
         **early(heads.device),
     )
 
@@ -104,11 +164,13 @@ def store_tokens(
 
     tokens, _, heads, size = key_value.shape
     rows, scales, kinds = sides_of(keys, values, size)
-    store_kernel[tokens, 2 * heads](
+    together = _together(tokens)
+    store_kernel[-(-tokens // together), 2 * heads](
         key_value,
         slots,
         *rows,
         *scales,
+        tokens,
         key_value.stride(0),
         *keys.stride()[:2],
         *values.stride()[:2],
@@ -117,7 +179,8 @@ def store_tokens(
         SIZE=size,
         LANES=_lanes(size),
         **kinds,
-        num_warps=1,
+        TOKENS=together,
+        num_warps=_TOGETHER_WARPS if together > 1 else 1,
         **early(keys.device),
     )
 
@@ -143,7 +206,8 @@ def finish_and_store(
     turned = 0 if rotary is None else rotary[0].shape[-1]
     rows, scales, kinds = sides_of(keys, values, size)
     weights = (heads, heads, 0.0) if norms is None else norms
-    finish_and_store_kernel[tokens, count](
+    together = _together(tokens)
+    finish_and_store_kernel[-(-tokens // together), count](
         heads,
         *weights[:2],
         *((heads, heads) if rotary is None else rotary),
@@ -151,6 +215,7 @@ def finish_and_store(
         slots,
         *rows,
         *scales,
+        tokens,
         heads.stride(0),
         *keys.stride()[:2],
         *values.stride()[:2],
@@ -164,7 +229,8 @@ def finish_and_store(
         HEAD_LANES=_lanes(size),
         HAS_NORMS=norms is not None,
         **kinds,
-        num_warps=1,
+        TOKENS=together,
+        num_warps=_TOGETHER_WARPS if together > 1 else 1,
         **early(heads.device),
     )
 
@@ -209,6 +275,27 @@ def silu_up(both: Tensor) -> Tensor:
     return out
 
 
+def silu_up_rounded(both: Tensor) -> RoundedRows:
+    """`silu_up`, rounded to E4M3 at once, where `can_round` says yes."""
+    from hearth.kernels.cuda.fused import rounded_gate_kernel
+
+    width = both.shape[1] // 2
+    found = _unwritten(both, width)
+    if len(both):
+        lanes = _lanes(width)
+        rounded_gate_kernel[(len(both),)](
+            both,
+            found.codes.view(torch.uint8),
+            found.scales,
+            both.stride(0),
+            WIDTH=width,
+            LANES=lanes,
+            num_warps=min(max(lanes // 512, 1), 16),
+            **early(both.device),
+        )
+    return found
+
+
 def row_peaks(logits: Tensor) -> Tensor:
     """What greedy sampling needs of each row, in one pass over them.
 
@@ -235,18 +322,13 @@ def row_peaks(logits: Tensor) -> Tensor:
     return out
 
 
-def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> tuple[Tensor, Tensor]:
+def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> RoundedRows:
     """Codes of `x`, by the largest number of each row, or of each group of its inputs.
 
     Args:
         x: [rows, inputs], the last contiguous, of any float dtype.
         fp8: E4M3; otherwise int8.
         group: inputs that share a scale; 0: all.
-
-    Returns:
-        [rows, inputs filled up to whole blocks] float8_e4m3fn or int8, in the order of
-        `planes.Planes`, and their scales [groups, rows] float32. A scale is NaN where one of its
-        numbers is not finite.
     """
     from hearth.kernels.cuda.codes import rounding_kernel
 
@@ -267,7 +349,12 @@ def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> tuple[Tensor, Tensor]
         IS_FP8=fp8,
         num_warps=1 if group else 4,
     )
-    return codes.view(torch.float8_e4m3fn) if fp8 else codes, scales
+    return RoundedRows(codes.view(torch.float8_e4m3fn) if fp8 else codes, scales, x.dtype)
+
+
+def _together(tokens: int) -> int:
+    """Tokens of a program of the kernels of heads."""
+    return _TOGETHER if tokens > _FEW_TOKENS else 1
 
 
 def _lanes(count: int) -> int:

@@ -28,7 +28,11 @@
 //            stream times `gamma` [N] float32, which is what the next product reads, is `next`
 //            [M, N], and `next_squares` [M, programs] float32 the sums of squares of the stream.
 //            GATE: rows of weights are gates, then as many ups, and `out` [M, N / 2] is
-//            silu(gate) · up; TILES is 2, one of each.
+//            silu(gate) · up. Half of a tile's rows are gates, the others their ups.
+//   EARLY    what NORMED and ADD read is read before the products: all outputs have a thread, and all
+//            rows a warp, of which a lane reads PARTS of the sums of squares
+//   FETCHES  `following` bytes from `after` on are brought into the second cache (on cards of 9.0 or
+//            more): weights of the next product, where this one waits for what reads no weights
 
 typedef unsigned int word;
 typedef unsigned short half_bits;
@@ -135,6 +139,25 @@ static __device__ __forceinline__ float sum_of_lanes(float value, int count) {
     for (int by = count / 2; by; by /= 2)
         value += __shfl_xor_sync(0xFFFFFFFF, value, by);
     return value;
+}
+
+// Where it is written: the compiler would read it when it is needed.
+static __device__ __forceinline__ float read_now(const float *place) {
+    float found;
+    asm volatile("ld.global.f32 %0, [%1];" : "=f"(found) : "l"(place));
+    return found;
+}
+
+static __device__ __forceinline__ half_bits read_now(const half_bits *place) {
+    half_bits found;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(found) : "l"(place));
+    return found;
+}
+
+static __device__ __forceinline__ void fetch(const char *place, word bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(place), "r"(bytes) : "memory");
+#endif
 }
 
 static __device__ __forceinline__ void start_the_next() {
@@ -370,10 +393,11 @@ static __device__ __forceinline__ word unpacked(const Some &some, int run, int a
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 16 / WARPS)
 few_rows(const half_bits *x, const word *codes, const word *high, const void *scales, const void *zeros,
          const half_bits *supers, const float *book, const float *squares, const float *gamma, void *out,
-         half_bits *next, float *next_squares, int M, int N, int K, int x_stride, int out_stride, int parts) {
+         half_bits *next, float *next_squares, const char *after, int M, int N, int K, int x_stride, int out_stride,
+         int parts, int following) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-    // Of outputs, and how far the rows of a tile are from those of the one before.
-    const int first_row = blockIdx.x * 16 * (END == GATE ? 1 : TILES), apart = END == GATE ? N / 2 : 16;
+    // Results of a row of `x`, the first of them, and how far weights of a tile's second half are from the first.
+    const int in_row = (END == GATE ? 8 : 16) * TILES, first_row = blockIdx.x * in_row, apart = END == GATE ? N / 2 : 8;
     const Matrix matrix = {codes, high, scales, zeros, supers, (word)N, (word)K, (word)(K + 127) / 128};
     start_the_next();
     word rows[TILES][2], firsts[TILES][2];
@@ -381,7 +405,7 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int row = first_row + apart * tile + 8 * half + g;
+            const int row = first_row + in_row / TILES * tile + apart * half + g;
             rows[tile][half] = row < N ? row : N - 1;
             firsts[tile][half] = first_code(matrix, rows[tile][half], t);
         }
@@ -401,17 +425,35 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
         book_of_pairs[at] = pair_of(book[at & 15], book[at >> 4]);
     __syncthreads();
 #endif
-    wait_for_the_one_ahead();
-#if NORMED
-    __shared__ float inverse_roots[8 * COLUMNS];
-    for (int row = warp; row < M; row += WARPS) {
-        float sum = 0;
-        for (int at = lane; at < parts; at += 32)
-            sum += squares[row * parts + at];
-        sum = sum_of_lanes(sum, 32);
-        if (lane == 0)
-            inverse_roots[row] = 1.0f / sqrtf(sum / K + EPS);
+#if FETCHES
+    if (threadIdx.x == 0) {
+        const word bytes = following / ((N + in_row - 1) / in_row) / 128 * 128;
+        if (bytes)
+            fetch(after + (long)blockIdx.x * bytes, bytes);
     }
+#endif
+    // What the end needs is on its way meanwhile, where there are registers for it.
+    const int outputs = END == GATE ? N / 2 : N;
+    const bool is_mine = EARLY && threadIdx.x / in_row < M && first_row + threadIdx.x % in_row < outputs;
+    const long my_place = (long)(threadIdx.x / in_row) * out_stride + first_row + threadIdx.x % in_row;
+#if END == ADD && EARLY
+    float my_gamma = 0;
+    half_bits my_stream = 0;
+#if HAS_NEXT
+    if (is_mine)
+        my_gamma = read_now(gamma + first_row + threadIdx.x % in_row);
+#endif
+#endif
+    wait_for_the_one_ahead();
+#if END == ADD && EARLY
+    if (is_mine)
+        my_stream = read_now((const half_bits *)out + my_place);
+#endif
+#if NORMED && EARLY
+    float my_squares[PARTS];
+#pragma unroll
+    for (int part = 0; part < PARTS; part++)
+        my_squares[part] = warp < M && 32 * part + lane < parts ? read_now(squares + warp * parts + 32 * part + lane) : 0;
 #endif
     // In the place of rows that are not there the last one is read again; its sums are not kept.
     const half_bits *of_row[COLUMNS];
@@ -513,6 +555,23 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
                         read(ahead[at][tile][half], matrix, rows[tile][half], firsts[tile][half], following, t);
         }
     }
+#if NORMED
+    __shared__ float inverse_roots[8 * COLUMNS];
+    for (int row = warp; row < M; row += WARPS) {
+        float sum = 0;
+#if EARLY
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+            sum += my_squares[part];
+#else
+        for (int at = lane; at < parts; at += 32)
+            sum += squares[row * parts + at];
+#endif
+        sum = sum_of_lanes(sum, 32);
+        if (lane == 0)
+            inverse_roots[row] = 1.0f / sqrtf(sum / K + EPS);
+    }
+#endif
     __shared__ float sums[WARPS][8 * COLUMNS][16 * TILES + 1];
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
@@ -523,7 +582,6 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
                 sums[warp][8 * column + 2 * t + (part & 1)][16 * tile + 8 * (part >> 1) + g] =
                     total[tile][column][part];
     __syncthreads();
-    const int outputs = END == GATE ? N / 2 : N, in_row = END == GATE ? 16 : 16 * TILES;
 #pragma unroll 1
     for (int begin = 0; begin < M * in_row; begin += 32 * WARPS) {
         const int at = begin + threadIdx.x, column = at / in_row, row = at % in_row;
@@ -532,11 +590,12 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
         if (is_one)
 #pragma unroll
             for (int part = 0; part < (END == GATE ? 2 : 1); part++) {
+                const int of_tiles = END == GATE ? row + row / 8 * 8 + 8 * part : row;
 #pragma unroll
                 for (int one = 0; one < WARPS; one++)
-                    found[part] += sums[one][column][16 * part + row];
+                    found[part] += sums[one][column][of_tiles];
 #if SCALE == ROW && !PLAIN
-                const word bits = read_number(scales, first_row + apart * part + row, NUMBER);
+                const word bits = read_number(scales, first_row + row + apart * part, NUMBER);
                 found[part] *= FACTOR * number_at(&bits, 0, NUMBER);
 #endif
 #if NORMED
@@ -548,10 +607,17 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
         float square = 0;
         if (is_one) {
             half_bits &stream = ((half_bits *)out)[place];
-            stream = (half_bits)pair_of(widened(stream) + found[0], 0);
+#if EARLY
+            const half_bits before = my_stream;
+            const float factor = my_gamma;
+#else
+            const half_bits before = stream;
+            const float factor = HAS_NEXT ? gamma[first_row + row] : 0;
+#endif
+            const float sum = widened((half_bits)pair_of(widened(before) + found[0], 0));
+            stream = (half_bits)pair_of(sum, 0);
 #if HAS_NEXT
-            const float sum = widened(stream);
-            next[column * N + first_row + row] = (half_bits)pair_of(sum * gamma[first_row + row], 0);
+            next[column * N + first_row + row] = (half_bits)pair_of(sum * factor, 0);
             square = sum * sum;
 #endif
         }

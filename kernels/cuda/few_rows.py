@@ -36,7 +36,23 @@ _PLAIN: Final[Constants] = {
 }
 _TILE: Final = 16
 """Outputs of a tile."""
-_PLAIN_END: Final[Constants] = {"NORMED": 0, "EPS": "0.0f", "END": "STORE", "HAS_NEXT": 0}
+_PLAIN_END: Final[Constants] = {
+    "NORMED": 0,
+    "EPS": "0.0f",
+    "END": "STORE",
+    "HAS_NEXT": 0,
+    "EARLY": 0,
+    "PARTS": 0,
+    "FETCHES": 0,
+}
+_LANES: Final = 32
+"""Of a warp."""
+_FEW_WARPS: Final = 8
+"""So that each of eight rows of activations has one."""
+_MOST_PARTS: Final = 16
+"""Sums of squares that a lane has registers for."""
+_FETCHED_BYTES: Final = 16 << 20
+"""Of the next weights that are brought into the second cache, which has 40 MiB or more."""
 log = logging.getLogger(__name__)
 
 
@@ -56,15 +72,12 @@ class Unnormalised:
     eps: float = 0.0
 
 
-def _tiles(
-    outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool, is_gated: bool = False
-) -> Constants:
+def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -> Constants:
     """How much a program and a warp have. What decides in which order a row is summed follows from
     the shape alone.
 
     Args:
         is_light: unpacking takes few registers.
-        is_gated: half of the outputs are gates of the others.
     """
     warps = 16 if outputs <= _FEW_OUTPUTS else 8
     while warps > -(-inputs // BLOCK) and warps > 1:
@@ -75,14 +88,11 @@ def _tiles(
         ahead = 1
     elif bits == 4 and warps <= 8 and not is_many:
         ahead = 4
-    # Activations are read once for both.
-    tiles = 2 if is_many and is_light else 1
-    if is_gated and tiles == 1:
-        tiles, ahead = 2, max(ahead // 2, 1)
     return {
         "COLUMNS": 2 if is_many else 1,
         "EVEN": int(inputs % BLOCK == 0),
-        "TILES": tiles,
+        # Activations are read once for both.
+        "TILES": 2 if is_many and is_light else 1,
         "WARPS": warps,
         "AHEAD": ahead,
     }
@@ -93,9 +103,7 @@ def is_light(part: Planes | Tensor) -> bool:
     return isinstance(part, Tensor) or part.bits == 4 or part.value == "fp8"
 
 
-def constants_of(
-    part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype, *, is_gated: bool = False
-) -> Constants:
+def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
     """What the kernel is compiled for."""
     shape = (part.outputs, part.inputs, rows, part.bits)
     return {
@@ -109,20 +117,18 @@ def constants_of(
         "ZERO": part.zero,
         "HAS_ZEROS": int(part.zeros is not None and part.scale != "k"),
         **_PLAIN_END,
-        **_tiles(*shape, is_light=is_light(part), is_gated=is_gated),
+        **_tiles(*shape, is_light=is_light(part)),
     }
 
 
-def plain_constants(
-    weight: Tensor, rows: int, out: torch.dtype, *, is_gated: bool = False
-) -> Constants:
+def plain_constants(weight: Tensor, rows: int, out: torch.dtype) -> Constants:
     """Of a matrix [outputs, inputs] of half precision."""
     return {
         "WIDE": int(weight.dtype == torch.bfloat16),
         "TO_F32": int(out == torch.float32),
         **_PLAIN,
         **_PLAIN_END,
-        **_tiles(weight.shape[0], weight.shape[1], rows, 16, is_light=True, is_gated=is_gated),
+        **_tiles(weight.shape[0], weight.shape[1], rows, 16, is_light=True),
     }
 
 
@@ -167,7 +173,11 @@ def multiply(part: Planes | Tensor, x: Tensor | Unnormalised, out: Tensor) -> No
 
 
 def add_product(
-    part: Planes | Tensor, x: Tensor, hidden: Tensor, norm: tuple[Tensor, float] | None
+    part: Planes | Tensor,
+    x: Tensor | Unnormalised,
+    hidden: Tensor,
+    norm: tuple[Tensor, float] | None,
+    after: Planes | Tensor | None = None,
 ) -> Unnormalised | None:
     """hidden += x · weightsᵀ, in place and rounded once.
 
@@ -175,52 +185,46 @@ def add_product(
         part, x: as of `multiply`.
         hidden: [rows, outputs] of the dtype of `x`, the last contiguous.
         norm: what the new `hidden` goes through next: weights [outputs] float32, and epsilon.
+        after: what is multiplied next: its first weights are read while this product waits for
+            `x`.
 
     Returns:
         `hidden` before the division of `norm`; None without it.
     """
     if norm is None:
-        _launch(part, x, hidden, {"END": "ADD"})
+        _launch(part, x, hidden, {"END": "ADD"}, after=after)
         return None
     weight, eps = norm
     rows, outputs = hidden.shape
-    tiles = int(_constants(part, rows, hidden.dtype, is_gated=False)["TILES"])
+    tiles = int(_constants(part, rows, hidden.dtype, hidden.dtype)["TILES"])
     squares = hidden.new_empty((rows, -(-outputs // (_TILE * tiles))), dtype=torch.float32)
     found = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
-    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found)
+    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found, after)
     return found
 
 
-def can_gate(part: Planes | Tensor, rows: int) -> bool:
-    """Whether `gated_product` takes a matrix: of whole tiles, and registers are enough for `rows`
-    rows.
-    """
-    outputs = len(part) if isinstance(part, Tensor) else part.outputs
-    return outputs % (2 * _TILE) == 0 and (rows <= _TILE // 2 or is_light(part))
+def can_gate(part: Planes | Tensor) -> bool:
+    """Whether `gated_product` takes a matrix: eight gates lie together, and eight ups."""
+    return _outputs(part) % _TILE == 0
 
 
 def gated_product(part: Planes | Tensor, x: Unnormalised) -> Tensor:
     """silu(gate) · up [rows, outputs / 2] of x · weightsᵀ, gate before up, where `can_gate` says
     yes.
     """
-    outputs = len(part) if isinstance(part, Tensor) else part.outputs
-    out = x.rows.new_empty((len(x.rows), outputs // 2))
+    out = x.rows.new_empty((len(x.rows), _outputs(part) // 2))
     _launch(part, x, out, {"END": "GATE"})
     return out
 
 
-def _constants(
-    part: Planes | Tensor,
-    rows: int,
-    dtype: torch.dtype,
-    *,
-    is_gated: bool,
-    out: torch.dtype | None = None,
-) -> Constants:
-    out = out or dtype
+def _outputs(part: Planes | Tensor) -> int:
+    return len(part) if isinstance(part, Tensor) else part.outputs
+
+
+def _constants(part: Planes | Tensor, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
     if isinstance(part, Tensor):
-        return plain_constants(part, rows, out, is_gated=is_gated)
-    return constants_of(part, rows, dtype, out, is_gated=is_gated)
+        return plain_constants(part, rows, out)
+    return constants_of(part, rows, dtype, out)
 
 
 def _launch(
@@ -230,13 +234,16 @@ def _launch(
     end: Constants,
     gamma: Tensor | None = None,
     following: Unnormalised | None = None,
+    after: Planes | Tensor | None = None,
 ) -> None:
     given = x if isinstance(x, Unnormalised) else Unnormalised(x)
     rows, squares = given.rows, given.squares
-    is_gated = end.get("END") == "GATE"
-    constants = _constants(part, len(rows), rows.dtype, is_gated=is_gated, out=out.dtype) | end
+    constants = _constants(part, len(rows), rows.dtype, out.dtype) | end
+    parts = 0 if squares is None else squares.shape[1]
+    is_few = constants["COLUMNS"] == 1 and int(constants["WARPS"]) >= _FEW_WARPS
+    constants["EARLY"] = int(bool(end or parts) and is_few and parts <= _LANES * _MOST_PARTS)
     if squares is not None:
-        constants |= {"NORMED": 1, "EPS": f"{given.eps!r}f"}
+        constants |= {"NORMED": 1, "EPS": f"{given.eps!r}f", "PARTS": -(-parts // _LANES)}
     planes: list[Tensor | None] = [None] * 5
     if isinstance(part, Tensor):
         (outputs, inputs), codes = part.shape, part
@@ -244,15 +251,16 @@ def _launch(
         outputs, inputs, codes = part.outputs, part.inputs, part.codes
         planes = [part.high, part.scales, part.zeros, part.supers, part.book]
     ends = (None, None) if following is None else (following.rows, following.squares)
-    every = (rows, codes, *planes, squares, gamma, out, *ends)
+    weights = after.codes if isinstance(after, Planes) else after
+    fetched = 0 if weights is None else min(weights.nbytes, _FETCHED_BYTES)
+    constants["FETCHES"] = int(fetched > 0)
+    every = (rows, codes, *planes, squares, gamma, out, *ends, weights)
     # In the place of what is not there something that is not read.
     tensors = [codes if one is None else one for one in every]
-    parts = 0 if squares is None else squares.shape[1]
-    sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts)
-    computed = outputs // 2 if is_gated else outputs
-    of_program = _TILE * (1 if is_gated else int(constants["TILES"]))
+    sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts, fetched)
     kernel = _kernel(rows.device, tuple(constants.items()))
-    kernel(-(-computed // of_program), 32 * int(constants["WARPS"]), (*tensors, *sizes))
+    of_program = _TILE * int(constants["TILES"])
+    kernel(-(-outputs // of_program), _LANES * int(constants["WARPS"]), (*tensors, *sizes))
 
 
 @functools.cache

@@ -12,20 +12,37 @@ from hearth.kernels.cuda.turns import take_turn
 
 
 @triton.jit
+def _keep_rounded(codes, scale, found, at, mask):
+    """Keep `found` float32, of inputs `at` of a row, as E4M3 with a scale for all, as
+    `codes.rounding_kernel` does: codes in the order of `planes`. The scale is NaN where one of them
+    is not finite.
+    """
+    peak = tl.max(tl.abs(found), 0)
+    tl.store(scale, peak / 448.0 + tl.sum(found - found, 0))
+    some = found * tl.where(peak > 0, 448.0 / peak, 0.0)
+    some = tl.where(some == some, some, 0.0)
+    place = at & -128 | at >> 6 & 1 | (at & 1) << 1 | (at >> 1 & 31) << 2
+    tl.store(codes + place, to_e4m3(some), mask=mask)
+
+
+@triton.jit
 def norm_kernel(
     hidden,
     added,
     weight,
     out,
+    scales,
     eps,
     WIDTH: tl.constexpr,
     LANES: tl.constexpr,
     HAS_ADDED: tl.constexpr,
+    ROUNDS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """out = RMS norm of hidden, to which `added` is added first, in place. Programs are rows.
 
-    hidden, added, out: [rows, WIDTH], contiguous; weight: [WIDTH] float32.
+    hidden, added, out: [rows, WIDTH], contiguous; weight: [WIDTH] float32. With ROUNDS `out` are
+    bytes of E4M3, and there are `scales` [rows] float32.
     """
     at = tl.arange(0, LANES)
     mask = at < WIDTH
@@ -40,42 +57,48 @@ def norm_kernel(
     wide = some.to(tl.float32)
     factor = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / WIDTH + eps)
     found = wide * factor * factors
-    tl.store(out + place, found.to(out.dtype.element_ty), mask=mask)
+    if ROUNDS:
+        row = tl.program_id(0)
+        _keep_rounded(out + row.to(tl.int64) * WIDTH, scales + row, found, at, mask)
+    else:
+        tl.store(out + place, found.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _finish_head(
-    place,
+    places,
     weight,
     cosine,
     sine,
     eps,
     token,
+    is_token,
     SIZE: tl.constexpr,
     TURNED: tl.constexpr,
     LANES: tl.constexpr,
     REST_LANES: tl.constexpr,
     HAS_NORMS: tl.constexpr,
 ):
-    """Norm and rotary positions of the head at `place`, in place. A thread has both numbers of a
-    pair, so none reads what another writes.
+    """Norm and rotary positions of one head of the tokens `token` [n], which begin at `places` [n],
+    in place. A thread has both numbers of a pair, so none reads what another writes.
     """
     half: tl.constexpr = TURNED // 2
-    pair, rest = tl.arange(0, LANES), TURNED + tl.arange(0, REST_LANES)
-    is_pair, is_rest = pair < half, rest < SIZE
+    pair, rest = tl.arange(0, LANES)[None, :], TURNED + tl.arange(0, REST_LANES)[None, :]
+    is_pair, is_rest = is_token[:, None] & (pair < half), is_token[:, None] & (rest < SIZE)
+    place = places[:, None]
     first = tl.load(place + pair, mask=is_pair, other=0).to(tl.float32)
     second = tl.load(place + half + pair, mask=is_pair, other=0).to(tl.float32)
     other = tl.load(place + rest, mask=is_rest, other=0).to(tl.float32)
     if HAS_NORMS:
-        squares = tl.sum(first * first, 0) + tl.sum(second * second, 0) + tl.sum(other * other, 0)
-        factor = 1.0 / tl.sqrt(squares / SIZE + eps)
-        first = first * factor * tl.load(weight + pair, mask=is_pair, other=0)
-        second = second * factor * tl.load(weight + half + pair, mask=is_pair, other=0)
-        other = other * factor * tl.load(weight + rest, mask=is_rest, other=0)
-    about = token.to(tl.int64) * TURNED + half + pair
+        squares = tl.sum(first * first, 1) + tl.sum(second * second, 1) + tl.sum(other * other, 1)
+        factor = 1.0 / tl.sqrt(squares / SIZE + eps)[:, None]
+        first = first * factor * tl.load(weight + pair, mask=pair < half, other=0)
+        second = second * factor * tl.load(weight + half + pair, mask=pair < half, other=0)
+        other = other * factor * tl.load(weight + rest, mask=rest < SIZE, other=0)
+    about = token.to(tl.int64)[:, None] * TURNED + half + pair
     c = tl.load(cosine + about, mask=is_pair, other=0)
     s = tl.load(sine + about, mask=is_pair, other=0)
-    number = place.dtype.element_ty
+    number = places.dtype.element_ty
     tl.store(place + pair, (first * c - second * s).to(number), mask=is_pair)
     tl.store(place + half + pair, (second * c + first * s).to(number), mask=is_pair)
     tl.store(place + rest, other.to(number), mask=is_rest)
@@ -89,6 +112,7 @@ def heads_kernel(
     cosine,
     sine,
     eps,
+    tokens,
     stride,
     QUERIES: tl.constexpr,
     SIZE: tl.constexpr,
@@ -96,25 +120,28 @@ def heads_kernel(
     LANES: tl.constexpr,
     REST_LANES: tl.constexpr,
     HAS_NORMS: tl.constexpr,
+    TOKENS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Norm and rotary positions of one head, in place. Programs are (tokens, heads).
+    """Norm and rotary positions of one head of TOKENS tokens, in place. Programs are (tokens,
+    heads).
 
     heads: [tokens, heads, SIZE], tokens `stride` apart, the first QUERIES of them queries, the
     others keys; weights: [SIZE] float32; cosine, sine: [tokens, TURNED] float32, of which the
     second halves count.
     """
     take_turn(EARLY)
-    token, head = tl.program_id(0), tl.program_id(1)
+    token, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
     weight = query_weight if head < QUERIES else key_weight
-    place = heads + token.to(tl.int64) * stride + head * SIZE
+    is_token = token < tokens
     _finish_head(
-        place,
+        heads + token.to(tl.int64) * stride + head * SIZE,
         weight,
         cosine,
         sine,
         eps,
         token,
+        is_token,
         SIZE,
         TURNED,
         LANES,
@@ -127,25 +154,29 @@ def heads_kernel(
 def _keep(
     rows,
     scales,
-    place,
+    places,
     new,
+    is_token,
     most,
     KIND: tl.constexpr,
     SIZE: tl.constexpr,
     LANES: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):
-    """Keep `new` [LANES] float32 in the row that begins at `place`."""
-    at = tl.arange(0, LANES)
-    mask = at < SIZE
+    """Keep `new` [TOKENS, LANES] float32 in the rows that begin at `places` [TOKENS]."""
+    at = tl.arange(0, LANES)[None, :]
+    mask = is_token[:, None] & (at < SIZE)
+    place = places[:, None]
     finite = tl.where(new == new, tl.minimum(tl.maximum(new, -most), most), 0.0)
     if KIND == "q8_0":
-        runs = tl.reshape(finite, (LANES // 32, 32))
-        scale = tl.max(tl.abs(runs), 1) / 127
+        runs = tl.reshape(finite, (TOKENS, LANES // 32, 32))
+        scale = tl.max(tl.abs(runs), 2) / 127
         factor = tl.where(scale > 0, 1 / scale, 0.0)
-        codes = tl.reshape(rounded(runs * factor[:, None]), (LANES,))
+        codes = tl.reshape(rounded(runs * factor[:, :, None]), (TOKENS, LANES))
         tl.store(rows + place + at, codes.to(tl.int8), mask=mask)
-        run = tl.arange(0, LANES // 32)
-        tl.store(scales + place // 2 + run, scale.to(tl.float16), mask=run < SIZE // 32)
+        run = tl.arange(0, LANES // 32)[None, :]
+        is_run = is_token[:, None] & (run < SIZE // 32)
+        tl.store(scales + place // 2 + run, scale.to(tl.float16), mask=is_run)
     elif KIND == "fp8":
         tl.store(rows + place + at, to_e4m3(finite), mask=mask)
     else:
@@ -154,7 +185,7 @@ def _keep(
 
 @triton.jit
 def _keep_head(
-    place,
+    places,
     slots,
     keys,
     values,
@@ -166,23 +197,28 @@ def _keep_head(
     value_head_stride,
     most,
     token,
+    is_token,
     head,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     LANES: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):
-    """Keep the head at `place`, one of HEADS of keys and then as many of values."""
-    at = tl.arange(0, LANES)
-    new = tl.load(place + at, mask=at < SIZE, other=0).to(tl.float32)
-    slot, own = tl.load(slots + token), (head % HEADS).to(tl.int64)
+    """Keep one head of the tokens `token` [TOKENS], which begin at `places`: one of HEADS of keys
+    and then as many of values.
+    """
+    at = tl.arange(0, LANES)[None, :]
+    mask = is_token[:, None] & (at < SIZE)
+    new = tl.load(places[:, None] + at, mask=mask, other=0).to(tl.float32)
+    slot, own = tl.load(slots + token, mask=is_token, other=0), (head % HEADS).to(tl.int64)
     if head < HEADS:
         target = slot * key_slot_stride + own * key_head_stride
-        _keep(keys, key_scales, target, new, most, KEYS, SIZE, LANES)
+        _keep(keys, key_scales, target, new, is_token, most, KEYS, SIZE, LANES, TOKENS)
     else:
         target = slot * value_slot_stride + own * value_head_stride
-        _keep(values, value_scales, target, new, most, VALUES, SIZE, LANES)
+        _keep(values, value_scales, target, new, is_token, most, VALUES, SIZE, LANES, TOKENS)
 
 
 @triton.jit
@@ -193,6 +229,7 @@ def store_kernel(
     values,
     key_scales,
     value_scales,
+    tokens,
     stride,
     key_slot_stride,
     key_head_stride,
@@ -204,19 +241,19 @@ def store_kernel(
     LANES: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
+    TOKENS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Keep keys and values of new tokens, finite. Programs are (tokens, 2 · HEADS).
+    """Keep keys and values of new tokens, finite. Programs are (TOKENS tokens, 2 · HEADS).
 
     key_value: [tokens, 2, HEADS, SIZE], tokens `stride` apart; slots: [tokens] int64; keys, values:
     of the pool, with rows and scales as of `decode_attention.attention_kernel`. Infinities become
     `most`, or the largest number of E4M3, NaN 0.
     """
     take_turn(EARLY)
-    token, head = tl.program_id(0), tl.program_id(1)
-    place = key_value + token.to(tl.int64) * stride + head * SIZE
+    token, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
     _keep_head(
-        place,
+        key_value + token.to(tl.int64) * stride + head * SIZE,
         slots,
         keys,
         values,
@@ -228,12 +265,14 @@ def store_kernel(
         value_head_stride,
         most,
         token,
+        token < tokens,
         head,
         HEADS,
         SIZE,
         LANES,
         KEYS,
         VALUES,
+        TOKENS,
     )
 
 
@@ -250,6 +289,7 @@ def finish_and_store_kernel(
     values,
     key_scales,
     value_scales,
+    tokens,
     stride,
     key_slot_stride,
     key_head_stride,
@@ -266,24 +306,27 @@ def finish_and_store_kernel(
     HAS_NORMS: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
+    TOKENS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """`heads_kernel` and `store_kernel` in one. Programs are (tokens, QUERIES + 2 · HEADS).
+    """`heads_kernel` and `store_kernel` in one. Programs are (TOKENS tokens, QUERIES + 2 · HEADS).
 
     heads: [tokens, QUERIES + 2 · HEADS, SIZE], tokens `stride` apart: queries, keys, values.
     """
     take_turn(EARLY)
-    token, head = tl.program_id(0), tl.program_id(1)
-    place = heads + token.to(tl.int64) * stride + head * SIZE
+    token, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
+    is_token = token < tokens
+    places = heads + token.to(tl.int64) * stride + head * SIZE
     if head < QUERIES + HEADS:
         weight = query_weight if head < QUERIES else key_weight
         _finish_head(
-            place,
+            places,
             weight,
             cosine,
             sine,
             eps,
             token,
+            is_token,
             SIZE,
             TURNED,
             LANES,
@@ -293,7 +336,7 @@ def finish_and_store_kernel(
         tl.debug_barrier()  # What one thread wrote another reads.
     if head >= QUERIES:
         _keep_head(
-            place,
+            places,
             slots,
             keys,
             values,
@@ -305,12 +348,14 @@ def finish_and_store_kernel(
             value_head_stride,
             most,
             token,
+            is_token,
             head - QUERIES,
             HEADS,
             SIZE,
             HEAD_LANES,
             KEYS,
             VALUES,
+            TOKENS,
         )
 
 
@@ -327,6 +372,24 @@ def gate_kernel(both, out, width, stride, LANES: tl.constexpr, EARLY: tl.constex
     up = tl.load(both + row * stride + width + at, mask=mask, other=0).to(tl.float32)
     found = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out + row * width + at, found.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def rounded_gate_kernel(
+    both, out, scales, stride, WIDTH: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr
+):
+    """The same with `out` [rows, WIDTH] bytes of E4M3, and `scales` [rows] float32. Programs are
+    rows.
+    """
+    take_turn(EARLY)
+    row = tl.program_id(0)
+    at = tl.arange(0, LANES)
+    mask = at < WIDTH
+    places = both + row.to(tl.int64) * stride + at
+    gate = tl.load(places, mask=mask, other=0).to(tl.float32)
+    up = tl.load(places + WIDTH, mask=mask, other=0).to(tl.float32)
+    found = gate / (1.0 + tl.exp(-gate)) * up
+    _keep_rounded(out + row.to(tl.int64) * WIDTH, scales + row, found, at, mask)
 
 
 @triton.jit

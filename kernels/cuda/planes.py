@@ -234,6 +234,8 @@ def _of_codes(packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None)
     if value == "nf4":
         book = torch.tensor(NF4, dtype=torch.float32, device=codes.device)
     group = 0 if groups == 1 else group_of(packing, inputs, groups)
+    if packing == "FP8" and not group:
+        scales = scales.float()  # As PyTorch's scaled products take them.
     unpacked = unpack_bits(codes, bits)[:, :inputs]
     if packing == "INT8":
         unpacked = unpacked ^ 0x80

@@ -16,10 +16,14 @@ from gpu_cases import HEADS, check_heads
 from hearth.backends.native.kv_rows import FP8, LARGEST, Q8_0, row_elements, to_rows
 from hearth.kernels.cuda.elementwise import (
     add_and_normalise,
+    add_and_round,
+    can_round,
     finish_and_store,
     finish_heads,
+    round_rows,
     row_peaks,
     silu_up,
+    silu_up_rounded,
     store_tokens,
 )
 
@@ -55,6 +59,36 @@ def test_norms_of_sums(width: int, dtype: torch.dtype) -> None:
         assert torch.equal(kept, wanted_hidden)
         torch.testing.assert_close(found, wide.to(dtype), rtol=2 * DTYPES[dtype], atol=1e-6)
     assert add_and_normalise(hidden[:0], None, weight, 1e-5).shape == (0, width)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [128, 640])
+def test_norms_and_gates_round_at_once_as_they_would_afterwards(
+    width: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden, added = (torch.randn(5, width, generator=generator).to(dtype) for _ in range(2))
+    both = 3 * torch.randn(5, 2 * width, generator=generator).to(dtype)
+    hidden[2], added[2], both[2] = 0, 0, 0
+    hidden[3, 7] = both[3, 7] = torch.inf
+    weight = torch.randn(width, generator=generator)
+    sum_of, kept = hidden.clone(), hidden.clone()
+    plain = add_and_normalise(sum_of, added, weight, 1e-5), silu_up(both)
+    rounded = add_and_round(kept, added, weight, 1e-5), silu_up_rounded(both)
+    assert torch.equal(kept, sum_of)
+    assert can_round(width) and not can_round(width + 16) and not can_round(1 << 16)
+    for found, numbers in zip(rounded, plain, strict=True):
+        wanted = round_rows(numbers, fp8=True)
+        assert found.dtype == dtype and found.codes.dtype == torch.float8_e4m3fn
+        assert found.scales[0, 3].isnan() and wanted.scales[0, 3].isnan()
+        fine = [0, 1, 2, 4]
+        torch.testing.assert_close(
+            found.scales[:, fine], wanted.scales[:, fine], rtol=2 * DTYPES[dtype], atol=0
+        )
+        # A number that half precision rounds may be on the other side of a boundary then.
+        codes, others = (one.codes[fine].float() for one in (found, wanted))
+        assert ((codes - others).abs() <= others.abs() / 7 + 2**-9).all()
+        assert (codes != others).float().mean() < (0.03 if dtype == torch.float16 else 1e-3)
 
 
 @pytest.mark.parametrize("layout", ["heads", "pages"])
@@ -93,28 +127,35 @@ def test_what_is_kept_is_what_pytorch_keeps_and_finite(
         assert (side[[1, 2, 3, 4, 5, 7, 8, 9, 10]].float() == 7).all()
 
 
+@pytest.mark.parametrize("tokens", [3, 67])
 @pytest.mark.parametrize("kind", [torch.float16, Q8_0, FP8])
 @pytest.mark.parametrize(("normed", "turned"), [(True, 64), (False, 32), (True, 0)])
 def test_heads_are_finished_and_kept_in_one_launch_as_in_two(
-    kind: torch.dtype, normed: bool, turned: int
+    kind: torch.dtype, normed: bool, turned: int, tokens: int
 ) -> None:
+    """Many tokens, of which programs have several, as each alone."""
     generator = torch.Generator().manual_seed(0)
-    size, slots = 64, torch.tensor([4, 0, 2])
+    size, slots = 64, torch.randperm(2 * tokens, generator=generator)[:tokens]
     # Four heads of queries, two of keys, two of values, and more behind each token.
-    heads = torch.randn(3, 10, size, generator=generator).half()[:, :8]
+    heads = torch.randn(tokens, 10, size, generator=generator).half()[:, :8]
     norms = (*torch.rand(2, size, generator=generator), 1e-5) if normed else None
-    angles = torch.rand(3, 1, turned, generator=generator)
+    angles = torch.rand(tokens, 1, turned, generator=generator)
     rotary = (angles.cos(), angles.sin()) if turned else None
     found, wanted = [], []
     for made in (found, wanted):
         some = heads.clone()
         row = row_elements(size, kind)
-        keys, values = (torch.full((6, 2, row), 7, dtype=torch.uint8).to(kind) for _ in range(2))
+        shape = (2 * tokens, 2, row)
+        keys, values = (torch.full(shape, 7, dtype=torch.uint8).to(kind) for _ in range(2))
         if made is found:
             finish_and_store(some, 4, norms, rotary, keys, values, slots, LARGEST)
         else:
-            finish_heads(some[:, :6], 4, norms, rotary)
-            store_tokens(keys, values, slots, some[:, 4:].reshape(3, 2, 2, size), LARGEST)
+            for at in range(tokens):
+                one, place = some[at : at + 1], slots[at : at + 1]
+                turn = None if rotary is None else tuple(part[at : at + 1] for part in rotary)
+                finish_heads(one[:, :6], 4, norms, turn)  # type: ignore[arg-type]
+                new = one[:, 4:].reshape(1, 2, 2, size)
+                store_tokens(keys, values, place, new, LARGEST)
         made += [some, keys.float(), values.float()]
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 

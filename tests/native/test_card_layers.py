@@ -4,6 +4,7 @@ the layers themselves.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,11 @@ from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native import split_attention
 from hearth.backends.native.card_layers import CardLayers
+from hearth.backends.native.models import layers, parts
 from hearth.backends.native.models.packed import PackedLinear
-from hearth.kernels.cuda.matrix import TritonMatrix
+from hearth.kernels.cuda import elementwise, matrix
+from hearth.kernels.cuda.elementwise import round_rows
+from hearth.kernels.cuda.matrix import TritonMatrix, has_scaled_products
 from native_runners import runner_of
 from random_weights import random_weight
 from tiny_checkpoints import tiny_checkpoint
@@ -97,3 +101,40 @@ def test_matrices_that_the_kernel_does_not_multiply(tmp_path: Path, card: OnProc
     attend = split_attention.SplitAttention
     assert driven.decoder.fused(hidden, {}, attend) is None  # type: ignore[arg-type]
     assert driven.decoder.fused(hidden[:0], {}, attend) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="there is a card")
+def test_many_rows_are_rounded_by_what_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The norms and the gate round what FP8 matrices would round in any case, unless somebody looks
+    at it.
+    """
+    tiny_checkpoint("llama3", tmp_path, hidden_size=128, intermediate_size=128, head_dim=32)
+    layer = runner_of(tmp_path, SETTINGS, dtype=torch.float16).decoder.layers[0]
+    for module in (layers, parts):
+        monkeypatch.setattr(module, "has_triton", lambda device_type: True)
+    has_scaled_products.cache_clear()
+    for seed, name in enumerate(("gate_up", "down")):
+        outputs, inputs = getattr(layer, name).weight.shape
+        weight = random_weight("FP8", outputs, inputs, group=0, seed=seed)
+        setattr(layer, name, PackedLinear(TritonMatrix([weight])))
+    rounds = []
+    monkeypatch.setattr(
+        elementwise, "round_rows", lambda *some, **how: rounds.append(1) or round_rows(*some, **how)
+    )
+    monkeypatch.setattr(matrix, "round_rows", elementwise.round_rows)
+    hidden = torch.randn(70, 128, generator=torch.Generator().manual_seed(0)).half()
+    kept = hidden.clone()
+    found = layer.add_feed_forward(kept)
+    assert not rounds
+    hooks = [one.register_forward_pre_hook(lambda *_: None) for one in (layer.gate_up, layer.down)]
+    wanted = layer.add_feed_forward(hidden.clone())
+    assert len(rounds) == 2
+    assert (found - wanted).square().mean() < 1e-3 * (wanted - hidden).square().mean()
+    for hook in hooks:
+        hook.remove()
+    # Few rows are not rounded.
+    layer.add_feed_forward(hidden[:64].clone())
+    assert len(rounds) == 2
+    has_scaled_products.cache_clear()

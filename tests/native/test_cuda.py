@@ -256,7 +256,7 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
         for slot in range(3):
             assert lists[0][slot].best == int(found[0][slot].argmax())
         tokens_of = [lists[0][slot].best for slot in range(3)]
-    assert was_ahead >= 20
+    assert was_ahead >= 12  # Where no session needs another block.
     spec = ShortlistSpec(1024, np.array([5, 6]))
     rows = [replace(mate(runner, slot, [9]), outputs=1, shortlist=spec) for slot in range(3)]
     with warnings.catch_warnings(record=True) as waits:

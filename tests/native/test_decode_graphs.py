@@ -28,6 +28,7 @@ from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native import (
     decode_graphs,
     kv_pool,
+    paged_attention,
     runner,
     split_attention,
     steps_ahead,
@@ -127,7 +128,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         tiny_checkpoint(family, tmp_path, max_position_embeddings=8192, **changed)
         recorder = Recorder()
         if triton:
-            for module in (kv_pool, layers, parts):
+            for module in (kv_pool, layers, paged_attention, parts):
                 monkeypatch.setattr(module, "has_triton", lambda device_type: True)
             for module, name in KERNELS:
                 monkeypatch.setattr(module, name, recorder.kernel(getattr(module, name)))

@@ -17,7 +17,7 @@ pytest.importorskip("triton", minversion="3.9")
 
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.engine.runner import Row
-from hearth.backends.native import kv_pool, split_attention
+from hearth.backends.native import kv_pool, paged_attention, split_attention
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.model_folder import read_config
 from hearth.backends.native.models import layers, parts
@@ -78,7 +78,7 @@ def test_logits_are_those_of_attention_over_gathered_pages(
             is_here = {f"has_{name}": False for name in ("triton", "metal")}
             is_here["has_metal" if gpu == "metal" else "has_triton"] = runner is found
             for module, name in (
-                *((one, "has_triton") for one in (kv_pool, layers, parts)),
+                *((one, "has_triton") for one in (kv_pool, layers, paged_attention, parts)),
                 *((one, "has_metal") for one in (layers, split_attention)),
             ):
                 monkeypatch.setattr(module, name, lambda _, yes=is_here[name]: yes)

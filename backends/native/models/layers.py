@@ -9,9 +9,16 @@ from torch import Tensor, nn
 
 from hearth.backends.native.attention import Attend, FinishesHeads
 from hearth.backends.native.models.experts import Experts, Router
+from hearth.backends.native.models.packed import PackedLinear
 from hearth.backends.native.models.parts import gated, linear, parameter
 from hearth.backends.native.models.rope import apply_rope
-from hearth.kernels.cuda.elementwise import add_and_normalise, finish_heads
+from hearth.kernels.cuda.elementwise import (
+    RoundedRows,
+    add_and_normalise,
+    add_and_round,
+    finish_heads,
+    silu_up_rounded,
+)
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.metal import shaders
 from hearth.kernels.metal.shaders import has_metal
@@ -97,7 +104,8 @@ class Layer(nn.Module):
             hidden: [tokens, width]; what attention finds is added to it.
             before: what is added to it first: what the layer before found.
         """
-        attended = self._attention(self.attention_norm(hidden, before), rotary, attend)
+        normed = _normed(self.attention_norm, hidden, before, self.qkv)
+        attended = self._attention(normed, rotary, attend)
         if self.attention_post_norm is not None:
             attended = self.attention_post_norm(attended)
         return self._fed(hidden, attended)
@@ -108,10 +116,13 @@ class Layer(nn.Module):
 
     def _fed(self, hidden: Tensor, attended: Tensor | None) -> Tensor:
         """The second half, for hidden + attended, which is what `hidden` is then."""
-        fed = self._feed_forward(self.feed_forward_norm(hidden, attended))
+        wants = self.gate_up if self.experts is None else self.router
+        fed = self._feed_forward(_normed(self.feed_forward_norm, hidden, attended, wants))
         return fed if self.feed_forward_post_norm is None else self.feed_forward_post_norm(fed)
 
-    def _attention(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
+    def _attention(
+        self, hidden: Tensor | RoundedRows, rotary: Rotary | None, attend: Attend
+    ) -> Tensor:
         attended = self.attended(self.qkv(hidden), rotary, attend)
         result: Tensor = self.out(attended.flatten(1))
         return result
@@ -160,10 +171,34 @@ class Layer(nn.Module):
         normalised[:, self.heads :].mul_(key_norm.weight)
         return normalised
 
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
+    def _feed_forward(self, hidden: Tensor | RoundedRows) -> Tensor:
         result: Tensor
         if self.experts is not None and self.router is not None:
             result = self.experts(hidden, self.router(hidden))
         else:
-            result = self.down(gated(self.gate_up(hidden), self.activation))
+            both: Tensor = self.gate_up(hidden)
+            if self.activation == "silu" and _takes_rounded(self.down, both):
+                result = self.down(silu_up_rounded(both))
+            else:
+                result = self.down(gated(both, self.activation))
         return result
+
+
+def _normed(
+    norm: Norm, hidden: Tensor, added: Tensor | None, wants: nn.Module | None
+) -> Tensor | RoundedRows:
+    """What `norm` makes of hidden + added, for the matrix `wants`: rounded where that would round
+    it in any case.
+    """
+    if _takes_rounded(wants, hidden) and hidden.is_contiguous():
+        return add_and_round(hidden, added, norm.weight, norm.eps)
+    result: Tensor = norm(hidden, added)
+    return result
+
+
+def _takes_rounded(matrix: nn.Module | None, x: Tensor) -> bool:
+    """Whether rows of the dtype of `x`, as many as it has, may be rounded before `matrix`."""
+    if not isinstance(matrix, PackedLinear) or not has_triton(x.device.type):
+        return False
+    # Hooks want to see what comes.
+    return not matrix._forward_pre_hooks and matrix.takes_rounded(len(x), x.dtype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hearth.kernels.cuda.elementwise import RoundedRows
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.packed import GroupedLinear, Prepared
 
@@ -43,9 +44,17 @@ class PackedLinear(_Packed):
             raise ValueError(f"a bias of {tuple(bias.shape)} for {matrix.outputs:,} outputs")
         self.register_buffer("bias", bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | RoundedRows) -> Tensor:
         """[..., inputs] -> [..., outputs], of the dtype of `x`."""
+        if isinstance(x, RoundedRows):
+            assert isinstance(self.matrix, TritonMatrix)
+            return self._with_bias(self.matrix.rounded_matmul(x))
         return self._with_bias(self.matrix.matmul(x))
+
+    def takes_rounded(self, rows: int, dtype: torch.dtype) -> bool:
+        """Whether `forward` would round so many rows of `dtype`, and takes them rounded."""
+        matrix = self.matrix
+        return isinstance(matrix, TritonMatrix) and matrix.takes_rounded(rows, dtype)
 
     def wide(self, x: Tensor) -> Tensor:
         """[..., inputs] -> [..., outputs] float32: logits."""
