@@ -62,7 +62,7 @@ class CardLayers:
             attended = layer.attended(qkv, rotary, attend)
             (out,), (gate_up,), (down,) = map(_parts, (layer.out, layer.gate_up, layer.down))
             normed = few_rows.add_product(
-                out, attended.flatten(1), hidden, _weights(layer.feed_forward_norm), gate_up
+                out, attended.flatten(1), hidden, _weights(layer.feed_forward_norm)
             )
             assert normed is not None
             norm = None if after is None else _weights(after.attention_norm)

@@ -191,7 +191,8 @@ class NativeRunner:
         """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
         weights = read_heads(path, self._config.width, self._config.vocab_size)
         self._gives_hidden = True
-        if self.graphs is not None:
+        if self.graphs is not None and self._ahead is not None:
+            self._ahead.forget()
             self.graphs.keep_hidden()
         takes_trees = self.plan.attention == "gather" and not self.plan.splits_decode
         return Heads(weights, self.decoder), takes_trees

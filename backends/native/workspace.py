@@ -9,7 +9,7 @@ from typing import Final
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.native.kv_sizes import step_tokens
 from hearth.backends.native.model_folder import kv_bytes
-from hearth.kernels.cuda.packings import CHUNK
+from hearth.kernels.cuda.packings import CHUNK, MOST_PARTS
 from hearth.quant.families.config import ModelConfig
 
 MIN_OUTPUTS: Final = 32
@@ -147,4 +147,5 @@ def partial_bytes(config: ModelConfig, rows: int, keys: int) -> int:
     """Sums of parts of one layer's attention, of rows of one token and up to `keys` keys: float32
     values, the largest score, and the sum of exponentials.
     """
-    return rows * config.heads * -(-keys // CHUNK) * (config.head_dim + 2) * _F32
+    parts = min(-(-keys // CHUNK), MOST_PARTS)
+    return rows * config.heads * parts * (config.head_dim + 2) * _F32

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hearth.kernels.cuda.elementwise import sides_of
 from hearth.kernels.cuda.launch import early
-from hearth.kernels.cuda.packings import CHUNK
+from hearth.kernels.cuda.packings import CHUNK, MOST_PARTS
 
 _TILE: Final = 64
 _MOST_BYTES: Final = 512
@@ -21,6 +21,10 @@ _TILE_BYTES: Final = 16 << 10
 """Of the keys that a program reads at a time."""
 
 
+_DOUBLED: Final = 12
+"""Times that chunks are twice as long: enough for 33 million keys."""
+_TOGETHER: Final = 1024
+"""Numbers of each head that are read at a time when parts are put together."""
 _COUNTERS: Final = 1 << 16
 """Tokens times heads of keys that have a counter without taking memory for it."""
 
@@ -60,7 +64,8 @@ def attend_decode(
         values: likewise, perhaps with other rows.
         softcap: scores are softcap · tanh(score / softcap); 0: they are not capped.
         sinks: [heads] float32: scores that take their share and have no value.
-        chunk: keys of a program. Results of different chunks differ by rounding.
+        chunk: keys of a program, of texts with up to MOST_PARTS of them; longer ones have twice as
+            many, and so on. Results of different chunks differ by rounding.
 
     Returns:
         [tokens, heads, size] of the query's dtype.
@@ -70,7 +75,7 @@ def attend_decode(
     tokens, heads, size = query.shape
     page, kv_heads = keys.shape[1:3]
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
-    chunks = -(-seen.most // chunk)
+    chunks = min(-(-seen.most // chunk), MOST_PARTS)
     out = query.new_empty((tokens, heads, size))
     # With one chunk nothing is put together, and these are not read.
     sums = peaks = counters = out
@@ -139,4 +144,7 @@ def decode_constants(
         "WIDTH": width,
         "PAGE": page,
         "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
+        "MOST_PARTS": MOST_PARTS,
+        "DOUBLED": _DOUBLED,
+        "TOGETHER": min(max(_TOGETHER // width, 1), 8),
     }

@@ -1,5 +1,5 @@
-"""Attention of single tokens over the paged memory. Keys are split among programs in chunks of a
-fixed number, so that a long text keeps the whole card busy; the parts are put together in order.
+"""Attention of single tokens over the paged memory. Keys are split among programs in chunks, so
+that a long text keeps the whole card busy; the parts are put together in order.
 What a token gets depends on its own keys alone, and has the same bits every time.
 
 The heads that share keys are the rows of one product, so that keys are read once for all of them
@@ -80,6 +80,9 @@ def attention_kernel(
     TILE: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
+    MOST_PARTS: tl.constexpr,
+    DOUBLED: tl.constexpr,
+    TOGETHER: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
     EARLY: tl.constexpr,
@@ -92,15 +95,18 @@ def attention_kernel(
     int8 codes, behind which there are float16 scales of 32 each: key_scales, value_scales point at
     those of the first row (`elementwise.sides_of`). tables: [tokens, pages of a text] int32;
     begins, ends: [tokens] int32, the places of the first key that is seen and behind the last,
-    counted from the first page. sinks: [HEADS · SHARED] float32, scores without a value. Where
-    there are more keys than one chunk: sums: [tokens, HEADS · SHARED, chunks, SIZE] and peaks:
-    [tokens, HEADS · SHARED, chunks, 2] (largest score, and the sum of exponentials), both float32,
-    of which chunks without keys are not written; counters: [tokens, HEADS] int32 of zeros, as they
-    are left.
+    counted from the first page. sinks: [HEADS · SHARED] float32, scores without a value. A chunk
+    has `chunk` keys, or for a text that would have more than MOST_PARTS of them twice as many, and
+    so on, up to DOUBLED times. Where there are more keys than one chunk: sums: [tokens,
+    HEADS · SHARED, chunks, SIZE] and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, and
+    the sum of exponentials), both float32, of which chunks without keys are not written; counters:
+    [tokens, HEADS] int32 of zeros, as they are left; TOGETHER: parts that are read at a time.
     """
     take_turn(EARLY)
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(begins + token), tl.load(ends + token)
+    for _ in tl.static_range(DOUBLED):  # Longer ones for long texts.
+        chunk = tl.where(end - begin > chunk * MOST_PARTS, 2 * chunk, chunk)
     first = begin + part * chunk
     if first >= end:
         return
@@ -151,18 +157,21 @@ def attention_kernel(
         peak = tl.full((LANES,), -1e30, dtype=tl.float32)
         total = tl.zeros((LANES,), dtype=tl.float32)
         found = tl.zeros((LANES, WIDTH), dtype=tl.float32)
-        for one in range(needed):
-            of_one = line * chunks + one
-            is_own = lane < SHARED
-            own = tl.load(peaks + of_one * 2, mask=is_own, other=-1e30, cache_modifier=".cg")
-            own_total = tl.load(peaks + of_one * 2 + 1, is_own, other=0, cache_modifier=".cg")
-            parts = sums + of_one[:, None] * SIZE + at[None, :]
-            some = tl.load(parts, mask=is_lane, other=0, cache_modifier=".cg")
-            higher = tl.maximum(peak, own)
-            before, now = tl.exp(peak - higher), tl.exp(own - higher)
-            found = found * before[:, None] + some * now[:, None]
-            total = total * before + own_total * now
-            peak = higher
+        for several in range(0, needed, TOGETHER):
+            for number in tl.static_range(TOGETHER):  # Read before the first is added.
+                one = several + number
+                of_one = line * chunks + one
+                is_own = lane < tl.where(one < needed, SHARED, 0)
+                own = tl.load(peaks + of_one * 2, mask=is_own, other=-1e30, cache_modifier=".cg")
+                own_total = tl.load(peaks + of_one * 2 + 1, is_own, other=0, cache_modifier=".cg")
+                parts = sums + of_one[:, None] * SIZE + at[None, :]
+                is_some = is_own[:, None] & (at < SIZE)[None, :]
+                some = tl.load(parts, mask=is_some, other=0, cache_modifier=".cg")
+                higher = tl.maximum(peak, own)
+                before, now = tl.exp(peak - higher), tl.exp(own - higher)
+                found = found * before[:, None] + some * now[:, None]
+                total = total * before + own_total * now
+                peak = higher
     if HAS_SINKS:
         sink = tl.load(sinks + head * SHARED + lane, mask=lane < SHARED, other=0).to(tl.float32)
         higher = tl.maximum(peak, sink)

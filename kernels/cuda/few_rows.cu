@@ -18,9 +18,10 @@
 //   NUMBER   F32, F16, BF16, I8 or U8: of scales
 //   GROUP    inputs that share a scale; 0: all
 //   ZERO     the code that stands for zero; HAS_ZEROS: there is one for each group
-//   EVEN     inputs fill all blocks
+//   EVEN     inputs fill all blocks; WHOLE: outputs fill all tiles
 //   COLUMNS  eights of rows of `x`: 1 or 2
-//   TILES, WARPS, AHEAD (blocks that are read ahead)
+//   TILES, WARPS, AHEAD (blocks that are read ahead), PROGRAMS (of a multiprocessor, for which there
+//            are registers)
 //   NORMED   rows of `x` are still to be divided by the root of the mean of squares + EPS: `squares`
 //            [M, parts] float32 has sums of the squares of what was multiplied by a norm's weights
 //   END      STORE: results are `out`.
@@ -31,8 +32,6 @@
 //            silu(gate) · up. Half of a tile's rows are gates, the others their ups.
 //   EARLY    what NORMED and ADD read is read before the products: all outputs have a thread, and all
 //            rows a warp, of which a lane reads PARTS of the sums of squares
-//   FETCHES  `following` bytes from `after` on are brought into the second cache (on cards of 9.0 or
-//            more): weights of the next product, where this one waits for what reads no weights
 
 typedef unsigned int word;
 typedef unsigned short half_bits;
@@ -154,12 +153,6 @@ static __device__ __forceinline__ half_bits read_now(const half_bits *place) {
     return found;
 }
 
-static __device__ __forceinline__ void fetch(const char *place, word bytes) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(place), "r"(bytes) : "memory");
-#endif
-}
-
 static __device__ __forceinline__ void start_the_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -206,10 +199,10 @@ struct Matrix {
     const word *codes, *high;
     const void *scales, *zeros;
     const half_bits *supers;
-    word N, K, blocks;
+    int N, K, blocks;
 };
 
-static __device__ __forceinline__ word read_number(const void *plane, word at, int number) {
+static __device__ __forceinline__ word read_number(const void *plane, int at, int number) {
     if (number == F32)
         return ((const word *)plane)[at];
     if (number == F16 || number == BF16)
@@ -217,19 +210,18 @@ static __device__ __forceinline__ word read_number(const void *plane, word at, i
     return ((const unsigned char *)plane)[at];
 }
 
-// Where a lane's words of a row begin. Planes have fewer than 2^32 of them.
-static __device__ __forceinline__ word first_code(const Matrix &matrix, word row, int t) {
+// Where a lane's words of a row begin. Planes have fewer than 2^31 of them.
+static __device__ __forceinline__ int first_code(const Matrix &matrix, int row, int t) {
     if (BYTES)
         return row * matrix.blocks * 32 + 4 * t;
     return (row >> 3) * matrix.blocks * 128 + (row & 7) * 16 + 4 * t;
 }
 
-static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, word row, word first, word block,
-                                            int t) {
+static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, int row, int first, int block, int t) {
 #if PLAIN
 #pragma unroll
     for (int run = 0; run < 4; run++) {
-        const word input = block * 128 + 32 * run + 8 * t;
+        const int input = block * 128 + 32 * run + 8 * t;
         some.codes[run] = make_uint4(0, 0, 0, 0);
         if (EVEN || input < matrix.K)
             some.codes[run] = read16(matrix.codes + ((long)row * matrix.K + input) / 2);
@@ -262,7 +254,7 @@ static __device__ __forceinline__ void read(Some &some, const Matrix &matrix, wo
     some.zeros[0] = read_number(matrix.zeros, row, U8);
 #endif
 #if HAS_SUPERS
-    const word super = (block >> 1) * (HAS_LEAST ? 2 : 1) * matrix.N + row;
+    const int super = (block >> 1) * (HAS_LEAST ? 2 : 1) * matrix.N + row;
     some.factor = matrix.supers[super];
 #endif
 #if HAS_LEAST
@@ -390,29 +382,28 @@ static __device__ __forceinline__ word unpacked(const Some &some, int run, int a
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS, 16 / WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, PROGRAMS)
 few_rows(const half_bits *x, const word *codes, const word *high, const void *scales, const void *zeros,
          const half_bits *supers, const float *book, const float *squares, const float *gamma, void *out,
-         half_bits *next, float *next_squares, const char *after, int M, int N, int K, int x_stride, int out_stride,
-         int parts, int following) {
+         half_bits *next, float *next_squares, int M, int N, int K, int x_stride, int out_stride, int parts) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
     // Results of a row of `x`, the first of them, and how far weights of a tile's second half are from the first.
     const int in_row = (END == GATE ? 8 : 16) * TILES, first_row = blockIdx.x * in_row, apart = END == GATE ? N / 2 : 8;
-    const Matrix matrix = {codes, high, scales, zeros, supers, (word)N, (word)K, (word)(K + 127) / 128};
+    const Matrix matrix = {codes, high, scales, zeros, supers, N, K, (K + 127) / 128};
     start_the_next();
-    word rows[TILES][2], firsts[TILES][2];
+    int rows[TILES][2], firsts[TILES][2];
 #pragma unroll
     for (int tile = 0; tile < TILES; tile++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = first_row + in_row / TILES * tile + apart * half + g;
-            rows[tile][half] = row < N ? row : N - 1;
+            rows[tile][half] = WHOLE || row < N ? row : N - 1;
             firsts[tile][half] = first_code(matrix, rows[tile][half], t);
         }
     Some ahead[AHEAD][TILES][2];
 #pragma unroll
     for (int at = 0; at < AHEAD; at++) {
-        const word block = warp + at * WARPS;
+        const int block = warp + at * WARPS;
         if (block < matrix.blocks)
 #pragma unroll
             for (int tile = 0; tile < TILES; tile++)
@@ -424,13 +415,6 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     for (int at = threadIdx.x; at < 256; at += 32 * WARPS)
         book_of_pairs[at] = pair_of(book[at & 15], book[at >> 4]);
     __syncthreads();
-#endif
-#if FETCHES
-    if (threadIdx.x == 0) {
-        const word bytes = following / ((N + in_row - 1) / in_row) / 128 * 128;
-        if (bytes)
-            fetch(after + (long)blockIdx.x * bytes, bytes);
-    }
 #endif
     // What the end needs is on its way meanwhile, where there are registers for it.
     const int outputs = END == GATE ? N / 2 : N;
@@ -461,10 +445,10 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
     for (int column = 0; column < COLUMNS; column++)
         of_row[column] = x + (long)(8 * column + g < M ? 8 * column + g : M - 1) * x_stride + 8 * t;
     float total[TILES][COLUMNS][4] = {};
-    for (word begin = warp; begin < matrix.blocks; begin += AHEAD * WARPS) {
+    for (int begin = warp; begin < matrix.blocks; begin += AHEAD * WARPS) {
 #pragma unroll
         for (int at = 0; at < AHEAD; at++) {
-            const word block = begin + at * WARPS;
+            const int block = begin + at * WARPS;
             if (block >= matrix.blocks)
                 break;
             float found[TILES][COLUMNS][4] = {};
@@ -479,7 +463,7 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #pragma unroll
             for (int run = 0; run < 4; run++) {
                 uint4 some_x[COLUMNS];
-                const word input = block * 128 + 32 * run;
+                const int input = block * 128 + 32 * run;
 #pragma unroll
                 for (int column = 0; column < COLUMNS; column++) {
                     some_x[column] = make_uint4(0, 0, 0, 0);
@@ -546,7 +530,7 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #endif
                 }
             }
-            const word following = block + AHEAD * WARPS;
+            const int following = block + AHEAD * WARPS;
             if (following < matrix.blocks)
 #pragma unroll
                 for (int tile = 0; tile < TILES; tile++)

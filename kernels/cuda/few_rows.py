@@ -43,7 +43,6 @@ _PLAIN_END: Final[Constants] = {
     "HAS_NEXT": 0,
     "EARLY": 0,
     "PARTS": 0,
-    "FETCHES": 0,
 }
 _LANES: Final = 32
 """Of a warp."""
@@ -51,8 +50,6 @@ _FEW_WARPS: Final = 8
 """So that each of eight rows of activations has one."""
 _MOST_PARTS: Final = 16
 """Sums of squares that a lane has registers for."""
-_FETCHED_BYTES: Final = 16 << 20
-"""Of the next weights that are brought into the second cache, which has 40 MiB or more."""
 log = logging.getLogger(__name__)
 
 
@@ -88,13 +85,15 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
         ahead = 1
     elif bits == 4 and warps <= 8 and not is_many:
         ahead = 4
+    tiles = 2 if is_many and is_light else 1  # Activations are read once for both.
     return {
         "COLUMNS": 2 if is_many else 1,
         "EVEN": int(inputs % BLOCK == 0),
-        # Activations are read once for both.
-        "TILES": 2 if is_many and is_light else 1,
+        "WHOLE": int(outputs % (_TILE * tiles) == 0),
+        "TILES": tiles,
         "WARPS": warps,
         "AHEAD": ahead,
+        "PROGRAMS": max(16 // warps, 1),
     }
 
 
@@ -177,7 +176,6 @@ def add_product(
     x: Tensor | Unnormalised,
     hidden: Tensor,
     norm: tuple[Tensor, float] | None,
-    after: Planes | Tensor | None = None,
 ) -> Unnormalised | None:
     """hidden += x · weightsᵀ, in place and rounded once.
 
@@ -185,21 +183,19 @@ def add_product(
         part, x: as of `multiply`.
         hidden: [rows, outputs] of the dtype of `x`, the last contiguous.
         norm: what the new `hidden` goes through next: weights [outputs] float32, and epsilon.
-        after: what is multiplied next: its first weights are read while this product waits for
-            `x`.
 
     Returns:
         `hidden` before the division of `norm`; None without it.
     """
     if norm is None:
-        _launch(part, x, hidden, {"END": "ADD"}, after=after)
+        _launch(part, x, hidden, {"END": "ADD"})
         return None
     weight, eps = norm
     rows, outputs = hidden.shape
     tiles = int(_constants(part, rows, hidden.dtype, hidden.dtype)["TILES"])
     squares = hidden.new_empty((rows, -(-outputs // (_TILE * tiles))), dtype=torch.float32)
     found = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
-    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found, after)
+    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found)
     return found
 
 
@@ -234,7 +230,6 @@ def _launch(
     end: Constants,
     gamma: Tensor | None = None,
     following: Unnormalised | None = None,
-    after: Planes | Tensor | None = None,
 ) -> None:
     given = x if isinstance(x, Unnormalised) else Unnormalised(x)
     rows, squares = given.rows, given.squares
@@ -251,13 +246,10 @@ def _launch(
         outputs, inputs, codes = part.outputs, part.inputs, part.codes
         planes = [part.high, part.scales, part.zeros, part.supers, part.book]
     ends = (None, None) if following is None else (following.rows, following.squares)
-    weights = after.codes if isinstance(after, Planes) else after
-    fetched = 0 if weights is None else min(weights.nbytes, _FETCHED_BYTES)
-    constants["FETCHES"] = int(fetched > 0)
-    every = (rows, codes, *planes, squares, gamma, out, *ends, weights)
+    every = (rows, codes, *planes, squares, gamma, out, *ends)
     # In the place of what is not there something that is not read.
     tensors = [codes if one is None else one for one in every]
-    sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts, fetched)
+    sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts)
     kernel = _kernel(rows.device, tuple(constants.items()))
     of_program = _TILE * int(constants["TILES"])
     kernel(-(-outputs // of_program), _LANES * int(constants["WARPS"]), (*tensors, *sizes))

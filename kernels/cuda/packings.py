@@ -16,8 +16,10 @@ FORCE: Final = "HEARTH_CUDA_KERNELS"
 NO_GRAPHS: Final = "HEARTH_CUDA_GRAPHS"
 """The environment variable that leaves CUDA graphs out: "off"."""
 CHUNK: Final = 256
-"""Keys of a program of attention. Of 32,768 keys and eight heads of 128 numbers there are 1,024
-programs, and their sums are 1.5 % of what is read."""
+"""Keys of a program of attention, at least."""
+MOST_PARTS: Final = 32
+"""Programs of one text and head: of 32,768 keys and eight heads there are 256, and putting their
+sums together takes little of the time."""
 NOT_RUN: Final = "run on one H100 and one H200"
 """What is known of these kernels."""
 

@@ -92,7 +92,7 @@ def test_norms_gates_and_sums_are_part_of_products(
     hidden = before = torch.randn(count, 200).bfloat16()[:, :96] * 30
     hidden = before.clone()
     norm = torch.rand(96), 1e-6
-    found = few_rows.add_product(part, given, hidden, norm, after=part)
+    found = few_rows.add_product(part, given, hidden, norm)
     assert off(hidden, before.double() + wanted) < 3e-5
     assert found is not None and found.eps == 1e-6 and found.squares is not None
     assert torch.equal(found.rows, (hidden.float() * norm[0]).bfloat16())
@@ -247,7 +247,7 @@ def variants() -> dict[str, Constants]:
         part = planes_of(weight.packing, weight.weight, weight.scales, weight.zeros)
         for rows in (1, 16):
             made = constants_of(part, rows, torch.bfloat16, torch.bfloat16)
-            found[f"{case}, {rows} rows"] = {**made, "WARPS": 16}
+            found[f"{case}, {rows} rows"] = {**made, "WARPS": 16, "PROGRAMS": 1}
     weight = torch.zeros(4096, 4096, dtype=torch.bfloat16)
     found |= {f"plain, {n} rows": plain_constants(weight, n, torch.float32) for n in (1, 16)}
     return found

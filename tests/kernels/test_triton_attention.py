@@ -58,6 +58,24 @@ def test_any_number_of_splits_is_near_and_has_the_same_bits_every_time(kinds: Ki
         assert torch.equal(found, again)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_long_texts_have_longer_parts(chunk: int) -> None:
+    """Of 32 at most, whatever else there is."""
+    lengths = (1, 33, 97, 250)
+    keys, values, seen = pages_of(
+        lengths, (0, 0, 20, 3), page=16, kv_heads=2, size=32, dtype=torch.float32
+    )
+    query = torch.randn(4, 4, 32, generator=torch.Generator().manual_seed(0))
+    wanted = exact(query, keys, values, seen, scale=0.2)
+    found = attend_decode(query, keys, values, seen, scale=0.2, chunk=chunk)
+    assert float((found - wanted).abs().max()) < 1e-5
+    for row, length in enumerate(lengths):
+        some = slice(row, row + 1)
+        alone = Seen(seen.tables[some], seen.begins[some], seen.ends[some], length)
+        one = attend_decode(query[some], keys, values, alone, scale=0.2, chunk=chunk)
+        assert torch.equal(one[0], found[row])
+
+
 def test_a_token_does_not_depend_on_others() -> None:
     """Nor on how long the others' texts are, or how much is set aside for longer ones."""
     keys, values, seen = pages_of(

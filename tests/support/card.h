@@ -123,15 +123,6 @@ static uint4 read16(const word *place) {
 }
 static float read_now(const float *place) { return *place; }
 static half_bits read_now(const half_bits *place) { return *place; }
-static const char *fetched_from;
-static word fetched;
-static void fetch(const char *place, word bytes) {
-    if ((uintptr_t)place % 16 || bytes % 16)
-        fprintf(stderr, "not aligned\n"), abort();
-    if (!fetched || place < fetched_from)
-        fetched_from = place;
-    fetched += bytes;
-}
 static void start_the_next() {}
 static void wait_for_the_one_ahead() {}
 
@@ -177,12 +168,11 @@ static float sum_of_lanes(float value, int count) {
 extern "C" void few_rows(const half_bits *x, const word *codes, const word *high, const void *scales,
                          const void *zeros, const half_bits *supers, const float *book, const float *squares,
                          const float *gamma, void *out, half_bits *next, float *next_squares,
-                         const char *after, int M, int N, int K, int x_stride, int out_stride, int parts,
-                         int following);
+                         int M, int N, int K, int x_stride, int out_stride, int parts);
 
 static struct {
-    const void *pointers[13];
-    int numbers[7];
+    const void *pointers[12];
+    int numbers[6];
 } call;
 
 static void lane() {
@@ -190,7 +180,7 @@ static void lane() {
     const int *n = call.numbers;
     few_rows((const half_bits *)p[0], (const word *)p[1], (const word *)p[2], p[3], p[4], (const half_bits *)p[5],
              (const float *)p[6], (const float *)p[7], (const float *)p[8], (void *)p[9], (half_bits *)p[10],
-             (float *)p[11], (const char *)p[12], n[0], n[1], n[2], n[3], n[4], n[5], n[6]);
+             (float *)p[11], n[0], n[1], n[2], n[3], n[4], n[5]);
     has_ended[current] = 1;
 }
 
