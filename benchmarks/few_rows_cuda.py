@@ -35,7 +35,13 @@ SHAPES: Final = {
     "down": (4096, 14336),
 }
 """[outputs, inputs]."""
-CHOICES: Final = {"TILES": (1, 2), "WARPS": (4, 8, 16), "AHEAD": (1, 2, 4)}
+CHOICES: Final = {
+    "TILES": (1, 2),
+    "WARPS": (4, 8, 16),
+    "AHEAD": (1, 2, 3, 4),
+    "LANES": (512, 768, 1024),
+}
+"""Lanes of a multiprocessor, for which there are registers: fewer have more of them."""
 SHOWN: Final = 3
 
 
@@ -64,8 +70,9 @@ class Matrix:
 
 def choices() -> Iterator[dict[str, int]]:
     """Of each of `CHOICES` one."""
-    for some in product(*CHOICES.values()):
-        yield dict(zip(CHOICES, some, strict=True))
+    for values in product(*CHOICES.values()):
+        some = dict(zip(CHOICES, values, strict=True))
+        yield {**some, "PROGRAMS": max(some.pop("LANES") // 32 // some["WARPS"], 1)}
 
 
 def measure(kind: str, rows: int, card: GraphCard, peak: float) -> None:

@@ -75,6 +75,9 @@ class StepsAhead:
     Args:
         graphs: compute steps.
         pool: keys and values.
+
+    Attributes:
+        taken: steps that were started ahead and asked for.
     """
 
     def __init__(self, graphs: DecodeGraphs, pool: KvPool) -> None:
@@ -86,6 +89,7 @@ class StepsAhead:
         self._steady = 0
         """Steps that could have been foreseen, one after the other."""
         self._needed = _LEAST_STEADY
+        self.taken = 0
 
     def result(
         self, rows: Sequence[Row], paged: Sequence[PagedRow], tokens: Sequence[int]
@@ -111,6 +115,7 @@ class StepsAhead:
             step, places = self._started(logits), [*range(len(rows))]
         else:
             step, self._ahead = self._ahead, None
+            self.taken += 1
             if self._steady >= _MOST_STEADY:
                 self._needed = _LEAST_STEADY
         state = self._state()

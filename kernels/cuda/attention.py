@@ -23,8 +23,6 @@ _TILE_BYTES: Final = 16 << 10
 
 _DOUBLED: Final = 12
 """Times that chunks are twice as long: enough for 33 million keys."""
-_TOGETHER: Final = 1024
-"""Numbers of each head that are read at a time when parts are put together."""
 _COUNTERS: Final = 1 << 16
 """Tokens times heads of keys that have a counter without taking memory for it."""
 
@@ -146,5 +144,4 @@ def decode_constants(
         "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
         "MOST_PARTS": MOST_PARTS,
         "DOUBLED": _DOUBLED,
-        "TOGETHER": min(max(_TOGETHER // width, 1), 8),
     }

@@ -82,7 +82,6 @@ def attention_kernel(
     HAS_SINKS: tl.constexpr,
     MOST_PARTS: tl.constexpr,
     DOUBLED: tl.constexpr,
-    TOGETHER: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
     EARLY: tl.constexpr,
@@ -100,7 +99,7 @@ def attention_kernel(
     so on, up to DOUBLED times. Where there are more keys than one chunk: sums: [tokens,
     HEADS · SHARED, chunks, SIZE] and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, and
     the sum of exponentials), both float32, of which chunks without keys are not written; counters:
-    [tokens, HEADS] int32 of zeros, as they are left; TOGETHER: parts that are read at a time.
+    [tokens, HEADS] int32 of zeros, as they are left.
     """
     take_turn(EARLY)
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -154,29 +153,36 @@ def attention_kernel(
         if done < needed - 1:
             return
         tl.store(counter, 0)
-        peak = tl.full((LANES,), -1e30, dtype=tl.float32)
-        total = tl.zeros((LANES,), dtype=tl.float32)
-        found = tl.zeros((LANES, WIDTH), dtype=tl.float32)
-        for several in range(0, needed, TOGETHER):
-            for number in tl.static_range(TOGETHER):  # Read before the first is added.
-                one = several + number
-                of_one = line * chunks + one
-                is_own = lane < tl.where(one < needed, SHARED, 0)
-                own = tl.load(peaks + of_one * 2, mask=is_own, other=-1e30, cache_modifier=".cg")
-                own_total = tl.load(peaks + of_one * 2 + 1, is_own, other=0, cache_modifier=".cg")
-                parts = sums + of_one[:, None] * SIZE + at[None, :]
-                is_some = is_own[:, None] & (at < SIZE)[None, :]
-                some = tl.load(parts, mask=is_some, other=0, cache_modifier=".cg")
-                higher = tl.maximum(peak, own)
-                before, now = tl.exp(peak - higher), tl.exp(own - higher)
-                found = found * before[:, None] + some * now[:, None]
-                total = total * before + own_total * now
-                peak = higher
-    if HAS_SINKS:
-        sink = tl.load(sinks + head * SHARED + lane, mask=lane < SHARED, other=0).to(tl.float32)
-        higher = tl.maximum(peak, sink)
-        before = tl.exp(peak - higher)
-        found = found * before[:, None]
-        total = total * before + tl.exp(sink - higher)
-    found = found / tl.where(lane < SHARED, total, 1.0)[:, None]
-    tl.store(out + line[:, None] * SIZE + at[None, :], found.to(out.dtype.element_ty), mask=is_lane)
+        parts = tl.arange(0, MOST_PARTS)
+        is_part = parts < needed
+        for one in tl.static_range(SHARED):
+            row = token.to(tl.int64) * HEADS * SHARED + head * SHARED + one
+            of_row = row * chunks + parts
+            high = tl.load(peaks + of_row * 2, mask=is_part, other=-1e30, cache_modifier=".cg")
+            sum_of = tl.load(peaks + of_row * 2 + 1, mask=is_part, other=0, cache_modifier=".cg")
+            some = tl.load(
+                sums + of_row[:, None] * SIZE + at[None, :],
+                mask=is_part[:, None] & (at < SIZE)[None, :],
+                other=0,
+                cache_modifier=".cg",
+            )
+            highest = tl.max(high, 0)
+            if HAS_SINKS:
+                own_sink = tl.load(sinks + head * SHARED + one).to(tl.float32)
+                highest = tl.maximum(highest, own_sink)
+            share = tl.where(is_part, tl.exp(high - highest), 0.0)
+            whole = tl.sum(sum_of * share, 0)
+            if HAS_SINKS:
+                whole += tl.exp(own_sink - highest)
+            result = tl.sum(some * share[:, None], 0) / whole
+            tl.store(out + row * SIZE + at, result.to(out.dtype.element_ty), mask=at < SIZE)
+    else:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head * SHARED + lane, mask=lane < SHARED, other=0).to(tl.float32)
+            higher = tl.maximum(peak, sink)
+            before = tl.exp(peak - higher)
+            found = found * before[:, None]
+            total = total * before + tl.exp(sink - higher)
+        found = found / tl.where(lane < SHARED, total, 1.0)[:, None]
+        targets = out + line[:, None] * SIZE + at[None, :]
+        tl.store(targets, found.to(out.dtype.element_ty), mask=is_lane)

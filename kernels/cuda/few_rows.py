@@ -23,7 +23,23 @@ _NUMBERS: Final = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "I8", "
 ALIGNED: Final = 8
 """Numbers of a row of activations that are read at a time."""
 _FEW_OUTPUTS: Final = 5120
-"""Outputs up to which more warps share the inputs: about two programs of each multiprocessor."""
+"""Outputs up to which a multiprocessor has about two programs."""
+_SOME_OUTPUTS: Final = 12_288
+_CUTS: Final = {
+    (4, "few"): (8, 4, 2),
+    (4, "some"): (8, 2, 3),
+    (4, "many"): (4, 2, 6),
+    (6, "few"): (8, 3, 2),
+    (6, "many"): (4, 2, 5),
+    (8, "few"): (8, 4, 2),
+}
+"""Warps, blocks that are read ahead, and programs of a multiprocessor, by bits of a code (8: FP8)
+and outputs, where others than sixteen warps of a multiprocessor with two blocks each were quicker
+on an H100 (docs/results/2026-11-27-h100.md)."""
+_WARPS: Final = 16
+"""Of a multiprocessor, for which there are 128 registers a lane."""
+_COLUMN: Final = 8
+"""Rows of activations that a product of tensor cores takes."""
 Constants = dict[str, int | str]
 _PLAIN: Final[Constants] = {
     "BITS": 16,
@@ -70,21 +86,20 @@ class Unnormalised:
 
 
 def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -> Constants:
-    """How much a program and a warp have. What decides in which order a row is summed follows from
-    the shape alone.
+    """How much a program and a warp have. How many warps share the inputs decides in which order a
+    row is summed; it follows from the matrix alone.
 
     Args:
         is_light: unpacking takes few registers.
     """
-    warps = 16 if outputs <= _FEW_OUTPUTS else 8
+    size = "few" if outputs <= _FEW_OUTPUTS else "some" if outputs <= _SOME_OUTPUTS else "many"
+    plain = (16, 2, 1) if size == "few" else (8, 2, 2)
+    warps, ahead, programs = plain if bits == 8 and not is_light else _CUTS.get((bits, size), plain)
+    is_many = rows > _COLUMN
+    if is_many:  # Registers are for sums.
+        ahead, programs = 1 if bits == 16 else 2, max(_WARPS // warps, 1)
     while warps > -(-inputs // BLOCK) and warps > 1:
-        warps //= 2
-    is_many = rows > 8
-    ahead = 2
-    if bits == 16 and is_many:
-        ahead = 1
-    elif bits == 4 and warps <= 8 and not is_many:
-        ahead = 4
+        warps, programs = warps // 2, 2 * programs
     tiles = 2 if is_many and is_light else 1  # Activations are read once for both.
     return {
         "COLUMNS": 2 if is_many else 1,
@@ -93,7 +108,7 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
         "TILES": tiles,
         "WARPS": warps,
         "AHEAD": ahead,
-        "PROGRAMS": max(16 // warps, 1),
+        "PROGRAMS": programs,
     }
 
 

@@ -160,7 +160,8 @@ def test_every_way_to_cut_a_product_up_is_measured(
     monkeypatch.setitem(benchmark.KINDS, "Q4_0", {})
     shapes = {"qkv": (64, 32), "out": (32, 32), "gate_up": (64, 32), "down": (32, 32)}
     monkeypatch.setattr(benchmark, "SHAPES", shapes)
-    monkeypatch.setattr(benchmark, "CHOICES", {"TILES": (1, 2), "WARPS": (1,), "AHEAD": (1,)})
+    choices = {"TILES": (1, 2), "WARPS": (1,), "AHEAD": (1,), "LANES": (512,)}
+    monkeypatch.setattr(benchmark, "CHOICES", choices)
     monkeypatch.setattr(benchmark, "copies", lambda tensor, nbytes: [tensor])
 
     class Untimed:

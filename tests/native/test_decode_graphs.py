@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,9 @@ pytest.importorskip("triton", minversion="3.9")
 
 from decode_reference import reference_decode
 from driven import Driven
+from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native import (
@@ -474,6 +476,38 @@ def test_what_was_started_ahead_is_forgotten_where_blocks_or_weights_change(make
     greedy.until_ahead()
     both.graphs.runner.close()
     assert not greedy.is_ahead
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma3"])
+def test_answers_through_the_engine_are_those_without_graphs(family: str, make: Make) -> None:
+    """Of sessions that begin and end at different times."""
+    both = make(family, max_sessions=4)
+    answers = []
+    for driven in (both.graphs, both.eager):
+        engine_runner = driven.runner
+        engine_runner.info = replace(engine_runner.info, has_shortlists=True)  # type: ignore[misc]
+        side = EngineSide(Loaded(engine_runner, Silent(), None, None))  # type: ignore[arg-type]
+        prompts = [both.tokens[at : at + 5 + 3 * at] for at in range(3)]
+        found = [one.tokens for one in side.answer(prompts, 30)]
+        found += [one.tokens for one in side.answer(prompts[:1], 40)]
+        side.start(prompts[1:], 100)
+        side.decode(9)
+        # One arrives while others decode.
+        found += [one.tokens for one in side.answer([both.tokens[50:70]], 12)]
+        side._sessions.pop()
+        side.decode(9)
+        found += side.histories()
+        answers.append(found)
+    assert answers[0] == answers[1]
+    ahead = both.graphs.runner._ahead  # type: ignore[attr-defined]
+    assert ahead.taken > 40
+
+
+class Silent:
+    """In the place of a tokenizer: no text is looked at."""
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        return b""
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 8, 64, 65, 256])
