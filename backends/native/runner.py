@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -210,7 +211,8 @@ class NativeRunner:
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
         if self._ahead is not None:
-            self._ahead.forget()
+            with suppress(RuntimeError):  # Of a device that failed, which computes nothing more.
+                self._ahead.forget()
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 

@@ -27,7 +27,8 @@
 //   END      STORE: results are `out`.
 //            ADD: `out` is the residual stream, and they are added to it. With HAS_NEXT the new
 //            stream times `gamma` [N] float32, which is what the next product reads, is `next`
-//            [M, N], and `next_squares` [M, programs] float32 the sums of squares of the stream.
+//            [M, N], and `next_squares` [M, N / 16, rounded up] float32 the sums of squares of sixteen
+//            numbers of the stream each.
 //            GATE: rows of weights are gates, then as many ups, and `out` [M, N / 2] is
 //            silu(gate) · up. Half of a tile's rows are gates, the others their ups.
 //   EARLY    what NORMED and ADD read is read before the products: all outputs have a thread, and all
@@ -606,9 +607,9 @@ few_rows(const half_bits *x, const word *codes, const word *high, const void *sc
 #endif
         }
 #if HAS_NEXT
-        square = sum_of_lanes(square, in_row);
-        if (column < M && row == 0)
-            next_squares[column * ((N + in_row - 1) / in_row) + blockIdx.x] = square;
+        square = sum_of_lanes(square, 16);
+        if (is_one && row % 16 == 0)
+            next_squares[column * ((N + 15) / 16) + (first_row + row) / 16] = square;
 #endif
 #else
         const float result = END == GATE ? found[0] / (1.0f + expf(-found[0])) * found[END == GATE] : found[0];

@@ -207,8 +207,7 @@ def add_product(
         return None
     weight, eps = norm
     rows, outputs = hidden.shape
-    tiles = int(_constants(part, rows, hidden.dtype, hidden.dtype)["TILES"])
-    squares = hidden.new_empty((rows, -(-outputs // (_TILE * tiles))), dtype=torch.float32)
+    squares = hidden.new_empty((rows, -(-outputs // _TILE)), dtype=torch.float32)
     found = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
     _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found)
     return found

@@ -93,16 +93,25 @@ def test_norms_gates_and_sums_are_part_of_products(
     hidden = before.clone()
     norm = torch.rand(96), 1e-6
     found = few_rows.add_product(part, given, hidden, norm)
+    assert {one["EARLY"] for one in card.calls} == {int(count == 8)}
     assert off(hidden, before.double() + wanted) < 3e-5
     assert found is not None and found.eps == 1e-6 and found.squares is not None
     assert torch.equal(found.rows, (hidden.float() * norm[0]).bfloat16())
     squares = hidden.float().square().sum(1)
     torch.testing.assert_close(found.squares.sum(1), squares, rtol=1e-6, atol=0)
-    assert few_rows.add_product(part, unnormalised, before, None) is None
-    assert {one["EARLY"] for one in card.calls} == {int(count == 8)}
     # A row has the same bits whatever others there are.
-    alone = Unnormalised(unnormalised[:1], given.squares[:1], 1e-5)  # type: ignore[index]
-    assert torch.equal(few_rows.gated_product(part, alone), gated[:1])
+    alone = before[:1].clone()
+    first = few_rows.add_product(part, first_row(given), alone, norm)
+    assert first is not None and first.squares is not None
+    assert torch.equal(alone, hidden[:1]) and torch.equal(first.rows, found.rows[:1])
+    assert torch.equal(first.squares, found.squares[:1])
+    assert torch.equal(few_rows.gated_product(part, first_row(given)), gated[:1])
+    assert few_rows.add_product(part, unnormalised, before, None) is None
+
+
+def first_row(some: Unnormalised) -> Unnormalised:
+    assert some.squares is not None
+    return Unnormalised(some.rows[:1], some.squares[:1], some.eps)
 
 
 def matrix_of(case: str, outputs: int, inputs: int) -> tuple[Planes | Tensor, Tensor]:
