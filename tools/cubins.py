@@ -30,7 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hearth.kernels.cuda import codes as codes_on_cards
-from hearth.kernels.cuda import decode_attention, fused, products
+from hearth.kernels.cuda import decode_attention, draw, fused, products
 from hearth.kernels.cuda.attention import decode_constants, reads_packed
 from hearth.kernels.cuda.matrix import (
     INT8_CONSTANTS,
@@ -312,6 +312,22 @@ def peak_variants() -> Iterator[Variant]:
     )
 
 
+def draw_variants() -> Iterator[Variant]:
+    """Guesses of what is drawn."""
+    yield Variant(
+        "tokens drawn from 1,024",
+        draw.guess_kernel,
+        {
+            **dict.fromkeys(("values", "peaks"), "*fp32"),
+            **dict.fromkeys(("ids", "about", "out"), "*i64"),
+            "count": "i32",
+        },
+        {"LANES": 1024},
+        warps=8,
+        is_sample=True,
+    )
+
+
 def code_variants() -> Iterator[Variant]:
     """Activations rounded to codes, and products of int8 codes."""
     for dtype in DTYPES:
@@ -385,6 +401,7 @@ def variants(*, every: bool) -> list[Variant]:
         attention_variants(),
         fused_variants(),
         peak_variants(),
+        draw_variants(),
     )
     return [one for one in made if every or one.is_sample]
 

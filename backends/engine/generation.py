@@ -158,7 +158,7 @@ class Generation(Sequence):
             self._emit(events.Progress(computed, self.prompt_tokens))
 
     def shortlist(self) -> ShortlistSpec | None:
-        return self.sampler.shortlist(self.limits.banned(self.new_tokens))
+        return self.sampler.shortlist(self.total, self.limits.banned(self.new_tokens))
 
     def ahead(self) -> Lookahead:
         """What draws drafts for it."""

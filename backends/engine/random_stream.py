@@ -73,7 +73,7 @@ def race(
         seed, position, stream: as for `uniform`.
         ids: [n], the token ids of `weights`; None: 0 to n - 1.
     """
-    key = np.uint64(_bits(seed, position, stream))
+    key = np.uint64(race_key(seed, position, stream))
     if weights.size <= _FEW:
         near = np.arange(weights.size)
     else:
@@ -92,6 +92,11 @@ def race(
             near = np.flatnonzero(floors[ids // _BLOCK] <= weights)
     numbers = _exponentials(near if ids is None else ids[near], key)
     return int(near[(weights[near] / numbers).argmax()])
+
+
+def race_key(seed: int, position: int, stream: int = DRAW) -> int:
+    """What the exponential numbers of a race depend on, besides token ids: 64 bits."""
+    return _bits(seed, position, stream)
 
 
 def choice_seed(seed: int, index: int) -> int:

@@ -32,10 +32,11 @@ from hearth.backends.engine.random_stream import (
     XTC,
     fresh_seed,
     race,
+    race_key,
     uniform,
 )
 from hearth.backends.engine.selection import FIRST_LOOK, Indices, Sparse, largest, smallest_cover
-from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
+from hearth.backends.engine.shortlist import RaceSpec, Shortlist, ShortlistSpec
 from hearth.backends.engine.truncation import (
     Pool,
     likely,
@@ -157,8 +158,10 @@ class Sampler:
         made._repeats = None if self._repeats is None else self._repeats.copy()
         return made
 
-    def shortlist(self, banned: Collection[int] = ()) -> ShortlistSpec | None:
-        """What the next draw, with `banned`, needs of its logits as a rule; None: all of them."""
+    def shortlist(self, position: int, banned: Collection[int] = ()) -> ShortlistSpec | None:
+        """What the draw at `position`, with `banned`, needs of its logits as a rule; None: all of
+        them.
+        """
         params = self.params
         adjusted = [sparse[0] for sparse in self._adjustments() if sparse is not None]
         if banned:
@@ -170,8 +173,14 @@ class Sampler:
             if params.top_k >= FIRST_LOOK or not (params.top_k or narrows):
                 return None
             count = FIRST_LOOK
-        ids = np.concatenate(adjusted) if adjusted else np.empty(0, dtype=np.intp)
-        return ShortlistSpec(count, ids)
+        if adjusted:
+            return ShortlistSpec(count, np.concatenate(adjusted))
+        spec = ShortlistSpec(count, np.empty(0, dtype=np.intp))
+        if not (self.is_greedy or params.xtc_probability) and params.typical_p == 1.0:
+            key = race_key(self.seed, position)
+            some = params.temperature, params.top_k, params.top_p, params.min_p
+            spec.race = RaceSpec(key, *some)
+        return spec
 
     def draw(
         self,

@@ -14,6 +14,19 @@ from hearth.backends.engine.selection import Indices
 
 
 @dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
+class RaceSpec:
+    """How a token is drawn from a shortlist, for a device that guesses which it will be."""
+
+    key: int
+    """Of the race's random numbers (`random_stream.race_key`)."""
+    temperature: float
+    top_k: int
+    """0: it is off."""
+    top_p: float
+    min_p: float
+
+
+@dataclass(slots=True)  # Not frozen, like `RaceSpec`.
 class ShortlistSpec:
     """What a row asks for (`Sampler.shortlist`)."""
 
@@ -21,6 +34,8 @@ class ShortlistSpec:
     """How many of the largest logits; with 1, `Shortlist.best` is enough."""
     ids: Indices
     """Tokens whose logits are adjusted, which must be among them; may repeat."""
+    race: RaceSpec | None = None
+    """None: the likeliest token is taken, or what is drawn depends on more."""
 
 
 @dataclass(slots=True)  # Not frozen, like `ShortlistSpec`.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.selection import Indices
 from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 from hearth.kernels.cuda.elementwise import row_peaks
 from hearth.kernels.cuda.matrix import has_triton
@@ -57,39 +58,71 @@ def shortlists(
         rows: which of them.
         specs: what is asked of each.
     """
+    some = Columns(_some(logits, rows), max(spec.count for spec in specs), [s.ids for s in specs])
     fetches = [partial(fetch_row, logits, row) for row in rows]
-    logits = _some(logits, rows)
-    size = logits.shape[-1]
-    count = min(max(spec.count for spec in specs), size)
-    peaks = peaks_of(logits)
-    if count == 1:
-        lines = peaks.cpu().tolist()
-        return [greedy_shortlist(*one, size) for one in zip(lines, fetches, strict=True)]
-    largest = logits.topk(count, dim=-1)
-    named = np.zeros((len(specs), max(len(spec.ids) for spec in specs)), dtype=np.int64)
-    for row, spec in zip(named, specs, strict=True):
-        row[: len(spec.ids)] = spec.ids
-    # From memory that is not pinned CUDA copies aside before it returns.
-    more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
-    ids = torch.cat((largest.indices, more), dim=1).sort(dim=-1).values
-    # Ids are exact in float32 up to 2**24, beyond any vocabulary.
-    columns = torch.cat((peaks, largest.values[:, -1:], ids, logits.gather(-1, ids)), dim=1)
-    found = []
-    for line, fetch in zip(columns.cpu().numpy(), fetches, strict=True):
-        repeated, values = np.split(line[4:], 2)
-        is_first = np.diff(repeated, prepend=-1) > 0
-        found.append(
-            Shortlist(
-                best=int(line[2]),
-                ids=repeated[is_first].astype(np.intp),
-                values=values[is_first],
-                floor=-math.inf if count == size else float(line[3]),
-                log_sum=float(line[0]) + math.log(line[1]),
-                vocab_size=size,
-                row=fetch,
-            )
+    lines = some.every.cpu().numpy()
+    return [some.shortlist(line, fetch) for line, fetch in zip(lines, fetches, strict=True)]
+
+
+class Columns:
+    """What shortlists are made of, on the device.
+
+    Args:
+        logits: [rows, V] float32.
+        count: how many of the largest.
+        ids: of each row those that must be among them; none: of no row.
+
+    Attributes:
+        peaks: [rows, 3] float32, see `peaks_of`.
+        largest: values and ids of the largest, sorted; None: of one alone.
+        every: [rows, n] float32: all that a host needs.
+    """
+
+    def __init__(self, logits: Tensor, count: int, ids: Sequence[Indices] = ()) -> None:
+        self._size = logits.shape[-1]
+        self._count = min(count, self._size)
+        self.peaks = self.every = peaks_of(logits)
+        self.largest: tuple[Tensor, Tensor] | None = None
+        if self._count == 1:
+            return
+        values, every = self.largest = logits.topk(self._count, dim=-1)
+        longest = max(map(len, ids), default=0)
+        if longest:
+            named = np.zeros((len(logits), longest), dtype=np.int64)
+            for row, some in zip(named, ids, strict=True):
+                row[: len(some)] = some
+            # From memory that is not pinned CUDA copies aside before it returns.
+            more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
+            every = torch.cat((every, more), dim=1)
+        every = every.sort(dim=-1).values
+        # Ids are exact in float32 up to 2**24, beyond any vocabulary.
+        columns = (self.peaks, values[:, -1:], every, logits.gather(-1, every))
+        self.every = torch.cat(columns, dim=1)
+
+    def shortlist(self, line: NDArray[np.float32], row: Callable[[], Logits]) -> Shortlist:
+        """Of a row.
+
+        Args:
+            line: the row of `every`, on the host.
+            row: fetches all logits.
+        """
+        peak, total, best = map(float, line[:3])
+        ids, values = np.array([best], np.intp), line[:1]
+        floor = peak
+        if self._count > 1:
+            floor = float(line[3])
+            repeated, values = np.split(line[4:], 2)
+            is_first = np.diff(repeated, prepend=-1) > 0
+            ids, values = repeated[is_first].astype(np.intp), values[is_first]
+        return Shortlist(
+            best=int(best),
+            ids=ids,
+            values=values,
+            floor=-math.inf if self._count == self._size else floor,
+            log_sum=peak + math.log(total),
+            vocab_size=self._size,
+            row=row,
         )
-    return found
 
 
 def peaks_of(logits: Tensor) -> Tensor:
@@ -101,26 +134,6 @@ def peaks_of(logits: Tensor) -> Tensor:
     peak = logits.amax(dim=-1, keepdim=True)
     total = (logits - peak).exp_().sum(dim=-1, keepdim=True)
     return torch.cat((peak, total, logits.argmax(dim=-1, keepdim=True)), dim=1)
-
-
-def greedy_shortlist(peaks: Sequence[float], row: Callable[[], Logits], size: int) -> Shortlist:
-    """Of the likeliest token alone.
-
-    Args:
-        peaks: a row of what `peaks_of` gives.
-        row: fetches all logits.
-        size: of the vocabulary.
-    """
-    peak, total, best = peaks
-    return Shortlist(
-        best=int(best),
-        ids=np.array([best], np.intp),
-        values=np.array([peak], np.float32),
-        floor=-math.inf if size == 1 else peak,
-        log_sum=peak + math.log(total),
-        vocab_size=size,
-        row=row,
-    )
 
 
 def fetch_row(logits: Tensor, row: int) -> Logits:

@@ -1,34 +1,49 @@
-"""Greedy decode steps that are started before the engine asks for them: while it handles the tokens
-of a step, the card computes the next one, whose tokens it knows already. So it never waits for the
-processor.
+"""Decode steps that are started before the engine asks for them: while it handles the tokens of a
+step, the card computes the next one, whose tokens it knows already, or guesses by the random
+numbers that the host will draw them by. So it never waits for the processor.
 
 A step ahead is the one that comes if every session goes on: each row one token further, after the
-likeliest token of the step before. If another step comes, it is waited for and forgotten; what it
-wrote are keys and values of one token behind each row, in blocks that the row's session had, which
-are written again before they are read. For fewer rows the others' results are dropped.
+token that is likeliest or was guessed. If another step comes, it is waited for and forgotten; what
+it wrote are keys and values of one token behind each row, in blocks that the row's session had,
+which are written again before they are read. For fewer rows the others' results are dropped.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
+import math
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.runner import Row, StepResult
+from hearth.backends.engine.sampler import Sampler
+from hearth.backends.engine.shortlist import RaceSpec, ShortlistSpec
+from hearth.backends.engine.truncation import SMALLEST_TEMPERATURE
 from hearth.backends.native.decode_graphs import DecodeGraphs
 from hearth.backends.native.kv_pool import KvPool
-from hearth.backends.native.outputs import fetch_row, greedy_shortlist, peaks_of, step_result
+from hearth.backends.native.outputs import Columns, fetch_row, step_result
 from hearth.backends.native.paged_attention import PagedRow
+from hearth.kernels.cuda.elementwise import guess_tokens
+from hearth.kernels.cuda.matrix import has_triton
 
 _LEAST_STEADY: Final = 2
 """Steps of which each was the one that could have been foreseen, before one is started ahead: it
 saves a tenth to a fifth of a step, and one that is forgotten costs a whole one."""
 _MOST_STEADY: Final = 64
 """As many after some that were forgotten."""
+_TRIED: Final = 8
+"""Tokens that are guessed to see whether a device can."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -37,19 +52,15 @@ class _Step:
 
     Attributes:
         logits: [rows, vocabulary] float32 on the device.
-        peaks: [rows, 3] float32 on the device, as `outputs.peaks_of` gives them.
-        found: the same on the host, once `done`; None: it is there.
+        count: of the largest of them that shortlists have.
+        columns: what shortlists are made of.
+        found: `columns.every` on the host, once it is there.
     """
 
     logits: Tensor
-    peaks: Tensor
+    count: int
+    columns: Columns
     found: Tensor
-    done: torch.cuda.Event | None
-
-    def wait(self) -> None:
-        """Until what it found is on the host."""
-        if self.done is not None:
-            self.done.synchronize()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +70,21 @@ class _Seen:
     Attributes:
         slots: of rows, and where they are among them.
         rows: what was computed, with tables that do not change.
-        best: the likeliest token of each.
+        tokens: that are to come after each.
         state: of pool and weights.
     """
 
     slots: dict[int, int]
     rows: Sequence[PagedRow]
-    best: Sequence[int]
+    tokens: Sequence[int]
     state: tuple[int, ...]
 
 
 class StepsAhead:
-    """Computes steps of which every row wants its likeliest token alone, each a token of a session.
+    """Computes steps of single tokens.
 
     Args:
-        graphs: compute steps.
+        graphs: compute them.
         pool: keys and values.
 
     Attributes:
@@ -94,43 +105,57 @@ class StepsAhead:
     def result(
         self, rows: Sequence[Row], paged: Sequence[PagedRow], tokens: Sequence[int]
     ) -> StepResult | None:
-        """Of a step of single tokens; None: there is no graph for it, and nothing was computed.
+        """Of a step; None: there is no graph for it, and nothing was computed.
 
         Args:
+            rows: each of a token of a session.
             paged: the same rows.
             tokens: one of each row.
         """
-        is_greedy = all(row.shortlist is not None and row.shortlist.count == 1 for row in rows)
-        if not is_greedy or self.graphs.keeps_hidden:
+        specs = [row.shortlist for row in rows if row.shortlist is not None]
+        is_likely = len(specs) == len(rows) and all(map(self._is_likely, specs))
+        if not is_likely or self.graphs.keeps_hidden:
             self.forget()
-            found = self.graphs.logits(paged, tokens)
-            return None if found is None else step_result(rows, found)
+            logits = self.graphs.logits(paged, tokens)
+            return None if logits is None else step_result(rows, logits)
+        count = max(spec.count for spec in specs)
         places = self._places(rows, paged, tokens)
         self._steady = 0 if places is None else self._steady + 1
-        if places is None or self._ahead is None:
+        if places is None or self._ahead is None or self._ahead.count != count:
             self.forget()
             logits = self.graphs.logits(paged, tokens)
             if logits is None:
                 return None
-            step, places = self._started(logits), [*range(len(rows))]
+            step, places = self._started(logits, count), [*range(len(rows))]
         else:
             step, self._ahead = self._ahead, None
             self.taken += 1
             if self._steady >= _MOST_STEADY:
                 self._needed = _LEAST_STEADY
         state = self._state()
+        guessed = self._guessed(step, places, specs)
+        on_host = None if guessed is None else self._to_host(guessed)
+        done = self._mark()
         if self._steady >= self._needed:
-            self._ahead = self._next(paged, step, places)
-        step.wait()
-        lines = step.found.tolist()
+            best = self._some(step.columns.peaks, places)[:, 2]
+            self._ahead = self._next(paged, step, best if guessed is None else guessed)
+        if done is not None:
+            done.synchronize()
         fixed = [PagedRow(row.start, 1, tuple(map(tuple, row.tables))) for row in paged]
         slots = {row.slot: at for at, row in enumerate(rows)}
-        self._seen = _Seen(slots, fixed, [int(lines[at][2]) for at in places], state)
-        size = step.logits.shape[-1]
+        lines = step.found.numpy()
+        following = lines[places, 2] if on_host is None else on_host.numpy()
+        self._seen = _Seen(slots, fixed, list(map(int, following)), state)
         lists = [
-            greedy_shortlist(lines[at], partial(fetch_row, step.logits, at), size) for at in places
+            step.columns.shortlist(lines[at], partial(fetch_row, step.logits, at)) for at in places
         ]
         return StepResult({}, dict(zip(slots, lists, strict=True)))
+
+    def _is_likely(self, spec: ShortlistSpec) -> bool:
+        """Whether the token that follows is known on the device, or can be guessed there."""
+        if len(spec.ids) or spec.count == 1:
+            return spec.count == 1
+        return spec.race is not None and guesses_on(self._pool.layer(0)[0].device)
 
     def forget(self) -> None:
         """What was seen, and the step that was started ahead, if there is one; wait for its end:
@@ -139,7 +164,9 @@ class StepsAhead:
         self._seen = None
         step, self._ahead = self._ahead, None
         if step is not None:
-            step.wait()
+            done = self._mark()
+            if done is not None:
+                done.synchronize()
             self._needed = min(2 * self._needed, _MOST_STEADY)
 
     def _places(
@@ -154,7 +181,7 @@ class StepsAhead:
         places = []
         for row, pages, token in zip(rows, paged, tokens, strict=True):
             at = seen.slots.get(row.slot)
-            if at is None or seen.best[at] != token or not _follows(seen.rows[at], pages):
+            if at is None or seen.tokens[at] != token or not _follows(seen.rows[at], pages):
                 return None
             places.append(at)
         return places
@@ -162,35 +189,106 @@ class StepsAhead:
     def _state(self) -> tuple[int, ...]:
         return (*self.graphs.state, self._pool.edits)
 
-    def _started(self, logits: Tensor) -> _Step:
+    def _started(self, logits: Tensor, count: int) -> _Step:
         """What comes of `logits`, which are being computed."""
-        peaks = peaks_of(logits)
-        found = torch.empty_like(peaks, device="cpu", pin_memory=peaks.is_cuda)
-        found.copy_(peaks, non_blocking=True)
-        done = None
-        if peaks.is_cuda:
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record()
-        return _Step(logits, peaks, found, done)
+        columns = Columns(logits, count)
+        return _Step(logits, count, columns, self._to_host(columns.every))
 
-    def _next(self, paged: Sequence[PagedRow], step: _Step, places: Sequence[int]) -> _Step | None:
+    def _guessed(
+        self, step: _Step, places: Sequence[int], specs: Sequence[ShortlistSpec]
+    ) -> Tensor | None:
+        """[places] int64 on the device: the token that is to follow each of some rows of a step.
+        None: it is the likeliest of each.
+        """
+        largest = step.columns.largest
+        if largest is None or all(spec.race is None for spec in specs):
+            return None
+        values, ids, peaks = (self._some(one, places) for one in (*largest, step.columns.peaks))
+        about = torch.from_numpy(np.stack([_about(spec.race) for spec in specs]))
+        if peaks.is_cuda:
+            about = about.pin_memory().to(peaks.device, non_blocking=True)
+        return guess_tokens(values, ids, peaks, about)
+
+    @staticmethod
+    def _some(numbers: Tensor, places: Sequence[int]) -> Tensor:
+        """Some rows of `numbers`; nothing waits for the device."""
+        if len(places) == len(numbers) and places[-1] == len(places) - 1:
+            return numbers
+        chosen = torch.tensor(places).to(numbers.device, non_blocking=True)
+        return numbers.index_select(0, chosen)
+
+    @staticmethod
+    def _to_host(numbers: Tensor) -> Tensor:
+        """A copy on the host, once the device has come to it."""
+        found = torch.empty(
+            numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=numbers.is_cuda
+        )
+        return found.copy_(numbers, non_blocking=True)
+
+    def _mark(self) -> torch.cuda.Event | None:
+        """What can be waited for: all that was started until now."""
+        if not self._pool.layer(0)[0].is_cuda:
+            return None
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record()
+        return done
+
+    def _next(self, paged: Sequence[PagedRow], step: _Step, tokens: Tensor) -> _Step | None:
         """The step after `step` of the same sequences, started; None where they have no blocks for
         it, or there is no graph.
+
+        Args:
+            tokens: of each, on the device.
         """
         page = self._pool.page
         further = [PagedRow(row.start + 1, 1, row.tables) for row in paged]
         if not all(_has_block(table, row.start // page) for row in further for table in row.tables):
             return None
-        best = step.peaks[:, 2]
-        if len(places) < len(best) or places[-1] != len(places) - 1:
-            best = best[torch.tensor(places).to(best.device, non_blocking=True)]
         logits = step.logits
         step.logits = logits.clone()  # Graphs write to the same memory.
-        next_logits = self.graphs.next_logits(further, best)
-        if next_logits is None:
+        following = self.graphs.next_logits(further, tokens)
+        if following is None:
             step.logits = logits
             return None
-        return self._started(next_logits)
+        return self._started(following, step.count)
+
+
+@functools.cache
+def guesses_on(device: torch.device) -> bool:
+    """Whether tokens that are drawn can be guessed on `device`: some known ones are, when this is
+    asked first.
+    """
+    if not has_triton(device.type):
+        return False
+    from triton.errors import TritonError
+
+    sampler = Sampler(SamplingParams(seed=1))
+    logits = np.linspace(-8, 8, _TRIED * 2048, dtype=np.float32).reshape(2048, _TRIED).T.copy()
+    wanted = [sampler.draw(row, at).id for at, row in enumerate(logits)]
+    specs = [sampler.shortlist(at) for at in range(_TRIED)]
+    about = np.stack([_about(spec.race) for spec in specs if spec is not None])
+    try:
+        columns = Columns(torch.from_numpy(logits).to(device), 1024)
+        assert columns.largest is not None
+        given = (*columns.largest, columns.peaks, torch.from_numpy(about).to(device))
+        found = guess_tokens(*given).tolist()
+    except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        log.warning("Drawn tokens are not guessed on %s: %s", device, error)
+        return False
+    if found != wanted:
+        log.warning("Drawn tokens are not guessed on %s: %s, not %s", device, found, wanted)
+    return found == wanted
+
+
+def _about(race: RaceSpec | None) -> NDArray[np.int64]:
+    """See `draw.guess_kernel`."""
+    if race is None:
+        return np.zeros(5, np.int64)
+    least = math.log(race.min_p) if race.min_p > 0.0 else -math.inf
+    share = race.top_p if race.top_p < 1.0 else math.inf
+    numbers = np.array([max(race.temperature, SMALLEST_TEMPERATURE), share, least])
+    whole = np.array([race.key, race.top_k], np.uint64).view(np.int64)
+    return np.concatenate((whole, numbers.view(np.int64)))
 
 
 def _follows(before: PagedRow, row: PagedRow) -> bool:

@@ -322,6 +322,23 @@ def row_peaks(logits: Tensor) -> Tensor:
     return out
 
 
+def guess_tokens(values: Tensor, ids: Tensor, peaks: Tensor, about: Tensor) -> Tensor:
+    """[rows] int64: what will probably be drawn of each row.
+
+    Args:
+        values, ids: [rows, n] float32 and int64: the largest logits, largest first.
+        peaks: [rows, 3] float32, as `row_peaks` gives them.
+        about: [rows, 5] int64, see `draw.guess_kernel`.
+    """
+    from hearth.kernels.cuda.draw import guess_kernel
+
+    rows, count = values.shape
+    out = torch.empty(rows, dtype=torch.int64, device=values.device)
+    places = (values.contiguous(), ids.contiguous(), peaks.contiguous(), about, out)
+    guess_kernel[(rows,)](*places, count, LANES=_lanes(count), num_warps=8, **early(values.device))
+    return out
+
+
 def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> RoundedRows:
     """Codes of `x`, by the largest number of each row, or of each group of its inputs.
 

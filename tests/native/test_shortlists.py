@@ -37,7 +37,7 @@ class Case:
 
     @property
     def spec(self) -> ShortlistSpec | None:
-        return self.sampler.shortlist(self.banned)
+        return self.sampler.shortlist(self.position, self.banned)
 
     def row(self) -> Logits:
         self.fetched = True
@@ -179,7 +179,7 @@ def test_usual_settings_need_no_whole_row(device: str) -> None:
     ids=["wide", "top_k", "typical"],
 )
 def test_what_is_over_a_vocabulary_asks_for_whole_rows(params: SamplingParams) -> None:
-    assert Sampler(params).shortlist() is None
+    assert Sampler(params).shortlist(0) is None
 
 
 @pytest.mark.parametrize(
