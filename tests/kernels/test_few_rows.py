@@ -67,8 +67,14 @@ def test_a_row_has_the_same_bits_among_others_and_in_float32(card: OnProcessor) 
     assert {one["COLUMNS"] for one in card.calls} == {1, 2}
 
 
-@pytest.mark.parametrize(("count", "inputs"), [(3, 768), (8, 1024), (11, 1024)])
-@pytest.mark.parametrize("case", ["plain", "INT4 128 True", "Q4_K", "Q6_K", "FP8 of a row"])
+@pytest.mark.parametrize(
+    ("case", "count", "inputs"),
+    [
+        *(("plain", 8, 1024), ("plain", 11, 1024), ("INT4 128 True", 3, 768)),
+        *(("INT4 128 True", 11, 1024), ("Q4_K", 8, 1024), ("Q6_K", 11, 1024)),
+        ("FP8 of a row", 3, 768),
+    ],
+)
 def test_norms_gates_and_sums_are_part_of_products(
     case: str, count: int, inputs: int, card: OnProcessor
 ) -> None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -23,11 +24,14 @@ Run = Callable[[int, int, Sequence[Tensor | int]], None]
 
 
 class OnProcessor:
-    """Compiles the kernel for each set of constants once, and runs it in the place of a card."""
+    """Compiles the kernel for each set of constants once, for all tests of a process, and runs it
+    in the place of a card.
+    """
+
+    _made: ClassVar[dict[str, ctypes.CDLL]] = {}
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._made: dict[str, ctypes.CDLL] = {}
         self.calls: list[dict[str, int | str]] = []
 
     def __call__(self, device: torch.device, constants: tuple[tuple[str, int | str], ...]) -> Run:
