@@ -429,8 +429,12 @@ def test_greedy_steps_are_started_ahead_and_say_the_same(family: str, make: Make
 
 
 def test_fewer_sessions_take_what_was_started_ahead(make: Make) -> None:
+    """In another order, too."""
     greedy = Greedy(make(), 3, 5, 4, 6)
     greedy.until_ahead()
+    greedy.step(1, 2, 0, 3, fetches=True)
+    greedy.step(2, 1, 0, 3, fetches=True)
+    assert greedy.is_ahead and greedy.ahead.taken == 2
     before = sum(greedy.both.replays)
     greedy.step(3, 0, 2, fetches=True)
     assert greedy.is_ahead and sum(greedy.both.replays) == before + 1
