@@ -36,6 +36,7 @@ from torch import nn
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.transformers_side import TransformersModel
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
 from hearth.backends.native.plan import plan_memory
@@ -72,6 +73,8 @@ TOKENS: Final = 64
 SHORT, LONG = 32, 2048
 """Tokens of prompts, before decoding and of those that are measured."""
 ROUNDS: Final = 3
+DRAWN: Final = SamplingParams(seed=1)
+"""How tokens are drawn where they are not the likeliest ones."""
 FEW: Final = (4, 16)
 """Sessions of which decoding is measured, beside one."""
 COMPARED_LAYERS: Final = 2
@@ -287,6 +290,10 @@ def _of_model(
         alone[kind, sessions] = seconds
         yield Figure(f"decode × {sessions}", kind, sessions / seconds, "tok/s")
         if sessions == 1:
+            greedy, model.side.params = model.side.params, DRAWN
+            drawn = median(lambda: model.ours.decode(prompts(1, SHORT), TOKENS)) / TOKENS
+            model.side.params = greedy
+            yield Figure("decode × 1, drawn", kind, 1 / drawn, "tok/s")
             alone_s = graph_seconds(model)
             if alone_s is not None:
                 yield Figure("decode × 1 without the host", kind, 1 / alone_s, "tok/s")

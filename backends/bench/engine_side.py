@@ -1,4 +1,4 @@
-"""Our side of a measurement: the real engine over the real runner, greedy, with nobody listening.
+"""Our side of a measurement: the real engine over the real runner, with nobody listening.
 
 Each session is a `Generation` like that of any request: its tokens are drawn by the sampler, become
 text and leave as events.
@@ -26,7 +26,6 @@ from hearth.backends.errors import InternalError, from_info
 
 _UNHURRIED_S = 1e6
 """Target of inter-token latency: nobody waits while prompts are computed."""
-_GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class EngineSide:
         drafters: for sessions that speculate.
 
     Attributes:
+        params: of sessions that begin.
         cached_tokens: prompt tokens that were found with other prompts.
     """
 
@@ -83,6 +83,7 @@ class EngineSide:
         self._sessions: list[Generation] = []
         self._failure: Failed | None = None
         """Of the session that failed last."""
+        self.params = SamplingParams(temperature=0.0)
         self.cached_tokens = 0
 
     @property
@@ -211,7 +212,7 @@ class EngineSide:
         session = Generation(
             next(self._idents),
             prompt,
-            Sampler(_GREEDY, prompt_ids=prompt),
+            Sampler(self.params, prompt_ids=prompt),
             Limits(most - len(prompt), 0, ignore_eos=True, end_ids=frozenset()),
             (),
             self._piece,

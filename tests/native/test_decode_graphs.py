@@ -22,7 +22,6 @@ pytest.importorskip("triton", minversion="3.9")
 
 from decode_reference import reference_decode
 from driven import Driven
-from hearth.backends.bench import engine_side
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.sampling import SamplingParams
@@ -491,7 +490,6 @@ def test_answers_through_the_engine_are_those_without_graphs(
 ) -> None:
     """Of sessions that begin and end at different times. What is drawn of them is guessed."""
     both = make(family, max_sessions=4)
-    monkeypatch.setattr(engine_side, "_GREEDY", params)
     monkeypatch.setattr(steps_ahead, "has_triton", lambda device_type: True)
     steps_ahead.guesses_on.cache_clear()
     answers = []
@@ -499,6 +497,7 @@ def test_answers_through_the_engine_are_those_without_graphs(
         engine_runner = driven.runner
         engine_runner.info = replace(engine_runner.info, has_shortlists=True)  # type: ignore[misc]
         side = EngineSide(Loaded(engine_runner, Silent(), None, None))  # type: ignore[arg-type]
+        side.params = params
         prompts = [both.tokens[at : at + 5 + 3 * at] for at in range(3)]
         found = [one.tokens for one in side.answer(prompts, 30)]
         found += [one.tokens for one in side.answer(prompts[:1], 40)]
