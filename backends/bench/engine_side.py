@@ -1,4 +1,4 @@
-"""Our side of a measurement: the real engine over the real runner, with nobody listening.
+"""Our side of a measurement: the real engine over the real runner, without clients.
 
 Each session is a `Generation` like that of any request: its tokens are drawn by the sampler, become
 text and leave as events.

@@ -111,7 +111,7 @@ def _inputs(part: Part) -> int:
 def _product(module: nn.Module, x: Unnormalised) -> Tensor:
     """x · weightsᵀ + bias [rows, outputs]."""
     parts = _parts(module)
-    sizes = [len(part) if isinstance(part, Tensor) else part.outputs for part in parts]
+    sizes = [few_rows.outputs_of(part) for part in parts]
     found = x.rows.new_empty((len(x.rows), sum(sizes)))
     for part, out in zip(parts, torch.split(found, sizes, 1), strict=True):
         few_rows.multiply(part, x, out)

@@ -112,6 +112,11 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
     }
 
 
+def outputs_of(part: Planes | Tensor) -> int:
+    """Rows of a matrix, packed or not."""
+    return len(part) if isinstance(part, Tensor) else part.outputs
+
+
 def is_light(part: Planes | Tensor) -> bool:
     """Whether unpacking takes so few registers that a program of many rows has two tiles."""
     return isinstance(part, Tensor) or part.bits == 4 or part.value == "fp8"
@@ -215,20 +220,16 @@ def add_product(
 
 def can_gate(part: Planes | Tensor) -> bool:
     """Whether `gated_product` takes a matrix: eight gates lie together, and eight ups."""
-    return _outputs(part) % _TILE == 0
+    return outputs_of(part) % _TILE == 0
 
 
 def gated_product(part: Planes | Tensor, x: Unnormalised) -> Tensor:
     """silu(gate) · up [rows, outputs / 2] of x · weightsᵀ, gate before up, where `can_gate` says
     yes.
     """
-    out = x.rows.new_empty((len(x.rows), _outputs(part) // 2))
+    out = x.rows.new_empty((len(x.rows), outputs_of(part) // 2))
     _launch(part, x, out, {"END": "GATE"})
     return out
-
-
-def _outputs(part: Planes | Tensor) -> int:
-    return len(part) if isinstance(part, Tensor) else part.outputs
 
 
 def _constants(part: Planes | Tensor, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
