@@ -227,7 +227,7 @@ def graph_seconds(model: Model) -> float | None:
     graphs = model.side._runner.graphs  # type: ignore[attr-defined]
     if graphs is None or not len(graphs):
         return None
-    *_, (_, graph) = graphs._graphs.values()
+    *_, (_, graph) = graphs._graphs.recorded.values()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     graph.replay()
     start.record()

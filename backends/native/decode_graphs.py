@@ -3,27 +3,23 @@ started by one call afterwards. What changes from step to step is in buffers tha
 
 A graph is for a number of rows and a number of keys, both padded. Rows that only pad have a token
 of their own block (`KvPool.spare_block`) and are not looked at. Steps with prompts or drafts, and
-those of more rows or keys than there are graphs for, are computed without.
+those of more rows or keys than there are graphs for, are not for these (`prompt_graphs`).
 """
 
 from __future__ import annotations
 
-import gc
-import logging
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hearth.backends.native.graphs import Graph, GraphCache, GraphDevice, why_not
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.models.experts import Experts
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.split_attention import SingleTokens
 from hearth.backends.native.varlen_attention import Reaches
@@ -35,65 +31,6 @@ from hearth.backends.native.workspace import (
     partial_bytes,
 )
 from hearth.kernels.cuda.attention import Seen
-
-_EAGER_STEPS: Final = 1
-"""That a shape is computed without a graph before one is recorded for it: steps of some shapes
-come once, between others."""
-log = logging.getLogger(__name__)
-
-
-class Graph(Protocol):
-    """What was recorded."""
-
-    def replay(self) -> None:
-        """Start it: the same operations on the same memory."""
-        ...
-
-
-class GraphDevice(Protocol):
-    """What records and replays: a card (`CudaGraphs`), or in tests the processor."""
-
-    def capture(self, step: Callable[[], None]) -> Graph:
-        """Run `step`, then record it. It may be run twice, and reads and writes tensors only.
-
-        Raises:
-            RuntimeError: something in it cannot be recorded, such as waiting for the device; or
-                there is no memory for it.
-        """
-        ...
-
-
-class CudaGraphs:
-    """Implements `GraphDevice` on a card. All graphs share one pool of memory: they are replayed
-    one after the other, and what one leaves in it is copied out before the next.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def capture(self, step: Callable[[], None]) -> Graph:
-        """See `GraphDevice`. Kernels are compiled and libraries take their memory in a first run,
-        on the stream that is recorded.
-        """
-        current = torch.cuda.current_stream(self._device)
-        self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            step()
-        current.wait_stream(self.stream)
-        graph = torch.cuda.CUDAGraph()
-        collects = gc.isenabled()
-        gc.disable()  # Freeing a tensor of another pool is not allowed while recording.
-        try:
-            with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
-            ):
-                step()
-        finally:
-            if collects:
-                gc.enable()
-        return graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +53,6 @@ class DecodeGraphs:
         context: tokens of a row, at most.
 
     Attributes:
-        refused: why no graph is recorded any more; "" as long as they are.
         hidden: of the last step, [rows, width] on the device: what its logits were made of. Valid
             until the next one; None where that is not kept (`keep_hidden`).
     """
@@ -134,15 +70,14 @@ class DecodeGraphs:
         self._hidden: Tensor | None = None
         """[most rows, width]: likewise."""
         self.hidden: Tensor | None = None
-        self._graphs: dict[Shape, tuple[_Buffers, Graph]] = {}
-        """The one that was used last is the last."""
-        self._times: Counter[Shape] = Counter()
+        self._graphs: GraphCache[Shape, tuple[_Buffers, Graph]] = GraphCache(
+            MOST_GRAPHS, why_not(decoder)
+        )
         self._versions = self.state
-        self.refused = _why_not(decoder)
 
     def __len__(self) -> int:
         """Graphs that are recorded now."""
-        return len(self._graphs)
+        return len(self._graphs.recorded)
 
     def keep_hidden(self) -> None:
         """From now on hidden states of steps are kept."""
@@ -164,28 +99,16 @@ class DecodeGraphs:
             no graph for it, and nothing was computed.
         """
         shape = self._shape(rows)
-        if shape is None or self.refused:
+        if shape is None:
             return None
         if self._versions != self.state:  # Graphs know addresses.
             self._graphs.clear()
             self._versions = self.state
-        if shape in self._graphs:
-            buffers, graph = self._graphs.pop(shape)
-            buffers.fill(rows, tokens)
-        elif self._times[shape] < _EAGER_STEPS:
-            self._times[shape] += 1
+        found = self._graphs.get(shape, lambda: self._captured(shape, rows, tokens))
+        if found is None:
             return None
-        else:
-            while len(self._graphs) >= MOST_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
-            try:
-                buffers, graph = self._captured(shape, rows, tokens)
-            except RuntimeError as error:
-                self.refused = str(error)
-                self._graphs.clear()
-                log.warning("No CUDA graphs: recording %s failed: %s", shape, error)
-                return None
-        self._graphs[shape] = buffers, graph
+        buffers, graph = found
+        buffers.fill(rows, tokens)
         graph.replay()
         assert self._logits is not None
         self.hidden = None if self._hidden is None else self._hidden[: len(rows)]
@@ -199,14 +122,20 @@ class DecodeGraphs:
             tokens: [rows] of any dtype, whole numbers.
         """
         shape = self._shape(rows)
-        if shape is None or shape not in self._graphs or self._versions != self.state:
+        found = None if shape is None else self._graphs.used(shape)
+        if found is None or self._versions != self.state:
             return None
-        buffers, graph = self._graphs[shape] = self._graphs.pop(shape)
+        buffers, graph = found
         buffers.fill(rows, [0] * len(rows))
         buffers.tokens[: len(rows)].copy_(tokens)
         graph.replay()
         assert self._logits is not None
         return self._logits[: len(rows)]
+
+    @property
+    def refused(self) -> str:
+        """Why no graph is recorded any more; "" as long as they are."""
+        return self._graphs.refused
 
     @property
     def keeps_hidden(self) -> bool:
@@ -248,7 +177,8 @@ class DecodeGraphs:
                 kept.copy_(hidden)
             out.copy_(decoder.logits(hidden))
 
-        return buffers, self._device.capture(step)
+        (graph,) = self._device.capture([step])
+        return buffers, graph
 
 
 class _Buffers:
@@ -315,11 +245,3 @@ class _Buffers:
             of_rows = table.reshape(self._rows, self._widths[group])
             of_rows[:, : reach.table.shape[1]] = reach.table
         self._there.copy_(host, non_blocking=True)
-
-
-def _why_not(decoder: Decoder) -> str:
-    """What of a decoder waits for the device within a step; "" if nothing does."""
-    for module in decoder.modules():
-        if isinstance(module, Experts) and not module.stays_on_device:
-            return "the rows of each expert are counted on the processor"
-    return ""

@@ -24,9 +24,10 @@ from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.card_layers import card_layers
-from hearth.backends.native.decode_graphs import CudaGraphs, DecodeGraphs, GraphDevice
+from hearth.backends.native.decode_graphs import DecodeGraphs
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
 from hearth.backends.native.failures import torch_failures
+from hearth.backends.native.graphs import CudaGraphs, GraphDevice
 from hearth.backends.native.heads import Heads, read_heads
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
@@ -34,6 +35,7 @@ from hearth.backends.native.outputs import step_result
 from hearth.backends.native.page_kernels import attends_runs, attention_kernels, layers_in_c
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.backends.native.plan import NativePlan
+from hearth.backends.native.prompt_graphs import PromptGraphs
 from hearth.backends.native.split_attention import SplitAttention
 from hearth.backends.native.steps_ahead import StepsAhead
 from hearth.backends.native.varlen_attention import VarlenAttention
@@ -94,16 +96,20 @@ class NativeRunner:
         )
         self.graphs: DecodeGraphs | None = None
         """Of steps of single tokens."""
+        decoder.fused = layers_in_c(decoder, self.store) or card_layers(decoder, plan.device)
         if plan.graphs:
+            records = records or CudaGraphs(plan.device)
+            decoder.fused = PromptGraphs(
+                records, decoder, most_tokens=plan.max_batch_tokens, others=decoder.fused
+            )
             self.graphs = DecodeGraphs(
-                records or CudaGraphs(plan.device),
+                records,
                 decoder,
                 self.store,
                 most_rows=plan.slots,
                 context=plan.context,
             )
         self._ahead = None if self.graphs is None else StepsAhead(self.graphs, self.store)
-        decoder.fused = layers_in_c(decoder, self.store) or card_layers(decoder, plan.device)
         kernels = attention_kernels(decoder, self.store)
         self._attend = partial(
             PagedAttention,

@@ -32,6 +32,10 @@ MOST_GRAPHS: Final = 16
 """That exist at a time."""
 GRAPH_PARTIAL_BYTES: Final = 128 << 20
 """Of sums of parts of attention: steps that take more have no graph."""
+MOST_PROMPT_GRAPHS: Final = 8
+"""Numbers of tokens of prompts that CUDA graphs exist for at a time."""
+_PROMPT_GRAPH_BYTES: Final = 640 << 20
+"""Of activations in float32 of the largest of them."""
 _GRAPH_BYTES: Final = 8 << 20
 """Of the driver for a graph of some hundred kernels: an estimate, not measured on hardware."""
 _SPLIT_BYTES: Final = 2 << 20
@@ -78,7 +82,7 @@ class Workspace:
         config, tokens = self._config, self._step_tokens
         stream = 3 * config.width * _F32
         # A layer's feed-forward is computed after its attention has given its memory back.
-        layer = max(tokens * self._feed_forward(), self._attention(pool_tokens))
+        layer = max(tokens * _feed_forward(config), self._attention(pool_tokens))
         outputs = self.outputs if scores else max(self._sessions, self._drafted)
         logits = outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
         step = _BASE_BYTES + tokens * stream + max(layer, logits) + self._masks(pool_tokens)
@@ -90,30 +94,17 @@ class Workspace:
         if not self._graphs:
             return 0
         config, rows = self._config, graph_rows(self._sessions)[-1]
-        layer = 3 * config.width * _F32 + max(self._feed_forward(), self._projected)
+        layer = 3 * config.width * _F32 + max(_feed_forward(config), _projected(config))
         # Logits are copied out of the memory that graphs share, and again before a step ahead.
         logits = 4 * config.vocab_size * _F32 + config.width * _F32
         partial = min(partial_bytes(config, rows, self._context), GRAPH_PARTIAL_BYTES)
-        return rows * (layer + logits) + partial + _SPLIT_BYTES + MOST_GRAPHS * _GRAPH_BYTES
-
-    def _feed_forward(self) -> int:
-        """Of one token: gate and up, what comes of them, and of each expert what it is given, and
-        gives, in two orders.
-        """
-        experts = self._config.experts
-        if experts is None:
-            return _F32 * 3 * self._config.feed_forward
-        return _F32 * experts.active * (3 * experts.width + 5 * self._config.width)
-
-    @property
-    def _projected(self) -> int:
-        """Of one token: queries, keys and values, and what attention makes of them."""
-        config = self._config
-        return _F32 * config.head_dim * (4 * config.heads + 3 * config.kv_heads)
+        prompts = prompt_tokens(config, self._step_tokens)[-1:]
+        steps = rows * (layer + logits) + partial + sum(prompts) * prompt_token_bytes(config)
+        return steps + _SPLIT_BYTES + (MOST_GRAPHS + MOST_PROMPT_GRAPHS) * _GRAPH_BYTES
 
     def _attention(self, pool_tokens: int) -> int:
         config = self._config
-        projected = self._step_tokens * self._projected
+        projected = self._step_tokens * _projected(config)
         # As they are stored, then widened to float32.
         read = self._kv_bytes + config.kv_elements * _F32
         seen = min(self._context, pool_tokens)
@@ -143,9 +134,43 @@ def graph_rows(sessions: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def prompt_tokens(config: ModelConfig, most: int) -> tuple[int, ...]:
+    """Tokens of prompts that CUDA graphs are recorded for, ascending, of steps of `most` tokens:
+    they double up to 128, and then there are four for each time that they double. None where they
+    would take too much memory.
+    """
+    sizes = [16 << at for at in range(4)]
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] + (1 << sizes[-1].bit_length() - 3))
+    sizes = [size for size in sizes if size < most] + [most]
+    return tuple(s for s in sizes if s * prompt_token_bytes(config) <= _PROMPT_GRAPH_BYTES)
+
+
+def prompt_token_bytes(config: ModelConfig) -> int:
+    """Of a token in a CUDA graph: what stays in place, and what a layer takes."""
+    stays = config.width + config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+    layer = max(_feed_forward(config), _projected(config))
+    return _F32 * (stays + 3 * config.width) + layer
+
+
 def partial_bytes(config: ModelConfig, rows: int, keys: int) -> int:
     """Sums of parts of one layer's attention, of rows of one token and up to `keys` keys: float32
     values, the largest score, and the sum of exponentials.
     """
     parts = min(-(-keys // CHUNK), MOST_PARTS)
     return rows * config.heads * parts * (config.head_dim + 2) * _F32
+
+
+def _feed_forward(config: ModelConfig) -> int:
+    """Of one token: gate and up, what comes of them, and of each expert what it is given, and
+    gives, in two orders.
+    """
+    experts = config.experts
+    if experts is None:
+        return _F32 * 3 * config.feed_forward
+    return _F32 * experts.active * (3 * experts.width + 5 * config.width)
+
+
+def _projected(config: ModelConfig) -> int:
+    """Of one token: queries, keys and values, and what attention makes of them."""
+    return _F32 * config.head_dim * (4 * config.heads + 3 * config.kv_heads)

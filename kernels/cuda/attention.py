@@ -21,6 +21,10 @@ _TILE_BYTES: Final = 16 << 10
 """Of the keys that a program reads at a time."""
 
 
+_END_NUMBERS: Final = 8192
+"""Of the sums of parts that a program reads at a time to put them together."""
+_WARPS: Final = 4
+_STAGES: Final = 2
 _DOUBLED: Final = 12
 """Times that chunks are twice as long: enough for 33 million keys."""
 _COUNTERS: Final = 1 << 16
@@ -108,8 +112,8 @@ def attend_decode(
         **kinds,
         HAS_CAP=softcap != 0.0,
         HAS_SINKS=sinks is not None,
-        num_warps=4,
-        num_stages=2,
+        num_warps=_WARPS,
+        num_stages=_STAGES,
         **early(query.device),
     )
     return out
@@ -134,6 +138,7 @@ def decode_constants(
     """What `attention_kernel` is compiled for, of a model and its pages."""
     shared = heads // kv_heads
     width = max(16, 1 << (size - 1).bit_length())
+    together = 1 << (shared - 1).bit_length()
     return {
         "HEADS": kv_heads,
         "SHARED": shared,
@@ -143,5 +148,7 @@ def decode_constants(
         "PAGE": page,
         "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
         "MOST_PARTS": MOST_PARTS,
+        "PARTS": min(max(_END_NUMBERS // (together * width), 1), MOST_PARTS),
+        "TOGETHER": together,
         "DOUBLED": _DOUBLED,
     }

@@ -45,6 +45,62 @@ def _numbers(
 
 
 @triton.jit
+def _put_together(
+    sums,
+    peaks,
+    sinks,
+    out,
+    first,
+    first_head,
+    chunks,
+    needed,
+    SHARED: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    MOST_PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    TOGETHER: tl.constexpr,
+):
+    """Store what the `needed` parts of SHARED heads, the rows from `first` on, come to. Parts are
+    the first dimension: a thread adds up all of them for its numbers, and waits for no other.
+    """
+    one, at = tl.arange(0, TOGETHER), tl.arange(0, WIDTH)
+    row = first + one
+    highest = tl.full((TOGETHER,), -1e30, dtype=tl.float32)
+    whole = tl.zeros((TOGETHER,), dtype=tl.float32)
+    result = tl.zeros((TOGETHER, WIDTH), dtype=tl.float32)
+    for tile in tl.static_range(MOST_PARTS // PARTS):
+        parts = tile * PARTS + tl.arange(0, PARTS)
+        mask = (one < SHARED)[:, None] & (parts < needed)[None, :]
+        place = row[:, None] * chunks + parts[None, :]
+        some = tl.load(
+            sums + place[:, :, None] * SIZE + at[None, None, :],
+            mask=mask[:, :, None] & (at < SIZE)[None, None, :],
+            other=0,
+            cache_modifier=".cg",
+        )
+        high = tl.load(peaks + place * 2, mask=mask, other=-1e30, cache_modifier=".cg")
+        sum_of = tl.load(peaks + place * 2 + 1, mask=mask, other=0, cache_modifier=".cg")
+        higher = tl.maximum(highest, tl.max(high, 1))
+        before = tl.exp(highest - higher)
+        share = tl.where(mask, tl.exp(high - higher[:, None]), 0.0)
+        whole = whole * before + tl.sum(sum_of * share, 1)
+        result = result * before[:, None] + tl.sum(some * share[:, :, None], 1)
+        highest = higher
+    if HAS_SINKS:
+        sink = tl.load(sinks + first_head + one, mask=one < SHARED, other=0).to(tl.float32)
+        higher = tl.maximum(highest, sink)
+        before = tl.exp(highest - higher)
+        result = result * before[:, None]
+        whole = whole * before + tl.exp(sink - higher)
+    result = result / tl.where(one < SHARED, whole, 1.0)[:, None]
+    targets = out + row[:, None] * SIZE + at[None, :]
+    is_head = (one < SHARED)[:, None] & (at < SIZE)[None, :]
+    tl.store(targets, result.to(out.dtype.element_ty), mask=is_head)
+
+
+@triton.jit
 def attention_kernel(
     query,
     keys,
@@ -81,6 +137,8 @@ def attention_kernel(
     HAS_CAP: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     MOST_PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    TOGETHER: tl.constexpr,
     DOUBLED: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
@@ -153,29 +211,23 @@ def attention_kernel(
         if done < needed - 1:
             return
         tl.store(counter, 0)
-        parts = tl.arange(0, MOST_PARTS)
-        is_part = parts < needed
-        for one in tl.static_range(SHARED):
-            row = token.to(tl.int64) * HEADS * SHARED + head * SHARED + one
-            of_row = row * chunks + parts
-            high = tl.load(peaks + of_row * 2, mask=is_part, other=-1e30, cache_modifier=".cg")
-            sum_of = tl.load(peaks + of_row * 2 + 1, mask=is_part, other=0, cache_modifier=".cg")
-            some = tl.load(
-                sums + of_row[:, None] * SIZE + at[None, :],
-                mask=is_part[:, None] & (at < SIZE)[None, :],
-                other=0,
-                cache_modifier=".cg",
-            )
-            highest = tl.max(high, 0)
-            if HAS_SINKS:
-                own_sink = tl.load(sinks + head * SHARED + one).to(tl.float32)
-                highest = tl.maximum(highest, own_sink)
-            share = tl.where(is_part, tl.exp(high - highest), 0.0)
-            whole = tl.sum(sum_of * share, 0)
-            if HAS_SINKS:
-                whole += tl.exp(own_sink - highest)
-            result = tl.sum(some * share[:, None], 0) / whole
-            tl.store(out + row * SIZE + at, result.to(out.dtype.element_ty), mask=at < SIZE)
+        _put_together(
+            sums,
+            peaks,
+            sinks,
+            out,
+            token.to(tl.int64) * HEADS * SHARED + head * SHARED,
+            head * SHARED,
+            chunks,
+            needed,
+            SHARED,
+            SIZE,
+            WIDTH,
+            HAS_SINKS,
+            MOST_PARTS,
+            PARTS,
+            TOGETHER,
+        )
     else:
         if HAS_SINKS:
             sink = tl.load(sinks + head * SHARED + lane, mask=lane < SHARED, other=0).to(tl.float32)

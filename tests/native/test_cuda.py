@@ -21,7 +21,7 @@ from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native.card_layers import CardLayers
-from hearth.backends.native.decode_graphs import CudaGraphs
+from hearth.backends.native.graphs import CudaGraphs
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.varlen_attention import has_varlen

@@ -1,4 +1,4 @@
-"""Graphs of decode steps are recorded, replayed and recorded again by the code that drives a card,
+"""Graphs of steps are recorded, replayed and recorded again by the code that drives a card,
 over operators that triton interprets or PyTorch has: a replay knows the memory of its recording.
 """
 
@@ -40,14 +40,17 @@ from hearth.backends.native.decode_graphs import Shape
 from hearth.backends.native.heads import HeadWeights
 from hearth.backends.native.heads_training import write_heads
 from hearth.backends.native.models import layers, parts
+from hearth.backends.native.prompt_graphs import PromptGraphs
 from hearth.backends.native.weights import load_weights
 from hearth.backends.native.workspace import (
     _GRAPH_BYTES,
     _SPLIT_BYTES,
     MOST_GRAPHS,
+    MOST_PROMPT_GRAPHS,
     Workspace,
     graph_rows,
     partial_bytes,
+    prompt_token_bytes,
 )
 from hearth.kernels.cuda.attention import Seen
 from hearth.kernels.cuda.packings import CHUNK
@@ -208,7 +211,11 @@ def test_sizes_are_recorded_when_they_come_again_and_only_for_single_tokens(make
         both.step(counts)
         shapes.append(len(both.graphs.graphs))
     assert shapes == [0, 1, 1, 2, 2, 3]
-    assert list(both.graphs.graphs._graphs) == [Shape(1, 128), Shape(2, 128), Shape(4, 128)]
+    assert list(both.graphs.graphs._graphs.recorded) == [
+        Shape(1, 128),
+        Shape(2, 128),
+        Shape(4, 128),
+    ]
     before = sum(both.replays)
     both.step([1, 2, 0, 0, 0])  # With the rest of a prompt,
     both.step([1, 1, 0, 0, 0], outputs=0)  # and where nothing is asked for.
@@ -268,17 +275,21 @@ def test_other_weights_are_recorded_again(make: Make, tmp_path: Path) -> None:
     both.step([9, 4, 0, 0, 0])
     for _ in range(3):
         both.step([1, 1, 0, 0, 0])
-    model, other = tiny_model("llama3", max_position_embeddings=8192), tmp_path / "other"
-    for weight in model.parameters():
-        weight.data = weight.data.flip(0)
-    model.save_pretrained(other)
-    family = family_of_hf(read_fields(other / "config.json"))
-    for driven in (both.graphs, both.eager):
-        load_weights(
-            driven.decoder, family, SafetensorsFolder(other), torch.device("cpu"), mapped=False
-        )
+    reload_flipped(both, tmp_path / "other")
     both.step([1, 1, 0, 0, 0])
     assert both.replays == [2, 1]
+
+
+def reload_flipped(both: Both, folder: Path) -> None:
+    model = tiny_model("llama3", max_position_embeddings=8192)
+    for weight in model.parameters():
+        weight.data = weight.data.flip(0)
+    model.save_pretrained(folder)
+    family = family_of_hf(read_fields(folder / "config.json"))
+    for driven in (both.graphs, both.eager):
+        load_weights(
+            driven.decoder, family, SafetensorsFolder(folder), torch.device("cpu"), mapped=False
+        )
 
 
 def test_longer_texts_have_graphs_of_more_parts(
@@ -294,8 +305,8 @@ def test_longer_texts_have_graphs_of_more_parts(
         both.step([1, 1])
     graphs = both.graphs.graphs
     assert graphs is not None
-    assert list(graphs._graphs) == [Shape(2, 256), Shape(2, 512)]
-    parts = [buffers.seen[0].most // 256 for buffers, _ in graphs._graphs.values()]
+    assert list(graphs._graphs.recorded) == [Shape(2, 256), Shape(2, 512)]
+    parts = [buffers.seen[0].most // 256 for buffers, _ in graphs._graphs.recorded.values()]
     assert parts == [1, 2]
 
 
@@ -310,7 +321,7 @@ def test_steps_of_more_rows_or_keys_than_graphs_are_for(
             both.step([1] * count + [0] * (4 - count))
     graphs = both.graphs.graphs
     assert graphs is not None
-    assert list(graphs._graphs) == [Shape(2, 128), Shape(4, 128)]
+    assert list(graphs._graphs.recorded) == [Shape(2, 128), Shape(4, 128)]
     config = both.graphs.decoder.config
     monkeypatch.setattr(decode_graphs, "GRAPH_PARTIAL_BYTES", partial_bytes(config, 4, 128) - 1)
     before = both.replays
@@ -337,7 +348,7 @@ def test_the_recorder_refuses_to_wait_for_the_device() -> None:
     numbers = torch.arange(4)
     for wait in (lambda: numbers.sum().item(), lambda: numbers.nonzero(), lambda: bool(numbers[0])):
         with pytest.raises(RuntimeError, match="not permitted"):
-            Recorder().capture(wait)  # type: ignore[arg-type]
+            Recorder().capture([wait])  # type: ignore[arg-type]
 
 
 def test_shortlists_come_of_replayed_logits_in_one_copy(make: Make) -> None:
@@ -542,11 +553,76 @@ class Measuring:
 
     most = 0
 
-    def capture(self, step: Callable[[], None]) -> Any:
+    def capture(self, parts: Sequence[Callable[[], None]]) -> Any:
         with Peak() as peak:
-            step()
+            for part in parts:
+                part()
         self.most = max(self.most, peak.most)
-        return SimpleNamespace(replay=step)
+        return [SimpleNamespace(replay=part) for part in parts]
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma2", "gemma3", "phi3", "qwen3"])
+def test_prompts_by_graphs_between_which_attention_is_are_those_without(
+    family: str, make: Make
+) -> None:
+    both = make(family)
+    both.step([20, 8, 0, 0, 17])
+    assert both.replays == []
+    parts = len(both.graphs.decoder.layers) + 1
+    both.step([30, 1, 9, 0, 5])  # 45 tokens once more, of texts that have begun or not.
+    assert both.replays == [1] * parts
+    both.step([25, 1, 1, 17, 0], outputs=12)
+    assert both.replays == [2] * parts
+    both.step([1, 5, 1, 1, 0])  # 8 to 16 tokens have another size,
+    both.step([1, 1, 1, 1, 9])
+    assert both.replays == [2] * parts + [1] * parts
+    both.step([5, 0, 0, 0, 0])  # fewer have none.
+    assert both.replays == [2] * parts + [1] * parts
+    both.graphs.cache.check_integrity()
+
+
+def test_prompts_are_not_padded_by_much(make: Make) -> None:
+    both = make(context=2048, max_batch_tokens=400)
+    graphs = both.graphs.decoder.fused
+    assert isinstance(graphs, PromptGraphs)
+    sizes = {tokens: graphs._size(tokens) for tokens in range(500)}
+    assert {sizes[tokens] for tokens in range(8)} == {None} == {sizes[at] for at in range(401, 500)}
+    assert [sizes[at] for at in (8, 16, 17, 64, 65, 129, 139, 140, 257, 279, 280, 399, 400)] == [
+        *(16, 16, 32, 64, 128, None, None, 160, None, None, 320, 400, 400)
+    ]
+    for _ in range(2):
+        both.step([300, 16, 0, 0, 0])
+    assert set(both.replays) == {1}
+
+
+def test_prompts_by_other_weights_are_recorded_again(make: Make, tmp_path: Path) -> None:
+    both = make()
+    for _ in range(3):
+        both.step([9, 4, 0, 0, 0])
+    parts = len(both.graphs.decoder.layers) + 1
+    assert both.replays == [2] * parts
+    reload_flipped(both, tmp_path / "other")
+    both.step([9, 4, 0, 0, 0])
+    assert both.replays == [2] * parts + [1] * parts
+
+
+def test_a_text_between_whose_layers_prompts_are_computed(make: Make) -> None:
+    both = make()
+    for _ in range(3):
+        both.step([20, 20, 0, 0, 0])
+    before = sum(both.replays)
+    found = []
+    for driven in (both.graphs, both.eager):
+        text = driven.begin_text(both.tokens[:40], "mean", lambda: None)
+        assert text.slice_tokens(21) == 20 and text.compute(20) is None  # One of two layers.
+        found.append(text)
+    assert sum(both.replays) == before + 1
+    both.step([20, 20, 0, 0, 0])
+    assert sum(both.replays) == before + 1
+    vectors = [text.compute(20) for text in found]
+    np.testing.assert_allclose(vectors[0], vectors[1], rtol=1e-4, atol=1e-6)
+    both.step([20, 20, 0, 0, 0])
+    assert sum(both.replays) == before + 6
 
 
 @pytest.mark.parametrize("family", ["llama3", "gemma2"])
@@ -556,12 +632,21 @@ def test_a_graph_takes_no_more_than_the_plan_says(
     """Of tensors: what the driver takes is an estimate."""
     monkeypatch.setattr(split_attention, "attend_decode", small_decode)
     tiny_checkpoint(family, tmp_path, max_position_embeddings=8192)
-    settings = ModelSettings(kv_type="f32", context=4096, max_sessions=4)
+    settings = ModelSettings(kv_type="f32", context=4096, max_sessions=4, max_batch_tokens=32)
     measuring = Measuring()
     both = Both(Recorder(), *[runner_of(tmp_path, settings, triton=True, records=measuring)] * 2)
-    for counts in ([9, 5, 4, 4], [1, 1, 1, 1], [1, 1, 1, 1]):
-        both._step(both.graphs, counts, 1)
-    config = both.graphs.decoder.config
-    said = Workspace(config, settings, graphs=True).graph_bytes - MOST_GRAPHS * _GRAPH_BYTES
+    decoder = both.graphs.decoder
+    config = decoder.config
     logits = 4 * config.vocab_size * 4  # Those that are copied out, which are made before.
-    assert 0 < measuring.most + logits <= said - _SPLIT_BYTES < 20 * measuring.most
+    driver = (MOST_GRAPHS + MOST_PROMPT_GRAPHS) * _GRAPH_BYTES + _SPLIT_BYTES
+    said = Workspace(config, settings, graphs=True).graph_bytes - driver
+    of_prompts = 32 * prompt_token_bytes(config)
+    for counts in ([9, 5, 14, 4], [20, 8, 2, 2]):
+        both._step(both.graphs, counts, 1)
+    assert isinstance(decoder.fused, PromptGraphs) and decoder.fused._buffers is not None
+    kept = sum(one.nbytes for one in decoder.fused._buffers.of(32))
+    assert 0 < measuring.most + kept <= of_prompts < 4 * (measuring.most + kept)
+    measuring.most = 0
+    for _ in range(2):
+        both._step(both.graphs, [1, 1, 1, 1], 1)
+    assert 0 < measuring.most + logits <= said - of_prompts < 20 * measuring.most

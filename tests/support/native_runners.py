@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
-from hearth.backends.native.decode_graphs import GraphDevice
 from hearth.backends.native.determinism import make_deterministic
+from hearth.backends.native.graphs import GraphDevice
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner

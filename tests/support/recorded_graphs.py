@@ -4,7 +4,7 @@ there when they were recorded, and run none of the code that asked for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -41,7 +41,7 @@ class RecordedGraph:
 
 
 class Recorder(TorchDispatchMode):
-    """Implements `hearth.backends.native.decode_graphs.GraphDevice`."""
+    """Implements `hearth.backends.native.graphs.GraphDevice`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,10 +51,14 @@ class Recorder(TorchDispatchMode):
         """What the next recordings fail with."""
         self._graph: RecordedGraph | None = None
 
-    def capture(self, step: Callable[[], None]) -> RecordedGraph:
+    def capture(self, parts: Sequence[Callable[[], None]]) -> list[RecordedGraph]:
         if self.fails:
             raise RuntimeError(self.fails)
-        step()
+        for part in parts:
+            part()
+        return [self._recorded(part) for part in parts]
+
+    def _recorded(self, step: Callable[[], None]) -> RecordedGraph:
         self._graph = RecordedGraph()
         try:
             with self:

@@ -104,11 +104,26 @@ class Layer(nn.Module):
             hidden: [tokens, width]; what attention finds is added to it.
             before: what is added to it first: what the layer before found.
         """
-        normed = _normed(self.attention_norm, hidden, before, self.qkv)
-        attended = self._attention(normed, rotary, attend)
+        qkv = self.projected(hidden, before)
+        return self.after_attention(hidden, self.attended(qkv, rotary, attend))
+
+    def projected(self, hidden: Tensor, before: Tensor | None) -> Tensor:
+        """[tokens, (heads + 2 · kv_heads) · head_dim]: queries, keys and values of hidden + before,
+        which is what `hidden` is then.
+        """
+        qkv: Tensor = self.qkv(_normed(self.attention_norm, hidden, before, self.qkv))
+        return qkv
+
+    def after_attention(self, hidden: Tensor, attended: Tensor) -> Tensor:
+        """What is still to be added to `hidden`, to which attention's part is added.
+
+        Args:
+            attended: [tokens, heads, head_dim], as `attended` gives it.
+        """
+        added: Tensor = self.out(attended.flatten(1))
         if self.attention_post_norm is not None:
-            attended = self.attention_post_norm(attended)
-        return self._fed(hidden, attended)
+            added = self.attention_post_norm(added)
+        return self._fed(hidden, added)
 
     def add_feed_forward(self, hidden: Tensor) -> Tensor:
         """The second half, for `hidden` [tokens, width], to which it is added."""
@@ -120,18 +135,11 @@ class Layer(nn.Module):
         fed = self._feed_forward(_normed(self.feed_forward_norm, hidden, attended, wants))
         return fed if self.feed_forward_post_norm is None else self.feed_forward_post_norm(fed)
 
-    def _attention(
-        self, hidden: Tensor | RoundedRows, rotary: Rotary | None, attend: Attend
-    ) -> Tensor:
-        attended = self.attended(self.qkv(hidden), rotary, attend)
-        result: Tensor = self.out(attended.flatten(1))
-        return result
-
     def attended(self, qkv: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         """[tokens, heads, head_dim]: what attention makes of queries, keys and values.
 
         Args:
-            qkv: [tokens, (heads + 2 · kv_heads) · head_dim] as `self.qkv` gives it; changed.
+            qkv: as `projected` gives it; changed.
         """
         heads = qkv.view(len(qkv), -1, self.head_dim)
         if has_triton(heads.device.type) and isinstance(attend, FinishesHeads):

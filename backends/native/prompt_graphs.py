@@ -1,0 +1,159 @@
+"""Steps of many tokens, prompts and drafts, as CUDA graphs between which attention is computed: it
+depends on the texts, and what is between the attention of one layer and of the next does not.
+So a layer is started by one call and attention, and the card does not wait for the host.
+
+Graphs are for a number of tokens. Those that only pad are computed, and not looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, cast
+
+import torch
+from torch import Tensor
+
+from hearth.backends.native.attention import Attend
+from hearth.backends.native.graphs import Graph, GraphCache, GraphDevice, why_not
+from hearth.backends.native.models.decoder import Decoder, FusedLayers
+from hearth.backends.native.models.layers import Layer, Rotary
+from hearth.backends.native.split_attention import SingleTokens
+from hearth.backends.native.workspace import MOST_PROMPT_GRAPHS, prompt_tokens
+from hearth.quant.families.config import Rope
+
+_LEAST_TOKENS: Final = 8
+"""Of a step: with fewer there are graphs for single tokens, and no tokens that only pad."""
+_MOST_PADDING: Final = 1 / 8
+"""Of the tokens of a graph for more than `_FREE` tokens, as much may only pad."""
+_FREE: Final = 128
+"""Tokens whose products take about as long as those of one."""
+
+
+class PromptGraphs:
+    """All layers of a decoder: `Decoder.fused`.
+
+    Args:
+        device: records.
+        most_tokens: of a step.
+        others: are asked first.
+    """
+
+    def __init__(
+        self,
+        device: GraphDevice,
+        decoder: Decoder,
+        *,
+        most_tokens: int,
+        others: FusedLayers | None = None,
+    ) -> None:
+        self._device = device
+        self._decoder = decoder
+        self._others = others
+        self._layers = [cast(Layer, layer) for layer in decoder.layers]
+        self._sizes = prompt_tokens(decoder.config, most_tokens)
+        self._buffers: _Buffers | None = None
+        self._graphs: GraphCache[int, Sequence[Graph]] = GraphCache(
+            MOST_PROMPT_GRAPHS, why_not(decoder)
+        )
+        self._version = decoder.weights_version
+        self._is_busy = False
+
+    def __call__(
+        self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
+    ) -> Iterator[None] | None:
+        """See `Decoder.fused`."""
+        found = None if self._others is None else self._others(hidden, rotaries, attend)
+        size = self._size(len(hidden))
+        # Steps of single tokens are recorded whole.
+        if found is not None or size is None or isinstance(attend, SingleTokens):
+            return found
+        if self._version != self._decoder.weights_version:
+            self._graphs.clear()
+            self._version = self._decoder.weights_version
+        if self._is_busy:  # Between two layers of another text.
+            return None
+        graphs = self._graphs.get(size, lambda: self._recorded(size))
+        return None if graphs is None else self._by_layer(graphs, size, hidden, rotaries, attend)
+
+    def _size(self, tokens: int) -> int | None:
+        """Of the graph for as many tokens; None: there is none."""
+        at = bisect_left(self._sizes, tokens)
+        if tokens < _LEAST_TOKENS or at == len(self._sizes):
+            return None
+        size = self._sizes[at]
+        return size if size <= _FREE or size - tokens <= _MOST_PADDING * size else None
+
+    def _by_layer(
+        self,
+        graphs: Sequence[Graph],
+        size: int,
+        hidden: Tensor,
+        rotaries: Mapping[Rope, Rotary],
+        attend: Attend,
+    ) -> Iterator[None]:
+        assert self._buffers is not None
+        tokens, buffers = len(hidden), self._buffers
+        self._is_busy = True
+        try:
+            buffers.hidden[:tokens] = hidden
+            buffers.hidden[tokens:size] = 0
+            for graph, layer, about in zip(
+                graphs, self._layers, self._decoder.config.layers, strict=False
+            ):
+                graph.replay()
+                rotary = rotaries[about.rope] if about.rope else None
+                buffers.attended[:tokens] = layer.attended(buffers.qkv[:tokens], rotary, attend)
+                yield
+            graphs[-1].replay()
+            hidden.copy_(buffers.hidden[:tokens])
+        finally:
+            self._is_busy = False
+
+    def _recorded(self, size: int) -> Sequence[Graph]:
+        """One graph before the attention of each layer, and one after the last."""
+        if self._buffers is None:
+            self._buffers = _Buffers(self._decoder, self._sizes[-1])
+        hidden, qkv, attended = self._buffers.of(size)
+        layers = self._layers
+
+        def first() -> None:
+            qkv.copy_(layers[0].projected(hidden, None))
+
+        def between(before: Layer, layer: Layer) -> Callable[[], None]:
+            def part() -> None:
+                qkv.copy_(layer.projected(hidden, before.after_attention(hidden, attended)))
+
+            return part
+
+        def last() -> None:
+            hidden.add_(layers[-1].after_attention(hidden, attended))
+
+        parts = [first, *map(between, layers[:-1], layers[1:]), last]
+        return self._device.capture(parts)
+
+
+class _Buffers:
+    """What graphs read and write, of which each uses the first rows.
+
+    Attributes:
+        hidden: [tokens, width].
+        qkv: [tokens, (heads + 2 · kv_heads) · head_dim]: queries, keys and values.
+        attended: [tokens, heads, head_dim].
+    """
+
+    def __init__(self, decoder: Decoder, tokens: int) -> None:
+        config = decoder.config
+        size, rows = config.head_dim, config.heads + 2 * config.kv_heads
+        like = decoder.norm.weight
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=decoder.activations, device=like.device)
+
+        self.hidden = zeros(tokens, config.width)
+        self.qkv = zeros(tokens, rows * size)
+        self.attended = zeros(tokens, config.heads, size)
+
+    def of(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of as many tokens."""
+        return self.hidden[:tokens], self.qkv[:tokens], self.attended[:tokens]
