@@ -30,8 +30,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hearth.kernels.cuda import codes as codes_on_cards
-from hearth.kernels.cuda import decode_attention, draw, fused, products
-from hearth.kernels.cuda.attention import decode_constants, reads_packed
+from hearth.kernels.cuda import decode_attention, draw, fused, products, prompt_attention
+from hearth.kernels.cuda.attention import (
+    DEEP,
+    SHALLOW,
+    block_rows,
+    decode_constants,
+    prompt_constants,
+    prompt_launch,
+    reads_packed,
+)
+from hearth.kernels.cuda.attention import ROOMY as ROOMY_CARDS
 from hearth.kernels.cuda.matrix import (
     INT8_CONSTANTS,
     ROWS_TILE,
@@ -46,8 +55,11 @@ from random_weights import random_weight
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
 MOST_STACK: Final = 72
 """Bytes of a thread: eighteen registers."""
-MOST_SHARED: Final = 99 << 10
-"""Bytes of a program on cards of the generations 8.6, 8.9 and 12.0; the others have more."""
+MOST_SHARED: Final = {80: 163, 90: 227, 100: 227}
+"""KiB of a program; 99 on the others."""
+ROOMY: Final = tuple(10 * major + minor for major, minor in ROOMY_CARDS if minor == 0)
+ROOMY_SHARED: Final = 113
+"""KiB of a program of which one multiprocessor of these has two."""
 NAMES: Final = {
     torch.float32: "fp32",
     torch.float16: "fp16",
@@ -86,6 +98,10 @@ class Variant:
     is_sample: bool = False
     since_blackwell: dict[str, Any] = field(default_factory=dict)
     """Constants that differ on cards of compute capability 10.0 and later."""
+    is_roomy: bool = False
+    """It is for cards of `ROOMY` alone."""
+    is_pair: bool = False
+    """A multiprocessor is to have two programs of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,33 +175,71 @@ def product_variants() -> Iterator[Variant]:
 
 
 def attention_variants() -> Iterator[Variant]:
-    """Attention of single tokens."""
-    for (kind, (heads, kv_heads, size, page)), dtype in itertools.product(MODELS.items(), DTYPES):
-        floats = dict.fromkeys(("sums", "peaks", "sinks"), "*fp32")
-        places = dict.fromkeys(("tables", "begins", "ends", "counters"), "*i32")
-        inner = [f"{side}_{of}_stride" for side in SIDES for of in ("page", "token", "head")]
-        strides = ("query_stride", *inner, "table_stride")
-        numbers = dict.fromkeys((*strides, "chunk", "chunks"), "i32")
-        fixed = decode_constants(heads, kv_heads, size, page, dtype)
-        is_sample = dtype == torch.bfloat16 or kind == "gpt-oss 20B"
-        for rows in ROWS if reads_packed(size, dtype) else ROWS[:1]:
-            pointers = {"query": f"*{NAMES[dtype]}", **row_pointers(rows, dtype)}
-            pointers["out"] = pointers["query"]
-            yield Variant(
-                f"attention of {kind}, {NAMES[dtype]}, {rows} rows",
-                decode_attention.attention_kernel,
-                {**pointers, **places, **floats, "scale": "fp32", "softcap": "fp32", **numbers},
-                {
-                    **fixed,
-                    "HAS_CAP": kind == "Gemma 2 9B",
-                    "HAS_SINKS": kind == "gpt-oss 20B",
-                    "KEYS": rows,
-                    "VALUES": rows,
-                },
-                warps=4,
-                stages=2,
-                is_sample=is_sample and (rows == "plain" or size == 64),
-            )
+    """Attention of single tokens, and of prompts."""
+    for (kind, shape), dtype in itertools.product(MODELS.items(), DTYPES):
+        heads, kv_heads, size, page = shape
+        name, is_packable = NAMES[dtype], reads_packed(size, dtype)
+        for rows in ROWS if is_packable else ROWS[:1]:
+            is_usual = dtype == torch.bfloat16 and rows == "plain"
+            is_sample = is_usual or (kind == "gpt-oss 20B" and rows != "fp8")
+            of = f"of {kind}, {name}, {rows} rows"
+            strides = [
+                f"{side}_{per}_stride" for side in SIDES for per in ("page", "token", "head")
+            ]
+            common = {
+                **dict.fromkeys(("query", "out"), f"*{name}"),
+                **row_pointers(rows, dtype),
+                **dict.fromkeys(("scale", "softcap"), "fp32"),
+                **dict.fromkeys(("query_stride", *strides, "table_stride"), "i32"),
+                "tables": "*i32",
+                "sinks": "*fp32",
+            }
+            kinds = {
+                "HAS_CAP": kind == "Gemma 2 9B",
+                "HAS_SINKS": kind == "gpt-oss 20B",
+                "KEYS": rows,
+                "VALUES": rows,
+            }
+            for is_deep in (False, True)[: 1 + (dtype.itemsize == 2)]:
+                launch = dict(DEEP if is_deep else SHALLOW)
+                yield Variant(
+                    f"attention {of}{', all at once' if is_deep else ''}",
+                    decode_attention.attention_kernel,
+                    {
+                        **common,
+                        **dict.fromkeys(("begins", "ends", "counters"), "*i32"),
+                        **dict.fromkeys(("sums", "peaks"), "*fp32"),
+                        **dict.fromkeys(("chunk", "chunks"), "i32"),
+                    },
+                    {
+                        **decode_constants(heads, kv_heads, size, page, dtype),
+                        **kinds,
+                        "AHEAD": launch["AHEAD"],
+                    },
+                    warps=4,
+                    stages=launch["num_stages"],
+                    is_sample=is_sample,
+                    is_roomy=is_deep,
+                    is_pair=is_deep,
+                )
+            sizes = {
+                block_rows(*shape[:3], 512, dtype, is_packed=rows != "plain", is_roomy=is_roomy): (
+                    is_roomy
+                )
+                for is_roomy in (True, False)
+            }
+            for most, is_roomy in sizes.items():
+                launch = prompt_launch(most, size, dtype)
+                yield Variant(
+                    f"prompts {of}, {most} together",
+                    prompt_attention.prompt_kernel,
+                    {**common, **dict.fromkeys(("texts", "blocks"), "*i32"), "window": "i32"},
+                    {**prompt_constants(heads, kv_heads, size, page, most, dtype), **kinds},
+                    warps=launch["num_warps"],
+                    stages=launch["num_stages"],
+                    is_sample=is_sample,
+                    is_roomy=is_roomy,
+                )
 
 
 def fused_variants() -> Iterator[Variant]:
@@ -431,6 +485,7 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
             "softcap",
             "eps",
             "most",
+            "window",
         ):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(variant.kernel, signature, fixed, attributes)
@@ -438,6 +493,14 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
     made = triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
     registers, stack = resources(made.asm["cubin"])
     return Compiled(variant.name, arch, registers, stack, int(made.metadata.shared))
+
+
+def is_too_heavy(variant: Variant, found: Compiled) -> bool:
+    """Whether it takes more than there should be."""
+    most = MOST_SHARED.get(found.arch, 99)
+    if variant.is_pair:
+        most = ROOMY_SHARED
+    return found.stack > MOST_STACK or found.shared > most << 10
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -469,12 +532,16 @@ def main() -> None:
     is_heavy = False
     some = variants(every=options.every)
     if options.arch or options.every:
-        pairs = list(itertools.product(some, options.arch or ARCHITECTURES))
+        every = itertools.product(some, options.arch or ARCHITECTURES)
+        pairs = [(one, arch) for one, arch in every if not one.is_roomy or arch in ROOMY]
     else:
-        pairs = list(zip(some, itertools.cycle(ARCHITECTURES), strict=False))
+        pairs = [
+            (one, arch if not one.is_roomy or arch in ROOMY else ROOMY[0])
+            for one, arch in zip(some, itertools.cycle(ARCHITECTURES), strict=False)
+        ]
     for variant, arch in pairs:
         found = compile_variant(variant, arch)
-        is_heavy |= found.stack > MOST_STACK or found.shared > MOST_SHARED
+        is_heavy |= is_too_heavy(variant, found)
         if options.json:
             print(json.dumps(asdict(found)), flush=True)
         else:

@@ -21,8 +21,8 @@ from hearth.backends.native.graphs import Graph, GraphCache, GraphDevice, why_no
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.reaches import Reaches
 from hearth.backends.native.split_attention import SingleTokens
-from hearth.backends.native.varlen_attention import Reaches
 from hearth.backends.native.workspace import (
     GRAPH_KEYS,
     GRAPH_PARTIAL_BYTES,

@@ -23,6 +23,7 @@ from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 from hearth.backends.machine.thread_pace import ThreadPace
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 from hearth.backends.native.attention import Attend
+from hearth.backends.native.card_attention import CardAttention
 from hearth.backends.native.card_layers import card_layers
 from hearth.backends.native.decode_graphs import DecodeGraphs
 from hearth.backends.native.embedder import Embedder, NativeSlicedText
@@ -40,6 +41,7 @@ from hearth.backends.native.split_attention import SplitAttention
 from hearth.backends.native.steps_ahead import StepsAhead
 from hearth.backends.native.varlen_attention import VarlenAttention
 from hearth.kernels import device as devices
+from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 
@@ -284,6 +286,9 @@ class NativeRunner:
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
         if self.plan.splits_decode:
+            if has_triton(self.plan.device.type):
+                compute = self.plan.compute_dtype
+                return CardAttention(self.store, self._config, rows, compute)
             return SplitAttention(self.store, self._config, rows, self._attention_of)
         return self._attention_of(rows)
 

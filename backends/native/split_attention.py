@@ -12,7 +12,7 @@ from hearth.backends.native.attention import Attend, FinishesHeads
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
-from hearth.backends.native.varlen_attention import Reaches, to_device
+from hearth.backends.native.reaches import Reaches, to_device
 from hearth.kernels.cuda.attention import Seen, attend_decode, reads_packed
 from hearth.kernels.cuda.elementwise import finish_heads
 from hearth.kernels.metal import shaders

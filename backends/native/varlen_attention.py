@@ -15,6 +15,7 @@ from torch import Tensor
 from hearth.backends.errors import InternalError
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.reaches import Reaches, to_device
 from hearth.quant.families.config import ModelConfig
 
 PAGE: Final = 256
@@ -213,42 +214,6 @@ def _moved(
             for window, places, reach in zip(windows, slots, reaches, strict=True)
         ),
     )
-
-
-class Reaches:
-    """What the rows of a step see of a group: each from the block on where its first token's
-    window begins. Blocks before, which the window has left behind, are left out.
-    """
-
-    def __init__(self, rows: Sequence[PagedRow], group: int, window: int | None, page: int) -> None:
-        slots = []
-        tables = []
-        keys = []
-        begins = []
-        for row in rows:
-            end = row.start + row.count
-            first = 0 if window is None else max(row.start + 1 - window, 0) // page
-            table = np.array(row.tables[group][first : -(-end // page)], dtype=np.int32)
-            at = np.arange(row.start, end)
-            slots.append(table[at // page - first].astype(np.int64) * page + at % page)
-            tables.append(table)
-            keys.append(end - first * page)
-            begins.append(0 if window is None else max(row.start + 1 - window, 0) - first * page)
-        self.slots: NDArray[np.int64] = np.concatenate(slots)
-        self.keys: NDArray[np.int32] = np.array(keys, dtype=np.int32)
-        self.begins: NDArray[np.int32] = np.array(begins, dtype=np.int32)
-        """Of keys: the first that the row's first token sees."""
-        self.table: NDArray[np.int32] = np.zeros((len(rows), max(map(len, tables))), np.int32)
-        """Filled up with block 0, of which nothing is seen."""
-        for line, table in zip(self.table, tables, strict=True):
-            line[: len(table)] = table
-
-
-def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> Sequence[Tensor]:
-    """`parts`, brought to the device in one asynchronous copy."""
-    host = torch.empty(sum(map(len, parts)), dtype=torch.int32, pin_memory=device.type == "cuda")
-    np.concatenate(parts, out=host.numpy())
-    return torch.split(host.to(device, non_blocking=True), [len(part) for part in parts])
 
 
 def _ends(counts: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -1,4 +1,6 @@
-"""Attention of single tokens over pages on NVIDIA cards, by `decode_attention.py`."""
+"""Attention over pages on NVIDIA cards: of single tokens by `decode_attention.py`, and of many
+tokens of a text by `prompt_attention.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hearth.kernels.cuda.elementwise import sides_of
-from hearth.kernels.cuda.launch import early
+from hearth.kernels.cuda.launch import early, multiprocessors
 from hearth.kernels.cuda.packings import CHUNK, MOST_PARTS
 
 _TILE: Final = 64
@@ -23,8 +27,15 @@ _TILE_BYTES: Final = 16 << 10
 
 _END_NUMBERS: Final = 8192
 """Of the sums of parts that a program reads at a time to put them together."""
-_WARPS: Final = 4
-_STAGES: Final = 2
+DEEP: Final = {"num_stages": 7, "AHEAD": True}
+"""Of programs that are all there at once, two of a multiprocessor: they read far ahead."""
+SHALLOW: Final = {"num_stages": 2, "AHEAD": False}
+"""Of more programs, of which a multiprocessor has as many as there are registers for."""
+ROOMY: Final = ((9, 0), (10, 0), (10, 3))
+"""Compute capabilities of cards with shared memory for two of the former."""
+_EVERYTHING: Final = 1 << 30
+"""A window that leaves out nothing."""
+_LEAST_ROWS: Final = 16
 _DOUBLED: Final = 12
 """Times that chunks are twice as long: enough for 33 million keys."""
 _COUNTERS: Final = 1 << 16
@@ -112,11 +123,163 @@ def attend_decode(
         **kinds,
         HAS_CAP=softcap != 0.0,
         HAS_SINKS=sinks is not None,
-        num_warps=_WARPS,
-        num_stages=_STAGES,
+        **decode_launch(query, tokens * kv_heads * chunks),
+        num_warps=4,
         **early(query.device),
     )
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What many tokens see of pages, on the card."""
+
+    tables: Tensor
+    """[texts, most pages of a text] int32."""
+    places: Tensor
+    """[texts, 3] int32: the first row of each text, how many it has, and the place of the first
+    one, counted from the first page of its table."""
+    blocks: Tensor
+    """[blocks, 2] int32: see `blocks_of`."""
+    rows: int
+    """Of a program: see `block_rows`."""
+
+
+def attend_prompts(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    texts: Texts,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Attention of texts with several new tokens each, whose keys and values are in the pages: a
+    token sees itself and those before it. Arguments as of `attend_decode`, and:
+
+    Args:
+        query: [tokens, heads, size], of which a text's follow each other.
+        window: tokens that one sees, itself included; None: all.
+        out: what the result is written to, contiguous.
+
+    Returns:
+        [tokens, heads, size] of the query's dtype; rows of no text are not written.
+    """
+    from hearth.kernels.cuda.prompt_attention import prompt_kernel
+
+    tokens, heads, size = query.shape
+    page, kv_heads = keys.shape[1:3]
+    query = query if query.stride()[1:] == (size, 1) else query.contiguous()
+    out = query.new_empty((tokens, heads, size)) if out is None else out
+    rows, scales, kinds = sides_of(keys, values, size)
+    prompt_kernel[len(texts.blocks), kv_heads](
+        query,
+        *rows,
+        *scales,
+        texts.tables,
+        texts.places,
+        texts.blocks,
+        out if sinks is None else sinks,
+        out,
+        scale,
+        softcap,
+        _EVERYTHING if window is None else window,
+        query.stride(0),
+        *keys.stride()[:3],
+        *values.stride()[:3],
+        texts.tables.stride(0),
+        **prompt_constants(heads, kv_heads, size, page, texts.rows, query.dtype),
+        **kinds,
+        HAS_CAP=softcap != 0.0,
+        HAS_SINKS=sinks is not None,
+        **prompt_launch(texts.rows, size, query.dtype),
+        **early(query.device),
+    )
+    return out
+
+
+def decode_launch(query: Tensor, programs: int) -> dict[str, Any]:
+    """How `attention_kernel` is compiled for so many programs; it changes no result."""
+    is_deep = query.itemsize <= 2 and is_roomy(query.device)
+    return DEEP if is_deep and programs <= 2 * multiprocessors(query.device) else SHALLOW
+
+
+def is_roomy(device: torch.device) -> bool:
+    """Whether a card is one of `ROOMY`."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in ROOMY
+
+
+def block_rows(
+    heads: int,
+    kv_heads: int,
+    size: int,
+    most: int,
+    dtype: torch.dtype,
+    *,
+    is_packed: bool = False,
+    is_roomy: bool = False,
+) -> int:
+    """Rows of a program: heads that share keys, of some tokens, of texts of up to `most` tokens.
+    Programs of other sizes may round otherwise.
+
+    Args:
+        is_packed: keys or values are codes.
+        is_roomy: the card is one of `ROOMY`.
+    """
+    shared = heads // kv_heads
+    # There are no registers for more, above all where shares are no powers of two.
+    limit = 128 if is_roomy or shared & (shared - 1) == 0 else 64
+    if dtype == torch.float32:
+        limit = _LEAST_ROWS
+    elif is_packed:
+        limit = 32
+    elif _is_wide(size, dtype):
+        limit = 64
+    return min(max(1 << (most * shared - 1).bit_length(), _LEAST_ROWS), limit)
+
+
+def prompt_launch(rows: int, size: int, dtype: torch.dtype) -> dict[str, Any]:
+    """How `prompt_kernel` is compiled for programs of so many rows."""
+    return {"num_warps": 8 if rows > 32 else 4, "num_stages": 3 if _is_wide(size, dtype) else 5}
+
+
+def _is_wide(size: int, dtype: torch.dtype) -> bool:
+    return size * dtype.itemsize > _MOST_BYTES // 2
+
+
+def blocks_of(
+    counts: NDArray[np.int32], begins: NDArray[np.int32], tokens: int
+) -> NDArray[np.int32]:
+    """[blocks, 2]: a text, and its token that the block begins with, of texts of which each has
+    some new tokens behind those that it had. Those that see most are the first ones.
+
+    Args:
+        counts: of new tokens of each text.
+        begins: the places of the first ones.
+        tokens: of a block, at most.
+    """
+    blocks = [(text, at) for text, count in enumerate(counts) for at in range(0, count, tokens)]
+    blocks.sort(key=lambda block: -(begins[block[0]] + block[1]))
+    return np.array(blocks, np.int32)
+
+
+def prompt_constants(
+    heads: int, kv_heads: int, size: int, page: int, rows: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """What `prompt_kernel` is compiled for."""
+    width = max(16, 1 << (size - 1).bit_length())
+    return {
+        "HEADS": kv_heads,
+        "SHARED": heads // kv_heads,
+        "SIZE": size,
+        "WIDTH": width,
+        "PAGE": page,
+        "ROWS": rows,
+        "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
+    }
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from hearth.kernels.cuda.turns import take_turn
 
 
 @triton.jit
-def _numbers(
+def kept_numbers(
     rows,
     scales,
     offset,
@@ -45,6 +45,36 @@ def _numbers(
 
 
 @triton.jit
+def _parts_of(
+    sums,
+    peaks,
+    row,
+    is_head,
+    chunks,
+    needed,
+    tile,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Of PARTS parts of heads: values [heads, parts, WIDTH], largest scores and sums of
+    exponentials [heads, parts], and which of them there are.
+    """
+    parts, at = tile * PARTS + tl.arange(0, PARTS), tl.arange(0, WIDTH)
+    mask = is_head[:, None] & (parts < needed)[None, :]
+    place = row[:, None] * chunks + parts[None, :]
+    some = tl.load(
+        sums + place[:, :, None] * SIZE + at[None, None, :],
+        mask=mask[:, :, None] & (at < SIZE)[None, None, :],
+        other=0,
+        cache_modifier=".cg",
+    )
+    high = tl.load(peaks + place * 2, mask=mask, other=-1e30, cache_modifier=".cg")
+    total = tl.load(peaks + place * 2 + 1, mask=mask, other=0, cache_modifier=".cg")
+    return some, high, total, mask
+
+
+@triton.jit
 def _put_together(
     sums,
     peaks,
@@ -61,43 +91,46 @@ def _put_together(
     MOST_PARTS: tl.constexpr,
     PARTS: tl.constexpr,
     TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
-    """Store what the `needed` parts of SHARED heads, the rows from `first` on, come to. Parts are
-    the first dimension: a thread adds up all of them for its numbers, and waits for no other.
+    """Store what the `needed` parts of SHARED heads, the rows from `first` on, come to. A thread
+    adds up all parts for its numbers, and waits for no other. AHEAD: parts are read while those
+    before them are added up, for which there have to be registers.
     """
     one, at = tl.arange(0, TOGETHER), tl.arange(0, WIDTH)
-    row = first + one
+    row, is_head = first + one, one < SHARED
     highest = tl.full((TOGETHER,), -1e30, dtype=tl.float32)
     whole = tl.zeros((TOGETHER,), dtype=tl.float32)
     result = tl.zeros((TOGETHER, WIDTH), dtype=tl.float32)
+    some, high, total, mask = _parts_of(
+        sums, peaks, row, is_head, chunks, needed, 0, SIZE, WIDTH, PARTS
+    )
     for tile in tl.static_range(MOST_PARTS // PARTS):
-        parts = tile * PARTS + tl.arange(0, PARTS)
-        mask = (one < SHARED)[:, None] & (parts < needed)[None, :]
-        place = row[:, None] * chunks + parts[None, :]
-        some = tl.load(
-            sums + place[:, :, None] * SIZE + at[None, None, :],
-            mask=mask[:, :, None] & (at < SIZE)[None, None, :],
-            other=0,
-            cache_modifier=".cg",
-        )
-        high = tl.load(peaks + place * 2, mask=mask, other=-1e30, cache_modifier=".cg")
-        sum_of = tl.load(peaks + place * 2 + 1, mask=mask, other=0, cache_modifier=".cg")
+        if tile > 0 and not AHEAD:
+            some, high, total, mask = _parts_of(
+                sums, peaks, row, is_head, chunks, needed, tile, SIZE, WIDTH, PARTS
+            )
+        if AHEAD and tile + 1 < MOST_PARTS // PARTS:
+            next_some, next_high, next_total, next_mask = _parts_of(
+                sums, peaks, row, is_head, chunks, needed, tile + 1, SIZE, WIDTH, PARTS
+            )
         higher = tl.maximum(highest, tl.max(high, 1))
         before = tl.exp(highest - higher)
         share = tl.where(mask, tl.exp(high - higher[:, None]), 0.0)
-        whole = whole * before + tl.sum(sum_of * share, 1)
+        whole = whole * before + tl.sum(total * share, 1)
         result = result * before[:, None] + tl.sum(some * share[:, :, None], 1)
         highest = higher
+        if AHEAD and tile + 1 < MOST_PARTS // PARTS:
+            some, high, total, mask = next_some, next_high, next_total, next_mask
     if HAS_SINKS:
-        sink = tl.load(sinks + first_head + one, mask=one < SHARED, other=0).to(tl.float32)
+        sink = tl.load(sinks + first_head + one, mask=is_head, other=0).to(tl.float32)
         higher = tl.maximum(highest, sink)
         before = tl.exp(highest - higher)
         result = result * before[:, None]
         whole = whole * before + tl.exp(sink - higher)
-    result = result / tl.where(one < SHARED, whole, 1.0)[:, None]
+    result = result / tl.where(is_head, whole, 1.0)[:, None]
     targets = out + row[:, None] * SIZE + at[None, :]
-    is_head = (one < SHARED)[:, None] & (at < SIZE)[None, :]
-    tl.store(targets, result.to(out.dtype.element_ty), mask=is_head)
+    tl.store(targets, result.to(out.dtype.element_ty), mask=is_head[:, None] & (at < SIZE)[None, :])
 
 
 @triton.jit
@@ -139,6 +172,7 @@ def attention_kernel(
     MOST_PARTS: tl.constexpr,
     PARTS: tl.constexpr,
     TOGETHER: tl.constexpr,
+    AHEAD: tl.constexpr,
     DOUBLED: tl.constexpr,
     KEYS: tl.constexpr,
     VALUES: tl.constexpr,
@@ -183,10 +217,12 @@ def attention_kernel(
         page, inner = page.to(tl.int64), place % PAGE
         offset = page * key_page_stride + inner * key_token_stride
         offset += head.to(tl.int64) * key_head_stride
-        key = _numbers(keys, key_scales, offset, seen, KEYS, SIZE, WIDTH, TILE).to(q.dtype)
+        key = kept_numbers(keys, key_scales, offset, seen, KEYS, SIZE, WIDTH, TILE).to(q.dtype)
         offset = page * value_page_stride + inner * value_token_stride
         offset += head.to(tl.int64) * value_head_stride
-        value = _numbers(values, value_scales, offset, seen, VALUES, SIZE, WIDTH, TILE).to(q.dtype)
+        value = kept_numbers(values, value_scales, offset, seen, VALUES, SIZE, WIDTH, TILE).to(
+            q.dtype
+        )
         score = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
         if HAS_CAP:
             score = softcap * (1.0 - 2.0 / (tl.exp(2.0 * score / softcap) + 1.0))
@@ -227,6 +263,7 @@ def attention_kernel(
             MOST_PARTS,
             PARTS,
             TOGETHER,
+            AHEAD,
         )
     else:
         if HAS_SINKS:

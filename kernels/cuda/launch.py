@@ -17,3 +17,9 @@ def early(device: torch.device) -> dict[str, bool]:
 @functools.cache
 def _starts_early(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a card."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from drawn_codes import drawn
+from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.kernels.blocks import block_of, packings
 from hearth.kernels.cuda.attention import Seen, attend_decode
 from hearth.kernels.cuda.matrix import TritonMatrix, has_triton
@@ -18,6 +19,7 @@ from hearth.kernels.packed import BlockMatrix, prepare
 from hearth.kernels.packed_weight import PackedWeight
 from hearth.kernels.table import LINEAR, RMS_NORM, pick
 from hearth.quant.stored import CODES, STAYS_PACKED
+from prompt_cases import CASES, Prompts
 from random_weights import random_weight
 
 pytestmark = pytest.mark.cuda
@@ -136,6 +138,38 @@ def test_attention_in_triton_is_near_and_the_same_every_time(dtype: torch.dtype)
         assert torch.equal(found, again)
         limit = 1e-5 if dtype == torch.float32 else 2e-2
         torch.testing.assert_close(found.cpu().double(), torch.stack(wanted), rtol=0, atol=limit)
+
+
+@pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+@pytest.mark.parametrize("kind", [None, Q8_0, FP8])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("case", CASES)
+def test_prompts_see_their_texts(case: str, dtype: torch.dtype, kind: torch.dtype | None) -> None:
+    options = {"lengths": (1, 16, 300, 161), "counts": (1, 16, 157, 40), **CASES[case]}
+    if "lengths" in CASES[case]:
+        del options["counts"]
+    if options.get("size", 32) % 32 and kind == Q8_0:
+        pytest.skip("rows of Q8_0 are whole runs")
+    prompts = Prompts(dtype=dtype, kinds=(kind, kind), device="cuda", **options)
+    limit = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+    found = prompts.found()
+    assert float((found.double() - prompts.wanted()).abs().max()) < limit
+    assert torch.equal(found, prompts.found())
+
+
+@pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+def test_a_token_has_the_same_bits_next_to_few_others_and_to_many() -> None:
+    """Kernels are compiled otherwise for more programs than a card has at once."""
+    pages = torch.randn(2, 300, 16, 2, 128, device=CUDA, dtype=torch.bfloat16)
+    tables = torch.randint(300, (200, 250), device=CUDA, dtype=torch.int32)
+    ends = torch.randint(1, 4000, (200,), device=CUDA, dtype=torch.int32)
+    ends[0] = 4000
+    query = torch.randn(200, 8, 128, device=CUDA, dtype=torch.bfloat16)
+    found = []
+    for count in (1, 200):
+        seen = Seen(tables[:count], torch.zeros_like(ends[:count]), ends[:count], 4000)
+        found.append(attend_decode(query[:count], pages[0], pages[1], seen, scale=0.1)[0])
+    assert torch.equal(*found)
 
 
 def test_what_is_picked_for_a_card_is_near_the_reference() -> None:

@@ -32,7 +32,15 @@ ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers", "trito
 """What the tests need, and the runner does not, but on a card."""
 FOR_CARDS = {
     f"hearth.kernels.cuda.{name}"
-    for name in ("codes", "decode_attention", "draw", "fused", "products", "turns")
+    for name in (
+        "codes",
+        "decode_attention",
+        "draw",
+        "fused",
+        "products",
+        "prompt_attention",
+        "turns",
+    )
 }
 """What imports triton."""
 WITHOUT = """

@@ -1,5 +1,5 @@
-"""Single tokens are for the kernels for NVIDIA cards, which triton interprets here, and prompts for
-what reads them otherwise: the logits are those of one way for all.
+"""Attention by the kernels for NVIDIA cards, which triton interprets here, and of single tokens by
+those for GPUs of Apple: the logits are those of attention over gathered pages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ pytest.importorskip("triton", minversion="3.9")
 
 from hearth.backends.contract.models import KvType, ModelSettings
 from hearth.backends.engine.runner import Row
-from hearth.backends.native import kv_pool, paged_attention, split_attention
+from hearth.backends.native import (
+    card_attention,
+    kv_pool,
+    paged_attention,
+    runner,
+    split_attention,
+)
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.model_folder import read_config
 from hearth.backends.native.models import layers, parts
@@ -53,7 +59,7 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     tiny_checkpoint(family, tmp_path)
     calls: list[int] = []
 
-    place = {"cuda": split_attention, "metal": shaders}[gpu]
+    place = {"cuda": card_attention, "metal": shaders}[gpu]
     attend = place.attend_decode
 
     def counted(query, *arguments, **options):  # type: ignore[no-untyped-def]
@@ -63,35 +69,39 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     monkeypatch.setattr(place, "attend_decode", counted)
     monkeypatch.setattr(torch.mps, "compile_shader", ShaderOnCpu)
     settings = replace(SETTINGS, kv_type=kv_types[0], kv_type_v=kv_types[-1])
-    runners = []
-    for triton in (True, False):
-        runners.append(runner_of(tmp_path, settings, triton=triton))
+    runners = [runner_of(tmp_path, settings, triton=triton) for triton in (True, False)]
     found, wanted = runners
     tokens = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()
     assert found.plan.splits_decode and not wanted.plan.splits_decode
     count = len(found.decoder.config.layers)
     # What differs in the last bit may be rounded to another code.
     limit = 1e-4 if kv_types == ("f32",) else 1e-3
-    for start, end in ((0, 30), (30, 31), (31, 32), (32, 44), (44, 45)):
+    # Gathered, the tokens that begin a text see each other as they were before they were packed.
+    begins = [(0, 30)] if kv_types == ("f32",) else [(0, 1), (1, 30)]
+    for start, end in (*begins, (30, 31), (31, 32), (32, 44), (44, 45)):
         results = []
-        for runner in (wanted, found):
+        for one in (wanted, found):
             is_here = {f"has_{name}": False for name in ("triton", "metal")}
-            is_here["has_metal" if gpu == "metal" else "has_triton"] = runner is found
+            is_here["has_metal" if gpu == "metal" else "has_triton"] = one is found
             for module, name in (
-                *((one, "has_triton") for one in (kv_pool, layers, paged_attention, parts)),
-                *((one, "has_metal") for one in (layers, split_attention)),
+                *((of, "has_triton") for of in (kv_pool, layers, paged_attention, parts, runner)),
+                *((of, "has_metal") for of in (layers, split_attention)),
             ):
                 monkeypatch.setattr(module, name, lambda _, yes=is_here[name]: yes)
             others = []
             for slot, more in ((1, 1), (2, 3)):
-                held = runner.cache.length(slot)
-                assert runner.cache.reserve(slot, held + more)
+                held = one.cache.length(slot)
+                assert one.cache.reserve(slot, held + more)
                 others.append(Row(slot, held, tokens[start : start + more], 0))
-            results.append(advance(runner, 0, tokens[start:end], *others))
+            results.append(advance(one, 0, tokens[start:end], *others))
         largest = float(np.abs(results[0]).max())
         np.testing.assert_allclose(results[1], results[0], rtol=limit, atol=limit * largest)
-    assert calls == count * [1] + 2 * count * [2] + count * [1] + count * [2]
-    alone = [advance(runner, 0, [7]) for runner in (wanted, found)]
+    # On NVIDIA cards rows of few tokens are computed token by token.
+    of_steps = [1, 2, 2, 1, 2] if gpu == "metal" else [4, 5, 5, 16, 5]
+    assert calls == [
+        tokens for tokens in [*[5][: len(begins) - 1], *of_steps] for _ in range(count)
+    ]
+    alone = [advance(one, 0, [7]) for one in (wanted, found)]
     np.testing.assert_allclose(*alone, rtol=limit, atol=limit * float(np.abs(alone[0]).max()))
     assert calls[-count:] == count * [1]
 

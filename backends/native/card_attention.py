@@ -1,0 +1,142 @@
+"""Attention over the paged memory on NVIDIA cards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_rows import FP8, Q8_0
+from hearth.backends.native.paged_attention import PagedRow
+from hearth.backends.native.reaches import Reaches, to_device
+from hearth.kernels.cuda.attention import (
+    Seen,
+    Texts,
+    attend_decode,
+    attend_prompts,
+    block_rows,
+    blocks_of,
+    is_roomy,
+)
+from hearth.quant.families.config import ModelConfig
+
+_FEW: Final = 16
+"""Tokens of a row, each of which is attended for as if it came alone: keys of a long text are split
+among programs then."""
+
+
+class CardAttention:
+    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for one step:
+    for each layer one launch for the rows of few tokens, and one for the others.
+
+    Args:
+        pool: keys and values of one dtype for both, in which attention is computed then, or one or
+            both of them in E4M3 or Q8_0.
+        rows: in the order of their tokens in the forward pass; without trees.
+        compute: dtype of queries.
+    """
+
+    def __init__(
+        self, pool: KvPool, config: ModelConfig, rows: Sequence[PagedRow], compute: torch.dtype
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        device = pool.layer(0)[0].device
+        counts = np.array([row.count for row in rows], np.int32)
+        firsts = np.cumsum(counts, dtype=np.int32) - counts
+        is_few = counts <= _FEW
+        few, many = np.flatnonzero(is_few), np.flatnonzero(~is_few)
+        block = block_rows(
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            int(counts.max()),
+            compute,
+            is_packed=not {FP8, Q8_0}.isdisjoint(pool.dtypes),
+            is_roomy=is_roomy(device),
+        )
+        tokens = block // (config.heads // config.kv_heads)
+        text = np.repeat(few, counts[few])  # Of each token that is computed as if it came alone.
+        behind = np.concatenate([np.arange(count) for count in (0, *counts[few])], dtype=np.int32)
+        # First what has eight bytes each.
+        parts = [(firsts[text] + behind).astype(np.int64).view(np.int32)]
+        reaches = [
+            Reaches(rows, group, window, pool.page) for group, window in enumerate(config.groups)
+        ]
+        parts += [reach.slots.view(np.int32) for reach in reaches]
+        widths, most = [], []
+        for reach, window in zip(reaches, config.groups, strict=True):
+            starts = reach.keys - counts
+            ends = starts[text] + behind + 1
+            begins = np.zeros_like(ends) if window is None else np.maximum(ends - window, 0)
+            most.append(int((ends - begins).max(initial=0)))
+            widths.append(-(-int(ends.max(initial=1)) // pool.page))
+            parts += [begins, ends, reach.table[text, : widths[-1]].ravel()]
+            about = np.stack((firsts, counts, starts), 1)[many]
+            parts += [about.ravel(), blocks_of(counts[many], starts[many], tokens).ravel()]
+            parts.append(reach.table[many].ravel())
+        sent = iter(to_device(parts, device))
+        self._few = next(sent).view(torch.int64)
+        """[tokens of short rows] int64: where they are among all."""
+        self._slots = [next(sent).view(torch.int64) for _ in reaches]
+        self._groups: list[tuple[Seen | None, Texts | None]] = []
+        for longest, width in zip(most, widths, strict=True):
+            first, last, table = (next(sent) for _ in range(3))
+            seen = Seen(table.view(len(text), width), first, last, longest) if len(few) else None
+            places, blocks, table = (next(sent) for _ in range(3))
+            texts = None
+            if len(many):
+                table = table.view(len(many), -1)
+                texts = Texts(table, places.view(-1, 3), blocks.view(-1, 2), block)
+            self._groups.append((seen, texts))
+
+    def __call__(
+        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        self._pool.write(layer, self._slots[self._pool.group_of[layer]], key_value)
+        return self._attended(layer, query, sinks)
+
+    def finished(
+        self,
+        layer: int,
+        heads: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        """See `FinishesHeads`."""
+        queries, slots = self._config.heads, self._slots[self._pool.group_of[layer]]
+        self._pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
+        return self._attended(layer, heads[:, :queries], sinks)
+
+    def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
+        config, group = self._config, self._pool.group_of[layer]
+        keys, values = (one.permute(1, 2, 0, 3) for one in self._pool.layer(layer))
+        seen, texts = self._groups[group]
+
+        def of_few(query: Tensor) -> Tensor:
+            assert seen is not None
+            cap = config.attention_softcap
+            return attend_decode(
+                query, keys, values, seen, scale=config.scale, softcap=cap, sinks=sinks
+            )
+
+        if texts is None:
+            return of_few(query)
+        found = attend_prompts(
+            query,
+            keys,
+            values,
+            texts,
+            scale=config.scale,
+            window=config.groups[group],
+            softcap=config.attention_softcap,
+            sinks=sinks,
+        )
+        if seen is not None:
+            found.index_copy_(0, self._few, of_few(query[self._few]))
+        return found
