@@ -72,6 +72,8 @@ TOKENS: Final = 64
 """That each session decodes."""
 SHORT, LONG = 32, 2048
 """Tokens of prompts, before decoding and of those that are measured."""
+LENGTHS: Final = range(97, 104)
+"""Of prompts each of which is the first one of its length."""
 ROUNDS: Final = 3
 DRAWN: Final = SamplingParams(seed=1)
 """How tokens are drawn where they are not the likeliest ones."""
@@ -305,6 +307,9 @@ def _of_model(
             yield at_least(f"decode × {sessions} by bf16", kind, ratio, "times", 1.8)
     prefills[kind] = median(lambda: model.ours.prefill(prompts(1, LONG)[0]))
     yield Figure(f"prefill {LONG}", kind, LONG / prefills[kind], "tok/s")
+    others = [model.ours.prefill(prompts(1, length)[0]) for length in LENGTHS]
+    what = f"prefill {LENGTHS[0]} to {LENGTHS[-1]}, each once"
+    yield Figure(what, kind, 1e3 * statistics.median(others), "ms")
     if kind == "FP8" and "bf16" in prefills:
         ratio = prefills["bf16"] / prefills[kind]
         yield at_least(f"prefill {LONG} by bf16", kind, ratio, "times", 1.3)
