@@ -169,11 +169,7 @@ def _torch() -> Iterator[Finding]:
         yield Finding("PyTorch", "fault", error.message, error.hint, {"error": error.code})
         return
     devices = "; ".join(_device_text(device) for device in report.devices)
-    varlen = "with" if report.has_varlen else "without"
-    text = (
-        f"PyTorch {report.version}, {report.threads} threads, {varlen} attention over block tables "
-        f"(for CUDA); {devices}"
-    )
+    text = f"PyTorch {report.version}, {report.threads} threads; {devices}"
     yield Finding("PyTorch", "ok", text, data=asdict(report))
     if report.cpu_kernels:
         text = f"packed matrices are multiplied with {report.cpu_kernels} instructions"

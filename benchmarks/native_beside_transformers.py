@@ -46,7 +46,6 @@ from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
-from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import load_weights
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.cuda.packings import has_graphs
@@ -140,7 +139,6 @@ class Ours:
             compute_dtype=compute_dtype,
             weight_bytes=0,
             available_bytes=free_bytes(device),
-            varlen=has_varlen(device, compute_dtype),
             triton=has_triton(device.type),
             graphs=has_graphs() and device.type == "cuda",
         )

@@ -40,7 +40,6 @@ from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
 from hearth.backends.native.plan import plan_memory
-from hearth.backends.native.varlen_attention import has_varlen
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.kernels.cuda.packings import has_graphs
 from hearth.kernels.device import free_bytes
@@ -144,7 +143,6 @@ class Model:
             compute_dtype=dtype,
             weight_bytes=0,
             available_bytes=free_bytes(device),
-            varlen=has_varlen(device, dtype),
             triton=has_triton(device.type),
             graphs=has_graphs() and device.type == "cuda",
         )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_pool import KvPool, by_token
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.reaches import Reaches, to_device
@@ -115,7 +115,7 @@ class CardAttention:
 
     def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         config, group = self._config, self._pool.group_of[layer]
-        keys, values = (one.permute(1, 2, 0, 3) for one in self._pool.layer(layer))
+        keys, values = map(by_token, self._pool.layer(layer))
         seen, texts = self._groups[group]
 
         def of_few(query: Tensor) -> Tensor:

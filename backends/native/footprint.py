@@ -33,10 +33,7 @@ from hearth.quant.stored import STAYS_PACKED, StoredTensor
 MAX_SESSIONS: Final = 256
 """Rows of one step, at most."""
 PAGE: Final = 16
-"""Tokens of a block where pages are gathered: a tail wastes half of one on average. Where a kernel
-reads block tables they are larger (`varlen_attention.PAGE`), and a full context takes up to one
-such block more than is worked out here.
-"""
+"""Tokens of a block: a tail wastes half of one on average."""
 START_TOKENS: Final = 4096
 """First size of a pool that grows on a GPU."""
 _GROWTH: Final = 1.5

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,14 +22,12 @@ from hearth.kernels.cuda.elementwise import finish_and_store, store_tokens
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
-Layout = Literal["heads", "pages"]
-"""heads: all tokens of a head lie together, as products with one head after the other want them;
-pages: all heads of a token lie together, as kernels with block tables want them.
-"""
 MOVED_AT_ONCE: Final = 2048
 """Tokens whose keys `KvPool.move` has as float32 at a time."""
 _META: Final = struct.Struct("<I?")
-"""Of a saved state: its start, and whether the tokens of a head lie together."""
+"""Of a saved state: its start, and whether the tokens of a head lie together, which they do not in
+some of Hearth 0.1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,9 @@ class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
     data: Tensor | StoredBytes
-    """[bytes] uint8, in plain memory or not read yet: keys, then values, of each layer, with tokens
-    and heads in the order of `layout`.
+    """[bytes] uint8, in plain memory or not read yet: keys, then values, of each layer, of one head
+    after the other.
     """
-    layout: Layout
     start: int
     """Position of the first."""
     fingerprint: bytes
@@ -53,9 +50,9 @@ class SavedTokens:
 class KvPool:
     """Implements `hearth.backends.engine.kv.store.BlockStore` with tensors.
 
-    Keys and values of a layer are two tensors of rows (`kv_rows`), each of its own type. In which
-    order rows lie depends on who reads them, see `Layout`. Layers of one group
-    (`ModelConfig.groups`) have the same number of blocks.
+    Keys and values of a layer are two tensors of rows (`kv_rows`), each of its own type, in which
+    all tokens of a head lie together. Layers of one group (`ModelConfig.groups`) have the same
+    number of blocks.
 
     On a processor addresses for the whole budget are taken at once, which costs memory only where
     something was written: a group grows block by block, and nothing is copied. Elsewhere it starts
@@ -69,7 +66,6 @@ class KvPool:
         start: blocks of each group at least: there is memory for them from now on.
         fingerprint: of the model and of all that keys and values depend on; copies of others are
             refused.
-        layout: who reads it.
         frequencies: of the rotary positions of each layer, see `Decoder.frequencies`, for `move`.
         spare: blocks behind those that there is memory for, which no sequence has (`spare_block`).
 
@@ -90,7 +86,6 @@ class KvPool:
         most: Sequence[int],
         start: Sequence[int],
         fingerprint: bytes = b"",
-        layout: Layout = "heads",
         frequencies: Sequence[Tensor | None] = (),
         spare: int = 0,
     ) -> None:
@@ -99,7 +94,6 @@ class KvPool:
         self.edits = 0
         self._spare = spare
         self.fingerprint = fingerprint
-        self.layout = layout
         self.dtypes = dtypes
         self._frequencies = frequencies
         self._heads = config.kv_heads
@@ -126,9 +120,7 @@ class KvPool:
         """Keys, then values, of each layer."""
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [kv_heads, blocks, page, row], or with the layout "pages"
-        [blocks, page, kv_heads, row].
-        """
+        """Keys and values, each [kv_heads, blocks, page, row]."""
         return self._tensors[2 * layer], self._tensors[2 * layer + 1]
 
     def write(self, layer: int, slots: Tensor | slice, key_value: Tensor) -> None:
@@ -242,10 +234,9 @@ class KvPool:
         self._blocks[group] = blocks
 
         def populate() -> None:
-            axis = 1 if self.layout == "heads" else 0
             for index in self._tensors_of(group):
                 if not self._lazy[index].populate(
-                    axis, have, blocks, lambda: self._blocks[group] >= blocks
+                    1, have, blocks, lambda: self._blocks[group] >= blocks
                 ):
                     return
 
@@ -260,8 +251,7 @@ class KvPool:
         if fewer >= self._blocks[group]:
             return
         if self._lazy:
-            axis = 1 if self.layout == "heads" else 0
-            given = [self._lazy[index].give_back(axis, fewer) for index in self._tensors_of(group)]
+            given = [self._lazy[index].give_back(1, fewer) for index in self._tensors_of(group)]
             self._blocks[group] = fewer if all(given) else self._blocks[group]
             return
         self._blocks[group] = fewer
@@ -334,7 +324,7 @@ class KvPool:
             data = torch.empty((end - start) * self._saved_bytes, dtype=torch.uint8)
         except (RuntimeError, MemoryError):
             return None
-        state = SavedTokens(data, self.layout, start, self.fingerprint)
+        state = SavedTokens(data, start, self.fingerprint)
         for index, saved in enumerate(self._parts(state)):
             for at, slots in self._runs(table, start, end):
                 tokens = self._by_head(index)[:, slots.start : slots.stop]
@@ -350,7 +340,7 @@ class KvPool:
         self.edits += 1
         try:
             if not isinstance(state.data, Tensor):
-                if self._device.type == "cpu" and self.layout == state.layout == "heads":
+                if self._device.type == "cpu":
                     others = first, state.nbytes // self._saved_bytes - (first + end - start)
                     state.data.read(self._places(table, start, end, *others))
                     return True
@@ -368,14 +358,14 @@ class KvPool:
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
         """See the protocol."""
         assert isinstance(state, SavedTokens) and isinstance(state.data, Tensor)
-        return _META.pack(state.start, state.layout == "heads"), state.data.numpy().data
+        return _META.pack(state.start, True), state.data.numpy().data
 
     def unpack(self, meta: bytes, data: StoredBytes) -> SavedTokens | None:
         """See the protocol."""
         start, by_head = _META.unpack(meta)
-        if not data.nbytes or data.nbytes % self._saved_bytes:
-            return None  # Not a whole number of tokens.
-        return SavedTokens(data, "heads" if by_head else "pages", start, self.fingerprint)
+        if not by_head or not data.nbytes or data.nbytes % self._saved_bytes:
+            return None  # In another order, or not a whole number of tokens.
+        return SavedTokens(data, start, self.fingerprint)
 
     @property
     def _saved_bytes(self) -> int:
@@ -386,8 +376,8 @@ class KvPool:
         self, table: Sequence[int], start: int, end: int, before: int, after: int
     ) -> Iterator[memoryview]:
         """Where a saved state goes, in its order: keys and values of the tokens `start` to `end`
-        into the pool, which is on a processor and has the layout "heads", and what the state has of
-        tokens before and after these into memory that is not used.
+        into the pool, which is on a processor, and what the state has of tokens before and after
+        these into memory that is not used.
         """
         runs = [slots for _, slots in self._runs(table, start, end)]
         for index in range(len(self._tensors)):
@@ -409,11 +399,7 @@ class KvPool:
             size = self._token_bytes(index % 2)
             part = state.data[begin : begin + count * size]
             begin += count * size
-            row = size // self._heads
-            if state.layout == "heads":
-                yield part.view(self._heads, count, row)
-            else:
-                yield part.view(count, self._heads, row).transpose(0, 1)
+            yield part.view(self._heads, count, size // self._heads)
 
     def _runs(
         self, table: Sequence[int], start: int, end: int, most: int | None = None
@@ -436,23 +422,15 @@ class KvPool:
 
     def _slots(self, tensor: Tensor) -> Tensor:
         """A tensor of a layer as [tokens of the pool, kv_heads, row]."""
-        if self.layout == "heads":
-            return tensor.flatten(1, 2).transpose(0, 1)
-        return tensor.flatten(0, 1)
+        return tensor.flatten(1, 2).transpose(0, 1)
 
     def _by_head(self, index: int) -> Tensor:
         """One of the tensors as [kv_heads, tokens of the pool, bytes of a row] uint8."""
-        tensor = self._tensors[index]
-        if self.layout == "heads":
-            return tensor.flatten(1, 2).view(torch.uint8)
-        return tensor.flatten(0, 1).transpose(0, 1).view(torch.uint8)
+        return self._tensors[index].flatten(1, 2).view(torch.uint8)
 
     def _by_token(self, index: int) -> Tensor:
         """One of the tensors as [blocks, page, kv_heads, row]."""
-        return self._arranged(self._tensors[index])
-
-    def _arranged(self, tensor: Tensor) -> Tensor:
-        return tensor.permute(1, 2, 0, 3) if self.layout == "heads" else tensor
+        return by_token(self._tensors[index])
 
     def _tensors_of(self, group: int) -> list[int]:
         return [index for index in range(len(self._tensors)) if self.group_of[index // 2] == group]
@@ -472,9 +450,7 @@ class KvPool:
 
     def _shape(self, side: int, blocks: int) -> tuple[int, ...]:
         """Of keys (0) or values (1) of `blocks` blocks, and of the spare ones."""
-        heads, page, row = self._heads, self.page, self._rows[side]
-        blocks += self._spare
-        return (blocks, page, heads, row) if self.layout == "pages" else (heads, blocks, page, row)
+        return self._heads, blocks + self._spare, self.page, self._rows[side]
 
     def _zeros(self, side: int, blocks: int) -> Tensor:
         """Keys (0), or values (1), of a layer."""
@@ -484,16 +460,21 @@ class KvPool:
     def _started(self, index: int) -> Tensor:
         """One of the tensors on a processor, of which the blocks of the start take memory."""
         tensor = self._lazy[index].tensor
-        self._arranged(tensor)[: self._start[self.group_of[index // 2]]].zero_()
+        by_token(tensor)[: self._start[self.group_of[index // 2]]].zero_()
         return tensor
 
     def _resized(self, index: int, blocks: int) -> Tensor:
         """One of the tensors with its first `blocks` blocks, or with zeros after all of them."""
         made = self._zeros(index % 2, blocks)
         kept = min(blocks, len(self._by_token(index)))
-        self._arranged(made)[:kept] = self._by_token(index)[:kept]
+        by_token(made)[:kept] = self._by_token(index)[:kept]
         self.version += 1
         return made
+
+
+def by_token(tensor: Tensor) -> Tensor:
+    """A tensor of a layer as [blocks, page, kv_heads, row]."""
+    return tensor.permute(1, 2, 0, 3)
 
 
 def _copy(to: Tensor, source: Tensor) -> None:

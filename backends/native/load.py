@@ -41,7 +41,6 @@ from hearth.backends.native.notices import (
 )
 from hearth.backends.native.plan import NativePlan, plan_memory
 from hearth.backends.native.runner import NativeRunner
-from hearth.backends.native.varlen_attention import has_varlen
 from hearth.backends.native.weights import TensorFile, load_weights
 from hearth.backends.text.chat_templates import ChatTemplates, templates_of
 from hearth.backends.text.tokenizer import Tokenizer
@@ -292,7 +291,6 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
         compute_dtype=numbers.compute_dtype,
         weight_bytes=numbers.held_bytes,
         available_bytes=free,
-        varlen=has_varlen(device, numbers.compute_dtype),
         triton=has_triton(device.type) or has_metal(device.type),
         graphs=has_graphs() and device.type == "cuda",
     )

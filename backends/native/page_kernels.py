@@ -127,8 +127,7 @@ def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:
 
 
 def _library(pool: KvPool) -> CpuLibrary | None:
-    is_here = pool.layer(0)[0].device.type == "cpu" and pool.layout == "heads"
-    return cpu_library() if is_here else None
+    return cpu_library() if pool.layer(0)[0].device.type == "cpu" else None
 
 
 def _layers(decoder: Decoder) -> Sequence[Layer]:

@@ -120,7 +120,7 @@ class PagedAttention:
     """Implements `Attend` for one step, and on NVIDIA cards `FinishesHeads`.
 
     Args:
-        pool: keys and values, with the layout "heads".
+        pool: keys and values.
         rows: in the order of their tokens in the forward pass.
         compute: dtype of the arithmetic; keys and values are kept as the pool has them.
         fused: the device's fused kernels may be used; else scores are written out.

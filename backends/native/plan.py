@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
@@ -18,15 +17,8 @@ from hearth.backends.native.footprint import (
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
 from hearth.backends.native.split_attention import splits_rows
-from hearth.backends.native.varlen_attention import PAGE as VARLEN_PAGE
-from hearth.backends.native.varlen_attention import can_read
 from hearth.backends.native.workspace import Workspace
 from hearth.quant.families.config import ModelConfig
-
-Attention = Literal["gather", "varlen"]
-"""How the pages are read: gathered for attention over texts that lie in one piece
-(`PagedAttention`), or by a kernel that reads block tables (`VarlenAttention`).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +32,10 @@ class NativePlan:
     """Of activations and attention."""
     kv_dtypes: tuple[torch.dtype, torch.dtype]
     """Of keys and of values."""
-    attention: Attention
     splits_decode: bool
-    """Single tokens are for the kernels of the GPU (`SplitAttention`), whatever reads the rest."""
+    """Pages are read by the kernels of the GPU: for NVIDIA cards all of them (`CardAttention`), for
+    Apple's those of single tokens (`SplitAttention`). Otherwise, and for others, they are gathered
+    (`PagedAttention`)."""
     graphs: bool
     """Steps of single tokens may be CUDA graphs (`DecodeGraphs`)."""
     page: int
@@ -102,7 +95,6 @@ def plan_memory(
     compute_dtype: torch.dtype,
     weight_bytes: int,
     available_bytes: int,
-    varlen: bool = False,
     triton: bool = False,
     graphs: bool = False,
 ) -> NativePlan:
@@ -117,8 +109,6 @@ def plan_memory(
         config: for the context that `settings` ask for (`ModelConfig.for_context`).
         weight_bytes: size of the weights in memory.
         available_bytes: memory of the device that can be taken, before the weights are loaded.
-        varlen: there is a kernel for block tables, for numbers of `compute_dtype` on this device
-            (`has_varlen`).
         triton: the kernels in Triton work on this device (`has_triton`), or those of Apple's GPUs
             (`has_metal`).
         graphs: steps of them are to be CUDA graphs (`has_graphs`).
@@ -130,10 +120,7 @@ def plan_memory(
     """
     types = settings.kv_type, settings.value_type
     keys, values = (kv_dtype(one, dtype, device) for one in types)
-    varlen = varlen and keys == values == compute_dtype
-    attention = _attention(settings, config, varlen=varlen)
-    page = VARLEN_PAGE if attention == "varlen" else PAGE
-    sizes = kv_sizes(config, settings, page=page)
+    sizes = kv_sizes(config, settings, page=PAGE)
     wanted = settings.context or config.context
     slots = settings.max_sessions
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
@@ -150,7 +137,7 @@ def plan_memory(
     def taken(tokens: int) -> int:
         return pool_bytes(tokens) + workspace.bytes(tokens)
 
-    most = sizes.pages(wanted) * page * slots
+    most = sizes.pages(wanted) * PAGE * slots
     fits = sizes.tokens_in(usable - weight_bytes, most, taken)
     if fits == 0 or (settings.context is not None and fits < wanted):
         need = weight_bytes + taken(wanted)
@@ -177,17 +164,16 @@ def plan_memory(
     budget = sizes.checked_budget(settings)
     allowed = most if budget is None else sizes.tokens_in(budget, most)
     context = min(wanted, fits, allowed)
-    pool_tokens = min(sizes.pages(context) * page * slots, fits, allowed)
+    pool_tokens = min(sizes.pages(context) * PAGE * slots, fits, allowed)
     blocks = sizes.blocks(pool_tokens)
     return NativePlan(
         device=device,
         dtype=dtype,
         compute_dtype=compute_dtype,
         kv_dtypes=(keys, values),
-        attention=attention,
         splits_decode=splits_decode,
         graphs=graphs,
-        page=page,
+        page=PAGE,
         context=context,
         pool_tokens=pool_tokens,
         kept_tokens=pool_tokens // 2,
@@ -195,7 +181,7 @@ def plan_memory(
         max_batch_tokens=step_tokens(settings),
         max_outputs=workspace.outputs,
         blocks=blocks,
-        start_blocks=_start_blocks(settings, blocks, page, device),
+        start_blocks=_start_blocks(settings, blocks, device),
         kv_bytes_per_token=sizes.bytes_per_token,
         window_pool_bytes=sizes.window_bytes(pool_tokens),
         is_fused=settings.flash_attention is not False,
@@ -206,22 +192,18 @@ def plan_memory(
     )
 
 
-def _attention(settings: ModelSettings, config: ModelConfig, *, varlen: bool) -> Attention:
-    return "varlen" if varlen and _is_free(settings) and can_read(config) else "gather"
-
-
 def _is_free(settings: ModelSettings) -> bool:
     """Kernels may be used that round otherwise for a prompt than for its tokens one by one."""
     return settings.flash_attention is not False and not settings.deterministic
 
 
 def _start_blocks(
-    settings: ModelSettings, blocks: tuple[int, ...], page: int, device: torch.device
+    settings: ModelSettings, blocks: tuple[int, ...], device: torch.device
 ) -> tuple[int, ...]:
     if settings.kv_pool == "static":
         return blocks
     # A processor's pool grows without copying, so nothing is won by taking some in advance.
-    start = 0 if device.type == "cpu" else START_TOKENS // page
+    start = 0 if device.type == "cpu" else START_TOKENS // PAGE
     return tuple(min(most, start) for most in blocks)
 
 

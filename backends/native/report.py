@@ -40,8 +40,6 @@ class TorchReport:
     version: str
     threads: int
     devices: tuple[DeviceReport, ...]
-    has_varlen: bool
-    """It has attention over block tables for texts of different lengths, which CUDA cards use."""
     cpu_kernels: str
     """The instructions that packed matrices are multiplied with on the processor; "" where the
     library was not built, or does not work.
@@ -145,20 +143,8 @@ def make_report() -> TorchReport:
         str(torch.__version__),
         torch.get_num_threads(),
         tuple(reports),
-        _has_varlen(),
         "" if library is None else library.instructions,
     )
-
-
-def _has_varlen() -> bool:
-    """`torch.nn.attention.varlen` takes block tables, which it does not in all versions."""
-    import inspect
-
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return False
-    return "block_table" in inspect.signature(varlen_attn).parameters
 
 
 if __name__ == "__main__":

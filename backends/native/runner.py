@@ -39,7 +39,6 @@ from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.prompt_graphs import PromptGraphs
 from hearth.backends.native.split_attention import SplitAttention
 from hearth.backends.native.steps_ahead import StepsAhead
-from hearth.backends.native.varlen_attention import VarlenAttention
 from hearth.kernels import device as devices
 from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
@@ -92,7 +91,6 @@ class NativeRunner:
             most=plan.blocks,
             start=plan.start_blocks,
             fingerprint=fingerprint,
-            layout="pages" if plan.attention == "varlen" else "heads",
             frequencies=decoder.frequencies(),
             spare=int(plan.graphs),
         )
@@ -203,8 +201,7 @@ class NativeRunner:
         if self.graphs is not None and self._ahead is not None:
             self._ahead.forget()
             self.graphs.keep_hidden()
-        takes_trees = self.plan.attention == "gather" and not self.plan.splits_decode
-        return Heads(weights, self.decoder), takes_trees
+        return Heads(weights, self.decoder), not self.plan.splits_decode
 
     @torch.inference_mode()
     def hidden_states(self, text: Sequence[int]) -> Tensor:
@@ -285,17 +282,12 @@ class NativeRunner:
         return min(self._pace.chosen, self._batch_threads)
 
     def _attention(self, rows: Sequence[PagedRow]) -> Attend:
-        if self.plan.splits_decode:
-            if has_triton(self.plan.device.type):
-                compute = self.plan.compute_dtype
-                return CardAttention(self.store, self._config, rows, compute)
-            return SplitAttention(self.store, self._config, rows, self._attention_of)
-        return self._attention_of(rows)
-
-    def _attention_of(self, rows: Sequence[PagedRow]) -> Attend:
-        if self.plan.attention == "varlen":
-            return VarlenAttention(self.store, self._config, rows)
-        return self._attend(self.store, rows=rows)
+        gathered = partial(self._attend, self.store)
+        if not self.plan.splits_decode:
+            return gathered(rows=rows)
+        if has_triton(self.plan.device.type):
+            return CardAttention(self.store, self._config, rows, self.plan.compute_dtype)
+        return SplitAttention(self.store, self._config, rows, lambda some: gathered(rows=some))
 
     def _use_device(self, threads: int) -> None:
         """PyTorch's number of threads, and its card, belong to the thread that calls it, which is

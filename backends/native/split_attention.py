@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hearth.backends.native.attention import Attend, FinishesHeads
-from hearth.backends.native.kv_pool import KvPool
+from hearth.backends.native.kv_pool import KvPool, by_token
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.reaches import Reaches, to_device
@@ -41,7 +41,7 @@ class SingleTokens:
     step but `Seen.most`.
 
     Args:
-        pool: keys and values, of any layout: see `SplitAttention`.
+        pool: keys and values: see `SplitAttention`.
         slots: for each group [rows] int64: where keys and values go, as numbers of tokens in the
             pool.
         seen: for each group.
@@ -75,9 +75,7 @@ class SingleTokens:
         return self._attended(layer, heads[:, :queries], sinks)
 
     def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        keys, values = self._pool.layer(layer)
-        if self._pool.layout == "heads":
-            keys, values = (one.permute(1, 2, 0, 3) for one in (keys, values))
+        keys, values = map(by_token, self._pool.layer(layer))
         attend = shaders.attend_decode if has_metal(keys.device.type) else attend_decode
         found = attend(
             query if keys.dtype in (Q8_0, FP8) else query.to(keys.dtype),

@@ -44,7 +44,7 @@ _SPLIT_BYTES: Final = 2 << 20
 
 class Workspace:
     """What a step of a model takes with activations of float32. Those of half precision take less,
-    and so does a kernel that reads block tables.
+    and so do kernels that read pages.
 
     Attributes:
         outputs: rows of logits that a step can have.

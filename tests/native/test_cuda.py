@@ -24,7 +24,6 @@ from hearth.backends.native.card_layers import CardLayers
 from hearth.backends.native.graphs import CudaGraphs
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
-from hearth.backends.native.varlen_attention import has_varlen
 from hearth.kernels.cuda.matrix import has_triton
 from native_runners import runner_of
 from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
@@ -108,15 +107,15 @@ def test_logits_in_single_precision_are_those_of_a_processor(family: str, tmp_pa
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * float(np.abs(wanted).max()))
 
 
-@pytest.mark.parametrize("varlen", [False, True], ids=["gather", "varlen"])
+@pytest.mark.parametrize("triton", [False, True], ids=["gathered", "pages"])
 @pytest.mark.parametrize("family", DENSE)
-def test_logits_in_half_precision_are_near(family: str, varlen: bool, tmp_path: Path) -> None:
-    if varlen and not has_varlen(CUDA, torch.bfloat16):
-        pytest.skip(f"torch {torch.__version__} reads no block tables here")
+def test_logits_in_half_precision_are_near(family: str, triton: bool, tmp_path: Path) -> None:
+    if triton and not has_triton("cuda"):
+        pytest.skip("triton does not work on this card")
     tiny_checkpoint(family, tmp_path, max_position_embeddings=1024)
     settings = ModelSettings(context=1024, max_sessions=8, max_batch_tokens=512)
-    runner = runner_of(tmp_path, settings, device=CUDA, dtype=torch.bfloat16, varlen=varlen)
-    assert runner.plan.attention == ("varlen" if varlen else "gather")
+    runner = runner_of(tmp_path, settings, device=CUDA, dtype=torch.bfloat16, triton=triton)
+    assert runner.plan.splits_decode == triton
     assert runner.store.layer(0)[0].dtype == torch.bfloat16
     wanted, found = in_pieces(runner_of(tmp_path, EXACT)), in_pieces(runner)
     assert float(((found - wanted) ** 2).mean()) < 1e-2 * float((wanted**2).mean())
@@ -134,17 +133,17 @@ def test_greedy_answers_through_the_engine_are_those_of_a_processor(
     assert written(loaded_of(runner), prompts, 48) == wanted
 
 
-@pytest.mark.parametrize("varlen", [False, True], ids=["gather", "varlen"])
-def test_a_pool_grows_on_the_card_and_keeps_what_it_holds(varlen: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("triton", [False, True], ids=["gathered", "pages"])
+def test_a_pool_grows_on_the_card_and_keeps_what_it_holds(triton: bool, tmp_path: Path) -> None:
     dtype, kv_type, near = torch.float32, "f32", 2e-3
-    if varlen:
+    if triton:
         dtype, kv_type, near = torch.bfloat16, "f16", 0.2
-        if not has_varlen(CUDA, dtype):
-            pytest.skip(f"torch {torch.__version__} reads no block tables here")
+        if not has_triton("cuda"):
+            pytest.skip("triton does not work on this card")
     tiny_checkpoint("llama2", tmp_path, max_position_embeddings=8192)
     settings = ModelSettings(context=6000, kv_type=kv_type, max_sessions=2, max_batch_tokens=512)
     wanted_runner = runner_of(tmp_path, settings)
-    runner = runner_of(tmp_path, settings, device=CUDA, dtype=dtype, varlen=varlen)
+    runner = runner_of(tmp_path, settings, device=CUDA, dtype=dtype, triton=triton)
     tokens, before = some_tokens(5000), runner.store.capacity(0)
     for start in range(0, len(tokens), 500):
         wanted = ends(wanted_runner, 0, tokens[start : start + 500])
@@ -204,7 +203,7 @@ def test_a_card_chooses_half_precision_and_a_kernel_where_there_is_one() -> None
     plan = runner.plan
     assert plan.device.type == "cuda"
     assert (plan.dtype,) * 2 == plan.kv_dtypes == runner.store.dtypes
-    assert plan.attention == ("varlen" if has_varlen(CUDA, plan.dtype) else "gather")
+    assert plan.splits_decode == has_triton("cuda")
     texts = written(loaded, [some_tokens(20), some_tokens(300, 1)], 20)
     assert [len(text) for text in texts] == [40, 320]
     runner.close()

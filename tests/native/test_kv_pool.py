@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hearth.backends.native import kv_pool
-from hearth.backends.native.kv_pool import KvPool, Layout
+from hearth.backends.native.kv_pool import KvPool, by_token
 from hearth.backends.native.kv_rows import Q8_0, from_rows, to_rows
 from hearth.backends.native.lazy_zeros import LazyZeros
 from hearth.backends.native.models.rope import (
@@ -26,7 +26,6 @@ from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 PAGE, KV_HEADS, WIDTH = 16, 2, 64
 BLOCK_BYTES = 2 * KV_HEADS * PAGE * WIDTH * 4
-LAYOUTS: tuple[Layout, ...] = ("heads", "pages")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
 
 
@@ -34,7 +33,6 @@ def pool_of(
     most: int,
     start: int = 0,
     *,
-    layout: Layout = "heads",
     device: str = "cpu",
     window: int | None = 8,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
@@ -63,7 +61,6 @@ def pool_of(
         device=torch.device(device),
         most=(most, most),
         start=(start, start),
-        layout=layout,
         frequencies=frequencies,
     )
 
@@ -78,9 +75,7 @@ def fill(pool: KvPool, blocks: int, device: str = "cpu") -> None:
 
 def block(pool: KvPool, layer: int, number: int) -> torch.Tensor:
     """[2, kv_heads, page, width]"""
-    if pool.layout == "heads":
-        return torch.stack([side[:, number] for side in pool.layer(layer)])
-    return torch.stack([side[number].transpose(0, 1) for side in pool.layer(layer)])
+    return torch.stack([side[:, number] for side in pool.layer(layer)])
 
 
 def resident_bytes() -> int:
@@ -88,9 +83,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_processor_has_memory_for_what_was_asked_for_and_no_more(layout: Layout) -> None:
-    pool = pool_of(100, layout=layout)
+def test_a_processor_has_memory_for_what_was_asked_for_and_no_more() -> None:
+    pool = pool_of(100)
     assert pool.capacity(0) == pool.nbytes(0) == pool.nbytes(1) == 0
     assert pool.grow(0, 7) and pool.capacity(0) == 7 and pool.capacity(1) == 0
     assert pool.nbytes(0) == 2 * 7 * BLOCK_BYTES and pool.nbytes(1) == 0
@@ -98,9 +92,8 @@ def test_a_processor_has_memory_for_what_was_asked_for_and_no_more(layout: Layou
     assert not pool.grow(0, 101) and pool.grow(0, 100)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_stays_is_as_it_was_and_the_rest_is_finite(layout: Layout) -> None:
-    pool = pool_of(50, layout=layout)
+def test_what_stays_is_as_it_was_and_the_rest_is_finite() -> None:
+    pool = pool_of(50)
     for group in (0, 1):
         pool.grow(group, 50)
     fill(pool, 50)
@@ -120,9 +113,8 @@ def test_what_stays_is_as_it_was_and_the_rest_is_finite(layout: Layout) -> None:
 
 
 @linux
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_system_has_its_memory_back(layout: Layout) -> None:
-    pool = pool_of(1500, layout=layout)
+def test_the_system_has_its_memory_back() -> None:
+    pool = pool_of(1500)
     empty = resident_bytes()
     for group in (0, 1):
         pool.grow(group, 1500)
@@ -140,11 +132,10 @@ def test_the_system_has_its_memory_back(layout: Layout) -> None:
 
 
 @linux
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_pages_take_what_the_formula_says(layout: Layout) -> None:
+def test_packed_pages_take_what_the_formula_says() -> None:
     """32,768 tokens, a scale of two bytes for 32 numbers."""
     blocks = 32_768 // PAGE
-    pool = pool_of(blocks, layout=layout, dtypes=(Q8_0, torch.float16))
+    pool = pool_of(blocks, dtypes=(Q8_0, torch.float16))
     for group in (0, 1):
         pool.grow(group, blocks)
     formula = 3 * 32_768 * KV_HEADS * (WIDTH * 34 // 32 + WIDTH * 2)
@@ -158,9 +149,8 @@ def test_packed_pages_take_what_the_formula_says(layout: Layout) -> None:
     assert resident_bytes() - empty == pytest.approx(formula, rel=0.02)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> None:
-    pool = pool_of(6, 6, layout=layout, dtypes=(torch.float32, Q8_0))
+def test_pages_of_two_types_are_copied_saved_and_restored() -> None:
+    pool = pool_of(6, 6, dtypes=(torch.float32, Q8_0))
     generator = torch.Generator().manual_seed(1)
     new = torch.randn(PAGE * 6, 2, KV_HEADS, WIDTH, generator=generator)
     for layer in range(3):
@@ -171,9 +161,7 @@ def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> Non
     pool.write(0, slice(0, PAGE * 6), torch.zeros_like(new))
     assert pool.restore_part([2, 3], saved, 7, 20)
     pool.copy(0, 3, 5, 4)
-    keys, values = (
-        side if layout == "pages" else side.permute(1, 2, 0, 3) for side in pool.layer(0)
-    )
+    keys, values = map(by_token, pool.layer(0))
     back = torch.cat((keys[2, 7:], keys[3, :4])), torch.cat((values[2, 7:], values[5, :4]))
     wanted = torch.cat((new[4 * PAGE + 7 : 5 * PAGE], new[PAGE : PAGE + 4]))
     assert torch.equal(back[0], wanted[:, 0])
@@ -181,13 +169,12 @@ def test_pages_of_two_types_are_copied_saved_and_restored(layout: Layout) -> Non
     assert not keys[3, 4:].any() and not keys[5, :4, :, 0].eq(0).any()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("dtype", "most"),
     [(torch.float32, 1e-5), (torch.float16, 4e-3), (torch.bfloat16, 4e-2), (Q8_0, 8e-2)],
 )
 def test_moved_keys_are_those_of_their_new_positions(
-    layout: Layout, dtype: torch.dtype, most: float, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of blocks in any order, of heads that are rotated in part, and after several moves. No
     more keys than a few are there twice.
@@ -202,7 +189,7 @@ def test_moved_keys_are_those_of_their_new_positions(
     monkeypatch.setattr(kv_pool, "MOVED_AT_ONCE", 5)
     frequencies = inverse_frequencies(Rope(1e4, WIDTH // 2), 64)
     turns = (frequencies, None, inverse_frequencies(Rope(1e6, WIDTH), 64))
-    pool = pool_of(8, 8, layout=layout, window=None, dtypes=(dtype, dtype), frequencies=turns)
+    pool = pool_of(8, 8, window=None, dtypes=(dtype, dtype), frequencies=turns)
     table, first, count, by = [5, 2, 3], 4, 40, 16
     slots = torch.tensor([table[at // PAGE] * PAGE + at % PAGE for at in range(count)])
     plain = torch.randn(count, 2, KV_HEADS, WIDTH, generator=torch.Generator().manual_seed(1))
@@ -276,9 +263,8 @@ def test_rows_of_q8_0_are_ggmls() -> None:
 
 
 @linux
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_expected_blocks_have_memory_before_anything_is_written(layout: Layout) -> None:
-    pool = pool_of(2000, layout=layout)
+def test_expected_blocks_have_memory_before_anything_is_written() -> None:
+    pool = pool_of(2000)
     fill(pool, 1)
     before = resident_bytes()
     pool.expect(0, 1500)
@@ -301,15 +287,14 @@ def test_more_than_half_of_the_free_memory_is_not_taken_ahead(
     assert pool.capacity(0) < 51
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_memory_for_twice_as_many_there_are_a_few_more(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = pool_of(100, 16, layout=layout, device="meta", window=None)
-    made, axis, most = KvPool._zeros, 1 if layout == "heads" else 0, [31 * 16]
+    pool = pool_of(100, 16, device="meta", window=None)
+    made, most = KvPool._zeros, [31 * 16]
 
     def zeros(pool: KvPool, side: int, blocks: int) -> torch.Tensor:
-        if sum(tensor.shape[axis] for tensor in pool._tensors) + blocks > most[0]:
+        if sum(tensor.shape[1] for tensor in pool._tensors) + blocks > most[0]:
             raise torch.OutOfMemoryError("no memory")
         return made(pool, side, blocks)
 
@@ -317,7 +302,7 @@ def test_without_memory_for_twice_as_many_there_are_a_few_more(
     tensors = len(pool._tensors)
     most[0] = tensors * 20 + 20
     assert not pool.grow(0, 24) and pool.capacity(0) == 16
-    assert [tensor.shape[axis] for tensor in pool._tensors] == [16] * tensors
+    assert [tensor.shape[1] for tensor in pool._tensors] == [16] * tensors
     assert pool.grow(0, 17) and pool.capacity(0) == 19
     most[0] = 1 << 20
     assert pool.grow(0, 20) and pool.capacity(0) == 38
@@ -344,10 +329,9 @@ def test_where_the_system_takes_nothing_back_nothing_is_said_to_be_free(
     assert pool.capacity(0) == 10
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
-def test_elsewhere_it_is_doubled_and_made_small_again(layout: Layout, device: str) -> None:
-    pool = pool_of(100, 4, layout=layout, device=device)
+def test_elsewhere_it_is_doubled_and_made_small_again(device: str) -> None:
+    pool = pool_of(100, 4, device=device)
     with torch.inference_mode():  # Within a step.
         assert pool.grow(0, 5) and pool.capacity(0) == 8 and pool.capacity(1) == 4
         assert pool.grow(0, 30) and pool.grow(0, 31) and pool.capacity(0) == 60
@@ -355,15 +339,14 @@ def test_elsewhere_it_is_doubled_and_made_small_again(layout: Layout, device: st
         assert pool.grow(1, 100)
         fill(pool, 100, device)
     pool.copy(0, 99, 0, 5)  # Outside of one.
-    axis = 1 if layout == "heads" else 0
     pool.shrink(0, 30)
-    assert pool.capacity(0) == pool.layer(0)[0].shape[axis] == pool.layer(2)[1].shape[axis] == 30
-    assert pool.layer(1)[0].shape[axis] == 100
+    assert pool.capacity(0) == pool.layer(0)[0].shape[1] == pool.layer(2)[1].shape[1] == 30
+    assert pool.layer(1)[0].shape[1] == 100
     if device != "meta":
         assert block(pool, 0, 0)[0, 0, :6, 0].tolist() == [*range(1585, 1590), 6.0]
         assert block(pool, 2, 29)[1, 1, :, 3].tolist() == list(range(465, 481))
     pool.shrink(0, 0)
-    assert pool.capacity(0) == pool.layer(0)[1].shape[axis] == 4, "as at the start"
+    assert pool.capacity(0) == pool.layer(0)[1].shape[1] == 4, "as at the start"
 
 
 class Kept:
@@ -381,23 +364,16 @@ class Kept:
         assert at == self.nbytes
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("other", LAYOUTS)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (Q8_0, torch.float16)])
 @pytest.mark.parametrize("is_whole", [False, True])
-def test_saved_tokens_come_back_through_bytes_in_other_blocks_and_layouts(
-    layout: Layout,
-    other: Layout,
+def test_saved_tokens_come_back_through_bytes_in_other_blocks(
     device: str,
     dtypes: tuple[torch.dtype, torch.dtype],
     is_whole: bool,
 ) -> None:
     torch.manual_seed(0)
-    source, target = (
-        pool_of(8, 8, layout=one, device=device, window=None, dtypes=dtypes)
-        for one in (layout, other)
-    )
+    source, target = (pool_of(8, 8, device=device, window=None, dtypes=dtypes) for _ in range(2))
     tables = [5, 1, 2, 3], [0, 1, 7, 4]
     new = torch.randn(60, 2, KV_HEADS, WIDTH, device=device)
     slots = [
@@ -416,6 +392,7 @@ def test_saved_tokens_come_back_through_bytes_in_other_blocks_and_layouts(
         for first, last in ((start, middle), (middle, end)):
             assert first == last or target.restore_part(tables[1], unpacked, first, last)
         assert target.unpack(meta, Kept(bytes(data[:-1]))) is None
+        assert target.unpack(meta[:-1] + bytes(1), Kept(bytes(data))) is None  # In another order.
     for index in range(6):
         kept, saved = (
             pool._by_head(index)[:, where.to(device)]

@@ -15,11 +15,8 @@ from hearth.backends.native.kv_rows import Q8_0
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.kernels.cpu.layers import Pages
 from paged_texts import HEADS, KV_HEADS, LONG_STEPS, STEPS, WIDTH, Step, Texts
-from varlen_reference import varlen_reference
 
-VARLEN: dict[str, Any] = {"attention": "varlen", "function": varlen_reference}
 LONG: dict[str, Any] = {"page": 256, "window": 70, "lengths": (310, 320, 810)}
-BOTH = pytest.mark.parametrize("kind", [{}, VARLEN], ids=["gather", "varlen"])
 
 
 def assert_right(texts: Texts, rows: Step) -> None:
@@ -64,12 +61,11 @@ def test_kernels_need_no_masks(takes_runs: bool, monkeypatch: pytest.MonkeyPatch
     assert [len(pages.runs) for pages in seen] == [takes_runs] * 2
 
 
-@BOTH
-def test_pages_of_any_size_say_the_same(kind: dict[str, Any]) -> None:
-    texts = Texts(**kind)
+def test_pages_of_any_size_say_the_same() -> None:
+    texts = Texts()
     for rows in STEPS:
         assert_right(texts, rows)
-    texts = Texts(**kind, **LONG)
+    texts = Texts(**LONG)
     for rows in LONG_STEPS:
         assert_right(texts, rows)
 
@@ -100,9 +96,8 @@ def test_deterministic_rows_have_the_same_bits_in_any_step() -> None:
                 at += 1
 
 
-@BOTH
-def test_what_others_left_in_a_page_does_not_reach_who_gets_it_next(kind: dict[str, Any]) -> None:
-    texts = Texts(**kind)
+def test_what_others_left_in_a_page_does_not_reach_who_gets_it_next() -> None:
+    texts = Texts()
     for layer in range(2):
         texts.value[layer][0][:] = float("nan")
         texts.key[layer][0][:] = float("inf")
@@ -112,9 +107,8 @@ def test_what_others_left_in_a_page_does_not_reach_who_gets_it_next(kind: dict[s
     assert_right(texts, [(1, 5, 1), (2, 9, 1)])
 
 
-@BOTH
-def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds(kind: dict[str, Any]) -> None:
-    texts = Texts(**kind)
+def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds() -> None:
+    texts = Texts()
     pool = KvPool(
         texts.config,
         page=4,
@@ -122,7 +116,6 @@ def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds(kind: dict[str, Any]
         device=torch.device("meta"),
         most=(10, 6),
         start=(2, 2),
-        layout=texts.pool.layout,
     )
     assert (pool.capacity(0), pool.capacity(1)) == (2, 2)
     assert pool.grow(0, 3)
@@ -132,13 +125,11 @@ def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds(kind: dict[str, Any]
     assert pool.capacity(0) == 10  # its budget
     assert not pool.grow(0, 11)
     assert pool.capacity(1) == 2
-    shapes = {"heads": (KV_HEADS, 10, 4, WIDTH), "pages": (10, 4, KV_HEADS, WIDTH)}
-    assert pool.layer(0)[0].shape == shapes[pool.layout]
+    assert pool.layer(0)[0].shape == (KV_HEADS, 10, 4, WIDTH)
 
 
-@BOTH
-def test_a_block_is_copied_up_to_a_token(kind: dict[str, Any]) -> None:
-    texts = Texts(**kind)
+def test_a_block_is_copied_up_to_a_token() -> None:
+    texts = Texts()
     texts.step([(0, 0, 16)])
     source, target = texts.tables[0][1], texts.tables[2][0]
     texts.pool.copy(0, source, target, 3)

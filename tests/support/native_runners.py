@@ -30,7 +30,6 @@ def runner_of(
     *,
     device: torch.device = CPU,
     dtype: torch.dtype = torch.float32,
-    varlen: bool = False,
     triton: bool = False,
     tiled: bool = False,
     records: GraphDevice | None = None,
@@ -38,7 +37,6 @@ def runner_of(
     """The runner of a folder of weights, with everything in `dtype`, or as `settings` say.
 
     Args:
-        varlen: the device has a kernel for block tables.
         triton: kernels in Triton work on the device.
         records: what records graphs of single tokens, where `triton` works; None: none are.
         tiled: matrices are for the kernels of processors, with activations in float32.
@@ -56,7 +54,6 @@ def runner_of(
         compute_dtype=compute,
         weight_bytes=0,
         available_bytes=1 << 30,
-        varlen=varlen,
         triton=triton,
         graphs=records is not None,
     )

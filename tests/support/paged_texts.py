@@ -11,8 +11,6 @@ from torch import Tensor
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
-from hearth.backends.native.plan import Attention
-from hearth.backends.native.varlen_attention import VarlenAttention, VarlenFunction
 from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 
 HEADS, KV_HEADS, WIDTH = 8, 2, 16
@@ -40,17 +38,14 @@ class Texts:
     sees everything, the second one a window.
 
     Args:
-        attention: who reads the pages.
         lengths: tokens that there are blocks for.
         dtype: of queries, and of keys and values as they are kept unless `kept` says otherwise.
         compute: dtype of the arithmetic where pages are gathered; `dtype` without it.
-        function: of `VarlenAttention`.
     """
 
     def __init__(
         self,
         *,
-        attention: Attention = "gather",
         page: int = 4,
         window: int = 5,
         lengths: Sequence[int] = (40, 40, 60),
@@ -62,7 +57,6 @@ class Texts:
         kept: tuple[torch.dtype, torch.dtype] | None = None,
         compute: torch.dtype | None = None,
         device: str = "cpu",
-        function: VarlenFunction | None = None,
     ) -> None:
         generator = torch.Generator().manual_seed(0)
         rope = Rope(1e4, width)
@@ -80,10 +74,10 @@ class Texts:
             tied=True,
             attention_softcap=softcap,
         )
-        self.attention, self.page = attention, page
+        self.page = page
         self.compute = compute or dtype
         self.sinks = torch.randn(HEADS, generator=generator).to(device) if sinks else None
-        self.deterministic, self.function = deterministic, function
+        self.deterministic = deterministic
 
         def drawn(heads: int) -> list[Tensor]:
             shapes = [(count, heads, width) for count in lengths]
@@ -103,7 +97,6 @@ class Texts:
             device=torch.device(device),
             most=(sum(needed) + 3,) * 2,
             start=(sum(needed) + 3,) * 2,
-            layout="pages" if attention == "varlen" else "heads",
         )
 
     def step(self, rows: Step) -> list[Tensor]:
@@ -126,13 +119,9 @@ class Texts:
 
     def block(self, layer: int, block: int) -> Tensor:
         """What the pool holds, of one type: [2, page, kv_heads, head_dim]."""
-        if self.pool.layout == "pages":
-            return torch.stack([side[block] for side in self.pool.layer(layer)])
         return torch.stack([side[:, block].transpose(0, 1) for side in self.pool.layer(layer)])
 
     def _attend(self, rows: list[PagedRow]) -> Attend:
-        if self.attention == "varlen":
-            return VarlenAttention(self.pool, self.config, rows, function=self.function)
         return PagedAttention(
             self.pool, self.config, rows, compute=self.compute, deterministic=self.deterministic
         )
