@@ -1,4 +1,4 @@
-"""Attention of single tokens by the kernels for GPUs, next to another for prompts."""
+"""Attention of single tokens by the kernels for GPUs, on those of Apple next to another for prompts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hearth.backends.native.attention import Attend, FinishesHeads
+from hearth.backends.native.attention import Attend
 from hearth.backends.native.kv_pool import KvPool, by_token
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.reaches import Reaches, to_device
 from hearth.kernels.cuda.attention import Seen, attend_decode, reads_packed
-from hearth.kernels.cuda.elementwise import finish_heads
 from hearth.kernels.metal import shaders
 from hearth.kernels.metal.shaders import has_metal
 from hearth.quant.families.config import ModelConfig
@@ -90,8 +89,8 @@ class SingleTokens:
 
 
 class SplitAttention:
-    """Implements `Attend` and `FinishesHeads` for one step: rows of one token by `attend_decode`,
-    one call a layer for all of them, and the others by another `Attend`.
+    """Implements `Attend` for one step on GPUs of Apple: rows of one token by `attend_decode`, one
+    call a layer for all of them, and the others by another `Attend`.
 
     Args:
         pool: keys and values, of any layout: of one dtype for both, in which attention is computed
@@ -149,20 +148,3 @@ class SplitAttention:
         out[longer] = self._others(layer, query[longer], key_value[longer], sinks)
         out[single] = self._singles(layer, query[single], key_value[single], sinks)
         return out
-
-    def finished(
-        self,
-        layer: int,
-        heads: Tensor,
-        norms: tuple[Tensor, Tensor, float] | None,
-        rotary: tuple[Tensor, Tensor] | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
-        """See `FinishesHeads`."""
-        one = self._singles if self._others is None else self._others
-        if isinstance(one, FinishesHeads) and (self._singles is None or self._others is None):
-            return one.finished(layer, heads, norms, rotary, sinks)
-        queries, count = self._config.heads, self._config.kv_heads
-        finish_heads(heads[:, : queries + count], queries, norms, rotary)
-        key_value = heads[:, queries:].view(len(heads), 2, count, heads.shape[2])
-        return self(layer, heads[:, :queries], key_value, sinks)

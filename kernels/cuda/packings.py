@@ -20,7 +20,7 @@ CHUNK: Final = 256
 MOST_PARTS: Final = 32
 """Programs of one text and head: of 32,768 keys and eight heads there are 256, and putting their
 sums together takes little of the time."""
-NOT_RUN: Final = "run on one H100 and one H200"
+NOT_RUN: Final = "run on an H100 and on H200s"
 """What is known of these kernels."""
 
 

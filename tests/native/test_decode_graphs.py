@@ -134,7 +134,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         tiny_checkpoint(family, tmp_path, max_position_embeddings=8192, **changed)
         recorder = Recorder()
         if triton:
-            for module in (kv_pool, layers, paged_attention, parts):
+            for module in (kv_pool, layers, paged_attention, parts, runner):
                 monkeypatch.setattr(module, "has_triton", lambda device_type: True)
             for module, name in KERNELS:
                 monkeypatch.setattr(module, name, recorder.kernel(getattr(module, name)))
