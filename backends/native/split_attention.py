@@ -1,4 +1,4 @@
-"""Attention of single tokens by the kernels for GPUs, on those of Apple next to another for prompts."""
+"""Attention of single tokens by the kernels for GPUs, and on those of Apple another for prompts."""
 
 from __future__ import annotations
 

@@ -229,9 +229,7 @@ def block_rows(
         is_packed: keys or values are codes.
         is_roomy: the card is one of `ROOMY`.
     """
-    shared = heads // kv_heads
-    # There are no registers for more, above all where shares are no powers of two.
-    limit = 128 if is_roomy or shared & (shared - 1) == 0 else 64
+    shared, limit = heads // kv_heads, 128 if is_roomy else 64  # There are no registers for more.
     if dtype == torch.float32:
         limit = _LEAST_ROWS
     elif is_packed:
