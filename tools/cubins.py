@@ -229,12 +229,13 @@ def attention_variants() -> Iterator[Variant]:
                 for is_roomy in (True, False)
             }
             for most, is_roomy in sizes.items():
-                launch = prompt_launch(most, size, dtype)
+                launch = prompt_launch(most, size, dtype, is_packed=rows != "plain")
+                fixed = prompt_constants(*shape, most, dtype, is_packed=rows != "plain")
                 yield Variant(
                     f"prompts {of}, {most} together",
                     prompt_attention.prompt_kernel,
                     {**common, **dict.fromkeys(("texts", "blocks"), "*i32"), "window": "i32"},
-                    {**prompt_constants(heads, kv_heads, size, page, most, dtype), **kinds},
+                    {**fixed, **kinds},
                     warps=launch["num_warps"],
                     stages=launch["num_stages"],
                     is_sample=is_sample,

@@ -175,6 +175,8 @@ def attend_prompts(
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
     out = query.new_empty((tokens, heads, size)) if out is None else out
     rows, scales, kinds = sides_of(keys, values, size)
+    is_packed = set(kinds.values()) != {"plain"}
+    shape = heads, kv_heads, size, page, texts.rows
     prompt_kernel[len(texts.blocks), kv_heads](
         query,
         *rows,
@@ -191,11 +193,11 @@ def attend_prompts(
         *keys.stride()[:3],
         *values.stride()[:3],
         texts.tables.stride(0),
-        **prompt_constants(heads, kv_heads, size, page, texts.rows, query.dtype),
+        **prompt_constants(*shape, query.dtype, is_packed=is_packed),
         **kinds,
         HAS_CAP=softcap != 0.0,
         HAS_SINKS=sinks is not None,
-        **prompt_launch(texts.rows, size, query.dtype),
+        **prompt_launch(texts.rows, size, query.dtype, is_packed=set(kinds.values()) != {"plain"}),
         **early(query.device),
     )
     return out
@@ -239,9 +241,10 @@ def block_rows(
     return min(max(1 << (most * shared - 1).bit_length(), _LEAST_ROWS), limit)
 
 
-def prompt_launch(rows: int, size: int, dtype: torch.dtype) -> dict[str, Any]:
+def prompt_launch(rows: int, size: int, dtype: torch.dtype, *, is_packed: bool) -> dict[str, Any]:
     """How `prompt_kernel` is compiled for programs of so many rows."""
-    return {"num_warps": 8 if rows > 32 else 4, "num_stages": 3 if _is_wide(size, dtype) else 5}
+    has_room = not is_packed and not _is_wide(size, dtype)
+    return {"num_warps": 8 if rows > 32 else 4, "num_stages": 5 if has_room else 3}
 
 
 def _is_wide(size: int, dtype: torch.dtype) -> bool:
@@ -265,10 +268,19 @@ def blocks_of(
 
 
 def prompt_constants(
-    heads: int, kv_heads: int, size: int, page: int, rows: int, dtype: torch.dtype
+    heads: int,
+    kv_heads: int,
+    size: int,
+    page: int,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    is_packed: bool,
 ) -> dict[str, Any]:
     """What `prompt_kernel` is compiled for."""
     width = max(16, 1 << (size - 1).bit_length())
+    # Codes are unpacked in registers.
+    tile_bytes = _TILE_BYTES // 2 if is_packed else _TILE_BYTES
     return {
         "HEADS": kv_heads,
         "SHARED": heads // kv_heads,
@@ -276,7 +288,7 @@ def prompt_constants(
         "WIDTH": width,
         "PAGE": page,
         "ROWS": rows,
-        "TILE": min(max(_TILE_BYTES // (width * dtype.itemsize), 16), _TILE),
+        "TILE": min(max(tile_bytes // (width * dtype.itemsize), 16), _TILE),
     }
 
 
