@@ -14,9 +14,11 @@ from torch.nn import functional
 
 from hearth.backends.contract.requests import Pooling
 from hearth.backends.errors import InternalError, InvalidParameter, prompt_too_long
+from hearth.backends.native.attention import Attend
 from hearth.backends.native.failures import torch_failures
+from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.models.decoder import Decoder
-from hearth.backends.native.paged_attention import PagedAttention
+from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.plan import NativePlan
 from hearth.backends.native.text_pages import TextPages
 from hearth.kernels import device as devices
@@ -30,7 +32,7 @@ class Embedder:
 
     Args:
         own_pooling: what "model" stands for.
-        attend: attention for a pool and `rows`.
+        attend: attention over a pool, for rows.
         use_threads: called before the decoder computes.
     """
 
@@ -39,7 +41,7 @@ class Embedder:
         decoder: Decoder,
         plan: NativePlan,
         own_pooling: Pooling,
-        attend: Callable[..., PagedAttention],
+        attend: Callable[[KvPool, Sequence[PagedRow]], Attend],
         use_threads: Callable[[], None],
     ) -> None:
         self._decoder = decoder
@@ -126,7 +128,7 @@ class Embedder:
         device = self._plan.device
         tokens = torch.tensor([token for part in parts for token in part], device=device)
         positions = torch.cat([torch.arange(start, start + len(part)) for part in parts])
-        attend = self._attend(pages.pool, rows=pages.rows([len(part) for part in parts], start))
+        attend = self._attend(pages.pool, pages.rows([len(part) for part in parts], start))
         self._use_threads()
         for found in self._decoder.by_layer(tokens, positions.to(device), attend):
             yield None if found is None else found.float()

@@ -129,7 +129,7 @@ class NativeRunner:
         )
         self.background = None
         self._embedder = Embedder(
-            decoder, plan, own_pooling, self._attend, lambda: self._use_device(batch_threads)
+            decoder, plan, own_pooling, self._attention, lambda: self._use_device(batch_threads)
         )
         self._text: NativeSlicedText | None = None
         self._gives_hidden = False
@@ -229,7 +229,7 @@ class NativeRunner:
 
         def step(threads: int) -> None:
             torch.set_num_threads(threads)
-            attend = self._attend(pages.pool, rows=pages.rows([1]))
+            attend = self._attention(pages.pool, pages.rows([1]))
             self.decoder.logits(self.decoder(token, token, attend))
 
         return fastest_threads(step, usable_cores()).threads
@@ -255,7 +255,7 @@ class NativeRunner:
             self._ahead.forget()
         tokens = torch.tensor(ids, dtype=torch.long, device=device)
         positions = torch.cat([_positions(row) for row in paged]).to(device)
-        hidden = self.decoder(tokens, positions, self._attention(paged))
+        hidden = self.decoder(tokens, positions, self._attention(self.store, paged))
         wanted: list[int] = []
         end = 0
         for row in rows:
@@ -281,13 +281,13 @@ class NativeRunner:
             return self._batch_threads
         return min(self._pace.chosen, self._batch_threads)
 
-    def _attention(self, rows: Sequence[PagedRow]) -> Attend:
-        gathered = partial(self._attend, self.store)
+    def _attention(self, pool: KvPool, rows: Sequence[PagedRow]) -> Attend:
+        gathered = partial(self._attend, pool)
         if not self.plan.splits_decode:
             return gathered(rows=rows)
         if has_triton(self.plan.device.type):
-            return CardAttention(self.store, self._config, rows, self.plan.compute_dtype)
-        return SplitAttention(self.store, self._config, rows, lambda some: gathered(rows=some))
+            return CardAttention(pool, self._config, rows, self.plan.compute_dtype)
+        return SplitAttention(pool, self._config, rows, lambda some: gathered(rows=some))
 
     def _use_device(self, threads: int) -> None:
         """PyTorch's number of threads, and its card, belong to the thread that calls it, which is

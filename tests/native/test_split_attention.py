@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 pytest.importorskip("triton", minversion="3.9")
 
@@ -74,6 +75,7 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     tokens = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()
     assert found.plan.splits_decode and not wanted.plan.splits_decode
     count = len(found.decoder.config.layers)
+    vectors: list[NDArray[np.float32]] = []
     # What differs in the last bit may be rounded to another code.
     limit = 1e-4 if kv_types == ("f32",) else 1e-3
     # Gathered, the tokens that begin a text see each other as they were before they were packed.
@@ -94,8 +96,12 @@ def test_logits_are_those_of_attention_over_gathered_pages(
                 assert one.cache.reserve(slot, held + more)
                 others.append(Row(slot, held, tokens[start : start + more], 0))
             results.append(advance(one, 0, tokens[start:end], *others))
+            if kv_types == ("f32",) and start == 30:
+                vectors.append(one.embed([tokens[:20], tokens[5:35]], "mean"))
         largest = float(np.abs(results[0]).max())
         np.testing.assert_allclose(results[1], results[0], rtol=limit, atol=limit * largest)
+    if vectors:
+        np.testing.assert_allclose(*vectors, rtol=1e-3, atol=1e-5)
     # On NVIDIA cards rows of few tokens are computed token by token.
     of_steps = [1, 2, 2, 1, 2] if gpu == "metal" else [4, 5, 5, 16, 5]
     assert calls == [
