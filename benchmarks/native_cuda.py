@@ -19,6 +19,7 @@ import argparse
 import gc
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.bench.transformers_side import TransformersModel
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.sampling import SamplingParams
+from hearth.backends.native.graphs import Graph
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.packed import PackedEmbedding, PackedLinear
 from hearth.backends.native.plan import plan_memory
@@ -222,12 +224,18 @@ def random_decoder(
     return decoder, size
 
 
-def graph_seconds(model: Model) -> float | None:
-    """Of a step on the card alone: its graph is started again and again. None: there is none."""
+def last_graph(model: Model) -> Graph | None:
+    """Of the last step that had one."""
     graphs = model.side._runner.graphs  # type: ignore[attr-defined]
     if graphs is None or not len(graphs):
         return None
     *_, (_, graph) = graphs._graphs.recorded.values()
+    found: Graph = graph
+    return found
+
+
+def graph_seconds(graph: Graph) -> float:
+    """Of a step on the card alone: its graph is started again and again."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     graph.replay()
     start.record()
@@ -236,6 +244,27 @@ def graph_seconds(model: Model) -> float | None:
     end.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(end)) / 1e3 / TOKENS
+
+
+def busy_clock(graph: Graph) -> float | None:
+    """MHz of the multiprocessors while they compute: cards of one kind differ, and one that is hot
+    is slower. None: nvidia-smi does not say.
+    """
+    for _ in range(4 * TOKENS):
+        graph.replay()
+    found = asked("clocks.sm")
+    torch.cuda.synchronize()
+    return float(found) if found.isdecimal() else None
+
+
+def asked(what: str) -> str:
+    """What nvidia-smi says of the first card; "?" where it is missing."""
+    command = ["nvidia-smi", "-i", "0", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "?"
+    return found.stdout.strip()
 
 
 def median(call: Callable[[], float]) -> float:
@@ -294,9 +323,12 @@ def _of_model(
             drawn = median(lambda: model.ours.decode(prompts(1, SHORT), TOKENS)) / TOKENS
             model.side.params = greedy
             yield Figure("decode × 1, drawn", kind, 1 / drawn, "tok/s")
-            alone_s = graph_seconds(model)
-            if alone_s is not None:
-                yield Figure("decode × 1 without the host", kind, 1 / alone_s, "tok/s")
+            graph = last_graph(model)
+            if graph is not None:
+                yield Figure("decode × 1 without the host", kind, 1 / graph_seconds(graph), "tok/s")
+                clock = busy_clock(graph)
+                if clock is not None:
+                    yield Figure("clock of multiprocessors", kind, clock, "MHz")
             yield at_least(
                 "decode × 1", kind, model.read_bytes / seconds / peak, "of copying", share
             )
@@ -435,13 +467,12 @@ def versions() -> dict[str, str]:
     """Of what figures depend on."""
     import triton
 
-    driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: "?")()
     return {
         "card": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cuda": str(torch.version.cuda),
-        "driver": str(driver),
+        "driver": asked("driver_version"),
     }
 
 
