@@ -15,11 +15,22 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 
-from hearth.kernels.cuda.attention import Seen, attend_decode
+from hearth.kernels.cuda.attention import (
+    Seen,
+    Texts,
+    attend_decode,
+    attend_prompts,
+    block_rows,
+    blocks_of,
+    is_roomy,
+)
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.linear import cuda_linear
 from random_weights import random_weight
@@ -44,6 +55,10 @@ CACHE_BYTES: Final = 120 << 20
 """More than the second cache of any card."""
 TEXTS: Final = ((1, 2048), (1, 32768), (16, 2048), (64, 1024))
 """Sessions, and tokens of each."""
+PROMPTS: Final = ((2048, 2048), (512, 512), (512, 8192), (2048, 32768))
+"""New tokens of a text, and all that it has then."""
+COMPARED: Final = 64
+"""Tokens of a prompt, the last ones, whose attention is compared with float32's."""
 HEADS, KV_HEADS, SIZE, PAGE = 32, 8, 128, 256
 
 
@@ -62,6 +77,18 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """One line, of what has more to compute than to read."""
+
+    what: str
+    by: str
+    microseconds: float
+    tflops: float
+    error: float | None = None
+    """As of `Measured`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """What was not measured."""
 
@@ -70,7 +97,7 @@ class Skipped:
     why: str
 
 
-Line = Measured | Skipped
+Line = Measured | Computed | Skipped
 Product = tuple[Callable[[Tensor], Tensor], int]
 """x [rows, inputs] -> [rows, outputs], and the bytes of the weights that it reads."""
 
@@ -307,6 +334,59 @@ def measure_attention(card: Card, peak: float) -> Iterator[Line]:
         what = f"{sessions} × {tokens:,} tokens"
         yield line(what, "SDPA, contiguous", card.seconds(theirs), pool.nbytes, peak)
         yield line(what, "Triton, pages", card.seconds(ours), pool.nbytes, peak, error)
+    for count, tokens in PROMPTS:
+        yield from _prompt(card, count, tokens)
+
+
+def _prompt(card: Card, count: int, tokens: int) -> Iterator[Line]:
+    """The last `count` of `tokens` tokens, next to PyTorch's FlashAttention."""
+    pages = -(-tokens // PAGE)
+    pool = torch.randn((2, pages, PAGE, KV_HEADS, SIZE), device=card.device, dtype=DTYPE)
+    table = torch.randperm(pages, device=card.device).to(torch.int32)
+    rows = block_rows(HEADS, KV_HEADS, SIZE, count, DTYPE, is_roomy=is_roomy(card.device))
+    begin = np.array([tokens - count], np.int32)
+    blocks = blocks_of(np.array([count], np.int32), begin, rows // (HEADS // KV_HEADS))
+    places = torch.tensor([[0, count, tokens - count]], dtype=torch.int32)
+    on_card = (one.to(card.device) for one in (places, torch.from_numpy(blocks)))
+    texts = Texts(table[None], *on_card, rows)
+    query = torch.randn(count, HEADS, SIZE, device=card.device, dtype=DTYPE)
+    # [1, heads, tokens, size] each.
+    keys, values = (
+        one[table.long()].flatten(0, 1)[:tokens].transpose(0, 1).contiguous()[None] for one in pool
+    )
+    shared = HEADS // KV_HEADS
+    wide = [one.repeat_interleave(shared, 1) for one in (keys, values)]
+
+    def theirs() -> Tensor:
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            return functional.scaled_dot_product_attention(
+                query.transpose(0, 1)[None],
+                *wide,
+                attn_mask=None if count == tokens else causal_lower_right(count, tokens),
+                is_causal=count == tokens,
+                scale=SIZE**-0.5,
+            )
+
+    def ours() -> Tensor:
+        return attend_prompts(query, pool[0], pool[1], texts, scale=SIZE**-0.5)
+
+    last = min(COMPARED, count)
+    sees = torch.ones(last, tokens, dtype=torch.bool, device=card.device).tril(tokens - last)
+    wanted = functional.scaled_dot_product_attention(
+        query[-last:].transpose(0, 1)[None].float(),
+        *(one.float() for one in wide),
+        attn_mask=sees,
+        scale=SIZE**-0.5,
+    )[0].transpose(0, 1)
+    error = float((ours()[-last:].float() - wanted).square().sum() / wanted.square().sum())
+    operations = 4 * HEADS * SIZE * (count * (tokens - count) + count * (count + 1) / 2)
+    what = f"{count:,} of {tokens:,} tokens"
+    for by, call, off in (
+        ("FlashAttention, PyTorch", theirs, None),
+        ("Triton, pages", ours, error),
+    ):
+        seconds = card.seconds(call)
+        yield Computed(what, by, seconds * 1e6, operations / seconds / 1e12, off)
 
 
 def line(

@@ -457,6 +457,9 @@ def shown(line: kernels_cuda.Line | Figure) -> str:
         held = "" if line.is_met is None else f"   {line.wanted}: {'yes' if line.is_met else 'NO'}"
         return f"{line.what:34} {line.by:20} {line.value:10.2f} {line.unit}{held}"
     error = "" if line.error is None else f"   NMSE {line.error:.1e}"
+    if isinstance(line, kernels_cuda.Computed):
+        rate = f"{line.tflops:8.0f} TFLOP/s"
+        return f"{line.what:24} {line.by:24} {line.microseconds:10.1f} µs {rate}{error}"
     return (
         f"{line.what:24} {line.by:20} {line.microseconds:10.1f} µs {line.gb_per_s:8.0f} GB/s"
         f" {line.share:6.1%}{error}"

@@ -155,7 +155,6 @@ def attend_prompts(
     window: int | None = None,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
-    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of texts with several new tokens each, whose keys and values are in the pages: a
     token sees itself and those before it. Arguments as of `attend_decode`, and:
@@ -163,7 +162,6 @@ def attend_prompts(
     Args:
         query: [tokens, heads, size], of which a text's follow each other.
         window: tokens that one sees, itself included; None: all.
-        out: what the result is written to, contiguous.
 
     Returns:
         [tokens, heads, size] of the query's dtype; rows of no text are not written.
@@ -173,7 +171,7 @@ def attend_prompts(
     tokens, heads, size = query.shape
     page, kv_heads = keys.shape[1:3]
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
-    out = query.new_empty((tokens, heads, size)) if out is None else out
+    out = query.new_empty((tokens, heads, size))
     rows, scales, kinds = sides_of(keys, values, size)
     is_packed = set(kinds.values()) != {"plain"}
     shape = heads, kv_heads, size, page, texts.rows

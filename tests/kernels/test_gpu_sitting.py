@@ -53,6 +53,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         "KINDS": {"Q4_K": {}, "INT4": {"group": 128}},
         "ROWS": (1, 17),
         "TEXTS": ((1, 512), (3, 256)),
+        "PROMPTS": ((40, 40), (20, 300)),
         "KV_HEADS": 2,
         "HEADS": 4,
         "SIZE": 32,
@@ -70,6 +71,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         "LONG": 40,
         "ROUNDS": 1,
         "FEW": (2,),
+        "LENGTHS": range(9, 11),
         "COMPARED_LAYERS": 1,
         "OPTIONS": {"INT4": {"group": 64}, "FP8": {"group": 0}},
         "SHAPE": replace(
@@ -95,7 +97,7 @@ def read(results: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize(("part", "compared"), [("gemv", 4 + 6), ("attention", 2)])
+@pytest.mark.parametrize(("part", "compared"), [("gemv", 4 + 6), ("attention", 4)])
 def test_each_line_is_written_when_it_is_measured(
     part: str, compared: int, benchmark: ModuleType, tmp_path: Path
 ) -> None:
