@@ -242,7 +242,8 @@ def block_rows(
 def prompt_launch(rows: int, size: int, dtype: torch.dtype, *, is_packed: bool) -> dict[str, Any]:
     """How `prompt_kernel` is compiled for programs of so many rows."""
     has_room = not is_packed and not _is_wide(size, dtype)
-    return {"num_warps": 8 if rows > 32 else 4, "num_stages": 5 if has_room else 3}
+    is_large = rows > 32 or size * dtype.itemsize > _MOST_BYTES
+    return {"num_warps": 8 if is_large else 4, "num_stages": 5 if has_room else 3}
 
 
 def _is_wide(size: int, dtype: torch.dtype) -> bool:
