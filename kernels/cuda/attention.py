@@ -195,7 +195,7 @@ def attend_prompts(
         **kinds,
         HAS_CAP=softcap != 0.0,
         HAS_SINKS=sinks is not None,
-        **prompt_launch(texts.rows, size, query.dtype, is_packed=set(kinds.values()) != {"plain"}),
+        **prompt_launch(texts.rows, size, query.dtype, is_packed=is_packed),
         **early(query.device),
     )
     return out
@@ -236,7 +236,8 @@ def block_rows(
         limit = 32
     elif _is_wide(size, dtype):
         limit = 64
-    return min(max(1 << (most * shared - 1).bit_length(), _LEAST_ROWS), limit)
+    least = max(1 << (shared - 1).bit_length(), _LEAST_ROWS)  # Of one token.
+    return max(min(1 << (most * shared - 1).bit_length(), limit), least)
 
 
 def prompt_launch(rows: int, size: int, dtype: torch.dtype, *, is_packed: bool) -> dict[str, Any]:

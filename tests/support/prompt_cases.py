@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
         "page": 256,
         "sinks": True,
     },
+    "more heads together than rows": {"heads": 20, "kv_heads": 1},
     "heads that are no power of two": {"heads": 5, "kv_heads": 1, "size": 80},
     "small heads together": {"heads": 4, "kv_heads": 2, "size": 16, "layout": "heads"},
     "heads of 96": {"heads": 2, "kv_heads": 2, "size": 96, "layout": "heads"},
