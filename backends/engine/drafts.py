@@ -50,6 +50,7 @@ class Chances:
     """
 
     def __init__(self, window: float, prior: Chances | None = None) -> None:
+        self._window = window
         self._keep = 1 - 1 / window
         self._prior = prior
         self._known: dict[int, tuple[float, float]] = {}
@@ -57,12 +58,14 @@ class Chances:
 
     def of(self, kind: int) -> float:
         """The chance of the next token of such a draft, in [0, 1]."""
-        right, seen = self._known.get(kind) or self._first(kind)
-        return right / seen
+        right, seen = self._known.get(kind, (0.0, 0.0))
+        chance, weight = self._first(kind)
+        weight *= 1 - seen / self._window  # What was believed at first counts less, too.
+        return (right + chance * weight) / (seen + weight)
 
     def learn(self, kind: int, right: int, wrong: int) -> None:
         """`right` tokens of a draft were right, and the `wrong` ones after them were not."""
-        known, seen = self._known.get(kind) or self._first(kind)
+        known, seen = self._known.get(kind, (0.0, 0.0))
         for at in range(right + wrong):
             known, seen = known * self._keep + (at < right), seen * self._keep + 1
         self._known[kind] = known, seen
@@ -70,15 +73,17 @@ class Chances:
             self._prior.learn(kind, right, wrong)
 
     def _first(self, kind: int) -> tuple[float, float]:
-        """What others of the worker saw; a longer match is as good as a shorter one, or better."""
+        """What others of the worker saw until now, and as how many tokens that counts; a longer
+        match is as good as a shorter one, or better.
+        """
         if self._prior is None:
-            chance = FIRST_DRAFTER if kind < 0 else FIRST_NGRAM
-        else:
-            chance = self._prior.of(kind)
-            if kind > 0 and kind - 1 in self._known:
-                chance = max(chance, self.of(kind - 1))
-        weight = FIRST_WEIGHT if kind > 0 or self._prior is None else SEQUENCE_WINDOW
-        return chance * weight, weight
+            return (FIRST_DRAFTER if kind < 0 else FIRST_NGRAM), FIRST_WEIGHT
+        chance = self._prior.of(kind)
+        if kind < 0:
+            return chance, SEQUENCE_WINDOW
+        if kind - 1 in self._known:
+            chance = max(chance, self.of(kind - 1))
+        return chance, FIRST_WEIGHT
 
 
 @dataclass(slots=True)

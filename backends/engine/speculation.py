@@ -38,14 +38,16 @@ PLAIN_EVERY: Final = 32
 EXPLORING: Final = 0.01
 """Part of the time of steps that may be lost to find out what n-grams and drafters bring, by equal
 shares;"""
-TRYING: Final = 0.5
+TRYING: Final = 0.75
 """of its share a drafter has this part: a try may cost many times what it was thought to."""
 LEARN_EVERY: Final = 8
 """Of so many steps while nothing may be tried one is learned from: that costs time, too."""
 MOST_EXPLORING: Final = 4
-"""Steps without drafts that each of them may save up for that."""
+"""Steps without drafts that each of them may save up for that,"""
+MOST_OWED: Final = 0.5
+"""and that all of them may owe for what was tried, when another drafter is tried."""
 PROBE_TOKENS: Final = 2
-LEAST_GROWTH: Final = 2
+LEAST_GROWTH: Final = 1
 """Tokens that drafts may have where larger steps were not seen yet."""
 STEPS_WINDOW: Final = 128
 """Steps with a drafter back to which is known what they brought,"""
@@ -434,11 +436,13 @@ class Speculation:
 
     @property
     def _token_s(self) -> float:
-        """Seconds of a token in steps without drafts of so many sequences; where all have drafts
-        always, of the least that was seen.
+        """Seconds of a token in steps without drafts of so many sequences; where none were seen, of
+        steps of as many tokens, or the fewest that were.
         """
         plain = self._plain.get(_group(self._decoding))
-        return (plain.value if plain else 0.0) or self.costs.least_s / self._decoding
+        if plain is not None and plain.value:
+            return plain.value
+        return (self.costs.seconds(self._decoding) or self.costs.least_s) / self._decoding
 
     def _speed_up(self, kind: int) -> float:
         """What this drafter brings with so many sequences; 0 while that is not known."""
@@ -449,6 +453,15 @@ class Speculation:
         """Whether a drafter is known to bring more with so many sequences than it costs."""
         return any(self._speed_up(kind) >= 1 for kind in self._drafters)
 
+    def _overdue_s(self) -> float:
+        """Time of steps until what was tried is paid for as far as it has to be before another
+        drafter is tried.
+        """
+        owing = [kind for kind, balance_s in self._balance_s.items() if balance_s < 0]
+        owed_s = -sum(self._balance_s[kind] for kind in owing)
+        more_s = owed_s - MOST_OWED * self._most_s / MOST_EXPLORING
+        return more_s / sum(map(self._share, owing)) if more_s > 0 else 0.0
+
     def _pay_in(self) -> None:
         unpaid_s, self._unpaid_s = self._unpaid_s, 0.0
         for kind, balance_s in self._balance_s.items():
@@ -456,8 +469,11 @@ class Speculation:
 
     def _rest(self) -> None:
         """Do nothing before one of the balances is enough again."""
-        kinds = [kind for kind in self._balance_s if kind == NGRAM or self._may_pay(kind)]
-        self._quiet_s = min(-self._left(kind) / self._share(kind) for kind in kinds)
+        overdue_s = self._overdue_s()
+        self._quiet_s = -self._left(NGRAM) / self._share(NGRAM)
+        for kind in filter(self._may_pay, self._drafters):
+            wait_s = max(overdue_s, -self._left(kind) / self._share(kind))
+            self._quiet_s = min(self._quiet_s, wait_s)
 
     def _share(self, kind: int) -> float:
         """Of the time of steps, for an account."""
@@ -490,7 +506,7 @@ class Speculation:
         else:
             others = [kind for kind in kinds if kind != best and self._may_pay(kind)]
             other = max(others, key=self._left, default=PLAIN)
-            if other and self._left(other) > 0:
+            if other and self._left(other) > 0 and not self._overdue_s():
                 self._trying = other
         return self._trying or best
 
