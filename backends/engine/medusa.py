@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import Draft
-from hearth.backends.engine.runner import Row, StepPlan, StepResult
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
 
@@ -93,9 +93,9 @@ class HeadsDrafter(Drafter):
         """Tokens of a draft at most; None: as many as may be."""
         return None if self._trees else self._heads.count
 
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
+    def observe(self, plan: StepPlan, hidden: Any) -> None:
         """See the protocol; valid until the next step."""
-        self._last, self._rows = (plan, result.hidden), {}
+        self._last, self._rows = (plan, hidden), {}
 
     def can_draft(self, sequence: Sequence) -> bool:
         """Whether the state that its last token was drawn from is known."""

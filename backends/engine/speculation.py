@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from hearth.backends.contract.sampling import Speculate
 from hearth.backends.engine.drafts import (
@@ -107,8 +107,8 @@ class Drafter(Protocol):
         """Whether it has followed `sequence`; else its first draft takes longer."""
         return True
 
-    def observe(self, plan: StepPlan, result: StepResult) -> None:
-        """A step gave hidden states."""
+    def observe(self, plan: StepPlan, hidden: Any) -> None:
+        """The last step gave hidden states."""
         return
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
@@ -269,6 +269,8 @@ class Speculation:
         self._trying = PLAIN
         """The drafter of the last step, if it was another than the best."""
         # Of the step that is computed:
+        self._seen: tuple[StepPlan, Any] | None = None
+        """The last step, and its hidden states, of which drafters do not know yet."""
         self._is_wanted = False
         """Sequences that speculate are in it."""
         self._decoding = 0
@@ -310,6 +312,10 @@ class Speculation:
             return {}
         self._unlearned = 0
         began = self._clock()
+        if self._seen is not None:
+            for drafter in self._drafters.values():
+                drafter.observe(*self._seen)
+            self._seen = None
         self._pay_in()
         looks = "auto" in modes and self._balance_s[NGRAM] > 0
         ways = {mode: self._pick(mode) for mode in modes}
@@ -356,8 +362,7 @@ class Speculation:
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
         """`plan` was computed, and `result` has hidden states."""
-        for drafter in self._drafters.values():
-            drafter.observe(plan, result)
+        self._seen = plan, result.hidden
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
         """The first `right` of the drafts of `row` were right."""
@@ -384,11 +389,12 @@ class Speculation:
         """
         if not self._is_wanted:
             return
-        if self._unlearned % LEARN_EVERY:
+        decoding = self._decoding
+        if self._unlearned % LEARN_EVERY and not self._unknown_steps:
             self._unpaid_s += self._usual_s
             return
         self.costs.observe(tokens, seconds)
-        usual_s, decoding = self.costs.seconds(tokens), self._decoding
+        usual_s = self.costs.seconds(tokens)
         if usual_s is None or tokens != decoding + self._drafting:
             return
         self._usual_s = usual_s
@@ -444,6 +450,12 @@ class Speculation:
             return plain.value
         return (self.costs.seconds(self._decoding) or self.costs.least_s) / self._decoding
 
+    @property
+    def _unknown_steps(self) -> int:
+        """Steps without drafts of so many sequences to be seen before a drafter is tried."""
+        plain = self._plain.get(_group(self._decoding))
+        return PLAIN_WINDOW if plain is None else max(0, PLAIN_WINDOW - plain.steps)
+
     def _speed_up(self, kind: int) -> float:
         """What this drafter brings with so many sequences; 0 while that is not known."""
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
@@ -469,10 +481,10 @@ class Speculation:
 
     def _rest(self) -> None:
         """Do nothing before one of the balances is enough again."""
-        overdue_s = self._overdue_s()
+        least_s = max(self._overdue_s(), self._unknown_steps * self._usual_s)
         self._quiet_s = -self._left(NGRAM) / self._share(NGRAM)
         for kind in filter(self._may_pay, self._drafters):
-            wait_s = max(overdue_s, -self._left(kind) / self._share(kind))
+            wait_s = max(least_s, -self._left(kind) / self._share(kind))
             self._quiet_s = min(self._quiet_s, wait_s)
 
     def _share(self, kind: int) -> float:
@@ -493,8 +505,7 @@ class Speculation:
         kinds, is_auto = self._kinds[mode], mode == "auto"
         if not kinds or (len(kinds) == 1 and not is_auto):
             return kinds[0] if kinds else PLAIN
-        plain = self._plain.get(_group(self._decoding))
-        if is_auto and (plain is None or plain.steps < PLAIN_WINDOW):
+        if is_auto and self._unknown_steps:
             return PLAIN
         best = max(kinds, key=self._speed_up, default=PLAIN)
         if is_auto and self._speed_up(best) < 1:

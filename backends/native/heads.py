@@ -130,6 +130,12 @@ class Heads:
             [list(zip(*level, strict=True)) for level in zip(*one, strict=True)] for one in each
         ]
 
+    def warm_up(self) -> None:
+        """Make the first call, which takes several times as long as the others."""
+        hidden = torch.zeros_like(self._decoder.norm.weight)
+        for choices in (1, 2):
+            self.guesses([hidden], self.count, choices)
+
     def logits(self, hidden: Tensor, heads: int) -> Tensor:
         """[heads, rows, vocabulary, or that of the heads] float32."""
         x = mixed(hidden.float(), self._blocks[:, :heads], self._biases[:, :heads])

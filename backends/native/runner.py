@@ -201,7 +201,9 @@ class NativeRunner:
         if self.graphs is not None and self._ahead is not None:
             self._ahead.forget()
             self.graphs.keep_hidden()
-        return Heads(weights, self.decoder), not self.plan.splits_decode
+        heads = Heads(weights, self.decoder)
+        heads.warm_up()
+        return heads, not self.plan.splits_decode
 
     @torch.inference_mode()
     def hidden_states(self, text: Sequence[int]) -> Tensor:

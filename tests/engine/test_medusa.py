@@ -9,7 +9,7 @@ import pytest
 from fake_runner import FakeRunner
 from hearth.backends.engine.drafts import Draft, Speculating
 from hearth.backends.engine.medusa import HeadsDrafter, tree_of
-from hearth.backends.engine.runner import Row, StepPlan, StepResult
+from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.speculation import Drafter, Speculation
 from speakers import generation
 
@@ -95,7 +95,7 @@ def drawn_last(drafter, sequence):
     """A step gave the last token of `sequence`."""
     total = sequence.total
     row = Row(sequence.slot, total - 2, sequence.tokens[-2:-1], 1)
-    drafter.observe(StepPlan((row,)), StepResult({}, hidden=["state"]))
+    drafter.observe(StepPlan((row,)), ["state"])
 
 
 def chosen(right, *, heads_s, model_s, steps=3000):
