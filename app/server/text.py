@@ -33,6 +33,7 @@ _NAMES: Final = {
 _OF_TEXTS: Final = {"parse_special": True, "add_special": False}
 _OF_CHATS: Final = {
     "tools": [],
+    "parallel_tool_calls": True,
     "chat_template_kwargs": {},
     "add_generation_prompt": False,
     "continue_final_message": False,
@@ -208,6 +209,7 @@ async def _render(exchange: Exchange) -> Prompt:
         None,
         messages=messages,
         tools=tools,
+        parallel_tool_calls=given.get("parallel_tool_calls", True),
         template_values=given.get("chat_template_kwargs", {}),
         continue_last=continues_last(given, messages),
     )

@@ -139,12 +139,22 @@ def test_notices_of_prompts_that_are_not_run_are_returned(endpoint, path, body) 
     assert reply.headers["hearth-notices"] == "elsewhere has no effect.; Of the template."
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/apply-template"])
+def test_prompts_ask_for_one_call_at_a_time_as_answers_do(endpoint, path) -> None:
+    made = endpoint()
+    body = {"model": "tiny", "messages": [USER], "parallel_tool_calls": False}
+    assert made.post(path, body).status == 200
+    [request] = [arguments[0] for name, *arguments in made.host.calls if name == "render"]
+    assert request.one_call
+
+
 @pytest.mark.parametrize(
     ("form", "ignored", "neutral"),
     [
         ({"content": "a"}, {"tools": [{"function": {"name": "f"}}]}, {"tools": []}),
         ({"content": "a"}, {"chat_template_kwargs": {"thinking": True}}, {}),
         ({"content": "a"}, {"continue_final_message": True}, {"continue_final_message": False}),
+        ({"content": "a"}, {"parallel_tool_calls": False}, {"parallel_tool_calls": True}),
         ({"content": "a"}, {"add_generation_prompt": True}, {"add_generation_prompt": False}),
         ({"messages": [USER]}, {"add_special_tokens": True}, {"add_special_tokens": False}),
         ({"messages": [USER]}, {"parse_special": False}, {"parse_special": True}),

@@ -14,6 +14,7 @@ from hearth.app.server.tables.chat import (
     CONSTRAINTS,
     CONTINUE,
     MESSAGES,
+    PARALLEL_CALLS,
     TEMPLATE_KWARGS,
     TOOLS,
 )
@@ -147,6 +148,7 @@ TOKENIZE: Final = Table(
             "messages", MESSAGES, "a conversation whose prompt is tokenized; instead of content"
         ),
         honoured("tools", TOOLS, "functions of the conversation"),
+        PARALLEL_CALLS,
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         ADD_GENERATION_PROMPT,
         CONTINUE,
@@ -179,6 +181,7 @@ APPLY_TEMPLATE: Final = Table(
         common.MODEL,
         honoured("messages", MESSAGES, "the conversation", required=True),
         honoured("tools", TOOLS, "functions that the model can call"),
+        PARALLEL_CALLS,
         honoured("chat_template_kwargs", TEMPLATE_KWARGS, "variables of the chat template"),
         ADD_GENERATION_PROMPT,
         CONTINUE,
