@@ -13,7 +13,13 @@ from hearth.backends.contract.events import Token
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.draft_model import DraftModel
-from hearth.backends.engine.drafts import Draft, Speculating
+from hearth.backends.engine.drafts import (
+    SEQUENCE_WINDOW,
+    WORKER_WINDOW,
+    Chances,
+    Draft,
+    Speculating,
+)
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.ngram import LONGEST, NgramIndex, draft_from
 from hearth.backends.engine.past_texts import (
@@ -511,6 +517,16 @@ def test_of_several_drafters_the_better_one_drafts():
     drafters = [Costly(NO_MATCH, right, 0.0005) for right in (False, True, False)]
     lengths(lambda rows: 0.010 + 0.0005 * rows, NO_MATCH, drafters=drafters)
     assert [one.calls > 200 for one in drafters] == [False, True, False]
+
+
+def test_what_others_see_counts_for_a_sequence_that_began_before():
+    worker = Chances(WORKER_WINDOW)
+    early = Chances(SEQUENCE_WINDOW, worker)
+    early.learn(-1, right=1, wrong=0)
+    at_first = early.of(-1)
+    for _ in range(40):
+        Chances(SEQUENCE_WINDOW, worker).learn(-1, right=0, wrong=1)
+    assert early.of(-1) < at_first / 2
 
 
 class Clock:
