@@ -48,12 +48,12 @@ _CLASSES: Final = {
 """Module and class of each screen; a module is imported when its screen is first shown."""
 
 _LOOK_S: Final = 1.0
-"""How often the top bar looks for what is running."""
+"""Seconds between updates of the running jobs in the top bar."""
 _F_KEY: Final = re.compile(r"f\d+")
 
 
 def _late(module: str, name: str) -> Callable[..., Screen[Any]]:
-    """Makes the screen called `name`, whose module is imported with the first one."""
+    """Make a factory of the screen class `name`, whose module is imported on the first call."""
 
     def make(*args: Any, **options: Any) -> Screen[Any]:
         found = importlib.import_module(f"hearth.app.tui.screens.{module}")
@@ -71,12 +71,12 @@ class HearthApp(App[int]):
     """Hearth in a terminal.
 
     Args:
-        services: what it works with.
-        thread: the chat to open; empty: a new one.
-        model: what new chats are with; empty: the default of the settings.
+        services: the services that the app uses.
+        thread: id of the chat to open; empty for a new one.
+        model: model of new chats; empty for the default of the settings.
 
     Attributes:
-        sessions: the chats that are open, whether or not they are shown.
+        sessions: the open chats, shown or not.
     """
 
     TITLE = "hearth"
@@ -85,7 +85,8 @@ class HearthApp(App[int]):
     MODES: ClassVar = {name: _late(*place) for name, place in _CLASSES.items()}
     DEFAULT_MODE = "chat"
     BINDINGS: ClassVar[list[BindingType]] = [
-        # With priority: text areas have F6 and F7 themselves, and dialogs hide the app's keys.
+        # Priority is needed because text areas bind F6 and F7 themselves, and dialogs hide the
+        # app's keys.
         Binding("f1", "help", "help", id="app.help", priority=True),
         *(
             Binding(f"f{at}", f"go('{name}')", name, id=f"app.{name}", show=False, priority=True)
@@ -103,31 +104,31 @@ class HearthApp(App[int]):
         self.first_thread = thread
         self.first_model = model
         self.wanted_thread = ""
-        """The chat that another screen wants to be shown."""
+        """Id of the chat that another screen asked to show; empty if none."""
         self.wanted_source: Path | None = None
-        """The model that another screen wants to be quantized."""
+        """The model that another screen asked to quantize."""
         self.activities: dict[str, Activity] = {}
-        """Long jobs other than downloads, by names of their own; the top bar shows them."""
+        """Long jobs other than downloads and quantizations, by name; the top bar shows them."""
         self._downloading_ids: set[str] = set()
-        """Ids of the downloads that ran when they were last looked at."""
+        """Ids of the downloads that were running at the last update."""
         self.drawn = asyncio.Event()
-        """Set after the first paint: what that does not show waits for it."""
+        """Set after the first paint; work that the first paint does not need waits for it."""
         self.error_lines: set[Widget] = set()
-        """Those that show an error, on all screens."""
+        """The widgets, on all screens, that show an error."""
         self.failure: BaseException | None = None
-        """What ended the app, if the user did not."""
+        """The error that ended the app; None if the user left."""
         apply_looks(self, services.settings)
 
     @cached_property
     def presets(self) -> Presets:
-        """What chats may begin with."""
+        """The presets that a chat can start from."""
         from hearth.app.presets import Presets
 
         return Presets(self.services.paths.presets_file)
 
     @cached_property
     def quantizing(self) -> Quantizing:
-        """The quantizations of all screens."""
+        """The quantizations, shared by all screens."""
         from hearth.app.tui.quantizing import Quantizing
 
         return Quantizing(self, self.services)
@@ -141,12 +142,12 @@ class HearthApp(App[int]):
             self._download(), group="downloads", exit_on_error=False
         )
         self.set_interval(_LOOK_S, self.show_activity)
-        # Textual 8.2 does not draw again what a shell has covered meanwhile.
+        # Textual 8.2 does not redraw what a shell covered while the app was suspended.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.tell_key_clashes()
 
     async def on_event(self, event: events.Event) -> None:
-        """As Textual; a key hides the error that the screen shows."""
+        """Handle events as Textual does; a key press first hides the current screen's errors."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             for line in [one for one in self.error_lines if one.screen is self.screen]:
                 line.display = False
@@ -154,7 +155,7 @@ class HearthApp(App[int]):
         await super().on_event(event)
 
     def tab_keys(self) -> list[str]:
-        """The key of each screen, as it is displayed."""
+        """The key of each screen, as displayed."""
         keymap = self.services.settings.keymap
         keys = [keymap.get(f"app.{name}", f"f{at}") for at, name in enumerate(SCREENS, 2)]
         first = [key.partition(",")[0] for key in keys]
@@ -164,8 +165,8 @@ class HearthApp(App[int]):
         ]
 
     def show_activity(self) -> None:
-        """Let the top bar show the downloads and jobs that run now."""
-        # What is cached in `quantizing` is there once a screen has used it.
+        """Show the running downloads and jobs in the top bar."""
+        # The cached property `quantizing` exists only after a screen has used it.
         jobs = getattr(self.__dict__.get("quantizing"), "items", ())
         quantizing = (
             Activity(job.detail if job.state == "measuring" else job.target.name, job.share)
@@ -199,7 +200,7 @@ class HearthApp(App[int]):
         return []
 
     def _report_end(self, item: DownloadItem) -> None:
-        """Show a notice of a download that was completed or failed, unless its list is shown."""
+        """Show a notice that a download ended or failed, unless the library screen is shown."""
         if getattr(self.screen_stack[0], "NAME", "") == "library":
             return
         if item.state == "done":
@@ -209,14 +210,15 @@ class HearthApp(App[int]):
             self.notify(safe_text(text), severity="error", markup=False)
 
     def on_ready(self) -> None:
-        """Begin with what the first paint did without: collecting garbage, facts and lists."""
+        """Start the work deferred until the first paint: garbage collection, facts and lists."""
         self.drawn.set()
         self.call_after_refresh(self._collect)
         self.services.index.refresh()
 
     def _collect(self) -> None:
-        """Objects of the first paint are not searched by later collections, which would delay
-        typing.
+        """Collect garbage once, and exclude the remaining objects from later collections.
+
+        Scanning the objects of the first paint again would delay typing.
         """
         gc.collect()
         gc.freeze()
@@ -229,7 +231,7 @@ class HearthApp(App[int]):
             self.notify(safe_text(f"{error.message} {error.hint}"), severity="error", markup=False)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers on all screens."""
+        """The commands that the palette offers on all screens."""
         yield from super().get_system_commands(screen)
         for name in SCREENS:
             yield SystemCommand(
@@ -238,7 +240,7 @@ class HearthApp(App[int]):
         yield SystemCommand("Jump", "Show a letter on each focusable widget", self.action_jump)
 
     def search_themes(self) -> None:
-        """Choose a theme in the palette; it is saved."""
+        """Choose a theme in the palette and save it."""
         self.push_screen(CommandPalette([KeptThemes], placeholder="Search for themes…"))
 
     def tell_key_clashes(self) -> None:
@@ -256,12 +258,12 @@ class HearthApp(App[int]):
 
     def _end_batch(self) -> None:
         super()._end_batch()
-        # Textual 8.2 wakes the app only, so that a screen shown in a batch was not drawn.
+        # Textual 8.2 wakes only the app, so a screen shown during a batch would not be drawn.
         if not self._batch_count and self._screen_stack:
             self.screen.check_idle()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In a text field, the key for suspending is that for undoing."""
+        """Disable suspending in a text field, where the same key undoes."""
         if action == "suspend":
             from textual.widgets import Input, TextArea
 
@@ -273,17 +275,17 @@ class HearthApp(App[int]):
         self.action_suspend_process()
 
     def action_help(self) -> None:
-        """Show the keys of this screen, or close them."""
+        """Show the keys of this screen, or close the help."""
         if self._close_overlay() != "HelpScreen":
             self.push_screen(_help())
 
     def action_jump(self) -> None:
-        """Show a letter on each focusable widget, or close them."""
+        """Show a letter on each focusable widget, or close jump mode."""
         if self._close_overlay() != "JumpScreen":
             self.push_screen(_jump())
 
     def _close_overlay(self) -> str:
-        """Close help, jump mode or the palette; the name of its class, empty if none is open."""
+        """Close help, jump mode or the palette; return the class name, empty if none is open."""
         name = type(self.screen).__name__
         if name not in ("HelpScreen", "JumpScreen", "CommandPalette"):
             return ""
@@ -291,22 +293,22 @@ class HearthApp(App[int]):
         return name
 
     def _handle_exception(self, error: Exception) -> None:
-        # Textual 8.2 takes a screen's parts away before the screen has done with its messages, or
-        # even was mounted; what it then misses is no failure. Chats were kept before.
+        # Textual 8.2 removes a screen's widgets before the screen has handled its messages, or has
+        # even been mounted. The lookups that then fail are not errors. Chats were saved before.
         missed = error.error if isinstance(error, WorkerFailed) else error
         is_leaving = self._exit or not self.is_running
         if not (is_leaving and isinstance(missed, NoMatches | MountError)):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        # Textual's own would print the traceback with the values of variables: pages that quote
-        # chats, and texts of others as they are. The caller of the app raises the error again.
+        # Textual's own version would print the traceback with the values of variables: pages that
+        # quote chats, and foreign text unescaped. The caller of the app raises the error again.
         error = self._exception
         self.failure = error.error if isinstance(error, WorkerFailed) else error
         self._close_messages_no_wait()
 
     async def action_leave(self) -> None:
-        """Leave; ask first while answers are running."""
+        """Quit the app; ask first while answers are running."""
         if self.sessions.busy:
             if not self.screen.has_class("-leaving"):
                 self._ask_to_leave()
@@ -334,7 +336,7 @@ class HearthApp(App[int]):
             await self.leave()
 
     async def leave(self) -> None:
-        """Stop answers and downloads, keep their text and parts, and exit."""
+        """Stop answers and downloads, keep what they have received, and exit."""
         await self.sessions.close()
         self._downloading.cancel()
         with suppress(WorkerCancelled, WorkerFailed):
@@ -342,8 +344,10 @@ class HearthApp(App[int]):
         self.exit(0)
 
     def keep_theme(self, name: str) -> None:
-        """Write the theme called `name` into the settings file and show it. A flag or a variable
-        that sets another one still holds, which is reported.
+        """Save the theme `name` in the settings file and apply it.
+
+        A flag or environment variable that sets another theme still takes precedence, which is
+        reported.
         """
         services = self.services
         try:
@@ -364,10 +368,10 @@ def _is_running(item: DownloadItem) -> bool:
 
 
 class KeptThemes(ThemeProvider):
-    """Every theme; choosing one writes it into the settings file."""
+    """Lists every theme; choosing one saves it in the settings file."""
 
     @property
     def commands(self) -> list[tuple[str, Callable[[], None]]]:
-        """What the palette lists, and what each does."""
+        """The names that the palette lists, and the action of each."""
         app = cast("HearthApp", self.app)
         return [(name, partial(app.keep_theme, name)) for name, _ in super().commands]

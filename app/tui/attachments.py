@@ -1,7 +1,7 @@
 """Files that a message names with `@path`: their text goes into the message when it is sent.
 
-Only what a person writes is read for such names, and only once: neither answers of models nor the
-texts of files are. A name in backquotes, or in a fenced block, is not one.
+Only text that a person writes is searched for such names, and only once: answers of models and the
+contents of files are not. A name in backquotes or in a fenced block does not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from hearth.backends.contract.backend import Backend
 
 LARGEST_BYTES: Final = 2 << 20
-"""Of one file."""
+"""Largest size of one file."""
 MOST_FILES: Final = 32
 _NAMES_SHOWN: Final = 3
 _NAME_SHOWN: Final = 60
-"""Characters of a name."""
+"""Most characters of a name in a notice."""
 _NAME: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]+)"|([^\s"`@][^\s"`]*))')
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})", re.MULTILINE)
 _AFTER_A_NAME: Final = ".,;:!?)]}'’”"
@@ -48,8 +48,8 @@ class Attached:
     """A file in a message.
 
     Attributes:
-        path: as the message names it.
-        bytes: its size.
+        path: the path that the message shows.
+        bytes: size of the file.
     """
 
     path: Path
@@ -62,8 +62,8 @@ class Expanded:
     """A message as it is sent.
 
     Attributes:
-        files: those in it, in their order.
-        unmatched: names after an @ that no file has; they stay as they are.
+        files: the files in the message, in order.
+        unmatched: names after an @ that match no file; they stay in the text unchanged.
     """
 
     text: str
@@ -72,14 +72,15 @@ class Expanded:
 
 
 def expand(text: str, folder: Path) -> Expanded:
-    """`text` followed by the files that it names, each a fenced block with its name.
+    """`text` followed by the files that it names, each as a fenced block with its name.
 
     Args:
-        folder: where relative paths begin.
+        folder: base of relative paths.
 
     Raises:
-        AttachmentRefused: a file is a folder or a device, is not text, is over 2 MiB, or cannot be
-            read; a name that no file has, in quotes or from / ./ ../ or ~/; more than 32 files.
+        AttachmentRefused: a named file is a folder or a device, is not text, is over 2 MiB or
+            cannot be read; no file has a name that is quoted or begins with /, ./, ../ or ~/; or
+            the message names more than 32 files.
     """
     files: dict[Path, Attached] = {}
     unmatched: list[str] = []
@@ -99,7 +100,7 @@ def expand(text: str, folder: Path) -> Expanded:
 
 
 def split(content: str) -> tuple[str, tuple[Attached, ...]]:
-    """What was written in the message `content`, and the files that `expand` put after it."""
+    """The text written in the message `content`, and the files that `expand` appended to it."""
     for first in _BLOCK.finditer(content):
         written, at = content[: first.start()], first.start()
         files: list[Attached] = []
@@ -112,7 +113,7 @@ def split(content: str) -> tuple[str, tuple[Attached, ...]]:
 
 
 async def count(backend: Backend, text: str) -> int:
-    """Tokens of `text`."""
+    """Number of tokens in `text`."""
     return len(await backend.tokenize(text))
 
 
@@ -122,7 +123,7 @@ def in_words(files: tuple[Attached, ...]) -> str:
 
 
 def not_found(names: Sequence[str]) -> str:
-    """The notice about `names` after an @ that no file has; empty without names."""
+    """A notice that no file matches `names`, which follow an @; empty without names."""
     if not names:
         return ""
     said = [f"@{name if len(name) <= _NAME_SHOWN else name[:_NAME_SHOWN] + '…'}" for name in names]
@@ -132,14 +133,14 @@ def not_found(names: Sequence[str]) -> str:
 
 
 def quoted(path: str) -> str | None:
-    """`path` as it is written after an @; None if it cannot be."""
+    """`path` as a message names it, with its @; None if no message can name it."""
     if '"' in path or "\n" in path:
         return None
     return f'@"{path}"' if re.search(r"[\s`@]", path) else f"@{path}"
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
-    """Names after an @ outside fenced blocks, and whether they stand in quotes."""
+    """Names after an @ outside fenced blocks, and whether each is quoted."""
     fences = _fenced(text)
     for match in _NAME.finditer(text):
         if not any(begin <= match.start() < end for begin, end in fences):
@@ -147,7 +148,7 @@ def _names(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _fenced(text: str) -> list[tuple[int, int]]:
-    """Where fenced blocks begin and end, also one that is not closed."""
+    """Begin and end of each fenced block, including one that is not closed."""
     found: list[tuple[int, int]] = []
     opened: re.Match[str] | None = None
     for match in _FENCE.finditer(text):
@@ -160,10 +161,10 @@ def _fenced(text: str) -> list[tuple[int, int]]:
 
 
 def _found(written: str, folder: Path, is_quoted: bool) -> Path | None:
-    """The path that is meant: as written, or without the punctuation that follows a name.
+    """The path of the named file, ignoring punctuation after the name; None if it does not exist.
 
     Raises:
-        AttachmentRefused: there is no such file, and what is written can be nothing but a path.
+        AttachmentRefused: the file does not exist, and the text can only be a path.
     """
     name = written
     for _ in range(_MOST_PUNCTUATION):
@@ -214,7 +215,7 @@ def _read(path: Path, folder: Path) -> Attached:
 
 
 def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
-    """The first bytes of a file, up to one more than may be, and how many it has."""
+    """The first bytes of a file, at most one more than allowed, and the size of the file."""
     try:
         with open_regular(path) as file:
             return file.read(LARGEST_BYTES + 1), os.fstat(file.fileno()).st_size
@@ -228,7 +229,7 @@ def _contents(path: Path, shown: Path) -> tuple[bytes, int]:
 
 
 def _about(size_bytes: int) -> str:
-    """A size for people."""
+    """A human-readable size."""
     for unit, step in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size_bytes >= step:
             return f"{size_bytes / step:,.1f} {unit}"

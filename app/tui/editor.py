@@ -1,4 +1,4 @@
-"""The user's own editor on a text, while the app steps aside."""
+"""Edits a text in the user's own editor, while the app is suspended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from textual.app import App, SuspendNotSupported
 from hearth.backends.errors import HearthError
 
 _USUAL: Final = ("sensible-editor", "nano", "vi", "notepad")
-"""Looked for where neither VISUAL nor EDITOR says which."""
+"""Editors to look for if neither VISUAL nor EDITOR is set."""
 
 
 class EditorFailed(HearthError):
@@ -28,10 +28,10 @@ class EditorFailed(HearthError):
 
 
 def editor_command(environ: Mapping[str, str]) -> list[str]:
-    """The words of the command that edits a file, which follows them.
+    """The words of the editor command; the file name is appended to them.
 
     Raises:
-        EditorFailed: there is none, or VISUAL or EDITOR cannot be read.
+        EditorFailed: no editor was found, or VISUAL or EDITOR cannot be parsed.
     """
     for name in ("VISUAL", "EDITOR"):
         if environ.get(name, "").strip():
@@ -48,12 +48,14 @@ def editor_command(environ: Mapping[str, str]) -> list[str]:
 
 
 async def edited(app: App[object], text: str) -> str:
-    """`text` after the user's editor had it. The app does not draw meanwhile; answers go on.
+    """Let the user edit `text` in their own editor, and return the result.
 
-    The text is in a file that only the user can read, and that is removed afterwards.
+    The app does not draw meanwhile; answers continue. The text is stored in a file that only the
+    user can read and that is removed afterwards.
 
     Raises:
-        EditorFailed: there is no editor, it ended with an error, or the terminal cannot be lent.
+        EditorFailed: there is no editor, it ended with an error, its text cannot be read, or the
+            terminal does not support suspending the app.
     """
     command = editor_command(os.environ)
     handle, name = tempfile.mkstemp(prefix="hearth-", suffix=".md")  # 0600
@@ -94,8 +96,9 @@ async def _run(command: list[str]) -> None:
 
 @contextmanager
 def _interrupts_go_to_the_editor() -> Iterator[None]:
-    """Ctrl+C reaches everybody on the terminal; here it means the editor. A handler, as opposed to
-    ignoring the signal, is not inherited by the program that is started.
+    """Ignore Ctrl+C here: it reaches every process of the terminal, but is for the editor.
+
+    A handler, unlike an ignored signal, is not inherited by the program that is started.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

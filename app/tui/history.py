@@ -1,4 +1,4 @@
-"""What was written in the prompt box before, kept on disk."""
+"""The history of the prompt box, kept on disk."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 from hearth.app.settings_file import replace_file
 
 MOST: Final = 1_000
-"""Prompts that are kept."""
+"""Most prompts that are kept."""
 LONGEST: Final = 64 * 1024
-"""Characters of a prompt that is kept on disk; a longer one is known until the app ends."""
+"""Most characters of a prompt kept on disk; a longer one is remembered until the app ends."""
 LARGEST_FILE_BYTES: Final = 16 << 20
 
 
 class PromptHistory:
-    """Prompts, oldest first, in a file of its owner alone: one JSON string a line.
+    """Prompts, oldest first, in a file that only its owner can access: one JSON string per line.
 
-    After a crash the file is the old one or the new one, whole; a line that is none is left out.
-    Several apps may use one file: each adds to what is there.
+    After a crash the file has either its old or its new contents, complete; a line that is not a
+    JSON string is skipped. Several apps may share one file: each appends to its current contents.
 
     Args:
-        file: need not be there, nor its folder.
+        file: neither it nor its folder need exist.
     """
 
     def __init__(self, file: Path) -> None:
@@ -39,7 +39,7 @@ class PromptHistory:
         return tuple(self._entries)
 
     def add(self, text: str) -> bool:
-        """Remember `text`; True if `keep` has something to write: it is not the last one again."""
+        """Remember `text` unless it is blank or repeats the last; True if `keep` is to write it."""
         is_new = bool(text.strip()) and self._entries[-1:] != [text]
         if is_new:
             self._entries = [*self._entries, text][-MOST:]
@@ -47,17 +47,17 @@ class PromptHistory:
         return is_new and len(text) <= LONGEST
 
     def keep(self, text: str) -> None:
-        """Write `text` behind what the file holds by now. May run in a thread. Raises `OSError`."""
+        """Append `text` to the prompts now in the file. May run in a thread. Raises `OSError`."""
         with self._writing:
             before = _read(self._file)
             if before[-1:] != [text]:
                 _write(self._file, [*before, text][-MOST:])
 
     def older(self, draft: str) -> str | None:
-        """The prompt before the one that is shown, None if that is the oldest.
+        """The prompt before the one shown; None if the oldest is shown.
 
         Args:
-            draft: what the box holds; given back by `newer` after the last prompt.
+            draft: text in the box; `newer` returns it after the last prompt.
         """
         if self._at == 0:
             return None
@@ -67,7 +67,7 @@ class PromptHistory:
         return self._entries[self._at]
 
     def newer(self) -> str | None:
-        """The prompt after the one that is shown, then the draft, then None."""
+        """The prompt after the one shown, then the draft, then None."""
         if self._at == len(self._entries):
             return None
         self._at += 1
@@ -75,7 +75,7 @@ class PromptHistory:
 
 
 def _read(file: Path) -> list[str]:
-    """The prompts in `file`; none where it cannot be read: they only save writing again."""
+    """The prompts in `file`; none if it cannot be read, which only costs the user some retyping."""
     try:
         if file.stat().st_size > LARGEST_FILE_BYTES:
             return []
@@ -94,7 +94,7 @@ def _read(file: Path) -> list[str]:
 
 
 def _write(file: Path, entries: list[str]) -> None:
-    lines = [json.dumps(text) + "\n" for text in entries]  # In ASCII.
+    lines = [json.dumps(text) + "\n" for text in entries]  # ASCII, so lengths are bytes.
     while sum(map(len, lines)) > LARGEST_FILE_BYTES:
         del lines[0]
     replace_file(file, "".join(lines))

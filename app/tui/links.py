@@ -1,4 +1,4 @@
-"""Links that stand in answers: opened on a person's word alone, who sees where they lead."""
+"""Links in answers, which are opened only after the user has seen and confirmed the host."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _SCHEMES = ("http", "https")
 
 
 def host_of(url: str) -> str:
-    """The host that `url` leads to, in ASCII: letters that look alike are seen for what they are.
+    """Host of `url`, and port if given, in ASCII, which exposes look-alike letters.
 
     Raises:
-        InvalidParameter: it leads to no host by HTTP.
+        InvalidParameter: `url` is not an HTTP address with a host, or it contains a user name.
     """
     try:
         parts = urlsplit(url.strip())

@@ -1,4 +1,4 @@
-"""Theme and keys of the terminal app, as the settings have them, and keys that clash."""
+"""Theme and keys of the terminal app, as set in the settings, and keys that clash."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _MODIFIERS: Final = frozenset(("ctrl", "shift", "alt", "super", "hyper", "meta")
 
 
 def apply_looks(app: App[Any], settings: Settings) -> None:
-    """Give `app` the theme and the keys of `settings`; call it when the app is made, and whenever
-    the settings have changed. Nothing is changed where something is wrong.
+    """Apply the theme and the keys of `settings` to `app`.
+
+    Call it when the app is made, and whenever the settings have changed. Invalid settings change
+    nothing.
 
     Raises:
-        SettingsError: there is no such theme, binding or key, with the nearest that there is.
+        SettingsError: a theme, binding or key does not exist; the message names the nearest one.
     """
     theme = settings.all()["theme"]
     name = str(theme.value)
@@ -43,7 +45,7 @@ def apply_looks(app: App[Any], settings: Settings) -> None:
 
 
 def checked_keymap(keymap: Mapping[str, str]) -> dict[str, str]:
-    """`keymap`, if every binding and every key in it is one. Raises `SettingsError`."""
+    """`keymap` in Textual's spelling. Raises `SettingsError` if a binding or key does not exist."""
     if not keymap:
         return {}
     known = bindings()
@@ -84,7 +86,7 @@ def bindings() -> dict[str, Binding]:
 
 
 def classes() -> Iterator[type[DOMNode]]:
-    """Every screen and widget of the terminal app, and itself; imports all of them."""
+    """Every screen and widget class of the terminal app, and the app's own; imports all of them."""
     import pkgutil
 
     import hearth.app.tui
@@ -103,20 +105,20 @@ def _is_key(key: str) -> bool:
 
 
 def _names() -> set[str]:
-    """Names of keys that are no characters."""
+    """Textual's names of keys that are not characters, without modifiers."""
     return {key.value for key in Keys if not {"<", "+"} & set(key.value)}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyClash:
-    """One key, and the ids of the bindings that want it, in order."""
+    """A key, and the ids of the bindings that use it, sorted."""
 
     key: str
     bindings: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """It in a sentence."""
+        """The clash in one sentence."""
         return (
             f"[keys]: {self.key} is the key of {' and of '.join(self.bindings)}: "
             "only one of them gets it."
@@ -124,13 +126,14 @@ class KeyClash:
 
     @property
     def cure(self) -> str:
-        """What to do about it."""
+        """How to resolve the clash."""
         return f"Give {' or '.join(self.bindings)} another key."
 
 
 def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
-    """Every key that two bindings of the same screen or widget share because of `keymap`, which
-    `checked_keymap` let pass. Imports all screens unless it is empty.
+    """Every key that two bindings of the same screen or widget share because of `keymap`.
+
+    `keymap` must have passed `checked_keymap`. Imports all screens unless it is empty.
     """
     if not keymap:
         return []
@@ -146,7 +149,7 @@ def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
 
 
 def _bindings_of(kind: type[DOMNode]) -> dict[str, set[str]]:
-    """The keys of each binding with an id that a `kind` has, by id; inherited ones are its own."""
+    """Keys of each binding of `kind` that has an id, by id; includes inherited bindings."""
     found: dict[str, set[str]] = {}
     for base in kind.__mro__:
         for binding in Binding.make_bindings(base.__dict__.get("BINDINGS", ())):
@@ -156,5 +159,5 @@ def _bindings_of(kind: type[DOMNode]) -> dict[str, set[str]]:
 
 
 def _keys(keys: str) -> set[str]:
-    """The single keys of "f1,ctrl+h", by the names that Textual has for them."""
+    """The single keys of a list such as "f1,ctrl+h", by Textual's names."""
     return {binding.key for binding in Binding.make_bindings([(keys, "", "")])}

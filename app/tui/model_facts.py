@@ -1,4 +1,4 @@
-"""What is known of a model before it is loaded, and which larger one suits this machine."""
+"""Facts about a model before it is loaded, and a larger model that suits this machine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from hearth.app.library.local import FoundModel, LocalModel
 
 _USUAL_BYTES_PER_S: Final = 20e9
-"""Read from memory, for the class of speed where this machine's own was not measured."""
+"""Assumed memory bandwidth for the speed class, if this machine's was not measured."""
 _FAST_TOK_PER_S: Final = 20.0
 _SLOW_TOK_PER_S: Final = 6.0
-"""About as fast as one reads."""
+"""About reading speed."""
 _LARGER: Final = 1.5
 _MUCH_LARGER: Final = 3.0
-"""Times the size of the model."""
+"""With `_LARGER`, the limits of a larger model's size, as multiples of the model's own."""
 _SMALL_DOWNLOAD_BYTES: Final = 5e9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model that may not be loaded.
+    """Facts about a model, which need not be loaded.
 
     Attributes:
-        context: tokens of its context as the settings ask for it; 0: not known.
-        speed: fast, moderate or slow, by the bytes that each token reads; empty: not known.
-        larger: the larger model of the catalogue to download; empty: there is none that suits.
+        context: context length in tokens, limited by the settings; 0 if unknown.
+        speed: fast, moderate or slow, estimated from the bytes read per token; empty if unknown.
+        larger: description of a larger model to download; empty if none suits.
     """
 
     model: LocalModel
@@ -50,14 +50,14 @@ class ModelFacts:
 
 
 async def facts_of(services: Services, name: str) -> ModelFacts:
-    """The facts of the model called `name`. Raises `HearthError` as `LibraryIndex.resolve`."""
+    """The facts of the model `name`. Raises `HearthError` as `LibraryIndex.resolve` does."""
     found = await services.index.resolve(name)
     installed = await services.index.models()
     return await asyncio.to_thread(_read, services, found, installed)
 
 
 def _read(services: Services, found: FoundModel, installed: Sequence[FoundModel]) -> ModelFacts:
-    # What this takes is imported with the first model that is asked about, after the first paint.
+    # Imported when the first model is looked up, which is after the first paint.
     from hearth.app.library.bandwidth import known_bandwidth
     from hearth.app.library.facts import KnownFacts
     from hearth.app.library.local import describe

@@ -1,4 +1,4 @@
-"""Opens the terminal app: services, a screen that nothing else writes on, and a clean end."""
+"""Opens the terminal app: services, a terminal that only the app writes to, and a clean exit."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
     from hearth.app.library.bandwidth import Bandwidth
 
 _LOOK_S: Final = 1.0
-"""How often the terminal is looked for."""
+"""Seconds between checks that the terminal still exists."""
 _LEAVE_S: Final = 10.0
-"""How long the app may take to leave a terminal that is gone; what was written is saved by then."""
+"""Seconds that the app has to exit once its terminal is gone; chats are saved by then."""
 
 
 def open_app(
     paths: Paths, settings: Settings, library: Library, model: str, *, resume: bool = False
 ) -> int:
-    """Run the terminal app until the user leaves; returns the exit code.
+    """Run the terminal app until the user leaves; return the exit code.
 
     Args:
-        settings: with the flags of the command line, which hold for every chat.
-        model: of new chats; empty: the one of the settings.
+        settings: include the command-line flags, which apply to every chat.
+        model: for new chats; empty for the one in the settings.
         resume: open the chat that changed last.
 
     Raises:
         HearthError: the settings, the history or the model cannot be used.
-        Exception: whatever ended the app, if the user did not.
+        Exception: the error that ended the app, if the user did not leave it.
     """
 
     def reload() -> Settings:
@@ -88,8 +88,10 @@ async def _run(app: HearthApp, host: HostConnection) -> int:
 
 @contextmanager
 def left_on_signals(app: HearthApp) -> Iterator[None]:
-    """SIGTERM and SIGHUP let the user's terminal and chats be as when the user leaves; the exit
-    code tells which it was. A terminal that is gone counts as SIGHUP: not everybody gets one.
+    """On SIGTERM and SIGHUP, restore the terminal and save the chats, as when the user leaves.
+
+    The exit code is 128 plus the signal number. A terminal that is gone counts as SIGHUP, because
+    not every process receives that signal.
     """
     if sys.platform == "win32":
         yield
@@ -110,7 +112,7 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
         while not is_over.wait(_LOOK_S):
             if _is_gone(0):
                 loop.call_soon_threadsafe(begin, signal.SIGHUP)
-                # Textual's loop may wait for ever for the thread that wrote on that terminal.
+                # Textual's loop may wait forever for the thread that writes to that terminal.
                 if not is_over.wait(_LEAVE_S):
                     os._exit(128 + signal.SIGHUP)
 
@@ -124,15 +126,17 @@ def left_on_signals(app: HearthApp) -> Iterator[None]:
 
 
 def _is_gone(terminal: int) -> bool:
-    """Whether the other end is closed. Textual would read nothing from it for ever."""
+    """Whether the other end is closed. Textual would then read empty input forever."""
     poll = select.poll()
     poll.register(terminal, 0)
     return any(events & (select.POLLHUP | select.POLLNVAL) for _, events in poll.poll(0))
 
 
 class TerminalFile(io.FileIO):
-    """The terminal, also when it is gone. An error would end Textual's thread that writes, and the
-    app would then wait forever for room in the queue of that thread.
+    """The terminal as a file; writing does not fail once the terminal is gone.
+
+    A write error would end Textual's writer thread, and the app would then wait forever for room in
+    the queue of that thread.
     """
 
     def write(self, data: Any, /) -> int:
@@ -145,13 +149,14 @@ class TerminalFile(io.FileIO):
 
 @contextmanager
 def own_screen(log: Path) -> Iterator[None]:
-    """Nothing but Textual writes on the terminal: what native code and libraries print to standard
-    error goes to the file `log`.
+    """Let only Textual write to the terminal.
+
+    What native code and libraries print to standard error goes to the file `log`.
     """
     terminal, before = os.dup(2), sys.__stderr__
     with open_log(log) as file:
         os.dup2(file.fileno(), 2)
-    # Textual writes to it.
+    # Textual writes to `sys.__stderr__`.
     sys.__stderr__ = io.TextIOWrapper(  # type: ignore[misc]
         TerminalFile(terminal, "wb"), encoding="utf-8", write_through=True
     )

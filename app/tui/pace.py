@@ -1,4 +1,4 @@
-"""How soon the app is drawn and a key is seen: what has to be set before Textual is imported."""
+"""Settings for fast drawing and key response, made before Textual is imported."""
 
 from __future__ import annotations
 
@@ -10,26 +10,31 @@ from contextlib import contextmanager
 from typing import Final
 
 FRAMES_PER_S: Final = 250
-"""Most frames a second. What a key changed waits for the next one: with Textual's own 60 up to
-17 ms. There are no more frames than changes, and an answer is drawn 18 times a second at most.
+"""Most frames per second.
+
+A change made by a key press waits for the next frame: up to 17 ms with Textual's default of 60.
+Frames are drawn only for changes, and an answer is drawn at most 18 times a second.
 """
 SWITCH_S: Final = 0.001
-"""How long a thread has Python for itself while another wants it. Keys come in by one thread and
-frames go out by another; with Python's own 5 ms each would wait so long while one is drawn.
+"""Seconds that a thread holds the GIL while another one waits for it.
+
+One thread reads keys and another one writes frames; with Python's default of 5 ms, each would wait
+that long while a frame is drawn.
 """
 
 
 def set_pace() -> None:
-    """For this process; a number of frames that the user set (TEXTUAL_FPS) stays."""
+    """Apply both to this process; a frame rate that the user set (TEXTUAL_FPS) is kept."""
     os.environ.setdefault("TEXTUAL_FPS", str(FRAMES_PER_S))
     sys.setswitchinterval(SWITCH_S)
 
 
 @contextmanager
 def quick_start() -> Iterator[None]:
-    """The terminal app is imported and run in this context. Nothing looks for garbage until
-    `HearthApp` is drawn, which turns that on again: what its start makes stays, and is much to
-    look through.
+    """Import and run the terminal app in this context, without garbage collection at its start.
+
+    `HearthApp` enables garbage collection once it is drawn: the objects made at the start stay
+    alive, and scanning them takes time.
     """
     set_pace()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Quantizing in the terminal app: the jobs of all screens, one at a time."""
+"""The quantization jobs of all screens of the terminal app, which run one at a time."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ _ACTIVE: Final = ("waiting", "running", "measuring")
 
 @dataclass(slots=True)
 class Quantization:
-    """One file that is being made, or was begun.
+    """A file that is being quantized, or was begun.
 
     Attributes:
-        question: that the job is asked.
-        state: waiting for another one; elsewhere: another process writes it.
-        share: how much of it is done.
-        detail: what is done now, or what went wrong, or what came of it.
+        question: the request passed to the job.
+        state: "waiting" for another quantization; "elsewhere" if another process is writing the
+            file.
+        share: how much is done, 0 to 1.
+        detail: the current step, the error, or the result.
         note: what became of an earlier run.
-        measures: source and result are measured afterwards.
-        text: path of the text for that; empty: the bundled one.
-        is_made: the file is complete, and measuring is all that is to be done.
-        is_stopping: it was asked to stop.
+        measures: whether source and result are measured afterwards.
+        text: path of the text to measure with; empty for the bundled one.
+        is_made: the file is complete, and only measuring is left to do.
+        is_stopping: a stop was requested.
     """
 
     question: dict[str, Any]
@@ -72,12 +73,14 @@ class Quantization:
 
 
 class Quantizing:
-    """The quantizations of one app. What was begun and is not complete is in the library folder, so
-    that it can be resumed after the app was closed or killed.
+    """The quantizations of one app.
+
+    Unfinished files are kept in the library folder, so that they can be resumed after the app was
+    closed or killed.
 
     Args:
-        app: runs them, and shows notices.
-        services: of the app.
+        app: runs the jobs, and shows notices.
+        services: the app's services.
     """
 
     def __init__(self, app: App[Any], services: Services) -> None:
@@ -86,17 +89,17 @@ class Quantizing:
         self._all: dict[Path, Quantization] = {}
         self._one = asyncio.Lock()
         self._looking = asyncio.Lock()
-        """Held while files are looked for or deleted: what is found last is shown."""
+        """Held while files are searched for or deleted, so that the last search is shown."""
         self._following: set[str] = set()
-        """The downloads that are quantized now."""
+        """Ids of the downloads that are being quantized."""
 
     @property
     def items(self) -> list[Quantization]:
-        """All of them, those that were begun first in front."""
+        """All quantizations, in the order in which they were added."""
         return list(self._all.values())
 
     async def refresh(self) -> None:
-        """Look for files that were begun and are not complete."""
+        """Look for unfinished files."""
         async with self._looking:
             found = await asyncio.to_thread(unfinished_in, self._services.paths.models)
             targets = {one.target for one in found}
@@ -104,11 +107,11 @@ class Quantizing:
                 if item.state in ("paused", "elsewhere") and target not in targets:
                     del self._all[target]
             for one in found:
-                with suppress(TypeError):  # A journal of another version asks for something else.
+                with suppress(TypeError):  # Another version's journal has other fields.
                     self._show(one)
 
     def _show(self, one: Unfinished) -> None:
-        """Show that `one` is on the disk, unless this app is making it."""
+        """List the unfinished file `one`, unless this app is making it."""
         item = self._all.get(one.target)
         if item is None:
             question = quantize_job.question(target=one.target, **one.request)
@@ -127,11 +130,11 @@ class Quantizing:
         text: str = "",
         is_made: bool = False,
     ) -> bool:
-        """Make a file, after those that are being made; False: it is being made already.
+        """Queue a file to be made; False if it is already being made.
 
         Args:
-            question: as `quantize_job.question` gives it.
-            measures, text, is_made: as of `Quantization`.
+            question: from `quantize_job.question`.
+            measures, text, is_made: as in `Quantization`.
         """
         item = Quantization(question, "waiting", measures=measures, text=text, is_made=is_made)
         before = self._all.get(item.target)
@@ -144,8 +147,9 @@ class Quantizing:
         return True
 
     def follow_up(self, download: DownloadItem, path: Path) -> None:
-        """Quantize the model at `path`, which was downloaded to be quantized. What is interrupted
-        by the end of the app goes on at the next start.
+        """Quantize the model at `path`, which was downloaded to be quantized.
+
+        A quantization that the end of the app interrupts continues at the next start.
         """
         if download.id not in self._following:
             self._following.add(download.id)
@@ -155,7 +159,7 @@ class Quantizing:
         name = path.stem if path.suffix == SUFFIX else download.name.rpartition(":")[0]
         try:
             folder = own_folder(self._services.paths.models)
-        except HearthError as error:  # It is tried again at the next start.
+        except HearthError as error:  # Retried at the next start.
             self._app.notify(safe_text(str(error)), severity="error", markup=False)
             return
         target = folder / quantize_job.file_name(name, download.quantize, SUFFIX)
@@ -179,7 +183,7 @@ class Quantizing:
         self._following.discard(download.id)
 
     def resume(self, item: Quantization) -> None:
-        """Continue what was paused, or try again what failed."""
+        """Continue a paused quantization, or retry a failed one."""
         self.start(item.question, measures=item.measures, text=item.text, is_made=item.is_made)
 
     def measure(self, made: Quantized) -> None:
@@ -196,7 +200,7 @@ class Quantizing:
         self.start(request, is_made=True)
 
     async def pause(self, item: Quantization) -> None:
-        """Stop the job; the tensors that are complete are kept."""
+        """Stop the job; complete tensors are kept."""
         item.is_stopping = item.is_active
         if item.job is not None:
             item.job.stop()
@@ -209,8 +213,9 @@ class Quantizing:
                 await asyncio.shield(waiting)
 
     async def cancel(self, item: Quantization) -> None:
-        """Stop the job, and delete what it wrote unless the file is complete. Raises `BeingWritten`
-        where another process writes it.
+        """Stop the job, and delete its output unless the file is complete.
+
+        Raises `BeingWritten` if another process is writing the file.
         """
         await self.pause(item)
         async with self._looking:
@@ -251,7 +256,7 @@ class Quantizing:
         self._notify(item)
 
     async def _announce(self, item: Quantization) -> None:
-        """Write down that the file is to be made: what waits is not forgotten with the app."""
+        """Record on disk that the file is to be made, so that a waiting job survives the app."""
         request = {
             name: item.question[name] for name in ("method", "source", "type", "options", "replace")
         }
@@ -259,14 +264,14 @@ class Quantizing:
         await asyncio.to_thread(announce, item.target, request, extra)
 
     def _notify(self, item: Quantization) -> None:
-        """Report how it ended, unless the screen that shows it is open."""
+        """Report how the quantization ended, unless the quantize screen is shown."""
         is_shown = item.target in self._all and item.state in ("done", "failed")
         if is_shown and getattr(self._app.screen_stack[0], "NAME", "") != "quantize":
             severity: Any = "error" if item.state == "failed" else "information"
             self._app.notify(safe_text(item.detail), severity=severity, markup=False)
 
     async def _run(self, item: Quantization) -> str:
-        """Make the file; returns what was made in a sentence."""
+        """Make the file; return a sentence about the result."""
         item.state, item.detail = "running", "reading the source"
         log = own_folder(self._services.paths.log)
         item.job = job = await Job.start(quantize_job.quantize, item.question, log)
@@ -291,8 +296,9 @@ class Quantizing:
         return next((model for model in known if model.path == path), missing)
 
     async def _compare(self, item: Quantization) -> str:
-        """Measure source and result, write that into the manifest of the result, and return what
-        quantizing did in a sentence.
+        """Measure source and result, and return a sentence that compares them.
+
+        The measurements are recorded in the manifest of the result.
         """
         result = FoundModel(item.target.name.removesuffix(SUFFIX), item.target, "path")
         source = await self._source(item)

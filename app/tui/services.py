@@ -1,4 +1,4 @@
-"""What the terminal app works with; tests give it others."""
+"""The services that the terminal app uses; tests replace them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Services(ChatServices):
 
     Attributes:
         hub: where models are found.
-        downloads: what is being downloaded.
+        downloads: the download queue.
         reload: reads the settings again. Raises `SettingsError`.
-        measure_bandwidth: measures how fast this machine reads memory, and keeps it; None: it is
-            not measured.
+        measure_bandwidth: measures this machine's memory bandwidth and saves it; None if it is not
+            measured.
     """
 
     hub: Hub

@@ -1,4 +1,4 @@
-"""From messages of the store to what the transcript shows."""
+"""Converts messages of the store to what the transcript shows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _JSON = ("json", "json_schema")
 _BEGINS = ("{", "[")
 _REASONS = {"length": "The answer was cut: it reached the limit of tokens."}
 _LEFT_OUT = "The context is full: the messages up to here are left out of the prompt."
-_split = lru_cache(maxsize=64)(split)  # It reads all of a text, at every change of a chat.
+_split = lru_cache(maxsize=64)(split)  # It scans whole texts, at every change of a chat.
 
 
 def shown_of(session: ChatSession) -> list[Shown]:
-    """The branch that `session` shows, with the answer in progress as far as it is there."""
+    """The branch that `session` shows, including the answer in progress so far."""
     wants_json = (session.thread.settings.get("constraint") or {}).get("kind") in _JSON
     live = session.live
     found = [
@@ -46,7 +46,7 @@ def shown_of(session: ChatSession) -> list[Shown]:
 
 
 def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
-    """`messages`, and below the numbers of an answer of guide the page that it comes from."""
+    """`messages`, with the page that an answer of the guide comes from added below its numbers."""
     question = ""
     for one in messages:
         if one.role == "user":
@@ -60,7 +60,7 @@ def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
 
 
 def shown(message: ChatMessage, *, wants_json: bool = False) -> Shown:
-    """One message. `wants_json`: its chat asks for JSON."""
+    """One message as shown; `wants_json` means that its chat asks for JSON."""
     siblings = message.siblings or (message.id,)
     is_user = message.role == "user"
     content, files = _split(message.content) if is_user else (message.content, ())
@@ -82,13 +82,13 @@ def shown(message: ChatMessage, *, wants_json: bool = False) -> Shown:
 
 
 def _model_of(numbers: Numbers | None) -> str:
-    """Name and quantization of a model; empty where they are not known."""
+    """Name and quantization of a model; empty if unknown."""
     name, quantization = (numbers.model, numbers.quantization) if numbers else ("", "")
     return name if quantization in name else f"{name} {quantization}".strip()
 
 
 def _is_json(text: str, *, begins: bool) -> bool:
-    """`text` is a JSON object or array; with `begins`, at least the beginning of one."""
+    """Whether `text` is a JSON object or array; with `begins`, whether it may begin one."""
     begun = text.lstrip()[:1]
     if begun not in _BEGINS:
         return begins and not begun
@@ -102,7 +102,7 @@ def _is_json(text: str, *, begins: bool) -> bool:
 
 
 def note_of(message: ChatMessage) -> str:
-    """Why the message is not whole; empty if it is."""
+    """Why the message is incomplete; empty if it is complete."""
     if message.state == "failed":
         return message.error or "The answer failed."
     if message.state == "stopped":

@@ -1,4 +1,4 @@
-"""Tokens a second over the last minute, from counts that only grow."""
+"""Tokens per second over the last minute, from counters that only increase."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _NOW_S: Final = 2.0
 
 
 class TokenRate:
-    """What all workers generate together.
+    """The rate at which all workers together generate tokens.
 
-    Feed it with what each has generated so far, as often as it is looked at; what came between two
-    looks is spread evenly over the time between them.
+    Call `feed` at every update with what each worker has generated so far; tokens generated between
+    two calls are spread evenly over the time between them.
     """
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
         self._spans: deque[tuple[float, float, int]] = deque()
-        """(from, to, tokens) of the looks of the last minute, in seconds, oldest first."""
+        """(from, to, tokens) for each update of the last minute, times in seconds, oldest first."""
         self._looked_s: float | None = None
 
     def feed(self, now_s: float, counts: Mapping[int, int]) -> None:
-        """Note what each worker, by its process id, has generated since it was loaded."""
+        """Record how many tokens each worker, by process id, has generated since it was loaded."""
         before_s, self._looked_s = self._looked_s, now_s
-        # A worker that was not there at the last look has generated all of it since.
+        # A worker that was missing at the last update has generated all of its tokens since.
         came = sum(max(0, count - self._counts.get(pid, 0)) for pid, count in counts.items())
         self._counts = dict(counts)
         if before_s is None or now_s <= before_s:
@@ -37,11 +37,11 @@ class TokenRate:
 
     @property
     def now(self) -> float:
-        """Tokens a second of the last two seconds."""
+        """Tokens per second over the last two seconds."""
         return 0.0 if self._looked_s is None else self._between(self._looked_s - _NOW_S) / _NOW_S
 
     def per_second(self) -> list[float]:
-        """Tokens of each second of the last minute, [60], oldest first."""
+        """Tokens in each second of the last minute, [60], oldest first."""
         seconds = [0.0] * WINDOW_S
         if self._looked_s is None:
             return seconds

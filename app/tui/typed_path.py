@@ -9,13 +9,13 @@ from hearth.backends.errors import InvalidParameter
 
 
 def typed_path(text: str, folder: Path | None = None) -> Path:
-    """The path that `text` means; ~ is a home.
+    """The path that `text` denotes; ~ is expanded to a home folder.
 
     Args:
-        folder: where relative paths begin; None: where Hearth was started.
+        folder: base of relative paths; None for the folder in which Hearth was started.
 
     Raises:
-        InvalidParameter: no file can be called so, or there is no such home.
+        InvalidParameter: `text` cannot be a path, or there is no such home.
     """
     try:
         path = (folder or Path.cwd()) / Path(text).expanduser()

@@ -1,1 +1,1 @@
-"""One module a screen."""
+"""One module per screen."""

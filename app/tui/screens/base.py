@@ -1,5 +1,6 @@
-"""What screens share: styles that are read once; full screens also the bar on top, the keys below,
-and a line for errors.
+"""Base classes of screens.
+
+All screens read their styles once; full screens also have a top bar, a key bar and an error line.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ Result = TypeVar("Result")
 
 
 class StyledOnce(Screen[Result]):
-    """A screen whose widgets read their styles when they are mounted, and not twice more while it
-    is shown for the first time.
+    """A screen whose widgets read their styles only when they are mounted.
+
+    Textual would read them twice more while the screen is first shown.
     """
 
     _was_shown = False
 
     async def _compose(self) -> None:
-        # Textual gives this class when everything has got its styles, and then once more.
+        # Textual adds these classes after all widgets have their styles, which are then read again.
         classes = self._get_breakpoint_classes(
             self.app.size.width, self.HORIZONTAL_BREAKPOINTS or []
         )
@@ -45,17 +47,17 @@ class StyledOnce(Screen[Result]):
         await super()._compose()
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
-        # Textual reads all styles whenever a screen is shown; the first time, they have just been.
+        # Textual reads all styles whenever a screen is shown; the first time, they were just read.
         if not self._was_shown:
             event.refresh_styles = False
         self._was_shown = True
 
 
 class Dialog(ModalScreen[Result], StyledOnce[Result]):
-    """A screen over another one, that ends with an answer.
+    """A screen over another one, which ends with an answer.
 
-    Subclasses implement `body`, which is drawn in a frame, below `title` if there is one; those
-    without a frame, `compose`.
+    Subclasses implement `body`, which is drawn in a frame below `title`, if that is set. Subclasses
+    without a frame implement `compose`.
     """
 
     DEFAULT_CSS = """
@@ -69,7 +71,7 @@ class Dialog(ModalScreen[Result], StyledOnce[Result]):
         (80, "-wide"),
     ]
     HAS_KEYS: ClassVar[bool] = True
-    """The keys are shown on the last line."""
+    """Whether the keys are shown on the last line."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -84,18 +86,20 @@ class Dialog(ModalScreen[Result], StyledOnce[Result]):
         raise NotImplementedError
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """As Textual, but only while this dialog is on top: Textual 8.2 removes whatever is, also
-        for a second key, which the dialog handles after the first one has closed it.
+        """Close the dialog as Textual does, but only while it is on top.
+
+        Textual 8.2 removes whichever screen is on top, even for a second key that the dialog
+        handles after the first one has closed it.
         """
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def show_wrong(self, text: str) -> None:
-        """Show what is wrong, foreign text made safe, in the widget of the class `wrong`."""
+        """Show an error, foreign text made safe, in the widget of class `wrong`."""
         self.query_one(".wrong", Static).update(safe_text(text))
 
 
 class ErrorLine(Static):
-    """What went wrong on this screen, until the next key is pressed (`HearthApp.on_event`)."""
+    """The last error of this screen, shown until the next key press (`HearthApp.on_event`)."""
 
     DEFAULT_CSS = """
     ErrorLine {
@@ -122,8 +126,8 @@ class HearthScreen(StyledOnce[None]):
     def __init__(self) -> None:
         super().__init__()
         self._timers_while_shown: list[Timer] = []
-        # Textual 8.2 takes every new screen for one that missed a change of theme, and reads all
-        # styles twice more for it.
+        # Textual 8.2 assumes that every new screen missed a change of theme, and reads all of its
+        # styles twice more.
         self._css_update_count = self.app._css_update_count
 
     @property
@@ -152,8 +156,8 @@ class HearthScreen(StyledOnce[None]):
         return timer
 
     def _on_screen_resume(self, event: ScreenResume) -> None:
-        # Keys may have been changed, and jobs may have ended meanwhile. Textual calls the handlers
-        # of all base classes, and this one for the first time after `on_mount`.
+        # Keys may have changed and jobs may have ended meanwhile. Textual calls the handlers of all
+        # base classes; this one is first called after `on_mount`.
         for timer in self._timers_while_shown:
             timer.resume()
         self.hearth.show_activity()
@@ -163,7 +167,7 @@ class HearthScreen(StyledOnce[None]):
             timer.pause()
 
     def _compositor_refresh(self) -> None:
-        # Textual 8.2 draws while the app starts, or mounts in a batch, and throws that away.
+        # Textual 8.2 draws while the app starts or mounts in a batch, and discards the result.
         if not self.app._batch_count:
             super()._compositor_refresh()
 
@@ -173,14 +177,14 @@ class HearthScreen(StyledOnce[None]):
 
     @contextmanager
     def errors_shown(self) -> Iterator[None]:
-        """Show the error that ends what is done in this context."""
+        """Catch and show a `HearthError` raised in this context."""
         try:
             yield
         except HearthError as error:
             self.tell_error(error)
 
     async def told(self, work: Awaitable[object]) -> bool:
-        """Do `work`, and show its error. True if it went well."""
+        """Await `work`, and show its error; True if it succeeded."""
         try:
             await work
         except HearthError as error:
@@ -193,9 +197,7 @@ class HearthScreen(StyledOnce[None]):
         self.tell(str(error), severity="error")
 
     def tell(self, text: str, *, severity: str = "information") -> None:
-        """Show a notice; an error stays on this screen until the next key. Foreign text is made
-        safe.
-        """
+        """Show a notice, with foreign text made safe; an error stays until the next key press."""
         if severity == "error":
             line = self.query_one(ErrorLine)
             line.update(safe_text(text))

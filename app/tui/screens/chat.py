@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _GUIDE: Final = "guide"
 """The bundled model, which answers questions about Hearth."""
 _BYTES_PER_TOKEN: Final = 4
-"""Of English text, about."""
+"""Approximate average for English text."""
 _STATES: Final = {
     "loading": "loading the model",
     "prefill": "reading the prompt",
@@ -53,15 +53,15 @@ _STATES: Final = {
     "stopping": "stopping",
 }
 _LIST_FROM_WIDTH: Final = 100
-"""Cells of a terminal with room for the list of chats."""
+"""Width of the terminal, in cells, from which the list of chats has room."""
 
 
 class ChatScreen(HearthScreen):
-    """Shows one chat at a time; the answers of others continue.
+    """Shows one chat at a time; answers in other chats continue.
 
     Attributes:
-        session: the chat that is shown; None: a new one, which its first message creates.
-        folder: where relative paths begin.
+        session: the chat shown; None for a new one, which is created by its first message.
+        folder: base of relative paths.
     """
 
     NAME = "chat"
@@ -99,27 +99,27 @@ class ChatScreen(HearthScreen):
             "system": "",
             "settings": {},
         }
-        """What the next new chat begins with."""
+        """Model, system prompt and settings of the next new chat."""
         self._leave_session: Callable[[], None] = lambda: None
         self._shown: list[Shown] = []
         self._threads: list[Thread] = []
         self._syncing = asyncio.Lock()
         self._creating = asyncio.Lock()
         self._switches = 0
-        """How often the user went to another chat."""
+        """How often the user switched to another chat."""
         self._hides_numbers = False
         self._draft, self._draft_tokens = "", 0
         self._file_tokens: dict[tuple[str, str], int] = {}
         self._kept: dict[str, str] = {}
-        """Drafts as the store has them, by the ids of their chats."""
+        """Drafts as stored, by chat id."""
         self._keeping = asyncio.Lock()
         self._wants_list: bool | None = None
-        """Whether the user wants the list of chats; None: where there are any, and room."""
+        """Whether the user wants the list of chats; if None, chats and room decide."""
         self._facts: ModelFacts | None = None
         self._facts_of = ""
-        """The model that they are of, or that is being asked about."""
+        """The model that `_facts` describes, or whose facts are being looked up."""
         self._fed = ("", 0, 0)
-        """Id of the answer under way, and how much of its text and its thoughts the view has."""
+        """Id of the answer in progress, and the shown lengths of its text and its thoughts."""
 
     def body(self) -> ComposeResult:
         with Horizontal(id="chat"):
@@ -139,8 +139,9 @@ class ChatScreen(HearthScreen):
         return self.query_one(PromptBox)
 
     async def on_mount(self) -> None:
-        """Open the chat that the app was started with, or a new one; the list of chats is read
-        after the first paint.
+        """Open the chat that the app was started with, or a new one.
+
+        The list of chats is read after the first paint.
         """
         if self.hearth.first_thread:
             await self.told(self.open(self.hearth.first_thread))
@@ -153,12 +154,12 @@ class ChatScreen(HearthScreen):
         self.set_interval(1.0, self.show_list)
 
     def on_resize(self) -> None:
-        """There may be room for the list of chats now, or none."""
+        """Show or hide the list of chats, as the new width allows."""
         if self.is_mounted:
             self._show_parts()
 
     async def on_screen_resume(self) -> None:
-        """Open the chat that another screen asks for; show what was changed there."""
+        """Open the chat that another screen asked for, and show what was changed there."""
         if self._facts is None:
             self._facts_of = ""  # The model may have been downloaded meanwhile.
         self.show_status()
@@ -169,7 +170,7 @@ class ChatScreen(HearthScreen):
             self.prompt.focus()
 
     async def on_unmount(self) -> None:
-        """Keep what is written and not sent."""
+        """Save the unsent draft."""
         self._leave_session()
         with suppress(HearthError):
             await self._keep_draft(self._draft, self._shown_thread)
@@ -177,7 +178,7 @@ class ChatScreen(HearthScreen):
     # ---- which chat
 
     async def open(self, thread: str) -> None:
-        """Show the chat with this id, and what is written in it and not sent."""
+        """Show the chat with this id, and its unsent draft."""
         await self._switch(await self.sessions.open(thread))
 
     async def leave(self) -> None:
@@ -189,7 +190,7 @@ class ChatScreen(HearthScreen):
     async def _switch(self, session: ChatSession | None) -> None:
         if self.session is not session:
             draft = await self._read_draft(session.thread.id if session is not None else "")
-            # Read after the wait: what was typed meanwhile stays with the chat it was typed in.
+            # Read after the wait, so that text typed meanwhile stays with the chat it was typed in.
             written, before = self.prompt.text, self._shown_thread
             self.session = session
             self._switches += 1
@@ -198,9 +199,9 @@ class ChatScreen(HearthScreen):
         await self._watch()
 
     async def _watch(self) -> None:
-        """Show all of the chat, and from now on what happens in it."""
+        """Show the whole chat, and follow its events from now on."""
         session = self.session
-        if session is not None and session.model == _GUIDE:  # Which pages its answers come from.
+        if session is not None and session.model == _GUIDE:  # Loads the guide's pages.
             await asyncio.to_thread(page_for, "")
             if self.session is not session:
                 return  # Another chat was opened meanwhile.
@@ -217,7 +218,7 @@ class ChatScreen(HearthScreen):
         self.show_list()
 
     async def need_session(self) -> ChatSession:
-        """The chat that is shown; created where it is a new one, with what is being written."""
+        """The chat shown; if it is new, it is created and its stored draft is cleared."""
         async with self._creating:
             if self.session is None:
                 made = await self.sessions.create(**self._first)
@@ -229,7 +230,7 @@ class ChatScreen(HearthScreen):
 
     @property
     def current(self) -> ChatSession:
-        """The chat that is shown. Raises `InvalidParameter` where it is a new one."""
+        """The chat shown. Raises `InvalidParameter` if it is a new one."""
         if self.session is None:
             raise _no_message()
         return self.session
@@ -254,17 +255,17 @@ class ChatScreen(HearthScreen):
         return {"model": thread.model, "system": thread.system, "settings": thread.settings}
 
     async def _read_draft(self, thread: str = "") -> str:
-        """What was written in this chat and not sent; '': in the new chat."""
+        """The unsent draft of the chat `thread`; '' for the new chat."""
         self._kept[thread] = await asyncio.to_thread(self.services.chats.draft, thread)
         return self._kept[thread]
 
     @property
     def _shown_thread(self) -> str:
-        """Of the chat that is shown; '': a new one."""
+        """Id of the chat shown; '' for a new one."""
         return self.session.thread.id if self.session is not None else ""
 
     async def _keep_draft(self, text: str, thread: str) -> None:
-        """Keep `text`, which is written in this chat and not sent."""
+        """Save `text` as the unsent draft of the chat `thread`."""
 
         async def keep() -> None:
             async with self._keeping:
@@ -272,7 +273,7 @@ class ChatScreen(HearthScreen):
                     await asyncio.to_thread(self.services.chats.keep_draft, thread, text)
                     self._kept[thread] = text
 
-        # Shielded: the thread writes it also where the caller is cancelled, before what comes next.
+        # Shielded: the draft is written before the next one even if the caller is cancelled.
         await asyncio.shield(keep())
 
     async def refresh_list(self) -> None:
@@ -300,8 +301,10 @@ class ChatScreen(HearthScreen):
         self.query_one(ThreadList).show(self._threads, current, state_of, model)
 
     def _show_parts(self) -> None:
-        """Show the messages, or the first screen where there are none, and the list of chats where
-        there are any and the terminal is wide, or as the user wants it.
+        """Show the messages, or the welcome view if there are none, and the list of chats.
+
+        The list is shown if there are chats and the terminal is wide, unless the user chose
+        otherwise.
         """
         self.query_one(Welcome).display = not self._shown
         self.transcript.display = bool(self._shown)
@@ -310,7 +313,7 @@ class ChatScreen(HearthScreen):
             has_room if self._wants_list is None else self._wants_list
         )
 
-    # ---- what happens in it
+    # ---- events
 
     def _hear(self, happening: SessionEvent) -> None:
         match happening:
@@ -324,14 +327,14 @@ class ChatScreen(HearthScreen):
                 self._sync()
 
     def _answer(self) -> AnswerView | None:
-        """The view of the answer under way; None where there is none yet."""
+        """The view of the answer in progress; None if there is none yet."""
         live = self.session.live if self.session is not None else None
         if live is None or self._syncing.locked() or self._fed[0] != live.id:
             return None
         return self.transcript.answer(live.id)
 
     def _show_live(self) -> None:
-        """Give the view of the answer under way what came since it was last given something."""
+        """Pass the text that arrived since the last call to the view of the answer in progress."""
         answer = self._answer()
         if answer is None or self.session is None or self.session.live is None:
             return
@@ -344,9 +347,7 @@ class ChatScreen(HearthScreen):
         self._fed = (live.id, len(live.content), len(live.reasoning))
 
     def _read_shown(self) -> list[Shown]:
-        """What is to be shown of the chat; remembers it, and how much of the answer under way it
-        has.
-        """
+        """The messages to show; remembers them, and how much of the live answer they include."""
         from hearth.app.tui.shown import shown_of
 
         self._shown = shown_of(self.session) if self.session is not None else []
@@ -381,7 +382,7 @@ class ChatScreen(HearthScreen):
             self._show_parts()
             same = 0
             for old, new in zip(before, now, strict=False):
-                goes_on = new.state == "streaming" != old.state  # Its view must take more text.
+                goes_on = new.state == "streaming" != old.state  # It needs a view that streams.
                 if old.id != new.id or goes_on:
                     break
                 if old != new and new.state != "streaming":
@@ -414,7 +415,7 @@ class ChatScreen(HearthScreen):
                     backend = await self._backend(session)
                     self._file_tokens[key] = await attachments.count(backend, file.file.text)
                 except HearthError:
-                    return  # The line has no tokens; the next answer reports the error.
+                    return  # No count is shown; the next answer reports the error.
             if not file.tokens:
                 file.show_tokens(self._file_tokens[key])
 
@@ -424,7 +425,7 @@ class ChatScreen(HearthScreen):
         return await self.services.host.backend(chosen.spec)
 
     def show_status(self) -> None:
-        """Show the model, its state, what is set, and how full the context is."""
+        """Show the model, its state, the settings, and how full the context is."""
         session, setup = self.session, self._setup
         if self._facts_of != self.model:
             self._facts, self._facts_of = None, self.model
@@ -450,8 +451,9 @@ class ChatScreen(HearthScreen):
         )
 
     def _overflow(self, used: int, context: int) -> str:
-        """What the context has no room for, by the messages' average size; empty: it has room. With
-        attention sinks, what the model sees.
+        """What does not fit the context, by the messages' average size; empty if everything fits.
+
+        With attention sinks, describes what the model sees.
         """
         session, draft = self.session, self._draft_tokens
         changes = self._setup["settings"].get("set", {})
@@ -492,7 +494,7 @@ class ChatScreen(HearthScreen):
         self.prompt.note(text, is_wrong=severity == "error")
 
     def on_key(self) -> None:
-        """A key that the prompt does not see."""
+        """Clear the notice on a key press that the prompt does not see."""
         self.prompt.note("")
 
     def on_welcome_chosen(self, event: Welcome.Chosen) -> None:
@@ -530,7 +532,7 @@ class ChatScreen(HearthScreen):
         await self.refresh_list()
 
     async def _send(self, session: ChatSession, text: str) -> None:
-        """Send `text`. Raises HearthError where it is not in the chat then."""
+        """Send `text`. Raises `HearthError` if it did not become part of the chat."""
         try:
             await session.send(text)
         except NotAnswered as error:
@@ -601,8 +603,9 @@ class ChatScreen(HearthScreen):
         (threads if threads.display else self.prompt).focus()
 
     async def action_other(self, by: int) -> None:
-        """Show the next chat of the list, which another app may have changed. Keys that follow wait
-        for it: escape stops the chat that is shown then.
+        """Show the next chat of the list, which is read again because another app may change it.
+
+        Later keys wait until that chat is shown, so that escape stops the answer in it.
         """
         await self.refresh_list()
         ids = [thread.id for thread in self._threads]
@@ -626,7 +629,7 @@ class ChatScreen(HearthScreen):
         self.prompt.focus()
 
     def action_select(self) -> None:
-        """Go to the last message, and from there to those before."""
+        """Go to the last message, from which the earlier ones can be reached."""
         self.transcript.action_select(-1)
 
     # ---- commands
@@ -705,7 +708,7 @@ class ChatScreen(HearthScreen):
         await self._change(said, settings={**self._setup["settings"], **values})
 
     async def _constrain(self, said: str, kind: str = "", source: str = "") -> None:
-        """Let answers follow a constraint; without a kind they are free."""
+        """Constrain the answers; without a kind, remove the constraint."""
         await self._set(said, constraint={"kind": kind, "source": source} if kind else None)
 
     async def _set_thinking(self, argument: str) -> None:
@@ -720,7 +723,7 @@ class ChatScreen(HearthScreen):
         await self._set(said, thinking={"on": True, "off": False}.get(argument))
 
     async def _ask_guide(self, question: str) -> None:
-        """Ask guide about Hearth, in a chat of its own."""
+        """Ask the guide about Hearth, in a chat of its own."""
         before = self.session
         if before is None or before.model != _GUIDE:
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
@@ -820,13 +823,13 @@ class ChatScreen(HearthScreen):
         await self.refresh_list()
 
     async def _read_json(self, path: str) -> tuple[str, Any]:
-        """A JSON file, as it is written and as Python has it."""
+        """The text of a JSON file, and its parsed value."""
 
         def read() -> tuple[str, Any]:
             try:
                 text = typed_path(path, self.folder).read_text(encoding="utf-8")
                 return text, json.loads(text)
-            except (OSError, ValueError, RecursionError) as error:  # Also of bytes not in UTF-8.
+            except (OSError, ValueError, RecursionError) as error:  # Includes invalid UTF-8.
                 raise InvalidParameter(
                     "path", f"{path} cannot be read as JSON: {error}.", "Correct the file."
                 ) from error
@@ -928,7 +931,7 @@ class ChatScreen(HearthScreen):
         self.tell(f"Written to {path} ({size(written_bytes)}).")
 
     async def _count(self, text: str) -> tuple[int, str]:
-        """Tokens of a draft, and these in words; about, while its model is not loaded."""
+        """Number of tokens of a draft, and a text with it; estimated until the model is loaded."""
         if not text.strip() or is_command(text):
             return 0, ""
         session = self.session
@@ -945,7 +948,7 @@ class ChatScreen(HearthScreen):
         counted = f"{about}{tokens:,} token" + ("" if tokens == 1 else "s")
         return tokens, counted + (f", {files}" if files else "")
 
-    # Dialogs are imported when one is shown, which is not before the first paint.
+    # Dialogs are imported when they are first shown, which is after the first paint.
 
     async def _delete_confirmed(self, question: str, detail: str) -> bool:
         from hearth.app.tui.screens.dialogs import Confirm
@@ -965,7 +968,7 @@ class ChatScreen(HearthScreen):
 
 
 def in_words(moved: Moved) -> str:
-    """What goes on."""
+    """The state in words."""
     if moved.state == "prefill" and moved.total:
         left = "" if moved.left_s is None else f" · about {max(1, round(moved.left_s))} s"
         return f"reading the prompt {moved.done:,}/{moved.total:,}{left}"

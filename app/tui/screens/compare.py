@@ -1,5 +1,7 @@
-"""One prompt to two models side by side: streaming together, or, to see what quantizing changed,
-one after the other without chance.
+"""Sends one prompt to two models, side by side.
+
+The answers stream together, or, to show what quantizing changed, one after the other with greedy
+decoding.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ class CompareScreen(Dialog[None]):
     """Two models, one prompt; the better one can be continued as a chat.
 
     Args:
-        names: of the models that are here.
-        left, right: names or paths of models; an empty right one: another one that is here.
-        is_paired: original and result, from the library: both take the likeliest token each time,
-            the right one after the left one, so that their speeds can be compared and either may be
-            in memory alone; and the first difference is shown.
+        names: the installed models.
+        left, right: names or paths of models; an empty `right` stands for another installed model.
+        is_paired: original and quantized model, from the library. Both decode greedily, the right
+            one after the left one, so that their speeds can be compared and only one needs to be in
+            memory; the first difference is shown.
     """
 
     DEFAULT_CSS = """
@@ -91,16 +93,16 @@ class CompareScreen(Dialog[None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Show what runs in the bar."""
+        """Show the running jobs in the top bar."""
         cast("HearthApp", self.app).show_activity()
 
     @property
     def is_busy(self) -> bool:
-        """Answers are in progress."""
+        """Whether answers are in progress."""
         return any(one.group == "compare" and not one.is_finished for one in self.workers)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Ask both, once both have ended."""
+        """Ask both models, unless answers are in progress."""
         text = event.value.strip()
         if self.is_busy:
             self._tell(_BUSY)
@@ -126,7 +128,7 @@ class CompareScreen(Dialog[None]):
         line.set_class(bool(text), "-on")
 
     def action_leave(self) -> None:
-        """Stop the answers; without any in progress, close."""
+        """Stop the answers; if none is in progress, close the screen."""
         if self.is_busy:
             self.workers.cancel_group(self, "compare")
         else:
@@ -154,14 +156,14 @@ class CompareScreen(Dialog[None]):
             self._tell(str(error))
             return
         cast("HearthApp", self.app).wanted_thread = kept.id
-        self.dismiss(None)  # The chat below shows what is wanted when it is shown again.
+        self.dismiss(None)  # The chat screen below opens it.
 
     def _tell(self, text: str) -> None:
         self.app.notify(safe_text(text), severity="warning", markup=False)
 
 
 def difference(left: ChatMessage, right: ChatMessage) -> str:
-    """Up to which word two answers, thoughts included, are the same, and what follows in each."""
+    """Where two answers, thoughts included, first differ, and the words that follow in each."""
     one, other = (
         re.findall(r"\S+", f"{answer.reasoning}\n{answer.content}") for answer in (left, right)
     )

@@ -1,4 +1,4 @@
-"""Small dialogs: a question with buttons, one line, one of a list, a long text."""
+"""Small dialogs: a question with buttons, a line of text, a choice from a list, a long text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hearth.backends.errors import HearthError
 
 
 class SmallDialog(Dialog[Result]):
-    """A dialog that is as high as what is in it."""
+    """A dialog that is as high as its content."""
 
     DEFAULT_CSS = """
     SmallDialog > .dialog {
@@ -36,14 +36,15 @@ class SmallDialog(Dialog[Result]):
 
 
 class Question(SmallDialog[Result]):
-    """A question with a button for each answer. Enter at first, and escape, give the first answer,
-    which changes nothing.
+    """A question with a button for each answer.
+
+    Escape, and Enter while the focus has not moved, give the first answer, which changes nothing.
 
     Args:
-        question: in a line.
-        detail: what follows from the answers.
-        answers: the label of each button, which says what it does, and the value.
-        destructive: the last answer deletes something.
+        question: one line.
+        detail: the consequences of the answers.
+        answers: the label of each button, which names its effect, and the value it returns.
+        destructive: whether the last answer deletes something.
     """
 
     DEFAULT_CSS = """
@@ -84,16 +85,16 @@ class Question(SmallDialog[Result]):
         self.action_answer(int((event.button.id or "").removeprefix("answer-")))
 
     def action_answer(self, at: int) -> None:
-        """Give the answer of this button."""
+        """Return the answer of button `at`."""
         self.dismiss(self._answers[at][1])
 
 
 class Confirm(Question[bool]):
-    """A question that is answered with yes or no.
+    """A yes-or-no question.
 
     Args:
-        yes, no: the labels of the buttons, which say what they do.
-        destructive: yes deletes something.
+        yes, no: the labels of the buttons, which name their effects.
+        destructive: whether yes deletes something.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -114,18 +115,18 @@ class Confirm(Question[bool]):
 
 
 def discarding() -> Confirm:
-    """Asks before changes are lost."""
+    """A dialog that asks before changes are lost."""
     return Confirm("Discard changes?", yes="Discard", no="Keep editing", destructive=True)
 
 
 class AskLine(SmallDialog[str | None]):
-    """A question that is answered with one line; None: the user cancels.
+    """Asks for one line of text; returns None if the user cancels.
 
     Args:
-        title: what is asked.
-        value: to begin with, selected.
-        check: raises ValueError or `HearthError` with what is wrong with an answer, which then
-            stays to be corrected; or a coroutine that does.
+        title: the question.
+        value: initial text, selected.
+        check: raises ValueError or `HearthError` if an answer is wrong; the dialog then stays open
+            so that it can be corrected. May be a coroutine function.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -151,7 +152,7 @@ class AskLine(SmallDialog[str | None]):
         yield Static("", classes="wrong", markup=False)
 
     def on_mount(self) -> None:
-        """Select what is there, so that typing replaces it."""
+        """Select the initial text, so that typing replaces it."""
         self.query_one(Input).action_select_all()
 
     def on_input_changed(self) -> None:
@@ -170,12 +171,12 @@ class AskLine(SmallDialog[str | None]):
 
 
 class PickOne(SmallDialog[str | None]):
-    """One of a list, which typing filters; None: the user cancels.
+    """A choice from a list that typing filters; returns None if the user cancels.
 
     Args:
-        options: texts, of which the picked one is returned unchanged.
-        details: next to each option, by option.
-        marked: the option to begin with.
+        options: the texts, of which the picked one is returned unchanged.
+        details: text shown next to an option, by option.
+        marked: the option marked at first.
     """
 
     DEFAULT_CSS = """
@@ -231,7 +232,7 @@ class PickOne(SmallDialog[str | None]):
         return Content.assemble(name, (f"  {detail}" if detail else "", "dim"))
 
     def action_move(self, by: int) -> None:
-        """Mark another one."""
+        """Mark the next or the previous option."""
         found = self.query_one(OptionList)
         if by > 0:
             found.action_cursor_down()
@@ -241,18 +242,18 @@ class PickOne(SmallDialog[str | None]):
     @on(Input.Submitted)
     @on(OptionList.OptionSelected)
     def _pick(self) -> None:
-        """Pick the marked one, if any is left; a click marks one."""
+        """Return the marked option, if any is left; a click marks one."""
         marked = self.query_one(OptionList).highlighted
         if marked is not None and self._left:
             self.dismiss(self._left[marked])
 
 
 class EditText(SmallDialog[str | None]):
-    """A text of several lines; None: it is not changed.
+    """Edits a text of several lines; returns None if the user cancels.
 
     Args:
         title: what the text is.
-        text: to begin with.
+        text: initial text.
     """
 
     DEFAULT_CSS = """
@@ -273,7 +274,7 @@ class EditText(SmallDialog[str | None]):
 
     def body(self) -> ComposeResult:
         area = SafeTextArea(self._text, highlight_cursor_line=False)
-        self._begun = area.text  # A text area knows one kind of line end alone.
+        self._begun = area.text  # A text area normalizes line endings.
         yield area
         yield Static("", classes="wrong", markup=False)
 
@@ -283,7 +284,7 @@ class EditText(SmallDialog[str | None]):
         return self.query_one(SafeTextArea)
 
     def on_mount(self) -> None:
-        """Begin at the end of the text."""
+        """Put the cursor at the end of the text."""
         self.area.move_cursor(self.area.document.end)
 
     def action_save(self) -> None:

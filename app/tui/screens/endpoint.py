@@ -68,7 +68,7 @@ class EndpointFields(Horizontal):
 
     @dataclass
     class Changed(Message):
-        """The setting `name` shall be `text`."""
+        """The user set the setting `name` to `text`."""
 
         name: str
         text: str
@@ -116,8 +116,9 @@ def _word(value: bool) -> str:
 
 
 class EndpointScreen(HearthScreen):
-    """Switches an endpoint that stops with the app. One that `hearth serve` runs is separate, but
-    the list has the requests of both.
+    """Starts and stops an endpoint, which ends with the app.
+
+    An endpoint that `hearth serve` runs is separate, but the list shows the requests of both.
     """
 
     NAME = "endpoint"
@@ -234,7 +235,7 @@ class EndpointScreen(HearthScreen):
             return str(control.error)
         if control.state == "off":
             return "Space starts the endpoint, which stops when the app quits."
-        return control.says.replace("Ctrl+C", "Space")  # It is written for a shell prompt.
+        return control.says.replace("Ctrl+C", "Space")  # The text is for a shell.
 
     def _key_line(self) -> str:
         if not self._key.asked:
@@ -307,7 +308,7 @@ class EndpointScreen(HearthScreen):
 
 
 def _rows(found: Sequence[Answered]) -> list[Row]:
-    """A row each; its key stays the same while more arrive."""
+    """A row for each request, whose key does not change when more requests arrive."""
     seen: Counter[float] = Counter()
     rows = []
     for one in reversed(found):

@@ -29,7 +29,7 @@ _LOGS: Final = ("worker.log", "host.log")
 _LOADING: Final = "Loading…"
 _NO_HOST: Final = "The host process is not running; the next request starts it."
 _EMPTY: Final = {"models": "No models loaded.", "requests": "No active requests."}
-"""What is shown in place of rows, once the host has answered."""
+"""Texts shown if there are no rows, once the host has answered."""
 _MODELS: Final = (
     Column("model"),
     Column("state", 10),
@@ -60,7 +60,7 @@ _COLORS: Final = {
 
 
 class EngineScreen(HearthScreen):
-    """Updated while it is shown; that keeps no model loaded and starts no host."""
+    """Shows the state of the engine; updates neither keep models loaded nor start the host."""
 
     NAME = "engine"
     DEFAULT_CSS = """
@@ -126,7 +126,7 @@ class EngineScreen(HearthScreen):
         self.query_one(LogTail).show(self._log, lines)
 
     async def _ask(self) -> tuple[str, dict[str, str]]:
-        """The line about the host, and what is shown in place of missing rows."""
+        """The line about the host, and the texts shown if there are no rows."""
         try:
             self._stats = await self.services.host.stats()
         except HearthError as error:
@@ -135,7 +135,7 @@ class EngineScreen(HearthScreen):
             return str(error), unknown
         if self._stats is not None:
             return _host_line(self._stats, time.time()), _EMPTY
-        if self.sessions.busy:  # They are starting it.
+        if self.sessions.busy:  # The chats are starting it.
             return _LOADING, dict.fromkeys(_EMPTY, _LOADING)
         return _NO_HOST, _EMPTY
 
@@ -158,7 +158,7 @@ class EngineScreen(HearthScreen):
 
     @on(OptionList.OptionHighlighted)
     def _show_memory(self) -> None:
-        """The memory of the chosen model."""
+        """Show the memory of the chosen model."""
         chosen = self.query_one("#models", ColumnList).selected
         for worker in self._stats.workers if self._stats is not None else ():
             if worker.path == chosen:
@@ -167,7 +167,7 @@ class EngineScreen(HearthScreen):
         self.query_one(KvMap).show("", None)
 
     def _name_of(self, request: RequestStats) -> str:
-        """The title of its chat if that is open here, or the name that its client gave it."""
+        """The title of the request's chat if that is open here, else the client's name for it."""
         chat = self.sessions.open_ones.get(request.session)
         if chat is not None:
             return chat.thread.title or "(no title)"
@@ -198,13 +198,13 @@ class EngineScreen(HearthScreen):
             self.look()
 
     def action_other_log(self) -> None:
-        """Show the log of the host, or that of the workers."""
+        """Switch between the log of the workers and the log of the host."""
         self._log = _LOGS[1 - _LOGS.index(self._log)]
         self.look()
 
 
 def _model_row(worker: WorkerStats) -> Row:
-    """A model; the key is its path."""
+    """The row of a model; the key is its path."""
     doing, left, info = state_of(worker), unload_in_s(worker), worker.info
     return Row(
         worker.path,
@@ -222,7 +222,7 @@ def _model_row(worker: WorkerStats) -> Row:
 
 
 def _request_row(worker: WorkerStats, request: RequestStats, name: str) -> Row:
-    """A request that a worker knows of; the key is made by `_request_key`."""
+    """The row of a worker's request; the key is made by `_request_key`."""
     return Row(
         _request_key(worker, request),
         (
@@ -246,19 +246,19 @@ def _requests_of(stats: HostStats) -> Iterator[tuple[WorkerStats, RequestStats]]
 
 
 def _request_key(worker: WorkerStats, request: RequestStats) -> str:
-    """Identifies this request among all of the host."""
+    """Identifies the request among all requests of the host."""
     return f"{worker.pid}/{request.id}"
 
 
 def _summary(stats: HostStats) -> str:
-    """How many run and wait, such as "3 running, 2 waiting"; empty where there are none."""
+    """The counts of requests, such as "3 running, 2 waiting"; empty if there are none."""
     running = sum(worker.running for worker in stats.workers)
     waiting = sum(worker.waiting for worker in stats.workers)
     return f"{running} running, {waiting} waiting" if running or waiting else ""
 
 
 def _host_line(stats: HostStats, now_s: float) -> str:
-    """The host itself: its process, how long it has run, how many clients are attached.
+    """The line about the host: its process, uptime and number of other clients.
 
     Args:
         now_s: Unix time.

@@ -23,9 +23,7 @@ _COLUMNS = (Column("keys", 20), Column("action"), Column("id", 24, least=64))
 
 
 class HelpScreen(Dialog[None]):
-    """Every key of the screen below, also those that do not fit in its footer; typing filters
-    them.
-    """
+    """Lists all keys of the screen below, also those not in its footer; typing filters them."""
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; }
@@ -63,7 +61,7 @@ class HelpScreen(Dialog[None]):
 
     @on(Input.Changed)
     def _show(self) -> None:
-        """Show those that match."""
+        """Show the keys that match the filter."""
         rows: list[Row] = []
         words = self.query_one(Input).value.lower().split()
         for title, lines in self._groups:
@@ -121,5 +119,5 @@ def _title(node: DOMNode) -> str:
 
 
 def _in_words(node: DOMNode) -> str:
-    """The name of its class, such as "thread list"."""
+    """The class name of `node` in words, such as "thread list"."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).lower()

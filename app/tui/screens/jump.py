@@ -15,11 +15,11 @@ from textual.widgets import Static
 from hearth.app.tui.screens.base import Dialog
 
 _LETTERS: Final = "asdfghjklqwertyuiopzxcvbnm"
-"""In the order of preference."""
+"""In order of preference."""
 
 
 class JumpScreen(Dialog[None]):
-    """Covers the screen below; another letter, or escape, leaves the focus where it was."""
+    """Labels the widgets of the screen below; escape and other letters keep the focus."""
 
     DEFAULT_CSS = """
     JumpScreen { background: $background 50%; }
@@ -77,7 +77,7 @@ class JumpScreen(Dialog[None]):
 
 
 def labels(count: int) -> list[str]:
-    """`count` labels, none a prefix of another: letters, or pairs where those are too few."""
+    """`count` labels, none a prefix of another: letters, or longer strings if needed."""
     length = 1
     while len(_LETTERS) ** length < count:
         length += 1

@@ -1,4 +1,4 @@
-"""The models: installed ones, the catalogue, those of the Hub, and the downloads."""
+"""The library screen: installed models, the catalogue, models of the Hub, and downloads."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _TAB_OF: Final = {
     "clear": ("downloads",),
     "move": ("downloads",),
 }
-"""Where each action has something to act on."""
+"""The tabs in which each action can be used."""
 
 _HERE: Final = (
     Column("Name"),
@@ -112,7 +112,7 @@ _DOWNLOADS: Final = (
 
 
 class LibraryScreen(HearthScreen):
-    """Four lists, one a tab."""
+    """Four lists, one per tab."""
 
     NAME = "library"
     DEFAULT_CSS = """
@@ -159,21 +159,20 @@ class LibraryScreen(HearthScreen):
         self._used: dict[str, float] = {}
         """When each model was last chatted with, by its name in lower case."""
         self._made: dict[str, Quantized] = {}
-        """The models that were made of another one, by name."""
+        """The models that were quantized from another one, by name."""
         self._pair: tuple[str, str] | None = None
-        """The chosen model and the one that it was made of, or that was made of it; the original
-        first."""
+        """The chosen model and its original or its quantized version; the original first."""
         self._judged: dict[str, str] = {}
-        """What `hearth eval` found of models, by name."""
+        """Results of `hearth eval`, by model name."""
         self._worth: dict[str, Entry] = {}
         self._found: dict[str, HubModel] = {}
         self._items: dict[str, DownloadItem] = {}
         self._fits: dict[str, Fit] = {}
-        """By the name of a catalogue's entry, and by the path of a model that is here."""
+        """Keyed by name for catalogue entries, and by path for installed models."""
         self._drafts: dict[str, list[str]] = {}
-        """What can draft for a model that is here, by its path."""
+        """Models and heads that can draft for an installed model, by the path of that model."""
         self._bandwidth: Bandwidth | None = None
-        """What was measured for this screen, which is not kept where other programs were busy."""
+        """The bandwidth measured for this screen; it is not saved if other programs were busy."""
         self._has_timed_memory = False
         self._tab = "here"
 
@@ -201,7 +200,7 @@ class LibraryScreen(HearthScreen):
         self._list("here").list.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that do nothing in a tab, or for the selected line, are not shown."""
+        """Hide the keys that do nothing in the tab or for the selected line."""
         if action == "compare" and self._pair is None:
             return False
         return self._tab in _TAB_OF.get(action, (self._tab,))
@@ -211,7 +210,7 @@ class LibraryScreen(HearthScreen):
 
     @property
     def _chosen(self) -> str | None:
-        """The key of the selected line of the tab that is shown."""
+        """The key of the selected line of the current tab."""
         return self._list(self._tab).selected
 
     # ---- what is listed
@@ -240,7 +239,7 @@ class LibraryScreen(HearthScreen):
         self._list("here").show(rows, empty="No models are installed. Tab 2 lists some.")
 
     def _here_row(self, model: LocalModel) -> Row:
-        """An installed model, under the one that it was made of if that is no such model itself."""
+        """The row of an installed model, below its original unless that is quantized itself."""
         path = str(model.path)
         fit, made = self._fits.get(path), self._made.get(model.name)
         source = made.source.name if made and made.source.name not in self._made else ""
@@ -301,7 +300,7 @@ class LibraryScreen(HearthScreen):
         return used
 
     def _read_catalogue(self) -> None:
-        """The catalogue, and how each model of it suits this machine."""
+        """Read the catalogue, and find how each of its models fits this machine."""
         settings = self.services.settings
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         self._worth = {entry.name: entry for entry in load_catalogue().entries}
@@ -311,13 +310,13 @@ class LibraryScreen(HearthScreen):
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
         found = FoundModel(model.name, model.path, model.origin)
-        with suppress(HearthError, OSError):  # What is wrong with the file is shown by its fit.
+        with suppress(HearthError, OSError):  # `_find_fits` shows what is wrong with the file.
             drafts = await asyncio.to_thread(fitting_drafts, found, self.services.library)
             self._drafts[str(model.path)] = drafts
         await self._find_fits(model)
 
     async def _find_fits(self, *models: LocalModel) -> None:
-        """How installed models suit this machine."""
+        """Find how installed models fit this machine."""
         room = room_for(hub_cache(), self.services.paths.cache, self._bandwidth)
         settings = self.services.settings
         for at, model in enumerate(models, 1):
@@ -420,7 +419,7 @@ class LibraryScreen(HearthScreen):
         await self._list(self._tab).action_filter()
 
     def action_enter_list(self) -> None:
-        """Go to the list; to the tabs while it is empty."""
+        """Go to the list, or to the tabs if it is empty."""
         found = self._list(self._tab).list
         (found if found.option_count else self.query_one(Tabs)).focus()
 
@@ -579,7 +578,7 @@ class LibraryScreen(HearthScreen):
         self.tell(f"{plan.name} is in the library.")
 
     def _copied(self, plan: Adoption, done: int) -> None:
-        """So much was copied; called by the thread that does it."""
+        """Show that `done` bytes are copied; called by the copying thread."""
         text = f"Importing {plan.name}: {words.size(done)} of {words.size(plan.size_bytes)}"
         self.app.call_from_thread(self.say, text)
 
@@ -638,7 +637,7 @@ class LibraryScreen(HearthScreen):
         """Let the user choose a file of the repository, and download it.
 
         Args:
-            entry: of the catalogue, if it was named by that.
+            entry: the catalogue entry, if the repository was chosen by it.
         """
         self.say(f"Asking the Hub for {reference.repo_id} …")
         try:
@@ -662,7 +661,7 @@ class LibraryScreen(HearthScreen):
         return make_menu(repository, self.services.settings, room, hub_cache(), entry)
 
     async def _quantize_after(self, choice: Choice) -> str:
-        """The type to which an unquantized file is quantized when it is complete; empty: none."""
+        """Ask which type to quantize an unquantized file to after the download; empty for none."""
         is_plain = choice.kind == "safetensors" or choice.name in _UNQUANTIZED
         if choice.is_quantized or not is_plain:
             return ""
@@ -679,7 +678,7 @@ class LibraryScreen(HearthScreen):
         return "" if wanted in (None, kept) else str(wanted)
 
     async def _is_sure(self, menu: Menu, choice: Choice) -> bool:
-        """What does not fit is downloaded only when the user confirms it."""
+        """Whether to download `choice`; the user is asked if it does not fit."""
         fit = menu.fits[choice.name]
         if fit.is_usable:
             return True
@@ -731,7 +730,7 @@ class LibraryScreen(HearthScreen):
 
 
 def _worth_row(entry: Entry, fit: Fit | None) -> Row:
-    """A model of the catalogue; its size is about."""
+    """The row of a model of the catalogue; its size is approximate."""
     return Row(
         entry.name,
         (
@@ -750,7 +749,7 @@ def _worth_row(entry: Entry, fit: Fit | None) -> Row:
 
 
 def _hub_row(model: HubModel) -> Row:
-    """A repository that a search found."""
+    """The row of a repository that a search found."""
     return Row(
         model.repo_id,
         (
@@ -772,7 +771,7 @@ def _hub_row(model: HubModel) -> Row:
 
 
 def _download_row(item: DownloadItem) -> Row:
-    """A download."""
+    """The row of a download."""
     share = item.done_bytes / item.total_bytes if item.total_bytes else 0.0
     state = item.activity or item.state
     return Row(
@@ -797,7 +796,7 @@ def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
     """The description of an installed model.
 
     Args:
-        width: of a line, in cells; paths are cut to it.
+        width: cells of a line, to which paths are shortened.
     """
     if model.error:
         return f"{model.error}\n{_where(model, width)}"
@@ -807,7 +806,7 @@ def _about_here(model: LocalModel, fit: Fit | None, width: int) -> str:
 
 
 def _about_drafts(drafts: Sequence[str], used: str) -> str:
-    """What can draft for a model, or does, and the key that changes that."""
+    """What drafts for a model or could do so, and the key that changes it."""
     if used:
         return f"{Path(used).name} drafts for it; g ends that."
     names = ", ".join(Path(one).name for one in drafts)
@@ -822,7 +821,7 @@ def _about_entry(entry: Entry, fit: Fit | None) -> str:
 
 
 def _fit_lines(fit: Fit | None) -> Sequence[str]:
-    """How a model fits, and its KV cache; nothing while that is not known."""
+    """How a model fits, and its KV cache; empty while unknown."""
     if fit is None:
         return ()
     sizing = sizing_words(fit.sizing) if fit.sizing is not None else ""
@@ -852,7 +851,7 @@ def _about_download(item: DownloadItem) -> str:
 
 
 def _last_used(threads: Mapping[str, float], model: LocalModel) -> float:
-    """When `model` was last chatted with; 0: not known."""
+    """When `model` was last chatted with; 0 if unknown."""
     return max(threads.get(model.name.lower(), 0.0), threads.get(str(model.path).lower(), 0.0))
 
 
@@ -864,8 +863,9 @@ def _where(model: LocalModel, width: int) -> str:
 
 
 def _elided(path: str, width: int) -> str:
-    """`path`, without folders in its middle where it is longer than `width`: its beginning and its
-    end tell more than the digits that caches call their folders.
+    """`path`, without some of its middle folders if it is longer than `width`.
+
+    The beginning and the end are more useful than the hashes that caches name their folders by.
     """
     folders = path.split("/")
     kept = len(folders)

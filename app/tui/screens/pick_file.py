@@ -1,4 +1,4 @@
-"""The files of a repository, grouped by size, one recommended, and whether each fits."""
+"""The files of a repository, grouped by size: which fit, and which one is recommended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 )
 _MOST_REFUSED: Final = 3
 _SHARE: Final = 0.92
-"""Of the height above the keys, that the dialog has at most."""
+"""Largest share of the height above the keys that the dialog takes."""
 _LEAST_LINES: Final = 4
 _FIT_STYLES: Final = {
     "fits": "$text-success",
@@ -42,12 +42,12 @@ _FIT_STYLES: Final = {
 
 
 class PickFile(Dialog[Choice | None]):
-    """The choices of a repository; None: the user cancels.
+    """The choices of a repository; returns None if the user cancels.
 
     Args:
-        menu: what it offers.
-        endpoint: of the Hub, where terms are accepted.
-        wanted: the name of the choice to begin with; empty: the recommended one.
+        menu: the choices.
+        endpoint: URL of the Hub, where terms are accepted.
+        wanted: name of the choice selected at first; empty for the recommended one.
     """
 
     DEFAULT_CSS = """
@@ -86,7 +86,7 @@ class PickFile(Dialog[Choice | None]):
         yield Static("", id="about", markup=False)
 
     def on_mount(self) -> None:
-        """Begin with the recommended one."""
+        """Fill the list, and select the wanted choice."""
         found = self.query_one(ColumnList)
         found.show(self._rows())
         # The list is filled once it knows its width.
@@ -150,8 +150,8 @@ class PickFile(Dialog[Choice | None]):
         )
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Say more about how it fits."""
-        name = event.option.id or ""  # Headings have none, and cannot be highlighted.
+        """Describe how the highlighted choice fits."""
+        name = event.option.id or ""  # Headings have no id, and cannot be highlighted.
         choice, fit = self._menu.choice(name), self._menu.fits[name]
         line = fit_line(fit)
         if _is_here(choice, fit):
@@ -162,7 +162,7 @@ class PickFile(Dialog[Choice | None]):
 
     @on(OptionList.OptionSelected)
     def action_take(self) -> None:
-        """Download the chosen one."""
+        """Return the selected choice, to be downloaded."""
         name = self.query_one(ColumnList).selected
         if name is not None:
             self.dismiss(self._menu.choice(name))
@@ -182,7 +182,7 @@ def fit_cell(fit: Fit | None) -> Content:
 
 
 def speed_words(speed: Speed | None) -> str:
-    """The estimate from memory bandwidth, in tokens a second; empty where there is none."""
+    """The speed in tokens per second, estimated from memory bandwidth; empty if unknown."""
     if speed is None:
         return ""
     limit = "up to " if speed.is_limit else "about "
@@ -190,7 +190,7 @@ def speed_words(speed: Speed | None) -> str:
 
 
 def fit_line(fit: Fit) -> str:
-    """A fit in a line, with what its speed is estimated from."""
+    """A fit in one line, with the source of its speed estimate."""
     context = f"{fit.context:,} tokens of context"
     line = f"{fit.words} with {context}. {fit.reason}"
     if fit.speed is None:

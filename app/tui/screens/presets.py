@@ -24,11 +24,11 @@ from hearth.backends.errors import HearthError
 
 
 class PresetsScreen(Dialog[Preset | None]):
-    """The list of presets, and the marked one. The answer is the one to use.
+    """Lists the presets and shows the marked one; returns the preset to use.
 
     Args:
-        presets: where they are stored.
-        current: the chat as a preset; its name is suggested. None: there is no chat to save.
+        presets: the stored presets.
+        current: the chat as a preset, whose name is suggested; None if there is no chat to save.
     """
 
     DEFAULT_CSS = """
@@ -68,7 +68,7 @@ class PresetsScreen(Dialog[Preset | None]):
         self._list()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable what cannot be done now."""
+        """Disable actions that are not possible now."""
         if action == "save":
             return True if self._current is not None else None
         if action in ("use", "rename", "delete"):
@@ -161,7 +161,7 @@ class PresetsScreen(Dialog[Preset | None]):
             await self._do(lambda: self._presets.delete(marked.name))
 
     async def _do(self, change: Callable[[], Preset | None]) -> None:
-        """Do `change`, and show the list again; the preset that it returns is marked."""
+        """Run `change`, and show the list again with the returned preset marked."""
         self.show_wrong("")
         try:
             marked = await asyncio.to_thread(change)
@@ -173,7 +173,7 @@ class PresetsScreen(Dialog[Preset | None]):
 
 
 def in_words(preset: Preset) -> str:
-    """A preset in lines; not yet safe."""
+    """A preset as lines of text, not yet made safe to show."""
     settings = preset.settings
     said = {"model": preset.model or "default"}
     if settings.get("thinking") is not None:

@@ -1,4 +1,4 @@
-"""Exactly what the model gets: the rendered prompt, token by token."""
+"""Shows exactly what the model receives: the rendered prompt, token by token."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hearth.backends.contract.requests import Request
 from hearth.backends.errors import HearthError
 
 WINDOW: Final = 500
-"""Tokens that are shown at the same time."""
+"""Tokens shown at a time."""
 _LONGEST_PIECE: Final = 60
 BROKEN: Final = "\ufffd"
-"""In the text of a token that holds a part of a character."""
+"""The replacement character: in the text of a token that holds part of a character."""
 _LONGEST_CHARACTER: Final = 4
-"""Tokens that one character may need: each has at least one of its bytes."""
+"""Most tokens that one character may need: each holds at least one of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens that are shown together: mostly one, more where they make up one character.
+    """Tokens shown together: usually one, or several that form one character.
 
     Attributes:
-        is_special: no text that a user writes gives this token.
+        is_special: text that a user writes never gives this token.
     """
 
     ids: tuple[int, ...]
@@ -43,10 +43,10 @@ class Piece:
 
 
 class Pieces:
-    """Asks a backend for the texts of tokens, of each once.
+    """Gets the texts of tokens from a backend, and caches them.
 
     Args:
-        backend: whose tokens they are.
+        backend: detokenizes the tokens.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -54,7 +54,7 @@ class Pieces:
         self._known: dict[tuple[int, ...], Piece] = {}
 
     async def of(self, ids: Sequence[int]) -> list[Piece]:
-        """The pieces of `ids`, in their order. Raises what the backend raises."""
+        """The pieces of `ids`, in order. Raises what the backend raises."""
         found: list[Piece] = []
         at = 0
         while at < len(ids):
@@ -77,20 +77,20 @@ class Pieces:
         return self._known[ids]
 
     async def _is_special(self, token: int, text: str) -> bool:
-        """Only where special tokens are recognised does its text give this token."""
-        if not text.startswith(("<", "[")) or len(text) < 3:  # As all of them are written.
+        """Whether `text` gives this token only if special tokens are recognised."""
+        if not text.startswith(("<", "[")) or len(text) < 3:  # All special tokens begin so.
             return False
         recognised = await self._backend.tokenize(text, special=True)
         return recognised == [token] and await self._backend.tokenize(text) != [token]
 
 
 class PromptView(Dialog[None]):
-    """The prompt of a request as text or as a list of tokens, a window of it at a time.
+    """The prompt of a request as text or as a list of tokens, one window at a time.
 
     Args:
-        backend: renders it.
-        request: whose prompt is shown.
-        context: tokens that a sequence may have; 0: not known.
+        backend: renders the prompt.
+        request: the request whose prompt is shown.
+        context: context length in tokens; 0 if unknown.
     """
 
     DEFAULT_CSS = """
@@ -126,7 +126,7 @@ class PromptView(Dialog[None]):
             yield Static("", id="tokens", markup=False)
 
     def on_mount(self) -> None:
-        """Ask for the prompt."""
+        """Render and show the prompt."""
         self._show()
 
     @property
@@ -134,7 +134,7 @@ class PromptView(Dialog[None]):
         return 1 if self._prompt is None else max(1, -(-len(self._prompt.ids) // WINDOW))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out the keys for windows where there is one, and all while there is no prompt."""
+        """Grey out the keys to missing windows, and those for ids and copying without a prompt."""
         if action == "window":
             wanted = self._window + (1 if parameters == (1,) else -1)
             return True if 0 <= wanted < self._windows else None
@@ -143,12 +143,12 @@ class PromptView(Dialog[None]):
         return True
 
     def action_ids(self) -> None:
-        """Show the tokens one by one, or the text."""
+        """Switch between the list of tokens and the text."""
         self._has_ids = not self._has_ids
         self._show()
 
     def action_window(self, by: int) -> None:
-        """Show the tokens after or before these."""
+        """Show the next or the previous window."""
         self._window = min(max(0, self._window + by), self._windows - 1)
         self.query_one(VerticalScroll).scroll_home(animate=False)
         self._show()
@@ -180,7 +180,7 @@ class PromptView(Dialog[None]):
         self.refresh_bindings()
 
     def _share(self, text: str) -> str:
-        """The part of `text` for this window, where its tokens do not determine it."""
+        """The part of `text` for this window, by proportion, if the tokens do not determine it."""
         begin, end = (len(text) * at // self._windows for at in (self._window, self._window + 1))
         return text[begin:end]
 
@@ -206,9 +206,11 @@ class PromptView(Dialog[None]):
 
 
 def is_part(pieces: list[Piece], text: str) -> bool:
-    """The joined texts of single tokens are in `text`. They are not where a tokenizer
-    gives a token another text by itself than among others. A window may begin and end within a
-    character, and the token that begins every text is in no template.
+    """Whether `text` contains the joined texts of the pieces.
+
+    It does not if the tokenizer gives a token a different text alone than among others. Ignored are
+    incomplete characters at the ends, because a window may begin and end within a character, and a
+    special first token, because the token that begins every text is in no template.
     """
     whole = "".join(piece.text for piece in pieces).strip(BROKEN)
     after_first = "".join(piece.text for piece in pieces[1:]).strip(BROKEN)
@@ -216,7 +218,7 @@ def is_part(pieces: list[Piece], text: str) -> bool:
 
 
 def running_text(pieces: list[Piece]) -> Content:
-    """The text as it is, special tokens marked."""
+    """The text unchanged, with special tokens marked."""
     return Content.assemble(
         *(
             (safe_text(piece.text), "$text-accent on $accent-muted")

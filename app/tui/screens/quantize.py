@@ -1,4 +1,4 @@
-"""Quantizing: what each type would take, what is being made, and what quantizing did to a model."""
+"""The quantize screen: the types with their sizes, the jobs, and the effect of quantizing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _USUAL: Final = "Q4_K_M"
 _BAR: Final = 16
 _CHAT: Final = "Enter begins a chat with it."
 _TICKS_ELSEWHERE: Final = 4
-"""Between two looks at what another process writes."""
+"""Ticks between checks of what another process is writing."""
 _TYPES: Final = (
     Column("Type", 9),
     Column("Size", 9, right=True),
@@ -61,7 +61,7 @@ _MODELS: Final = (
 
 @dataclass(slots=True)
 class _Type:
-    """A type that can be made, and what it would be once that is known."""
+    """A type that can be made, and its plan once that is known."""
 
     method: Method
     target: Target
@@ -73,7 +73,7 @@ class _Type:
 
 
 class QuantizeScreen(HearthScreen):
-    """A source, the types that can be made of it with their sizes, and what was made."""
+    """A source, the types that it can be quantized to with their sizes, and what was made."""
 
     NAME = "quantize"
     DEFAULT_CSS = """
@@ -98,14 +98,14 @@ class QuantizeScreen(HearthScreen):
         super().__init__()
         self._sources: dict[str, LocalModel] = {}
         self._made: dict[str, Quantized] = {}
-        """By the path of the result."""
+        """Keyed by the path of the result."""
         self._types: dict[str, _Type] = {}
         self._planned: LocalModel | None = None
         """The source that the types were planned for."""
         self._wishes: dict[str, Wishes] = {}
-        """By the name of a method."""
+        """The user's choices, by the name of the method."""
         self._states: dict[Path, str] = {}
-        """Of the quantizations, when they were last looked at."""
+        """The states of the quantizations at the last update, by the path of the result."""
         self._looks = 0
 
     def body(self) -> ComposeResult:
@@ -128,7 +128,7 @@ class QuantizeScreen(HearthScreen):
 
     @property
     def _source(self) -> LocalModel | None:
-        """The model that is to be quantized."""
+        """The model to quantize."""
         value = self.query_one("#source", Select).value
         return self._sources.get(value) if isinstance(value, str) else None
 
@@ -139,8 +139,10 @@ class QuantizeScreen(HearthScreen):
 
     @property
     def _job(self) -> Quantization | None:
-        """The selected quantization that is not complete; if none is selected, the one that runs,
-        or the first.
+        """The unfinished quantization that the keys act on.
+
+        If the list of models has the focus, it is the selected one; otherwise the active one, or
+        else the first.
         """
         items = [one for one in self.hearth.quantizing.items if one.state != "done"]
         if self._models.has_focus_within:
@@ -150,14 +152,14 @@ class QuantizeScreen(HearthScreen):
 
     @property
     def _unmeasured(self) -> Quantized | None:
-        """The selected model, if it was made of another and not measured."""
+        """The selected model, if it was quantized from another one and not measured."""
         key = self._models.selected if self._models.has_focus_within else None
         made = self._made.get(key or "")
         return made if made is not None and made.after is None else None
 
     @property
     def is_planned(self) -> bool:
-        """It is known of every type what it would be."""
+        """Whether every type has been planned."""
         return bool(self._types) and all(one.plan is not None for one in self._types.values())
 
     def _wishes_for(self, method: Method) -> Wishes:
@@ -393,7 +395,7 @@ class QuantizeScreen(HearthScreen):
             self.refresh_sources()
 
     def _tell_nothing(self, item: Quantization | None) -> None:
-        """Why a key does nothing."""
+        """Show why a key does nothing."""
         if item is not None:
             self.tell(f"{item.target.name}: {_STATES[item.state]}")
         elif self._models.has_focus_within:
@@ -404,7 +406,7 @@ class QuantizeScreen(HearthScreen):
     # ---- showing it
 
     def _look(self) -> None:
-        """Show how far the quantizations are, and what came of those that ended."""
+        """Show the progress of the quantizations, and the results of those that ended."""
         quantizing, self._looks = self.hearth.quantizing, self._looks + 1
         items = quantizing.items
         before, self._states = self._states, {one.target: one.state for one in items}
@@ -422,8 +424,10 @@ class QuantizeScreen(HearthScreen):
             self.run_worker(quantizing.refresh(), group="elsewhere")
 
     def _show_models(self) -> None:
-        """The chosen source and what was made of it, then other models that were made since the app
-        was opened, then what is being made.
+        """List the source models with what was made from them, and unfinished quantizations.
+
+        The chosen source is first, then those of other quantizations that ended since the app was
+        opened.
         """
         chosen, items = self._source, self.hearth.quantizing.items
         sources = [str(chosen.path)] if chosen is not None else []
@@ -431,7 +435,7 @@ class QuantizeScreen(HearthScreen):
         rows: dict[str, Row] = {}
         for path in dict.fromkeys(sources):
             made = [one for one in self._made.values() if str(one.source.path) == path]
-            if made and path not in rows:  # It may be a result of the one before.
+            if made and path not in rows:  # It may already be listed as a result.
                 figures = next((one.before for one in reversed(made) if one.before), None)
                 rows[path] = _model_row(made[0].source, figures)
             for one in made:
@@ -456,7 +460,7 @@ _STATES: Final = {
 
 
 def _described(item: Quantization) -> str:
-    """What became of it, what is done now, and what to do next."""
+    """What became of earlier runs, the current step or result, and what to do next."""
     hint = _STATES.get(item.state)
     if item.is_made and item.state == "failed":
         hint = "Space tries again, x removes this line."
@@ -468,13 +472,16 @@ def _key(item: Quantization) -> str:
 
 
 def _is_source(model: LocalModel) -> bool:
-    """Its numbers are plain; or, of a folder, most are, and packed experts stay so."""
+    """Whether the model can be quantized, that is, whether its weights are unquantized.
+
+    In a folder, packed MXFP4 experts are allowed next to unquantized weights, and stay packed.
+    """
     is_folder = model.path.suffix != SUFFIX
     return model.file_type in _SOURCES or (is_folder and model.file_type == "MXFP4")
 
 
 def _plan(one: _Type, source: Path, options: Any) -> Plan | HearthError:
-    """What `one` would be, or why it cannot be."""
+    """The plan of `one`, or the error that prevents it."""
     try:
         return one.method.plan(source, one.target.name, options)
     except HearthError as error:
@@ -522,12 +529,12 @@ def _job_row(item: Quantization) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What somebody wants of a method.
+    """The user's choices for a method.
 
     Attributes:
-        options: values of the method's options by name; those that were not given are not in it.
-        measures: perplexity and speed are measured before and after.
-        text: path of the text for that; empty: the bundled one.
+        options: values of the method's options by name, without those that were not given.
+        measures: whether perplexity and speed are measured before and after.
+        text: path of the text to measure on, as typed; empty for the bundled one.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -536,7 +543,7 @@ class Wishes:
 
     @property
     def words(self) -> str:
-        """What is not as usual, in a line."""
+        """The values that differ from the defaults, in one line."""
         parts = []
         for name, value in self.options.items():
             told = "" if value is True else " ".join(value) if isinstance(value, list) else value
@@ -549,21 +556,21 @@ class Wishes:
 
     @property
     def path(self) -> str:
-        """Of the text to measure on; empty: the bundled one."""
+        """Absolute path of the text to measure on; empty for the bundled one."""
         return str(typed_path(self.text)) if self.text else ""
 
     def check(self) -> None:
-        """Raises `InvalidParameter` where the text to measure on cannot be read."""
+        """Raise `InvalidParameter` if the text to measure on cannot be read."""
         if self.measures and self.text:
             sample_of(Path(self.path))
 
 
 class QuantizeOptions(Dialog[Wishes | None]):
-    """A form of a method's options; None: they stay as they were.
+    """A form of a method's options; returns None if they stay as they were.
 
     Args:
-        method: whose options they are.
-        wishes: to begin with.
+        method: the method that has the options.
+        wishes: the initial values.
     """
 
     DEFAULT_CSS = """
@@ -609,7 +616,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
         yield KeyBar()
 
     def on_mount(self) -> None:
-        """Begin in the first field, without scrolling what is above it away."""
+        """Focus the first field, without scrolling what is above it out of view."""
         self.set_focus(
             self.query("SafeInput, SafeTextArea, Checkbox").first(), scroll_visible=False
         )
@@ -632,7 +639,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
             yield SafeInput(text, placeholder=shown, id=place, compact=True)
 
     def action_save(self) -> None:
-        """Give back what was written, once every file is there."""
+        """Return the values, if they are valid and every named file exists."""
         try:
             values = {option.name: self._value(option) for option in self._method.options}
             options = {
@@ -649,7 +656,7 @@ class QuantizeOptions(Dialog[Wishes | None]):
             self.dismiss(wishes)
 
     def _value(self, option: Option) -> Any:
-        """What was written; something false if nothing was. Raises `InvalidParameter`."""
+        """The value of the option's field; falsy if it is empty. Raises `InvalidParameter`."""
         place = f"#option-{option.name}"
         if option.kind == "flag":
             return self.query_one(place, Checkbox).value

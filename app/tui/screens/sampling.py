@@ -23,14 +23,15 @@ _THINKING: Final = {"own": None, "on": True, "off": False}
 
 
 class SamplingScreen(Dialog[dict[str, Any] | None]):
-    """A form of every setting of a chat, made from the parameter table.
+    """A form with every setting of a chat, built from the parameter table.
 
-    The answer has the form of `settings` (`app.presets.check_chat_settings`); None: no change.
+    Returns settings in the form of `settings` (`app.presets.check_chat_settings`), or None for no
+    change.
 
     Args:
-        settings: of the chat.
+        settings: settings of the chat.
         inherited: the values where the chat sets none.
-        model: of the chat, whose own settings are among `inherited`.
+        model: model of the chat, whose own settings are included in `inherited`.
     """
 
     DEFAULT_CSS = """
@@ -93,12 +94,12 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
 
     @property
     def form(self) -> ConstraintForm:
-        """What answers must look like."""
+        """The form of the constraint on answers."""
         return self.query_one(ConstraintForm)
 
     @property
     def answer(self) -> dict[str, Any]:
-        """What the form says; fields that are wrong are left out."""
+        """The settings in the form, without invalid fields."""
         chosen = {row.key.name: row.value for row in self.rows if row.is_set and not row.error}
         thinking = self.query_one("#thinking", Horizontal).query_one(Select).value
         return {
@@ -126,7 +127,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
         self.query_one("#thinking .name", Static).update(f"{mark} thinking")
 
     def action_save(self) -> None:
-        """Return the settings, unless something is invalid, which is shown then."""
+        """Return the settings; if a field is invalid, focus it instead."""
         self._show()
         for row in self.rows:
             if row.error:

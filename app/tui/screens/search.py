@@ -27,10 +27,10 @@ _WHO: Final = {"user": "you", "assistant": "answer", "title": "title"}
 
 
 class SearchScreen(Dialog[Hit | None]):
-    """Finds words in titles and messages, archived chats too, as they are typed.
+    """Finds words in titles and messages, including archived chats, as the user types.
 
     Args:
-        query: the first query.
+        query: the initial query.
     """
 
     DEFAULT_CSS = """
@@ -68,13 +68,13 @@ class SearchScreen(Dialog[Hit | None]):
         yield Static("", id="count", markup=False)
 
     def on_mount(self) -> None:
-        """Write, and move in what is found, without leaving the line."""
+        """Keep the focus in the query, from which the results can be selected too."""
         self.query_one(OptionList).can_focus = False
         if self._query:
             self.look(pause_s=0)
 
     def on_input_changed(self) -> None:
-        """Look for what is written now."""
+        """Search for the current query."""
         self.look()
 
     @work(group="search", exclusive=True)
@@ -113,14 +113,14 @@ class SearchScreen(Dialog[Hit | None]):
         return None if at is None else self._hits[at]
 
     def action_move(self, by: int) -> None:
-        """Go to the next result or the one before, as far as there is one."""
+        """Highlight the next or the previous result, if there is one."""
         results = self.query_one(OptionList)
         if self._hits:
             at = -1 if results.highlighted is None else results.highlighted
             results.highlighted = max(0, min(at + by, len(self._hits) - 1))
 
     def action_open(self) -> None:
-        """Open the chosen result; if none was chosen, the first for what is written now."""
+        """Open the chosen result, or else the first result of the current query."""
         chosen = self._chosen
         if chosen is not None:
             self.dismiss(chosen)
@@ -130,12 +130,12 @@ class SearchScreen(Dialog[Hit | None]):
             self.dismiss(self._hits[0])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open what was clicked."""
+        """Open the clicked result."""
         self.dismiss(self._hits[event.option_index])
 
 
 def _place(hit: Hit) -> tuple[str, str]:
-    """What a result leads to."""
+    """Ids of the chat and of the message that a result leads to."""
     return hit.thread_id, hit.message_id
 
 
@@ -151,7 +151,7 @@ def _line(hit: Hit, archived: Container[str]) -> Content:
     facts = [when, _WHO.get(hit.role, hit.role)]
     if hit.thread_id in archived:
         facts.append("archived")
-    # Of the same length as the snippet, so that the marks stay where they are.
+    # The length of the snippet is kept, so that the positions of the marks stay valid.
     snippet = Content(safe_text(hit.snippet).replace("\n", " ").replace("\t", " "))
     for start, end in hit.marks:
         snippet = snippet.stylize("bold $text-accent", start, end)

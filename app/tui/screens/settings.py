@@ -31,16 +31,17 @@ from hearth.backends.errors import SettingsError
 
 _GROUPS: Final = (("General", GENERAL), ("Loading models", LOADING), ("Sampling", SAMPLING))
 _AT_START: Final = ("library_folders", "host_idle_s", "models_memory", "max_models")
-"""What the library and the connection to the host are opened with."""
+"""Settings that are read only when Hearth opens the library and the connection to the host."""
 _EMPTY: Final = ("", "[]", "{}")
 _COLUMNS = (Column("setting", 24), Column("value"), Column("from", 30, least=90))
 _NARROW = 90
 
 
 class SettingsScreen(HearthScreen):
-    """The values in effect and their origins. Edits are written into the user's file, whose
-    comments and order are kept, and apply at once to what starts after them; those of a few
-    settings (`_AT_START`) when Hearth is started again.
+    """Shows the values in effect and their origins, and edits them.
+
+    Edits are written to the user's file, whose comments and order are kept. They apply at once to
+    what starts after them; those of a few settings (`_AT_START`) apply when Hearth is restarted.
     """
 
     NAME = "settings"
@@ -69,7 +70,7 @@ class SettingsScreen(HearthScreen):
         super().__init__()
         self._entries: dict[str, Entry] = {}
         self._edited = ""
-        """Which of them is being edited; empty: none."""
+        """Ident of the entry being edited; empty if none."""
 
     def body(self) -> ComposeResult:
         yield SafeInput(placeholder="Type to filter", id="search", compact=True)
@@ -84,25 +85,25 @@ class SettingsScreen(HearthScreen):
         self.app.theme_changed_signal.subscribe(self, self._theme_changed)
 
     def _theme_changed(self, theme: Theme) -> None:
-        """It may have been chosen in the palette, which is open over this screen."""
+        """Read the entries again: the theme can be chosen in the palette over this screen."""
         if not self._edited:
             self._read()
 
     @property
     def list(self) -> ColumnList:
-        """The settings and keys."""
+        """The list of settings and keys."""
         return self.query_one("#list", ColumnList)
 
     @property
     def chosen(self) -> Entry | None:
-        """What the lower part of the screen is about."""
+        """The entry that the lower part of the screen describes."""
         return self._entries.get(self.list.selected or "")
 
     # ---- what is shown
 
     @on(ScreenResume)
     def _read(self) -> None:
-        """Read them all: some may have been changed elsewhere."""
+        """Read all entries again, because some may have been changed elsewhere."""
         found = entries(self.services.settings, sorted(self.app.available_themes), bindings())
         self._entries = {entry.ident: entry for entry in found}
         self._fill()
@@ -151,7 +152,7 @@ class SettingsScreen(HearthScreen):
 
     @on(OptionList.OptionSelected)
     def action_edit(self) -> None:
-        """Edit the chosen one."""
+        """Edit the chosen entry."""
         entry = self.chosen
         if entry is not None:
             self._edited = entry.ident
@@ -164,7 +165,7 @@ class SettingsScreen(HearthScreen):
 
     @on(Input.Changed, "#edit")
     def _check(self, event: Input.Changed) -> None:
-        """Show what is wrong while the user types; a theme is shown at once."""
+        """Show what is wrong while the user types; a valid theme is applied at once."""
         entry = self.chosen
         if entry is None or entry.ident != self._edited:
             return
@@ -180,7 +181,7 @@ class SettingsScreen(HearthScreen):
             self._close_edit()
 
     def _is_right(self, entry: Entry, text: str) -> bool:
-        """Whether `entry` takes `text`; if not, the reason is shown."""
+        """Whether `entry` accepts `text`; if not, show the reason."""
         wrong = ""
         try:
             entry.check(text)
@@ -190,7 +191,7 @@ class SettingsScreen(HearthScreen):
         return not wrong
 
     def action_next(self) -> None:
-        """Take the next choice; edit settings that have none."""
+        """Set the next choice; edit settings that have no choices."""
         entry = self.chosen
         if entry is not None and entry.choices:
             at = entry.choices.index(entry.text) if entry.text in entry.choices else -1
@@ -199,7 +200,7 @@ class SettingsScreen(HearthScreen):
             self.action_edit()
 
     def action_reset(self) -> None:
-        """Remove the chosen one from the file, so that its default applies."""
+        """Remove the chosen entry from the file, so that its default applies."""
         if (entry := self.chosen) is not None:
             self._apply(entry, None)
 
@@ -220,7 +221,7 @@ class SettingsScreen(HearthScreen):
             self.list.list.focus()
         edit.remove_class("-shown")
         self._say_wrong("")
-        self._take_effect()  # Without the theme that was typed.
+        self._take_effect()  # Undoes the preview of a theme.
 
     def _say_wrong(self, text: str) -> None:
         wrong = self.query_one("#wrong", Static)
@@ -228,8 +229,9 @@ class SettingsScreen(HearthScreen):
         wrong.set_class(bool(text), "-shown")
 
     def _apply(self, entry: Entry, text: str | None) -> bool:
-        """Write `text`, which is right, or with None remove the entry; then apply it. False: the
-        file cannot be written, which is shown.
+        """Write the valid `text`, or remove the entry if it is None, and apply the change.
+
+        False if the file cannot be written; the error is shown.
         """
         file = self.services.paths.settings_file
         try:
@@ -269,14 +271,14 @@ class Entry:
     """One setting, or one binding of the terminal app.
 
     Attributes:
-        name: as in the file.
-        text: its value as it is written when it is edited.
-        origin: where that comes from.
-        default: its value when it is not set.
-        help: what it does.
-        expects: which values it takes, in words.
-        choices: those, where they are few.
-        is_key: it is a binding, of the table `[keys]`.
+        name: name in the settings file.
+        text: value, as the user edits it.
+        origin: where the value comes from.
+        default: value if it is not set.
+        help: what the setting does.
+        expects: description of the accepted values.
+        choices: the accepted values, if they are few.
+        is_key: whether it is a binding, in the table `[keys]`.
     """
 
     group: str
@@ -291,16 +293,16 @@ class Entry:
 
     @property
     def ident(self) -> str:
-        """What tells it from all others."""
+        """Identifies the entry among all others."""
         return f"{'key' if self.is_key else 'set'}:{self.name}"
 
     def matches(self, words: Sequence[str]) -> bool:
-        """All of `words`, in lower case, are in its description."""
+        """Whether the entry's texts contain all of `words`, which are in lower case."""
         said = f"{self.group} {self.name} {self.text} {self.help}".lower()
         return all(word in said for word in words)
 
     def check(self, text: str) -> Value:
-        """The value that `text` means. Raises ValueError or `SettingsError` if it means none."""
+        """The value of `text`. Raises ValueError or `SettingsError` if `text` is invalid."""
         if self.is_key:
             return check_keys(self.name, text)
         value = read(ALL[self.name], text)
@@ -309,8 +311,9 @@ class Entry:
         return value
 
     def write(self, file: Path, text: str | None) -> None:
-        """Write `text` into the settings file; None: let the default hold again. Raises what
-        `check` and the file raise.
+        """Write `text` to the settings file; None restores the default.
+
+        Raises what `check` and writing the file raise.
         """
         if self.is_key:
             change(file, ("keys",), self.name, None if text is None else self.check(text))
@@ -353,7 +356,7 @@ def entries(
 
 
 def _short(origin: str, file: Path) -> str:
-    """`origin`, with the settings file by its name alone."""
+    """`origin`, with the settings file shown without its folder."""
     return origin.replace(str(file), file.name)
 
 

@@ -1,1 +1,1 @@
-"""The parts of screens; each knows its own looks, and nothing of stores and backends."""
+"""The parts of screens; each knows only how it looks, and nothing about stores and backends."""

@@ -1,4 +1,4 @@
-"""The text of a message, while it is written and afterwards: thoughts, answer, state."""
+"""The text of a message, while it streams and afterwards: thoughts, answer, state."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from hearth.app.tui.widgets.slab import Slab, Slabs
 
 SHORTEST_S: Final = 1 / 18
 LONGEST_S: Final = 0.5
-"""Between two updates of the screen."""
+"""Longest time between two updates of the screen; `SHORTEST_S` is the shortest."""
 SHARE: Final = 0.2
-"""Of the time, at most, goes into drawing an answer."""
+"""Largest share of time that is spent on drawing an answer."""
 AT_ONCE: Final = 1500
-"""Characters that one update shows at most."""
+"""Most characters that one update shows."""
 SLICE: Final = 4000
-"""Characters that are read before the screen gets its turn."""
+"""Characters that are read before the event loop runs again."""
 Form = Literal["markdown", "json", "plain"]
 
 
 class Body(Slabs):
-    """Markdown that may still be coming in: slabs of prose and tables, code blocks between them.
+    """Markdown that may still be streaming: slabs of prose and tables, code blocks between them.
 
     `feed` takes text, which must be safe for a terminal; `advance` shows it.
 
     Args:
         host: gets the parts as its children.
-        form: how the text is read.
+        form: how the text is interpreted.
     """
 
     def __init__(self, host: Widget, form: Form) -> None:
@@ -50,7 +50,7 @@ class Body(Slabs):
         self._splitter = BlockSplitter()
         self._code: CodeBlock | None = None
         self._table = Table()
-        self._tabled: list[Slab] = []  # the slabs with rows of the table that is open
+        self._tabled: list[Slab] = []  # the slabs with rows of the open table
 
     def feed(self, text: str) -> None:
         """Take more text; cheap."""
@@ -60,11 +60,11 @@ class Body(Slabs):
 
     @property
     def pending(self) -> bool:
-        """There is text that `advance` has not shown."""
+        """Whether there is text that `advance` has not shown."""
         return self._splitter.pending
 
     def advance(self, most: int | None = None) -> None:
-        """Show what came since the last call, about `most` characters of it."""
+        """Show about `most` characters of the text since the last call; None for all of it."""
         self._add(self._splitter.advance(most))
         opened = self._splitter.open
         if opened is None:
@@ -75,7 +75,7 @@ class Body(Slabs):
             self._code.show_open(opened.text)
 
     async def complete(self) -> None:
-        """Show all that came, in slices that let the screen live; no more will come."""
+        """Show all of the text, in slices that keep the screen responsive; no more may follow."""
         while self.pending:
             self._add(self._splitter.advance(SLICE))
             await asyncio.sleep(0)
@@ -136,11 +136,11 @@ class Body(Slabs):
 
 
 class AnswerView(Widget):
-    """Shows streamed text, a few times a second at whatever rate it arrives.
+    """Shows streamed text, updated a few times a second at whatever rate it arrives.
 
     Args:
-        form: read the content as Markdown, show it as a block of code, or as it is.
-        show_thinking: unfold the thoughts.
+        form: whether the content is Markdown, JSON shown as a code block, or plain text.
+        show_thinking: whether the thoughts are unfolded.
 
     Attributes:
         thinking: the thoughts.
@@ -172,7 +172,7 @@ class AnswerView(Widget):
         self._heir: AnswerView | None = None
 
     def compose(self) -> ComposeResult:
-        # What is empty is not mounted: that is most of a long chat's widgets.
+        # Empty parts are not mounted; they would be most of a long chat's widgets.
         if self.thinking.has_text:
             yield self.thinking
         yield from self.body.parts
@@ -184,21 +184,21 @@ class AnswerView(Widget):
 
     @property
     def content(self) -> str:
-        """The answer so far, as it came."""
+        """The answer so far, as received."""
         return self._content.raw
 
     @property
     def reasoning(self) -> str:
-        """The thoughts so far, as they came."""
+        """The thoughts so far, as received."""
         return self._reasoning.raw
 
     @property
     def is_behind(self) -> bool:
-        """Text came that is not shown yet."""
+        """Whether there is text that is not shown yet."""
         return self.body.pending or self.thinking.pending
 
     def feed(self, text: str, channel: Literal["content", "reasoning"] = "content") -> None:
-        """Take more text; cheap, and to be called as often as text comes."""
+        """Take more text; cheap enough to call for every piece that arrives."""
         if self._heir is not None:
             self._heir.feed(text, channel)
         if channel == "reasoning":
@@ -208,7 +208,7 @@ class AnswerView(Widget):
         self._schedule()
 
     def status(self, text: str) -> None:
-        """Show the state of the answer, where its text will come."""
+        """Show the state of the answer, at the place of its next text."""
         if self._heir is not None:
             self._heir.status(text)
         text = " ".join(shown_text(text).split())
@@ -226,7 +226,7 @@ class AnswerView(Widget):
             self._status.replace(lines)
 
     async def become(self, content: str, reasoning: str, form: Form | None = None) -> None:
-        """Show a text that is complete; what is there already stays."""
+        """Show a complete text; parts that are already shown stay."""
         self._stop_timer()
         if reasoning.strip() != self.reasoning.strip():
             self._reasoning = Incoming()
@@ -254,7 +254,7 @@ class AnswerView(Widget):
         await self.body.complete()
 
     def catch_up(self) -> None:
-        """Show at once what came, before the view is mounted."""
+        """Show all received text at once, before the view is mounted."""
         self._think(is_done=bool(self.content))
         self.body.advance()
 
@@ -264,7 +264,7 @@ class AnswerView(Widget):
             self.mount(self.thinking, before=0 if self._nodes else None)
 
     def paused(self, is_paused: bool) -> None:
-        """While its end is not in view, text is buffered and not drawn."""
+        """Pause drawing while the end is not in view, which only buffers text; or resume it."""
         self._paused_updates = is_paused
         if is_paused:
             self._stop_timer()
@@ -272,7 +272,7 @@ class AnswerView(Widget):
             self._schedule()
 
     def hand_to(self, heir: AnswerView) -> None:
-        """Another view shows the message from now on: what this one gets goes there too."""
+        """Let `heir` show the message from now on; it also gets the text that this view gets."""
         self._heir = heir
 
     def _schedule(self) -> None:
@@ -286,7 +286,7 @@ class AnswerView(Widget):
             self._update_timer = None
 
     def _tick(self) -> None:
-        """Show what came; how long that takes decides when the next time is."""
+        """Show the text that arrived; the time that this takes determines the next interval."""
         self._update_timer = None
         started = time.thread_time()
         self._is_drawing = True

@@ -1,5 +1,7 @@
-"""The bars of every screen: on top the screens with their keys, and what is running; on the last
-line the keys of the screen.
+"""The bars of every screen: the top bar and the key bar.
+
+The top bar shows the screens with their keys, and what is running. The key bar, on the last line,
+shows the keys of the screen.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _HELP = "help"
 _QUIT = "leave"
 _BRAND = " hearth "
 _MOST_CELLS = 32
-"""That activities may have while the tabs are spaced."""
+"""Most cells of the activities while the tabs are spaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Activity:
 
     Attributes:
         name: what is downloaded or made, such as "Qwen3-4B:Q4_K_M".
-        share: of it that is done, from 0 to 1; None: not known.
+        share: the part that is done, from 0 to 1; None if unknown.
         mark: the character in front.
     """
 
@@ -42,7 +44,7 @@ class Activity:
     mark: str = "▸"
 
     def within(self, cells: int) -> str:
-        """It in at most `cells` cells, of which the percentage needs five."""
+        """The activity in at most `cells` cells, of which the percentage needs five."""
         done = "" if self.share is None else f"{min(self.share, 1):.0%}"
         name = safe_text(self.name)
         room = cells - len(f"{self.mark} {done} ")
@@ -52,8 +54,11 @@ class Activity:
 
 
 def tabs(keys: Sequence[str], current: str, width: int, wanted: int) -> tuple[str, list[str]]:
-    """(the program's name or nothing, a label for each screen): the widest form that leaves
-    `wanted` of `width` cells, else the shortest, which names only the current screen.
+    """The program's name, or an empty string, and a label for each screen.
+
+    They have the widest form that leaves `wanted` of `width` cells. If there is none, all screens
+    are named if that leaves five cells, or `wanted` if fewer; else only the current screen is
+    named.
     """
     pairs = list(zip(keys, SCREENS, strict=True))
     spaced = [f" {key} {name} " for key, name in pairs]
@@ -67,9 +72,10 @@ def tabs(keys: Sequence[str], current: str, width: int, wanted: int) -> tuple[st
 
 
 class TopBar(Widget):
-    """The screens, the current one marked; a click goes there. What is running at the right.
+    """Shows the screens, with the current one marked, and what is running at the right.
 
-    One widget for all of it: one for each tab would cost the first paint 10 ms.
+    A click on a screen goes there. All of it is one widget: one for each tab would cost the first
+    paint 10 ms.
     """
 
     DEFAULT_CSS = """
@@ -153,16 +159,15 @@ class ShownKey(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """The width with the space between label and description, and that after it."""
+        """The width, including the spaces before and after the description."""
         return cell_len(self.label) + len(f" {self.binding.description} ")
 
 
 class KeyBar(Widget):
-    """The keys of the focused widget, then those of the screen and the app; a click presses one.
-    Where not all fit, the one to quit is left out first, then the others from the last one on,
-    but never help.
+    """Shows the keys of the focused widget, the screen and the app; a click presses one.
 
-    Textual's `Footer` has a widget for each key and makes all of them again when one changes.
+    If not all fit, quit is left out first, then the others from the last one backwards; help never
+    is. Textual's `Footer` has a widget for each key and makes all of them again when one changes.
     """
 
     ALLOW_SELECT = False

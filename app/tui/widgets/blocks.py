@@ -1,9 +1,8 @@
-"""Splits Markdown that is still being written into closed pieces and the open one.
+"""Splits Markdown that is still streaming into closed pieces and the open one.
 
-A piece is what later text cannot change any more: a block, an item of a list, a row of a table, a
-line of a code fence. So a list of a thousand lines costs as little at its end as at its start: only
-the open piece is parsed again. What is a block is decided by markdown-it (CommonMark and tables);
-HTML is text.
+Later text cannot change a closed piece: a block, an item of a list, a row of a table, a line of a
+code fence. Only the open piece is parsed again, so a list of a thousand lines costs as little at
+its end as at its start. markdown-it decides what a block is (CommonMark and tables); HTML is text.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ class Piece:
 
     Attributes:
         kind: "prose": blocks to parse; "code": lines of a fence; "table": one row.
-        text: its source; of code, without the fence's marks.
-        gap: there is a blank line before it.
+        text: source of the piece; of code, without the marks of the fence.
+        gap: whether a blank line precedes it.
         indent: columns of indentation, as a part of a list.
-        first: of code and tables: this begins one; a table's first piece has no row.
-        last: of code: the fence ends with it.
-        info: of code: the text after the fence; of tables: their first two lines.
+        first: of code and tables: whether the piece begins one; a table's first piece has no row.
+        last: of code: whether the fence ends with the piece.
+        info: of code: the text after the fence's opening mark; of tables: their first two lines.
     """
 
     kind: Literal["prose", "code", "table"]
@@ -52,10 +51,12 @@ class Piece:
 
 @functools.cache
 def markdown_parser() -> MarkdownIt:
-    """GitHub's Markdown; HTML and link definitions are shown as the text that they are. One for all
-    messages, since making one takes longer than reading a short message; not for threads.
+    """The parser of GitHub's Markdown; it leaves HTML and link definitions as text.
+
+    All messages share it, because making one takes longer than parsing a short message. It is not
+    thread-safe.
     """
-    # 50 ms, which the first paint does not need.
+    # This import takes 50 ms, and the first paint does not need it.
     from markdown_it import MarkdownIt
 
     return MarkdownIt("gfm-like", {"html": False}).disable("reference")
@@ -74,18 +75,18 @@ def _dedented(lines: list[str], columns: int) -> str:
 
 
 class BlockSplitter:
-    """Takes Markdown in pieces and returns those parts that are closed."""
+    """Takes Markdown as it arrives, and returns the pieces that are closed."""
 
     def __init__(self) -> None:
         self._parser = markdown_parser()
         self._coming: list[str] = []
-        self._tail = ""  # what is not closed, from the start of a line on
-        self._indent = 0  # columns of a list before the tail
-        self._gap = False  # there is a blank line before the tail
+        self._tail = ""  # the text that is not closed, from the start of a line
+        self._indent = 0  # columns of indentation of the list that the tail is in
+        self._gap = False  # whether a blank line precedes the tail
         self._fence = ""  # the mark of the fence that the tail is in
         self._fence_indent = 0
         self._info = ""
-        self._fence_begun = False  # a piece of the fence is out
+        self._fence_begun = False  # whether a piece of the fence was returned
         self._table = ""  # the first two lines of the table that the tail is in
 
     def feed(self, text: str) -> None:
@@ -94,21 +95,21 @@ class BlockSplitter:
 
     @property
     def pending(self) -> bool:
-        """Text came that `advance` has not looked at."""
+        """Whether there is text that `advance` has not processed."""
         return bool(self._coming)
 
     def advance(self, most: int | None = None) -> list[Piece]:
-        """What closed with the text that came since the last call.
+        """The pieces that the text since the last call closed.
 
         Args:
-            most: read about that many characters of it; None: all.
+            most: process about that many characters of the text; None for all.
         """
         text = "".join(self._coming)
         self._coming.clear()
         closed: list[Piece] = []
         until = 0 if most is None else len(text) - most
         while text and len(text) > until:
-            # In slices, with whole lines where there are any: parsing takes long on long texts.
+            # In slices, of whole lines if possible, because parsing long texts takes long.
             end = text.rfind("\n", 0, MAX_OPEN_CHARS // 2) + 1 or MAX_OPEN_CHARS // 2
             self._tail += text[:end]
             text = text[end:]
@@ -118,7 +119,7 @@ class BlockSplitter:
         return closed
 
     def close(self) -> list[Piece]:
-        """Everything that is left, now that the text has ended."""
+        """The remaining pieces, at the end of the text."""
         closed = self.advance()
         if self._tail and not self._tail.endswith("\n"):
             self._tail += "\n"
@@ -133,14 +134,14 @@ class BlockSplitter:
 
     @property
     def open(self) -> Piece | None:
-        """What of the unclosed text can be shown: without half-typed marks, emphasis closed."""
+        """The unclosed text that can be shown: without half-typed marks, with emphasis closed."""
         if self._fence:
             typed = self._tail.strip()
             half = bool(typed) and self._fence.startswith(typed[: len(self._fence)])
             line = "" if half else _dedented([self._tail], self._fence_indent)
             return Piece("code", line, indent=self._indent) if line else None
         if self._table and self._tail.lstrip().startswith("|"):
-            return None  # rows are shown whole
+            return None  # rows are shown only when they are complete
         lines = self._tail.splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n") and _MARKERS.match(lines[-1]):
             lines.pop()
@@ -148,7 +149,7 @@ class BlockSplitter:
         return Piece("prose", text, self._gap, self._indent) if text.strip() else None
 
     def _cut(self) -> list[Piece]:
-        """Take from the tail what is closed."""
+        """Take the closed pieces from the tail."""
         closed: list[Piece] = []
         while True:
             before = (len(self._tail), self._fence, self._table)
@@ -191,7 +192,7 @@ class BlockSplitter:
         return rows
 
     def _is_row(self, line: str) -> bool:
-        """Whether the line is one more row of the table that is open."""
+        """Whether the line is another row of the open table."""
         if not line.strip():
             return False
         tokens = self._parser.parse(self._table + _dedented([line], self._indent))
@@ -233,9 +234,10 @@ class BlockSplitter:
     def _cuts(
         self, tokens: list[Token], lines: list[str]
     ) -> tuple[list[tuple[int, bool]], Token | None]:
-        """The lines at which the tail can be cut, up to the first fence or table, and that one.
+        """Where the tail can be cut, up to the first fence or table, and the token of that.
 
-        Blocks begin there, and items of lists at any depth; of each line, whether it is nested.
+        Each cut is a line, at which a block or an item of a list of any depth begins, and whether
+        that is nested.
         """
         cuts: list[tuple[int, bool]] = []
         quoted = 0
@@ -259,7 +261,7 @@ class BlockSplitter:
         return cuts, None
 
     def _outdented(self, lines: list[str]) -> int:
-        """The first line that is an item of a list further out than the tail, or their number."""
+        """The first line that is an item of an outer list; the number of lines if there is none."""
         outdented = (
             number
             for number, line in enumerate(lines[1:], 1)
@@ -296,7 +298,7 @@ def _closes(line: str, mark: str) -> bool:
 
 
 def _completed(text: str) -> str:
-    """Text with its last paragraph's unclosed code or emphasis closed, as long as it is written."""
+    """Text whose last paragraph is still streaming, with unclosed code or emphasis closed."""
     paragraph = text[text.rfind("\n\n") + 1 :]
     if "```" in paragraph:
         return text

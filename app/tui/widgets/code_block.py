@@ -1,6 +1,6 @@
 """A code fence: its language, its number, its coloured lines, and a key that copies it.
 
-Pygments' tokens become styles of a slab, in slices that let the screen live.
+Pygments' tokens become styles of a slab, in slices that keep the screen responsive.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_CHARS: Final = 200_000
 MAX_LINE: Final = 1_000
-"""Longer code, and code with longer lines, stays plain: some lexers take long for it."""
+"""Code over `MAX_CHARS` or with a line over this stays plain: some lexers are slow on it."""
 SLICE_S: Final = 0.004
 
 _STYLES: Final = {
@@ -48,7 +48,7 @@ _STYLES: Final = {
 
 
 class CodeBlock(Frame, can_focus=True):
-    """Code that may still be coming in.
+    """Code that may still be streaming.
 
     Args:
         info: the text after the fence; its first word is the language.
@@ -94,7 +94,7 @@ class CodeBlock(Frame, can_focus=True):
             self._colour()
 
     def add(self, code: str, *, last: bool) -> None:
-        """Take whole lines. `last`: no more will come."""
+        """Add whole lines; `last` means that no more will follow."""
         self.code += code
         rows = code.removesuffix("\n").expandtabs(TAB).split("\n") if code else []
         self._slabs.add([_code_line(_coloured_line(self._lexer, row)) for row in rows])
@@ -115,7 +115,7 @@ class CodeBlock(Frame, can_focus=True):
         self.app.notify("Code copied.", markup=False)
 
     def _colour(self) -> None:
-        """Colour all of it again, now that strings over several lines are known."""
+        """Colour all lines again, now that strings over several lines are known."""
         code = self.code.removesuffix("\n").expandtabs(TAB)
         if self._lexer is not None and "\n" in code:
             colouring = self._coloured(self._lexer, code)
@@ -157,7 +157,7 @@ def _style(kind: _TokenType | None) -> str:
 
 
 def _coloured_line(lexer: Lexer | None, line: str) -> Content:
-    """One line by itself: right but for what began on lines before it."""
+    """One line, coloured without regard to what began on earlier lines."""
     if lexer is None or len(line) > MAX_LINE:
         return Content(line)
     spans, at = [], 0
@@ -169,7 +169,7 @@ def _coloured_line(lexer: Lexer | None, line: str) -> Content:
 
 
 async def _coloured_lines(lexer: Lexer, code: str) -> list[Content] | None:
-    """All lines of `code`, or None where it is too long to be coloured."""
+    """All lines of `code`, coloured; None if it is too long for that."""
     rows = code.split("\n")
     if len(code) > MAX_CHARS or max(map(len, rows)) > MAX_LINE:
         return None

@@ -1,4 +1,4 @@
-"""Lines in columns under their names, to select one from; they can be filtered and sorted."""
+"""A list of lines in named columns, with a selection, a filter and sorting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hearth.app.tui.widgets.fields import SafeInput
 Cell = str | Content
 _GAP: Final = "  "
 _LEAST: Final = 8
-"""Cells that the column which takes what is left has at least."""
+"""Least cells of the column that takes the remaining width."""
 _NO_MATCH: Final = "No line matches the filter; Escape clears it."
 
 
@@ -30,10 +30,10 @@ class Column:
     """One column.
 
     Attributes:
-        name: in the header.
-        width: in cells; 0: it takes what the others leave.
-        right: its values are aligned right.
-        least: it is shown if the whole list has at least this many cells.
+        name: name in the header.
+        width: in cells; 0 takes what the other columns leave.
+        right: whether its values are right-aligned.
+        least: cells that the whole list needs for the column to be shown.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Column:
     least: int = 0
 
     def set(self, cell: Cell, width: int) -> Content:
-        """`cell` in `width` cells."""
+        """`cell`, truncated or padded to `width` cells."""
         content = cell if isinstance(cell, Content) else Content(cell)
         content = content.truncate(width, ellipsis=True)
         missing = width - content.cell_length
@@ -51,13 +51,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line; without a `key` it is a heading, its first cell, that cannot be selected. No two
-    lines of a list have the same key.
+    """One line of a list.
+
+    Without a `key` it is a heading, which shows its first cell and cannot be selected. No two lines
+    of a list have the same key.
 
     Attributes:
-        order: what the line is sorted by, by the name of each order: text from A to Z, numbers from
-            the largest.
-        below: the key of the line that this one belongs to and is shown under, in every order.
+        order: the values that the line is sorted by, by the name of each order: text from A to Z,
+            numbers from the largest.
+        below: the key of the line that this one belongs to, and under which every order shows it.
     """
 
     key: str
@@ -72,14 +74,16 @@ class Row:
 
 
 class ColumnList(Vertical):
-    """A title, a header, and lines, which are replaced whenever `show` is called: the selected one
-    stays selected, and what did not change is not drawn again.
+    """A title, a header, and lines.
+
+    `show` replaces the lines: the selected one stays selected, and unchanged lines are not drawn
+    again.
 
     Args:
-        title: above the header; empty: none.
-        empty: what is shown where there are no lines.
+        title: above the header; empty for none.
+        empty: text shown if there are no lines.
         header: whether the columns' names are shown.
-        filters: a key opens a field whose words the lines must contain.
+        filters: whether a key opens a field for words that the lines must contain.
     """
 
     DEFAULT_CSS = """
@@ -110,7 +114,7 @@ class ColumnList(Vertical):
 
     @dataclass
     class Sorted(Message):
-        """The lines are sorted by `order`; "": as they were given."""
+        """The lines are sorted by `order`; empty for the order in which they were given."""
 
         order: str
 
@@ -134,7 +138,7 @@ class ColumnList(Vertical):
         self._order = ""
         self._all: tuple[Row, ...] = ()
         self._rows: tuple[Row, ...] = ()
-        """Those that are shown, in order."""
+        """The rows that are shown, in order."""
         self._width = 0
 
     def compose(self) -> ComposeResult:
@@ -149,7 +153,7 @@ class ColumnList(Vertical):
         self.set_class(not self._rows, "-empty")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that would do nothing are left to the screen."""
+        """Leave keys that would do nothing to the screen."""
         match action:
             case "filter":
                 return self._filters
@@ -181,20 +185,20 @@ class ColumnList(Vertical):
         self.query_one(".column-list--title", Static).update(text)
 
     def show(self, rows: Sequence[Row], *, empty: str = "") -> None:
-        """Show these lines; their text has come through `safe_text`.
+        """Show these lines, whose text must have passed `safe_text`.
 
         Args:
-            empty: what is shown from now on where there are no lines; "": as before.
+            empty: text shown from now on if there are no lines; "" keeps the previous one.
 
         Raises:
-            ValueError: two of them have the same key; what is shown does not change.
+            ValueError: two rows have the same key; the list does not change.
         """
         times = Counter(row.key for row in rows if row.key)
         if twice := [key for key, count in times.items() if count > 1]:
             raise ValueError(f"two lines of a list have the key {twice[0]!r}")
         before, self._all = self._orders, tuple(rows)
         if self._orders != before:
-            self.refresh_bindings()  # There is a key for sorting now, or none.
+            self.refresh_bindings()  # The key for sorting appears or disappears.
         self._empty = empty or self._empty
         self._arrange()
 
@@ -203,7 +207,7 @@ class ColumnList(Vertical):
         return tuple(dict.fromkeys(name for row in self._all for name in row.order))
 
     def action_sort(self) -> None:
-        """Sort by the next order; after the last one, as the lines were given."""
+        """Sort by the next order; after the last one, restore the given order."""
         orders = ("", *self._orders)
         at = orders.index(self._order) if self._order in orders else 0
         self._order = orders[(at + 1) % len(orders)]
@@ -242,7 +246,7 @@ class ColumnList(Vertical):
         self.list.focus()
 
     def _arrange(self) -> None:
-        """Show the lines that the filter lets through, sorted."""
+        """Show the lines that match the filter, sorted."""
         before, self._rows = self._rows, tuple(self._arranged())
         if not self.is_mounted:
             return
@@ -319,5 +323,5 @@ class ColumnList(Vertical):
 
 
 def _rank(value: str | float) -> tuple[float, str]:
-    """Sorts numbers from the largest, then text from A to Z."""
+    """The sort key of a value: numbers from the largest, then text from A to Z."""
     return (0.0, value.lower()) if isinstance(value, str) else (-value, "")

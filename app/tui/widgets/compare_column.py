@@ -1,4 +1,4 @@
-"""One side of a comparison: a model, and its own chat as far as it went."""
+"""One side of a comparison: a model, and its own chat so far."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _LOOK_EVERY_S: Final = 0.25
 
 
 class CompareColumn(Vertical):
-    """A model and its answers. Later questions follow those before, as in a chat.
+    """A model and its answers; later questions continue the chat.
 
     Args:
         names: models to choose from.
-        model: the one to begin with, one of `names`.
-        is_greedy: the likeliest token each time, whatever the settings say.
+        model: the first model, one of `names`.
+        is_greedy: decode greedily, whatever the settings say.
     """
 
     DEFAULT_CSS = """
@@ -58,7 +58,7 @@ class CompareColumn(Vertical):
         self._coming: StreamingAnswer | None = None
         self._asked = 0
         self.messages: list[ChatMessage] = []
-        """What was said so far, without what failed."""
+        """The messages so far, without questions whose answers failed before any text."""
 
     def compose(self) -> ComposeResult:
         options = [(Content(safe_text(name)), name) for name in self._names]
@@ -76,8 +76,9 @@ class CompareColumn(Vertical):
         return str(self.query_one(Select).value)
 
     async def ask(self, text: str) -> ChatMessage:
-        """Stream the answer to `text`, and return it. An error is shown in its place; a cancelled
-        one keeps its text so far.
+        """Stream the answer to `text`, and return it.
+
+        An error is shown in place of the answer; a cancelled answer keeps its text so far.
         """
         transcript = self.query_one(Transcript)
         self._asked += 1
@@ -96,7 +97,7 @@ class CompareColumn(Vertical):
         coming = self._coming = StreamingAnswer(began)
         await transcript.append(shown(question))
         await transcript.append(shown(began))
-        state: EndState = "stopped"  # As long as this is not done: it may be cancelled.
+        state: EndState = "stopped"  # Until the answer is done, since it may be cancelled.
         why = ""
         try:
             await self._stream([*self.messages, question], coming)
@@ -119,7 +120,7 @@ class CompareColumn(Vertical):
         view.status("loading the model")
         loaded = await self._services.load(self.model, {})
         coming.info = loaded.info
-        thread = Thread(f"compare-{self.id}", model=self.model)  # Kept nowhere.
+        thread = Thread(f"compare-{self.id}", model=self.model)  # Not stored.
         use = loaded.chosen.use
         if self._is_greedy:
             use = replace(use, sampling=SamplingParams(temperature=0.0, seed=0))
@@ -134,7 +135,7 @@ class CompareColumn(Vertical):
                     view.feed(event.text, event.channel)
 
     def _show_numbers(self) -> None:
-        """Those of the answer under way; a finished one has its own below it."""
+        """Show the numbers of the answer in progress; a finished one has its own below it."""
         if self._coming is not None:
             line = line_of(self._coming.numbers())
             self.query_one(".numbers", Static).update(safe_text(line))

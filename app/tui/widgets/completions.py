@@ -1,4 +1,4 @@
-"""What the word at the cursor may become: slash commands, and names of files after an @."""
+"""Completions of the word at the cursor: slash commands, and names of files after an @."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hearth.app.terminal import safe_text
 from hearth.app.tui.attachments import quoted
 
 MOST: Final = 8
-"""Rows of the list."""
+"""Rows of the list, and most files offered."""
 _MOST_ENTRIES: Final = 5_000
-"""Of a folder that are looked at."""
+"""Most entries of a folder that are read."""
 _COMMAND: Final = re.compile(r"/([\w-]*)")
 _ARGUMENT: Final = re.compile(r"/([\w-]+) +(\S*)")
 _PATH: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]*)|([^\s"`@]*))$')
@@ -29,11 +29,12 @@ _PATH: Final = re.compile(r'(?<![^\s(\[{])@(?:"([^"\n]*)|([^\s"`@]*))$')
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One thing that may stand in place of what is written.
+    """A text that can replace what is written.
 
     Attributes:
-        begin: where in the line that begins which ends at the cursor.
-        text: its replacement.
+        begin: index in the line of the first replaced character; the replaced text ends at the
+            cursor.
+        text: the replacement.
         label: what the list shows; not yet safe.
         detail: shown after the label.
     """
@@ -44,13 +45,13 @@ class Completion:
     detail: str = ""
 
     def fits(self, line: str) -> bool:
-        """It is still what `line`, which ends at the cursor, may become."""
+        """Whether it still completes `line`, which ends at the cursor."""
         written = line[self.begin :].replace('"', "").lower()
         return bool(written) and self.text.replace('"', "").lower().startswith(written)
 
 
 def of_commands(line: str) -> list[Completion]:
-    """Slash commands, or the words that may follow one, for a first line up to the cursor."""
+    """Slash commands, or words that may follow one, for the first line up to the cursor."""
     if (named := _COMMAND.fullmatch(line)) is not None:
         return [
             Completion(0, f"/{found.name}{' ' * bool(found.argument)}", found.usage, found.help)
@@ -76,7 +77,7 @@ def path_at(line: str) -> str | None:
 
 
 def of_paths(line: str, folder: Path) -> list[Completion]:
-    """Files and folders for the @ before the cursor. Reads a folder, so it belongs in a thread."""
+    """Files and folders for the @ before the cursor. Reads a folder: call it in a thread."""
     written = path_at(line)
     if written is None:
         return []
@@ -90,14 +91,15 @@ def of_paths(line: str, folder: Path) -> list[Completion]:
         text = quoted(above + name + "/" * is_folder)
         if text is not None:
             if is_folder:
-                text = text.removesuffix('"')  # The name goes on.
+                text = text.removesuffix('"')  # The name continues.
             found.append(Completion(begin, text, name + "/" * is_folder))
     return found[:MOST]
 
 
 def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
-    """Names in a folder and whether they are folders, which come first; none if it cannot be
-    read: there is nothing to offer then.
+    """Names in a folder, folders first, and whether each is a folder.
+
+    Empty if the folder cannot be read: there is nothing to offer then.
     """
     try:
         with os.scandir(folder / Path(above).expanduser()) as entries:
@@ -108,7 +110,7 @@ def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
 
 
 class Completions(OptionList, can_focus=False):
-    """A small list of completions above the box; the box has the focus and steers it."""
+    """A small list of completions above the box; the box has the focus and controls the list."""
 
     DEFAULT_CSS = """
     Completions {
@@ -129,15 +131,15 @@ class Completions(OptionList, can_focus=False):
         super().__init__(markup=False)
         self.found: list[Completion] = []
         self.is_chosen = False
-        """The user went to an entry, and does not only write on."""
+        """Whether the user moved to an entry, and did not only continue to write."""
 
     @property
     def is_open(self) -> bool:
-        """There is something to choose from."""
+        """Whether there is something to choose from."""
         return bool(self.found)
 
     def show(self, found: Sequence[Completion]) -> None:
-        """Offer these, the first of them marked; none: close the list."""
+        """Offer these, with the first one marked; close the list if there are none."""
         self.found = list(found)
         self.is_chosen = False
         self.clear_options()
@@ -156,7 +158,7 @@ class Completions(OptionList, can_focus=False):
         self.set_class(bool(found), "-shown")
 
     def move(self, by: int) -> None:
-        """Mark another entry."""
+        """Mark the next or the previous entry."""
         self.is_chosen = True
         if by > 0:
             self.action_cursor_down()

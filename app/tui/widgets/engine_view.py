@@ -1,4 +1,4 @@
-"""What the engine screen shows of a worker: its KV cache, drafts, its speed, and its log."""
+"""What the engine screen shows of a worker: its KV cache, drafts, speed, and log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNALLOCATED: Final = ("▁", "dim")
 
 
 class KvMap(Vertical):
-    """Tokens used, cached and free of those that are allocated, then those that may still be."""
+    """A bar of the KV cache: allocated tokens (used, cached, free), then unallocated ones."""
 
     DEFAULT_CSS = """
     KvMap { height: auto; padding: 0 1; }
@@ -43,7 +43,7 @@ class KvMap(Vertical):
         yield Static(id="drafts", markup=False)
 
     def show(self, name: str, engine: EngineStats | None) -> None:
-        """Show the cache of the model called `name`; None: it is not known, or there is none."""
+        """Show the cache of the model `name`; if `engine` is None (unknown or absent), hide it."""
         self.display = engine is not None
         self._engine = engine
         if engine is not None:
@@ -67,7 +67,7 @@ def kv_bar(engine: EngineStats, width: int) -> Content:
     counts = _counts(engine)
     total = max(1, sum(counts))
     blocks = [-(-count * width // total) for count in counts]
-    while sum(blocks) > width:  # Rounded up, so the widest have one too many.
+    while sum(blocks) > width:  # Rounded up, so the sum may exceed the width.
         blocks[blocks.index(max(blocks))] -= 1
     marks = (*((mark, color) for _, mark, color in _PARTS), _UNALLOCATED)
     return Content.assemble(
@@ -80,7 +80,7 @@ def kv_bar(engine: EngineStats, width: int) -> Content:
 
 
 def kv_legend(engine: EngineStats) -> Content:
-    """The same in numbers."""
+    """The parts of the cache in numbers."""
     used, kept, free, _ = _counts(engine)
     parts: list[Content | tuple[str, str] | str] = []
     for (name, mark, color), count in zip(_PARTS, (used, kept, free), strict=True):
@@ -98,7 +98,7 @@ def kv_legend(engine: EngineStats) -> Content:
 
 
 def drafts_line(engine: EngineStats) -> str:
-    """What speculation brought; empty before the first draft that there was or could have been."""
+    """The results of speculation; empty until the first draft was made or declined."""
     names = {"ngram": "n-grams", "chats": "other chats", "draft": "draft model"}
     parts = [
         f"{names.get(name, name)} {accepted:,} of {drafted:,} right"
@@ -121,7 +121,7 @@ def _counts(engine: EngineStats) -> tuple[int, int, int, int]:
 
 
 class SparklineRow(Horizontal):
-    """A title, the value now, the last minute, and its highest value."""
+    """A title, the current value, a sparkline of the last minute, and its peak."""
 
     DEFAULT_CSS = """
     SparklineRow { height: 1; padding: 0 1; }
@@ -152,7 +152,7 @@ class SparklineRow(Horizontal):
         self.query_one(".sparkline-row--peak", Static).update(
             f"peak {peak:,.0f} in the last minute"
         )
-        self.call_after_refresh(self._draw)  # The peak may have taken or left room.
+        self.call_after_refresh(self._draw)  # The peak may leave more or less room now.
 
     def on_resize(self) -> None:
         """Draw the bars in the room that they have now."""
@@ -164,7 +164,7 @@ class SparklineRow(Horizontal):
 
 
 def sparkline(course: Sequence[float], width: int) -> str:
-    """`course` in `width` cells, each from zero to the highest value; a space where it is zero."""
+    """`course` in `width` cells, each from zero to the highest value; a space for zero."""
     peak = max(course, default=0.0)
     if not peak or not width:
         return ""

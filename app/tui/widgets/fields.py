@@ -18,8 +18,9 @@ class SafeTextArea(TextArea):
     """The wrapped document and the widths of rows and tabs that it was last wrapped for."""
 
     def _rewrap_and_refresh_virtual_size(self) -> None:
-        # Textual 8.2 calls this also where only the height or the scrollbar has changed: after a
-        # paste three times, a second each for a MB. Edits keep the wrapped document up to date.
+        # Textual 8.2 calls this even if only the height or the scrollbar has changed: three times
+        # after a paste, which takes a second each for 1 MB. Edits keep the wrapped document up to
+        # date.
         wanted = (self.wrapped_document, self.wrap_width, self.indent_width)
         if self._wrapped_at == wanted:
             self._line_cache.clear()
@@ -29,12 +30,12 @@ class SafeTextArea(TextArea):
             super()._rewrap_and_refresh_virtual_size()
 
     def get_line(self, line_index: int) -> Text:
-        """The line as it is shown; of the same length as the line of the document."""
+        """The line as shown, with the same length as the line of the document."""
         return Text(safe_text(self.document.get_line(line_index)), end="", no_wrap=True)
 
 
 class SafeInput(Input):
-    """A line of text. Its value is what is shown: it goes through `safe_text` as a whole."""
+    """A line of text whose value is what is shown: the whole value passes `safe_text`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+z,super+z", "undo", "undo", id="input.undo", show=False),
@@ -48,7 +49,7 @@ class SafeInput(Input):
         self._earlier = (*self._earlier[-99:], before)
 
     def on_focus(self) -> None:
-        """Only what the user changes is undone."""
+        """Forget earlier values, so that only changes by the user are undone."""
         self._earlier = ()
 
     def action_undo(self) -> None:
@@ -59,5 +60,5 @@ class SafeInput(Input):
             self._earlier = earlier
 
     def validate_value(self, value: str) -> str:
-        """The value that the field gets for `value`."""
+        """`value` made safe and put on one line."""
         return safe_text(value).replace("\n", " ").replace("\t", " ")

@@ -17,7 +17,7 @@ _SUBJECT_CELLS = 17
 
 
 class FindingLine(Static):
-    """A mark, what was looked at, what was found, and the cure below where one is needed."""
+    """A mark, the subject, the finding, and below it the remedy if one is needed."""
 
     DEFAULT_CSS = """
     FindingLine { height: auto; padding: 0 1; }
@@ -32,7 +32,7 @@ class FindingLine(Static):
 
 
 def laid_out(finding: Finding, width: int) -> Content:
-    """`finding` in lines of `width` cells, what was found and its cure in a column of their own."""
+    """`finding` in lines of `width` cells, with its text and remedy in a column of their own."""
     mark, color = _MARKS[finding.state]
     indent = _SUBJECT_CELLS + 3 if width >= 72 else 4
     room = max(10, width - indent)

@@ -1,4 +1,4 @@
-"""Text below one line that folds it: what a model thought, files in a message."""
+"""Text that can be folded under one line: thoughts of a model, files in a message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hearth.app.tui.widgets.slab import Frame, Slab, Slabs
 
 
 class Folded(Frame, can_focus=True):
-    """Text that may still be coming in; while it is folded, none of it is drawn.
+    """Text that may still be streaming; while it is folded, none of it is drawn.
 
     Args:
-        is_open: shown from the start.
+        is_open: whether it is unfolded at first.
     """
 
     DEFAULT_CSS = """
@@ -57,16 +57,16 @@ class Folded(Frame, can_focus=True):
         raise NotImplementedError
 
     def feed(self, text: str) -> None:
-        """Take more; cheap."""
+        """Take more text; cheap."""
         self._pending_text += text
 
     @property
     def pending(self) -> bool:
-        """There is text that `advance` has not looked at."""
+        """Whether there is text that `advance` has not processed."""
         return bool(self._pending_text)
 
     def advance(self, *, is_done: bool = False) -> None:
-        """Show what came. `is_done`: no more will come."""
+        """Show the text that arrived; `is_done` means that no more will follow."""
         self._text += self._pending_text
         pending, self._pending_text = self._pending_text, ""
         self.is_done = self.is_done or is_done
@@ -76,7 +76,7 @@ class Folded(Frame, can_focus=True):
 
     @property
     def has_text(self) -> bool:
-        """There is any text at all."""
+        """Whether there is any text."""
         return bool(self._text.strip())
 
     def action_fold(self) -> None:
@@ -88,7 +88,7 @@ class Folded(Frame, can_focus=True):
             return
         self.is_open = is_open
         if self.is_done and self.is_attached:
-            # What is unfolded is read from its beginning, and not from the end of the chat.
+            # Unfolded text is read from its beginning, so the view must not follow the chat's end.
             for node in self.ancestors:
                 if isinstance(node, ScrollableContainer):
                     node.release_anchor()
@@ -110,7 +110,7 @@ class Folded(Frame, can_focus=True):
         self._label.replace([Line(Content.styled(label, ".muted"))])
 
     def _show(self, text: str) -> None:
-        """Show more lines; the last one stays open, since it may go on."""
+        """Show more lines; the last one stays open, since it may continue."""
         if not self._slabs.parts:
             text = text.lstrip("\n")
         *closed, last = plain_lines(self._last_line + text, ".muted")
@@ -135,7 +135,7 @@ class Attachment(Folded):
 
     Attributes:
         file: the file.
-        tokens: its tokens; 0 while they are not counted.
+        tokens: number of its tokens; 0 until they are counted.
     """
 
     def __init__(self, file: Attached) -> None:
@@ -146,7 +146,7 @@ class Attachment(Folded):
         self.advance(is_done=True)
 
     def show_tokens(self, tokens: int) -> None:
-        """Add the tokens to the line."""
+        """Show the number of tokens in the line."""
         self.tokens = tokens
         self.advance()
 

@@ -1,8 +1,8 @@
-"""Lines of text, and rows of tables, that know how they are broken at a width: what a `Slab` shows.
+"""The content of a `Slab`: lines of text and rows of tables, which are wrapped to a width.
 
-A `Line` is broken and drawn once for each width and style, so a slab whose last line grows draws
-that one. The text is never markup; it came through `safe_text` before it came here. The rows of a
-table come one by one; they share their columns' widths.
+A `Line` is wrapped and drawn once for each width and style, so a slab whose last line grows draws
+only that line. The text is never markup, and has passed `safe_text` before. The rows of a table
+arrive one by one; they share the widths of their columns.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from textual.visual import RenderOptions, Visual
 
 EMPTY: Final = Content("")
 MEASURE: Final = 100
-"""Cells: the longest rows of text that are read easily. Code and tables have the whole width."""
+"""Cells of the longest rows of text that are easy to read; code and tables use the whole width."""
 BETWEEN: Final = " │ "
 MIN_COLUMN: Final = 4
-"""Cells; where a table has less for each column, its rows are shown as lists of their cells."""
+"""Least cells of a column; with less, the rows of a table are shown as lists of their cells."""
 _WORD = re.compile(r"\s*\S+|\s+$")
 
 
@@ -52,26 +52,26 @@ INKS: Final = {
     ".inserted": "$text-success",
     ".deleted": "$text-error",
 }
-"""What the styles of lines mean, in the theme's colours.
+"""The styles of lines, in the theme's colours.
 
-As component classes of a widget they would be resolved again for each widget, which costs more
-than everything else in mounting it.
+Component classes of a widget would be resolved again for each widget, which costs more than
+everything else in mounting it.
 """
 ANSI_INKS: Final = INKS | {
     ".muted": "dim",
     ".comment": "dim italic",
     ".code": "bold $text-warning",
 }
-"""The same where the terminal's own colours are used."""
+"""The styles of lines if the terminal's own colours are used."""
 
 
 def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
-    """Where the rows of `text` begin when it is shown in `width` cells.
+    """The indices at which the rows of `text` begin when it is wrapped to `width` cells.
 
     Args:
         text: one line, without tabs.
         width: cells, at least 1.
-        fold: break anywhere, as code is broken; else between words where that is possible.
+        fold: break anywhere, as in code; otherwise between words if possible.
     """
     if len(text) * 2 <= width or cell_len(text) <= width:
         return [0]
@@ -108,7 +108,7 @@ def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
 
 
 def ground(style: Style) -> RichStyle:
-    """What a row has where it has no text."""
+    """The style of a row where it has no text."""
     found: RichStyle = Style(background=style.background).rich_style
     return found
 
@@ -116,7 +116,7 @@ def ground(style: Style) -> RichStyle:
 def segments_of(
     content: Content, style: Style, options: RenderOptions, x: int, y: int
 ) -> list[Segment]:
-    """One row's text, marked with its place in the slab, by which a selection finds it."""
+    """The segments of one row, marked with their position in the slab for text selection."""
     segments = []
     for text, found in content.render(style, end="", parse_style=options.get_style):
         if text:
@@ -126,14 +126,14 @@ def segments_of(
 
 
 class Line:
-    """One line of text, broken into rows at the width at which it is shown.
+    """One line of text, wrapped into rows at the width at which it is shown.
 
     Args:
         content: the text, without newlines and tabs.
         head: precedes its first row: bullets, bars, spaces.
         rest: precedes its other rows; as wide as `head`.
-        fold: break anywhere, as code is broken.
-        rule: the content is repeated over the whole width.
+        fold: break anywhere, as in code.
+        rule: repeat the content over the whole width.
     """
 
     __slots__ = ("_drawn", "_key", "_starts", "_width", "content", "fold", "head", "rest", "rule")
@@ -172,7 +172,7 @@ class Line:
         )
 
     def height(self, width: int) -> int:
-        """Rows at a width."""
+        """Number of rows at `width`."""
         return len(self._broken(self._measure(width)))
 
     def _measure(self, width: int) -> int:
@@ -188,7 +188,7 @@ class Line:
         return self._starts
 
     def draw(self, width: int, style: Style, options: RenderOptions, y: int) -> list[Strip]:
-        """The rows; `y` is the line's number in its slab, by which a selection finds it."""
+        """The rows; `y` is the number of the line in its slab, for text selection."""
         chosen = options.selection.get_span(y) if options.selection else None
         key = (width, style, y, chosen)
         if self._key != key:
@@ -224,26 +224,26 @@ class Line:
                 for text, found in before.render(style, end="", parse_style=options.get_style)
                 if text
             ]
-            # Where a row was broken between words, the spaces there are not shown.
+            # If a row was broken between words, the spaces there are not shown.
             shown = part if number == len(parts) - 1 else part.rstrip()
             strip = Strip(segments + segments_of(shown, style, options, x, y))
             strips.append(strip.adjust_cell_length(width, ground(style)))
         return strips
 
     def forget(self) -> None:
-        """Draw again next time: the theme has changed, or the columns of the table."""
+        """Draw again next time, because the theme or the columns of the table have changed."""
         self._key = ()
 
 
 class Table:
-    """What the rows of a table have in common.
+    """Data that the rows of a table share.
 
     Args:
-        sides: where the text of each column is: "left", "center" or "right".
+        sides: alignment of the text of each column: "left", "center" or "right".
 
     Attributes:
-        names: the cells of its head.
-        widest: the width of each column's widest cell, in cells.
+        names: the cells of the header row.
+        widest: width of the widest cell of each column, in cells.
     """
 
     def __init__(self, sides: Sequence[str] = ()) -> None:
@@ -252,22 +252,23 @@ class Table:
         self.widest: tuple[int, ...] = ()
 
     def add(self, cells: list[Content]) -> None:
-        """Take a row's widths into account."""
+        """Include the widths of a row in `widest`."""
         widths = [cell.cell_length for cell in cells]
         self.widest = tuple(map(max, zip_longest(self.widest, widths, fillvalue=0)))
 
 
 @functools.lru_cache(maxsize=64)
 def _column_widths(widest: tuple[int, ...], width: int) -> tuple[int, ...]:
-    """The width of each column of a table that has `width` cells, of which the widest cells have
-    `widest`; empty: too narrow.
+    """The width of each column of a table in `width` cells; empty if that is too narrow.
+
+    `widest` has the width of the widest cell of each column.
     """
     room = width - len(BETWEEN) * (len(widest) - 1)
     if room < MIN_COLUMN * len(widest):
         return ()
     if sum(widest) <= room:
         return widest
-    # The narrow columns keep their width, the wide ones share what is left.
+    # Narrow columns keep their width; wide ones share what is left.
     columns = [0] * len(widest)
     left = room
     order = sorted(range(len(columns)), key=widest.__getitem__)
@@ -285,7 +286,7 @@ def _aligned(cell: Content, width: int, side: str) -> Content:
 
 
 class TableRow(Line):
-    """One row; its cells are broken into several rows where their columns are narrow."""
+    """One row of a table; its cells are wrapped if their columns are narrow."""
 
     __slots__ = ("_cells", "_indent", "_is_head", "_table")
 
@@ -366,10 +367,10 @@ class TableRow(Line):
 
 
 class Lines(Visual):
-    """What Textual draws of some lines.
+    """The Textual visual of some lines.
 
     Attributes:
-        is_ansi: the terminal's own colours are used.
+        is_ansi: whether the terminal's own colours are used.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -401,7 +402,7 @@ class Lines(Visual):
 
 
 def selected(lines: Sequence[Line], selection: Selection) -> str:
-    """The text of what is selected; whole lines with their bullets."""
+    """The selected text; lines that are selected from their start include their bullets."""
     found = []
     for y, line in enumerate(lines):
         if (span := selection.get_span(y)) is not None:

@@ -29,18 +29,18 @@ class Shown:
     """A message as the transcript shows it.
 
     Attributes:
-        id: of the message.
+        id: id of the message.
         role: its author: user, assistant, system, tool.
-        content: its text; an assistant's is read as Markdown, all others are shown as they are.
+        content: its text; an assistant's is Markdown or JSON, all others are shown unchanged.
         reasoning: the thoughts before it.
         files: the files attached to it.
-        calls: the tools that it calls, in a chat that was imported; they are not run.
-        is_json: the content is JSON, or will be.
+        calls: the tools that it calls, in an imported chat; they are not run.
+        is_json: whether the content is JSON, or will be.
         state: complete, still streaming, stopped by the user, or failed.
         note: why it stopped or failed.
-        numbers: one line of measurements.
-        sibling: which of the versions of this message it is, from 1.
-        siblings: how many versions there are.
+        numbers: measurements, shown below it.
+        sibling: number of this version of the message, from 1.
+        siblings: number of versions.
         model: the model that wrote it.
     """
 
@@ -65,12 +65,12 @@ class Shown:
 
 
 class MessageView(Frame, can_focus=True):
-    """A message with its keys; it asks for their actions, which others do.
+    """A message with its keys; it posts an `Action` for each, which the screen carries out.
 
     Args:
         shown: the message.
-        show_thinking: unfold the thoughts.
-        has_keys: what is done with messages of a chat can be asked for.
+        show_thinking: whether the thoughts are unfolded.
+        has_keys: whether it has the keys for actions on messages of a chat.
     """
 
     DEFAULT_CSS = """
@@ -105,8 +105,8 @@ class MessageView(Frame, can_focus=True):
         """The user wants something done with a message.
 
         Attributes:
-            id: of the message.
-            action: what.
+            id: id of the message.
+            action: what to do.
         """
 
         id: str
@@ -130,7 +130,7 @@ class MessageView(Frame, can_focus=True):
         )
 
     async def prepare(self) -> None:
-        """Read the text, in slices; before it is mounted, so that it comes at its full height."""
+        """Parse the text in slices, before mounting, so that the view has its full height."""
         if self.shown.state == "streaming":
             self.answer.feed(self.shown.reasoning, "reasoning")
             self.answer.feed(self.shown.content)
@@ -145,7 +145,7 @@ class MessageView(Frame, can_focus=True):
         yield from self._below
 
     async def show(self, shown: Shown) -> None:
-        """Show another state of the message, which does not stream."""
+        """Show another state of the message, which must not be streaming."""
         self.shown = shown
         self.answer.status("")
         await self.answer.become(shown.content, shown.reasoning, shown.form)
@@ -158,8 +158,10 @@ class MessageView(Frame, can_focus=True):
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A message that streams, and a part of one that has the focus, has no such keys; a message
-        without other versions, or none to continue, shows them dimmed.
+        """Hide the keys of a message that streams or does not have the focus itself.
+
+        The keys for versions are dimmed if there is one version, and the key to continue if the
+        message is not an answer.
         """
         if action != "ask":
             return True
@@ -183,7 +185,7 @@ class MessageView(Frame, can_focus=True):
             part.set_open(not is_open)
 
     def _show_rest(self) -> None:
-        """Everything but the text."""
+        """Show everything but the text."""
         shown = self.shown
         self.set_class(shown.role == "user", "-user", update=self.is_attached)
         self.set_class(shown.state == "failed", "-failed", update=self.is_attached)

@@ -1,4 +1,4 @@
-"""The box in which a person says something."""
+"""The box in which the user writes prompts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from hearth.backends.errors import HearthError
 
 _BUSY: Final = "An answer is in progress: esc stops it."
 _LONGEST_NAME: Final = 1_024
-"""Characters before the cursor in which a name to complete is looked for."""
+"""Characters before the cursor that are searched for a name to complete."""
 
 
 class PromptArea(SafeTextArea):
@@ -59,18 +59,18 @@ class PromptArea(SafeTextArea):
 
     @property
     def box(self) -> PromptBox:
-        """The box around it."""
+        """The box that contains the text area."""
         return cast("PromptBox", self.parent)
 
     def load(self, text: str) -> None:
-        """Show `text`, the cursor behind it."""
+        """Show `text`, with the cursor at its end."""
         self.load_text(text.replace("\r\n", "\n").replace("\r", "\n"))
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        # Keys that are bound here are obeyed in the order in which they were typed. Textual looks
-        # for bindings with priority before a key gets into this queue, and for others after it has
-        # passed the queues of all parents: in a busy app either would change places with letters.
+        # Handle bound keys here, in the order in which they were typed. Textual checks bindings
+        # with priority before a key enters this queue, and others after the key has passed the
+        # queues of all parents; in a busy app, either could reorder them relative to letters.
         self.box.note("")
         found = None if event.is_printable else self.screen.active_bindings.get(event.key)
         if (
@@ -82,7 +82,7 @@ class PromptArea(SafeTextArea):
             event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
-        # Lines end as this text area ends them, however the terminal or the source wrote them.
+        # Convert line ends to those of this text area, whatever the terminal or the source used.
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
         self.box.note("")
         event.stop()
@@ -90,7 +90,7 @@ class PromptArea(SafeTextArea):
         await super()._on_paste(events.Paste(text))
 
     def action_send(self) -> None:
-        """Say what is written, or take the entry of the list that was chosen."""
+        """Send the text, or take the entry chosen in the list."""
         if not (self.box.completions.is_chosen and self.box.complete()):
             self.box.send()
 
@@ -99,12 +99,12 @@ class PromptArea(SafeTextArea):
         self.scroll_cursor_visible()
 
     def action_complete(self) -> None:
-        """Take the marked entry of the list; without one, go on to the next widget."""
+        """Take the marked entry of the list; without one, go to the next widget."""
         if not self.box.complete():
             raise SkipAction
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Up: in the list, in the text, or to an older prompt."""
+        """Move up in the list or in the text, or go to an older prompt."""
         if not select and self.box.completions.is_open:
             self.box.completions.move(-1)
         elif not select and self.navigator.is_first_wrapped_line(self.cursor_location):
@@ -113,7 +113,7 @@ class PromptArea(SafeTextArea):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Down: in the list, in the text, or to a newer prompt."""
+        """Move down in the list or in the text, or go to a newer prompt."""
         if not select and self.box.completions.is_open:
             self.box.completions.move(1)
         elif not select and self.navigator.is_last_wrapped_line(self.cursor_location):
@@ -122,15 +122,15 @@ class PromptArea(SafeTextArea):
             super().action_cursor_down(select)
 
     def action_older(self) -> None:
-        """Show the prompt before."""
+        """Show the previous prompt of the history."""
         self.box.recall(self.box.history.older(self.text), at_end=False)
 
     def action_newer(self) -> None:
-        """Show the prompt after."""
+        """Show the next prompt of the history."""
         self.box.recall(self.box.history.newer(), at_end=True)
 
     def action_cut(self) -> None:
-        """Cut what is selected. Without a selection nothing is: ctrl+x ctrl+e opens the editor."""
+        """Cut the selection; without one, do nothing, since ctrl+x ctrl+e opens the editor."""
         if not self.selection.is_empty:
             super().action_cut()
 
@@ -138,7 +138,7 @@ class PromptArea(SafeTextArea):
         self.box.open_editor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Escape closes the list; without one it has the meaning that the screen gives it."""
+        """Let escape close the list; without a list, leave the key to the screen."""
         return action != "close_list" or self.box.completions.is_open
 
     def action_close_list(self) -> None:
@@ -146,7 +146,7 @@ class PromptArea(SafeTextArea):
 
 
 class PromptBox(Vertical):
-    """Grows with its text up to ten lines; knows what was said before; completes names.
+    """A text box with history and completion, which grows with its text up to ten lines.
 
     Args:
         history_file: where prompts are kept.
@@ -178,20 +178,20 @@ class PromptBox(Vertical):
 
     @dataclass
     class Submitted(Message):
-        """The user says `text`."""
+        """The user sent `text`."""
 
         text: str
 
     @dataclass
     class Command(Message):
-        """The user wants `command` done, which was written as `text`; empty: chosen in a list."""
+        """The user wants to run `command`, written as `text`; empty if it was chosen in a list."""
 
         command: commands.Command
         text: str = ""
 
     @dataclass
     class Drafted(Message):
-        """What is being written is another text than before."""
+        """The text that is being written has changed."""
 
         text: str
 
@@ -207,7 +207,7 @@ class PromptBox(Vertical):
         self._hint = self._note = ""
         self._is_busy = False
         self._closed_for: str | None = None
-        """The text for which the list is not wanted."""
+        """The text for which the list stays closed."""
 
     def compose(self) -> ComposeResult:
         yield Completions()
@@ -217,7 +217,7 @@ class PromptBox(Vertical):
         )
         yield Static("", classes="hint", markup=False)
 
-    # ---- what others ask of it
+    # ---- used by other widgets
 
     @property
     def area(self) -> PromptArea:
@@ -229,16 +229,16 @@ class PromptBox(Vertical):
 
     @property
     def text(self) -> str:
-        """What is written."""
+        """The text in the box."""
         return self.area.text
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        """Let the user write."""
+        """Focus the text area."""
         self.area.focus(scroll_visible)
         return self
 
     def set_busy(self, busy: bool) -> None:
-        """An answer is in progress: escape stops it, and messages have to wait."""
+        """Set whether an answer is in progress; escape stops it, and messages have to wait."""
         self._is_busy = busy
         self.refresh_bindings()
         self.set_class(busy, "-busy")
@@ -246,7 +246,7 @@ class PromptBox(Vertical):
             self.note("")
 
     def set_hint(self, hint: str) -> None:
-        """Show one line below the text, except where a note is."""
+        """Show one line below the text, unless there is a note."""
         self._hint = hint
         if not self._note:
             self._show_below(hint)
@@ -259,28 +259,28 @@ class PromptBox(Vertical):
             self.query_one(".hint").set_class(bool(text), "-note").set_class(is_wrong, "-wrong")
 
     def restore(self, text: str) -> None:
-        """Put back what could not be said; before what was written meanwhile."""
+        """Put back text that could not be sent, before what was written meanwhile."""
         meanwhile = self.text
         self.load(f"{text}\n{meanwhile}" if meanwhile.strip() and meanwhile != text else text)
 
     def load(self, text: str) -> None:
-        """Show `text` in place of what is written."""
+        """Replace the text in the box with `text`."""
         self._closed_for = text
         self.completions.show([])
         self.area.load(text)
 
     def begin(self, command: commands.SlashCommand) -> None:
-        """Do `command`, or let the user write the argument that it needs."""
+        """Run `command`, or let the user write the argument that it needs."""
         if not command.needs_argument:
             self.post_message(self.Command(command.command()))
             return
         self.load(f"/{command.name} ")
         self.focus()
 
-    # ---- what its keys do
+    # ---- used by its keys
 
     def send(self) -> None:
-        """Say what is written, or do it if it is a slash command."""
+        """Send the text, or run it if it is a slash command."""
         text = self.text
         if not text.strip():
             return
@@ -302,7 +302,7 @@ class PromptBox(Vertical):
         self.post_message(message)
 
     def recall(self, text: str | None, *, at_end: bool) -> None:
-        """Show a prompt of the history, the cursor at its end or in its first line."""
+        """Show a prompt of the history, with the cursor at its end or in its first line."""
         if text is None:
             return
         self.load(text)
@@ -323,7 +323,7 @@ class PromptBox(Vertical):
         return True
 
     def close_list(self) -> None:
-        """Close the list; it opens again with another text."""
+        """Close the list until the text changes."""
         self._closed_for = self.text
         self.completions.show([])
 
@@ -337,7 +337,7 @@ class PromptBox(Vertical):
             return
         self.load(text)
 
-    # ---- within
+    # ---- internal
 
     @on(TextArea.Changed)
     def _changed(self, event: TextArea.Changed) -> None:
@@ -387,7 +387,7 @@ class PromptBox(Vertical):
 
 
 class ChatCommands(Provider):
-    """Every slash command in the command palette of a screen with a prompt."""
+    """Offers every slash command in the command palette of a screen with a prompt."""
 
     async def discover(self) -> Hits:
         for command in commands.COMMANDS.values():

@@ -1,4 +1,4 @@
-"""Markdown blocks as lines: markdown-it's tokens in, `Line`s out.
+"""Converts Markdown blocks to lines: markdown-it's tokens in, `Line`s out.
 
 Foreign text passes `safe_text` here once more, since entities and percent-encoded addresses become
 characters only when they are parsed. Nothing becomes markup or an action: a link carries its
@@ -30,7 +30,7 @@ _BLOCKS: Final = ("paragraph_open", "heading_open", "fence", "code_block", "hr",
 
 @dataclass(slots=True)
 class _Around:
-    """A list item or a quote: what its lines have before them."""
+    """What precedes the lines of a list item or a quote."""
 
     first: Content
     rest: Content
@@ -38,7 +38,7 @@ class _Around:
 
 
 def plain_lines(text: str, style: str = "") -> list[Line]:
-    """Text as it is, line by line. `style`: a component class of the slab, with its dot."""
+    """Text unchanged, line by line; `style` is a key of `INKS`, or empty."""
     return [
         Line(Content.styled(line, style) if style else Content(line))
         for line in text.expandtabs(TAB).split("\n")
@@ -83,11 +83,11 @@ def inline_content(token: Token) -> Content:
 
 
 def prose_lines(source: str, next_code: int) -> tuple[list[Line], int]:
-    """Blocks as lines, and the number of the code block after them.
+    """Blocks as lines, and the number of the next code block.
 
     Args:
         source: Markdown, safe for a terminal.
-        next_code: the number that its first code block gets.
+        next_code: the number of the first code block in `source`.
     """
     tokens = markdown_parser().parse(source)
     given = source.split("\n")

@@ -31,12 +31,12 @@ _KINDS: Final = {
 
 
 class SettingRow(Vertical):
-    """One `Key`. An empty field means the inherited value, which it shows dimly.
+    """The field of one `Key`; while it is empty, it shows the inherited value dimmed.
 
     Args:
         inherited: the value while the field is empty, and its origin.
-        value: what is set here, a JSON value.
-        is_set: `value` counts.
+        value: the JSON value set here.
+        is_set: whether `value` counts.
     """
 
     DEFAULT_CSS = """
@@ -58,13 +58,13 @@ class SettingRow(Vertical):
     ]
 
     class Changed(Message):
-        """The field holds something else."""
+        """The text of the field has changed."""
 
     def __init__(self, key: Key, inherited: Setting, value: Any = None, *, is_set: bool) -> None:
         super().__init__(id=f"row-{key.name}")
         self.key = key
         self.error = ""
-        """Why the field's text is invalid; empty if it is not."""
+        """Why the field's text is invalid; empty if it is valid."""
         self._inherited = inherited
         self._text = written(key, key.check(value)) if is_set else ""
 
@@ -85,17 +85,17 @@ class SettingRow(Vertical):
 
     @property
     def text(self) -> str:
-        """What the field holds."""
+        """The text in the field."""
         return self.query_one(Input).value if self.is_mounted else self._text
 
     @property
     def is_set(self) -> bool:
-        """The field says something, right or wrong."""
+        """Whether the field has text, valid or not."""
         return bool(self.text)
 
     @property
     def value(self) -> Any:
-        """What the field says, as a JSON value. Raises ValueError."""
+        """The value of the field, as a JSON value. Raises ValueError."""
         return self.key.stored(read(self.key, self.text))
 
     def reset(self) -> None:
@@ -130,14 +130,14 @@ class SettingRow(Vertical):
 
 
 def expects(key: Key) -> str:
-    """The allowed values in words, as `read` reads them."""
+    """The allowed values in words, in the form that `read` accepts."""
     if key.kind == "texts":
         return 'a string, or a JSON array such as ["END", "\\n\\n"]'
     return key.expects() + (", as a JSON array" if key.kind == "paths" else "")
 
 
 def written(key: Key, value: Value) -> str:
-    """`value` as `read` reads it; empty for None where that is not "auto"."""
+    """`value` in the form that `read` accepts; empty for None, unless that is shown as "auto"."""
     value = key.shown(value)
     if value is None:
         return ""
@@ -153,7 +153,7 @@ def written(key: Key, value: Value) -> str:
 
 
 def read(key: Key, text: str) -> Value:
-    """The value that `text` means. Raises ValueError with what is expected."""
+    """The value of `text`. Raises ValueError with what is expected."""
     is_list = key.kind in ("texts", "paths") and text.startswith("[")
     if is_list or (key.kind == "biases" and text == "{}"):
         try:
@@ -164,10 +164,10 @@ def read(key: Key, text: str) -> Value:
 
 
 class ConstraintForm(Vertical):
-    """Kind and source of a constraint, checked as they are written.
+    """Kind and source of a constraint, checked as the user writes.
 
     Args:
-        constraint: {"kind", "source"}, or None for answers that are free.
+        constraint: {"kind", "source"}, or None for unconstrained answers.
     """
 
     DEFAULT_CSS = """
@@ -184,12 +184,12 @@ class ConstraintForm(Vertical):
     """
 
     class Changed(Message):
-        """Kind or source are others than before."""
+        """The kind or the source has changed."""
 
     def __init__(self, constraint: dict[str, Any] | None) -> None:
         super().__init__()
         self.error = ""
-        """Why the constraint cannot be followed; empty if it can."""
+        """Why the constraint is invalid; empty if it is valid."""
         self._kind: str = constraint["kind"] if constraint else FREE
         self._sources = dict.fromkeys(_KINDS, "")
         if constraint:
@@ -212,13 +212,13 @@ class ConstraintForm(Vertical):
 
     @property
     def constraint(self) -> dict[str, str] | None:
-        """What is set, whether or not it can be followed."""
+        """The constraint, valid or not; None if answers are unconstrained."""
         if self._kind == FREE:
             return None
         return {"kind": self._kind, "source": _source(self._kind, self._sources[self._kind])}
 
     def reset(self) -> None:
-        """Let answers be free."""
+        """Remove the constraint."""
         self.query_one(Select).value = FREE
 
     @on(Select.Changed)
@@ -256,14 +256,14 @@ class ConstraintForm(Vertical):
 
 
 def _source(kind: str, text: str) -> str:
-    """The source that `text`, as the form has it, means."""
+    """The source of a constraint whose text in the form is `text`."""
     if kind != "choice" or text.lstrip().startswith("["):
         return text
     return json.dumps([line for line in text.split("\n") if line], ensure_ascii=False)
 
 
 def _shown(kind: str, source: str) -> str:
-    """`source` as the form has it."""
+    """The text in the form for `source`."""
     if kind != "choice":
         return source
     try:

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from hearth.app.tui.widgets.lines import Line, Lines, ground, selected
 
 FULL: Final = 40
-"""Lines; where more come, the next slab takes them, so that none is drawn at great cost."""
+"""Most lines of a slab; the next slab takes more, so that none is costly to draw."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class LinkAsked(Message):
     """A link was clicked; nothing is opened before the user confirms it.
 
     Attributes:
-        url: its address, as the text gives it.
+        url: the address in the text.
     """
 
     url: str
@@ -38,8 +38,9 @@ def prompt_of(screen: Screen[Any]) -> Widget | None:
 
 
 class TextToPrompt(Widget):
-    """While it has the focus, text that is typed or pasted goes to the prompt, which gets the
-    focus; before it is in a queue, so that keys that are typed fast keep their order.
+    """A widget that, while focused, passes typed and pasted text to the prompt and focuses that.
+
+    The text is passed before it enters a queue, so that keys that are typed fast keep their order.
     """
 
     def _forward_event(self, event: events.Event) -> None:
@@ -57,10 +58,13 @@ class TextToPrompt(Widget):
 
 
 class Frame(TextToPrompt):
-    """A container of which each row looks like the others: at most borders and padding at its
-    sides. It is drawn as one row, since Textual would draw each again whenever its height changes.
+    """A container whose rows all look alike, with at most borders and padding at its sides.
 
-    One that can have the focus gets it by keyboard only. It has the keys that are bound.
+    One row is drawn and repeated, since Textual would draw each row again whenever the height
+    changes.
+
+    A frame that can have the focus gets it by keyboard only. Keys that are bound do not go to the
+    prompt.
     """
 
     FOCUS_ON_CLICK = False
@@ -75,7 +79,7 @@ class Slab(Widget):
     It has no borders and no padding: its rows are those of its lines.
 
     Args:
-        lines: what it shows from the start.
+        lines: the initial lines.
     """
 
     DEFAULT_CSS = """
@@ -88,21 +92,21 @@ class Slab(Widget):
         self._fixed_lines = list(lines)
         self._open_lines: list[Line] = []
         self._visual_lines = Lines(self._fixed_lines)
-        self._measured = (-1, 0)  # width and the height there
+        self._measured = (-1, 0)  # a width, and the height at that width
         self._rows: list[Strip] = []  # as they were last drawn
 
     @property
     def lines(self) -> list[Line]:
-        """All lines, the open ones too."""
+        """All lines, including the open ones."""
         return [*self._fixed_lines, *self._open_lines]
 
     @property
     def room(self) -> int:
-        """Number of lines that may be added; none, or less, if it is full."""
+        """Number of lines that may be added; zero or negative if it is full."""
         return FULL - len(self._fixed_lines)
 
     def add(self, lines: Iterable[Line]) -> None:
-        """Add lines that will not change; they take the place of the open ones."""
+        """Add lines that will not change; they replace the open ones."""
         self._fixed_lines += lines
         self._changed([])
 
@@ -112,12 +116,12 @@ class Slab(Widget):
             self._changed(lines)
 
     def replace(self, lines: Iterable[Line]) -> None:
-        """Show other lines instead of all."""
+        """Replace all lines."""
         self._fixed_lines = list(lines)
         self._changed([])
 
     def remeasured(self) -> None:
-        """The lines look different without a change of them: a table's columns."""
+        """Draw again because the look of the lines has changed, as by the columns of a table."""
         for line in self.lines:
             line.forget()
         self._changed(self._open_lines)
@@ -127,7 +131,7 @@ class Slab(Widget):
         self._visual_lines = Lines(self.lines)
         width, before = self._measured
         if self.is_attached:
-            # The whole screen is arranged only where the height changed.
+            # The whole screen is laid out again only if the height changed.
             layout = width < 0 or self._visual_lines.get_height({}, width) != before
             if layout:
                 self._measured = (-1, 0)
@@ -145,14 +149,16 @@ class Slab(Widget):
         return self._visual_lines
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """The rows, each the same `Strip` as long as its line stays as it is: Textual keeps what it
-        works out for a strip with it, where it would draw all rows again when one is added.
+        """The rows, each the same `Strip` as long as its line does not change.
+
+        Textual caches what it computes for a strip; its own version would draw all rows again when
+        one is added.
         """
         if self.opacity != 1.0 or self.styles.tint.a:
             return super().render_lines(crop)
         width = self.size.width
         style = self.visual_style
-        if self.is_attached:  # One that was removed may be drawn once more, without a screen.
+        if self.is_attached:  # A removed one may be drawn once more, without a screen.
             self._rows = Visual.to_strips(self, self.render(), width, None, style)
         rows = self._rows[crop.y : crop.bottom]
         background = self.background_colors[1]
@@ -180,16 +186,16 @@ class Slab(Widget):
 
 
 class Slabs:
-    """Lines in slabs, as children of a widget; where a slab is full, the next one takes more.
+    """Lines in slabs, which are children of a widget; when a slab is full, another one follows.
 
-    It is not a widget itself, since every layer of widgets is drawn where another covers it.
+    It is not a widget itself, since every layer of widgets is drawn even where another covers it.
 
     Args:
         host: gets the parts as its children; before it is mounted, they are only prepared.
 
     Attributes:
         parts: the slabs, and the widgets between them, from top to bottom.
-        before: what the parts are mounted before, if not at the end.
+        before: the widget before which the parts are mounted; None for the end.
     """
 
     def __init__(self, host: Widget) -> None:
@@ -204,7 +210,7 @@ class Slabs:
             self._host.mount(part, before=self.before)
 
     def add(self, lines: list[Line]) -> None:
-        """Add lines that will not change; they take the place of the open ones."""
+        """Add lines that will not change; they replace the open ones."""
         while lines:
             slab = self._last()
             room = slab.room
@@ -216,7 +222,7 @@ class Slabs:
         self._last().show_open(lines)
 
     def drop_open(self) -> None:
-        """Show no lines that will change."""
+        """Remove the open lines."""
         if self.parts and isinstance(self.parts[-1], Slab):
             self.parts[-1].show_open([])
 

@@ -1,4 +1,4 @@
-"""The line above the prompt: what answers, what is set for it, and how full its context is."""
+"""The line above the prompt: the model, its settings, and how full its context is."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hearth.app.tui.widgets.cells import cell
 
 _BAR_CELLS: Final = 10
 _LONGEST: Final = 24
-"""Cells of a system prompt, or of another value."""
+"""Most characters of a system prompt, or of another value."""
 _SHORTEST: Final = 14
-"""Cells to which a part is cut before others are."""
+"""Cells that a part keeps when it is cut before others."""
 _SEPARATOR: Final = Content(" · ")
 _NEARLY_FULL: Final = 0.8
 _CONSTRAINTS: Final = {"json": "JSON", "json_schema": "JSON schema", "grammar": "grammar"}
 
 
 class StatusLine(Widget):
-    """One line. The context is always shown; of the rest, what has room."""
+    """One line, which always shows the context, and as much of the rest as fits."""
 
     DEFAULT_CSS = """
     StatusLine {
@@ -51,12 +51,12 @@ class StatusLine(Widget):
         """Show the state of a chat.
 
         Args:
-            state: what the model does; empty between answers.
+            state: what the model is doing; empty between answers.
             settings: what the chat sets.
             warning: what does not fit into the context.
             used: tokens of the last prompt and its answer.
-            draft: tokens of what is being written.
-            context: tokens that there may be; 0 while that is unknown.
+            draft: tokens of the text being written.
+            context: context length in tokens; 0 while unknown.
         """
         parts = [cell(model, "$text"), cell(state, "$accent"), cell(warning, "$text-warning")]
         parts += map(cell, settings)
@@ -65,7 +65,7 @@ class StatusLine(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        """What is set at the left, the context at the right. The longest parts are cut first."""
+        """The settings at the left, the context at the right. The longest parts are cut first."""
         width = self.content_size.width
         room = max(0, width - self._fill.cell_length - 1)
         parts = list(self._parts)
@@ -81,7 +81,7 @@ class StatusLine(Widget):
 
 
 def settings_in_words(system: str, settings: Mapping[str, Any]) -> list[str]:
-    """What a chat with this system prompt and these settings sets, the most important first."""
+    """The system prompt and settings that a chat sets, in words, the most important first."""
     parts = []
     if system:
         parts.append(f"system: {_short(system)}")

@@ -25,7 +25,7 @@ _WEEK_DAYS: Final = 7
 
 
 class _Row(NamedTuple):
-    """A chat, or the name of a group of them, which has no id."""
+    """A chat, or the heading of a group of chats, which has no id."""
 
     id: str | None
     title: str
@@ -35,8 +35,9 @@ class _Row(NamedTuple):
 
 
 class ThreadList(OptionList):
-    """Chats by date, pinned ones first. The highlighted one is open; the underlined one has the
-    cursor, while the list has the focus.
+    """Lists chats by date, pinned ones first.
+
+    The open chat is highlighted; the one at the cursor is underlined while the list has the focus.
     """
 
     DEFAULT_CSS = """
@@ -88,9 +89,10 @@ class ThreadList(OptionList):
         """Show `threads`, in their order.
 
         Args:
-            current: id of the one that is open.
-            state_of: returns for an id the state of its turn, and whether an answer is unread.
-            model: the default one; that of a chat is shown where it is another.
+            current: id of the open chat.
+            state_of: returns, for a chat's id, the state of its answer, and whether an answer is
+                unread.
+            model: the default model; the model of a chat is shown only if it differs.
         """
         rows: list[_Row] = []
         for group, members in groupby(threads, _group):
@@ -116,7 +118,7 @@ class ThreadList(OptionList):
         return None if option is None else option.id
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter or a click opens a chat."""
+        """Open a chat, on Enter or a click."""
         event.stop()
         self.post_message(self.Asked("open", str(event.option.id)))
 
@@ -156,7 +158,7 @@ def _drawn(row: _Row) -> Content:
 
 
 def _shortened(title: str) -> Content:
-    """As many words as have room."""
+    """As many words of the title as fit."""
     line, room = cell(title), _WIDTH - 3
     if line.cell_length <= room:
         return line

@@ -1,4 +1,4 @@
-"""A chat as it scrolls: a window of its messages, which follows its end only from there."""
+"""The scrolling view of a chat: a window of its messages, which follows the end if it is there."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 STEP: Final = 10
-"""Messages, at most, by which the window moves."""
+"""Most messages by which the window moves."""
 STEP_CHARS: Final = 4000
-"""About so much text is mounted with one step, and at least two messages."""
+"""Approximate characters that one step mounts, with at least two messages."""
 MOST: Final = 40
-"""Messages that stay mounted."""
+"""Most messages that stay mounted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The messages from `first` to before `end` are mounted.
+    """The range of the mounted messages, from `first` to before `end`.
 
-    The sizes that the methods take are the characters of each message of the chat.
+    The `sizes` that the methods take are the numbers of characters of the chat's messages.
     """
 
     first: int
@@ -41,23 +41,23 @@ class Window:
 
     @classmethod
     def last_of(cls, sizes: Sequence[int]) -> Window:
-        """The end of a chat."""
+        """The window at the end of a chat."""
         return cls(len(sizes) - _step(sizes[::-1]), len(sizes))
 
     @classmethod
     def around(cls, number: int, sizes: Sequence[int]) -> Window:
-        """A message and some on both sides."""
+        """The window of a message and some on both sides."""
         before = sizes[max(number - STEP, 0) : number][::-1]
         after = sizes[number : number + STEP]
         return cls(number - _step(before), number + max(_step(after), 1))
 
     def earlier(self, sizes: Sequence[int]) -> Window:
-        """With more at the start, and less at the end where it becomes too long."""
+        """The window with more at the start, and less at the end if it becomes too long."""
         first = self.first - _step(sizes[max(self.first - STEP, 0) : self.first][::-1])
         return Window(first, min(self.end, max(first + MOST, self.first + 1)))
 
     def later(self, sizes: Sequence[int]) -> Window:
-        """With more at the end, and less at the start where it becomes too long."""
+        """The window with more at the end, and less at the start if it becomes too long."""
         end = self.end + _step(sizes[self.end : self.end + STEP])
         return Window(max(self.first, min(end - MOST, self.end - 1)), end)
 
@@ -70,7 +70,7 @@ async def _finished(removal: AwaitRemove) -> None:
 
 
 def _step(sizes: Sequence[int]) -> int:
-    """How many of the messages, whose sizes come nearest first, one step mounts."""
+    """How many messages one step mounts; `sizes` has the nearest message first."""
     chars = 0
     for number, size in enumerate(sizes[:STEP], 1):
         chars += size
@@ -82,13 +82,13 @@ def _step(sizes: Sequence[int]) -> int:
 class Transcript(VerticalScroll, can_focus=False):
     """The messages of a chat.
 
-    Only a window of them is mounted; it moves with scrolling. At the end it follows what comes;
-    scrolled up, what is read stays where it is, whatever changes above or below it, and answers
-    that come are kept and not drawn.
+    Only a window of the messages is mounted; it moves with scrolling. At the end of the chat, the
+    view follows new text. When it is scrolled up, the visible text stays in place, whatever changes
+    above or below it, and new text of answers is buffered and not drawn.
 
     Args:
-        show_thinking: unfold what models think.
-        has_keys: its messages have keys, for what can be done with those of a chat.
+        show_thinking: whether the thoughts of models are unfolded.
+        has_keys: whether the messages have keys for actions on messages of a chat.
     """
 
     BLANK = True  # nothing of its own to draw
@@ -121,7 +121,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._mounted = Window(0, 0)
         self._views: dict[str, MessageView] = {}
         self._live: dict[str, AnswerView] = {}
-        self._tops: dict[Widget, int] = {}  # where the children lay when they were last arranged
+        self._tops: dict[Widget, int] = {}  # y of the children at the last layout
         self._arranged: DockArrangeResult | None = None
         self._was_following = True
         self._changing = asyncio.Lock()
@@ -131,12 +131,12 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def following(self) -> bool:
-        """At the end of the chat, and staying there."""
+        """Whether the view is at the end of the chat and follows it."""
         return not self._anchor_released and self._mounted.end == len(self._messages)
 
     @property
     def selected(self) -> str | None:
-        """The id of the message that has the focus, or holds what has it."""
+        """The id of the message that has or contains the focus."""
         focused = self.screen.focused if self.is_attached else None
         around = focused.ancestors_with_self if focused is not None else []
         return next((name for name, view in self._views.items() if view in around), None)
@@ -164,8 +164,9 @@ class Transcript(VerticalScroll, can_focus=False):
                 await self._trim(Window(self._mounted.end - MOST, self._mounted.end))
 
     async def replace(self, shown: Shown) -> None:
-        """Show another state of the message with the id of `shown`, which does not stream; raises
-        KeyError without it.
+        """Show another state of the message with the id of `shown`, which must not be streaming.
+
+        Raises KeyError if there is no such message.
         """
         async with self._changing:
             self._messages[self._numbers[shown.id]] = shown
@@ -174,7 +175,7 @@ class Transcript(VerticalScroll, can_focus=False):
                 await view.show(shown)
 
     async def remove_after(self, id: str) -> None:  # noqa: A002 - the id of Shown
-        """Remove everything after a message; raises KeyError where there is no such message."""
+        """Remove everything after a message; raises KeyError if there is no such message."""
         async with self._changing:
             end = self._numbers[id] + 1
             gone = self._messages[end:]
@@ -187,12 +188,14 @@ class Transcript(VerticalScroll, can_focus=False):
             self._mounted = Window(self._mounted.first, min(self._mounted.end, end))
 
     def answer(self, id: str) -> AnswerView:  # noqa: A002 - the id of Shown
-        """Where the text of a streaming message goes; raises KeyError where there is none."""
+        """The view that takes the text of a streaming message; raises KeyError if there is none."""
         return self._live[id]
 
     async def jump_to(self, id: str) -> None:  # noqa: A002 - the id of Shown
-        """Bring a message to the top and mark it; nothing where there is none: another chat may
-        have been opened meanwhile.
+        """Scroll a message to the top and mark it.
+
+        Nothing happens if there is no such message, because another chat may have been opened
+        meanwhile.
         """
         async with self._changing:
             number = self._numbers.get(id)
@@ -206,13 +209,13 @@ class Transcript(VerticalScroll, can_focus=False):
         view.focus(scroll_visible=False)
         self.release_anchor()
         self._note_following()
-        # At once: a target that is kept for later is stale when messages are mounted above.
+        # Immediately, since a deferred target is stale once messages are mounted above.
         self.call_after_refresh(
             self.scroll_to_widget, view, animate=False, top=True, immediate=True
         )
 
     def action_follow(self) -> None:
-        """Go to the end and stay there; messages that are missing before it are mounted."""
+        """Go to the end and follow it; mount the messages there if they are not."""
         if self._mounted.end < len(self._messages):
             self.run_worker(self._show_end(), group="transcript", exit_on_error=True)
             return
@@ -221,8 +224,9 @@ class Transcript(VerticalScroll, can_focus=False):
         self._note_following()
 
     def action_select(self, step: int) -> None:
-        """Move the focus to the message before or after; from elsewhere to the last one, and from
-        there down to the prompt.
+        """Move the focus to the previous or the next message.
+
+        From elsewhere it moves to the last message, and from there down to the prompt.
         """
         views, selected = self._sorted(), self.selected
         names = [view.shown.id for view in views]
@@ -234,7 +238,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     @property
     def selected_place(self) -> int | None:
-        """The number of the selected message in the chat, from 0."""
+        """The number of the selected message in the chat, from 0; None if none is selected."""
         return self._numbers.get(self.selected or "")
 
     def select_place(self, place: int) -> None:
@@ -280,7 +284,7 @@ class Transcript(VerticalScroll, can_focus=False):
         async with self._changing:
             before = self._mounted
             wanted = before.earlier(self._sizes) if up else before.later(self._sizes)
-            # One by one, with the screen's turn in between.
+            # One by one, so that the screen can be drawn in between.
             if up:
                 for shown in self._messages[wanted.first : before.first][::-1]:
                     await self._mount_before(shown)
@@ -292,25 +296,25 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(self._fill)
 
     def _fill(self) -> None:
-        """Have a page before what is seen."""
+        """Keep a page of messages mounted above the visible part."""
         if self._mounted.first and self.scroll_y < self.size.height:
             self._move(up=True)
 
     def _note_following(self) -> None:
-        """Draw answers that come only while their end is in view."""
+        """Draw streaming answers only while their end is in view."""
         if self.following != self._was_following:
             self._was_following = self.following
             for view in self._views.values():
                 view.answer.paused(not self.following)
 
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
-        """Lay out the messages; scrolled up, what is read stays where it is on the screen."""
+        """Lay out the messages; when scrolled up, the visible text stays in place on the screen."""
         result = super().arrange(size, optimal)
         if result is self._arranged:
             return result
         is_long = result.total_region.bottom > size.height
         if not is_long:
-            # All of it is seen. Textual would put the end of an anchored text at the lower edge.
+            # All is visible. Textual would put the end of an anchored text at the lower edge.
             self._anchor_released = False
             self._place(0)
         self._anchored = is_long
@@ -330,7 +334,10 @@ class Transcript(VerticalScroll, can_focus=False):
         return [len(shown.content) + len(shown.reasoning) for shown in self._messages]
 
     def _place(self, scroll_y: float) -> None:
-        """Scroll within an arrangement, before the children are placed, as the compositor does."""
+        """Set the scroll position in a layout, before the children are placed.
+
+        The compositor does the same.
+        """
         if scroll_y != self.scroll_y:
             self.set_reactive(Widget.scroll_y, scroll_y)
             self.set_reactive(Widget.scroll_target_y, scroll_y)
@@ -341,8 +348,8 @@ class Transcript(VerticalScroll, can_focus=False):
         return {shown.id: number for number, shown in enumerate(self._messages)}
 
     async def _view(self, shown: Shown) -> MessageView:
-        """The view of a message that will be mounted; a streaming one keeps its text."""
-        # How messages look is imported with the first one, not before the app is drawn.
+        """Make the view of a message that will be mounted; a streaming one keeps its text."""
+        # Imported with the first message, not before the app is drawn.
         from hearth.app.tui.widgets.message import MessageView
 
         live = self._live.get(shown.id)
@@ -378,16 +385,16 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount(view, before=0)
 
     async def _remove(self, name: str) -> None:
-        """Remove a message's view, if it has one; the focus goes from it to the prompt."""
+        """Remove a message's view, if it has one; if that has the focus, the prompt gets it."""
         view = self._views.pop(name, None)
         if view is not None:
             if view.has_focus_within:
                 self._leave()
-            # Shielded: who waits may be cancelled, which would cancel the view's own task, too.
+            # Shielded: cancelling the waiting task would also cancel the view's own task.
             await asyncio.shield(_finished(view.remove()))
 
     async def _trim(self, window: Window) -> None:
-        """Remove what is mounted outside of a window."""
+        """Remove the views outside `window`."""
         mounted = self._messages[self._mounted.first : self._mounted.end]
         for number, shown in enumerate(mounted, self._mounted.first):
             if number not in window:

@@ -31,7 +31,7 @@ _GUIDE_PROMPTS: Final = (
 
 
 class Prompts(OptionList, TextToPrompt):
-    """Prompts to send; other text is written below."""
+    """Prompts to send; other typed text goes to the prompt box below."""
 
 
 class Welcome(VerticalScroll, can_focus=False):
@@ -64,8 +64,8 @@ class Welcome(VerticalScroll, can_focus=False):
 
         Args:
             model: name, size and speed; or why it cannot answer.
-            larger: a larger model that could be downloaded; empty: there is none.
-            is_guide: it is guide, which answers questions about Hearth alone.
+            larger: a larger model that could be downloaded; empty if none.
+            is_guide: whether it is the guide, which only answers questions about Hearth.
         """
         lines = [Content.styled(safe_text(model), "bold")]
         if larger:
