@@ -1,4 +1,4 @@
-"""The models on this machine: the bundled ones and the GGUF files of the library folder.
+"""The models on this machine: listing, downloading, importing, quantizing and evaluating them.
 
-Reads headers only; nothing here runs a model, opens a connection or imports a runner.
+Listing models reads headers only. Whatever runs a model does so in a process of its own.
 """

@@ -1,5 +1,6 @@
-"""Importing or copying a model into the library folder: checked first, and complete or not there
-at all.
+"""Imports or copies a model into the library folder.
+
+The model is checked first, and appears in the library either complete or not at all.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _TEMPORARY = re.compile(r"\.import-(\d+)-[0-9a-f]+")
 _BAD_NAME = re.compile(r'[/\\:*?"<>|\x00-\x1f\x7f]|^[.\s]|[.\s]$')
 _RESERVE_BYTES = 256 << 20
 _FICLONE = 0x40049409
-"""Of linux/fs.h: let a file share the extents of another one."""
+"""From linux/fs.h: makes a file share the extents of another file."""
 
 
 class ImportRefused(HearthError):
-    """A model cannot be taken into the library as it was asked for."""
+    """A model cannot be imported into the library as requested."""
 
     code = "import_refused"
     http_status = 400
@@ -54,16 +55,17 @@ class ImportRefused(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """An import that was checked and not begun.
+    """An import that has been checked but not begun.
 
     Attributes:
-        name: of its file or folder in the library, which shows it under that, if it is free.
-        files: where each file is, and where it will be, the first shard first; of a folder that is
-            linked to, the folder alone.
-        size_bytes: of all files.
+        name: name of the model's file or folder in the library, which also lists the model under
+            this name if no other model has it.
+        files: source and target path of each file, the first shard first; for a folder that is
+            linked to, only the folder itself.
+        size_bytes: total size of all files.
         way: copy; move, which leaves nothing behind; link, which leaves the files where they are;
-            share: a copy that uses no more of the disk, where the file system can do that.
-        folder: of the library.
+            share, a copy that takes no additional disk space if the file system supports that.
+        folder: the library folder.
     """
 
     name: str
@@ -74,20 +76,22 @@ class Adoption:
 
 
 def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str = "") -> Adoption:
-    """How the model at `source`, a GGUF file or a folder that holds one model, comes into
-    `library`; a model in safetensors becomes a folder there.
+    """The plan for importing the model at `source` into `library`.
 
-    All of its structure is checked as before a load, and every shard must be there.
+    `source` is a GGUF file or a folder that contains one model; a model in safetensors becomes a
+    folder in the library. Its complete structure is checked as before loading it, and no shard may
+    be missing.
 
     Args:
-        name: what to call it; by default as its file is called.
+        name: name of the model in the library; by default the name of its file.
 
     Raises:
-        ModelNotFound: there is nothing, or a folder contains no model or several.
-        UnsupportedModel: a pickle, or a model that no runner knows; the reason is named.
-        CorruptFile: it is damaged, or a shard is missing.
-        ImportRefused: its name cannot be used, or is used already.
-        DiskFull: a copy would not fit; both numbers are in `data`.
+        ModelNotFound: nothing is at `source`, or the folder contains no model or several.
+        UnsupportedModel: the file is a pickle, or no runner supports the model; the error names the
+            reason.
+        CorruptFile: the model is damaged, or a shard is missing.
+        ImportRefused: the name is invalid or already used, or the model is already in the library.
+        DiskFull: a copy would not fit; `data` has the needed and the free bytes.
     """
     source = source.expanduser().absolute()
     first = model_at(_model_in(source) if source.is_dir() else source)
@@ -98,13 +102,15 @@ def plan_adoption(source: Path, library: Library, way: Way = "copy", name: str =
 
 
 def plan_copy(model: FoundModel, library: Library, name: str) -> Adoption:
-    """How `model` gets a copy called `name` in the library folder. Where the file system can, the
-    copy shares the content: as a reflink, or within the library folder as a hard link.
+    """The plan for a copy of `model` called `name` in the library folder.
+
+    If the file system supports it, the copy shares the content: as a reflink, or within the library
+    folder as a hard link.
 
     Raises:
         ModelNotFound, UnsupportedModel, CorruptFile: the model's files are gone or damaged.
-        ImportRefused: it is remote, or the name cannot be used or is used already.
-        DiskFull: a copy would not fit; both numbers are in `data`.
+        ImportRefused: the model is remote, or the name is invalid or already used.
+        DiskFull: a copy would not fit; `data` has the needed and the free bytes.
     """
     if model.remote is not None:
         raise ImportRefused(
@@ -146,17 +152,18 @@ def _plan(first: Path, library: Library, called: str, way: Way) -> Adoption:
 
 
 def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: None) -> Path:
-    """Do it; returns the model's file or folder in the library.
+    """Carry out the plan; returns the model's file or folder in the library.
 
-    Files are written under temporary names, made safe against a power cut, and then renamed, the
-    first shard last: a model is in the library whole or not at all. What an import that was killed
-    left behind goes with the next one.
+    Files are written under temporary names, flushed to disk, and then renamed, the first shard
+    last, so that a model is in the library either complete or not at all. Files left behind by an
+    import that was killed are removed by the next one.
 
     Args:
-        on_progress: told the bytes copied so far.
+        on_progress: called with the number of bytes copied so far.
 
     Raises:
-        ImportRefused: the system does not allow it, or a file changed meanwhile.
+        ImportRefused: the system does not allow it, a file changed meanwhile, or the target exists
+            by now.
     """
     folder = private_folder(adoption.folder)
     _clean(folder)
@@ -190,26 +197,26 @@ def adopt(adoption: Adoption, on_progress: Callable[[int], None] = lambda done: 
 
 
 def _tops(adoption: Adoption) -> list[Path]:
-    """What will be new in the library folder itself: files, or one folder."""
+    """The new entries directly in the library folder: files, or one folder."""
     folder = adoption.folder
     names = (target.relative_to(folder).parts[0] for _, target in adoption.files)
     return [folder / name for name in dict.fromkeys(names)]
 
 
 def _leave(adoption: Adoption) -> None:
-    """Remove what was moved from where it lay, and folders that are empty then."""
+    """Remove the moved files at their old place, and folders that are empty afterwards."""
     for origin, _ in adoption.files:
         origin.unlink(missing_ok=True)
     for origin, target in reversed(adoption.files):
         if target.parent != adoption.folder:
-            with contextlib.suppress(OSError):  # Something else is in it.
+            with contextlib.suppress(OSError):  # The folder is not empty.
                 origin.parent.rmdir()
 
 
 def _stage(adoption: Adoption, temporary: Path, on_progress: Callable[[int], None]) -> None:
-    """Each file in the temporary folder, at the place that it will have in the library's.
+    """Put each file into the temporary folder, at the relative path it will have in the library.
 
-    A moved file on the same disk gets a second name, so that a move that is killed loses nothing.
+    A moved file on the same disk gets a second name, so that nothing is lost if the move is killed.
     """
     done = 0
     for origin, target in adoption.files:
@@ -222,10 +229,10 @@ def _stage(adoption: Adoption, temporary: Path, on_progress: Callable[[int], Non
 
 
 def _shared(adoption: Adoption, origin: Path, path: Path) -> bool:
-    """Make `path` a file with the content of `origin` that needs no copy, if that can be.
+    """Make `path` a file that shares the content of `origin`; returns False if that is impossible.
 
-    Elsewhere than in the library folder, a hard link is made to move a file only: a model of
-    another program that has one is listed as the library's, under one name.
+    Files outside of the library folder are hard-linked only to move them: a model of another
+    program with a hard link in the library would be listed as the library's, under one name.
     """
     if adoption.way == "share":
         is_ours = origin.is_relative_to(adoption.folder)
@@ -234,7 +241,7 @@ def _shared(adoption: Adoption, origin: Path, path: Path) -> bool:
 
 
 def _reflink(origin: Path, path: Path) -> bool:
-    """Make `path` a copy that shares the disk blocks of `origin`; False where that is unknown."""
+    """Make `path` a copy that shares the disk blocks of `origin`; False if this is unsupported."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -250,7 +257,7 @@ def _reflink(origin: Path, path: Path) -> bool:
 
 
 def _second_name(origin: Path, path: Path) -> bool:
-    """Make `path` another name of the file at `origin`; False on another disk."""
+    """Make `path` a hard link to the file at `origin`; False if impossible, as on another disk."""
     if origin.is_symlink():
         return False
     try:
@@ -261,7 +268,7 @@ def _second_name(origin: Path, path: Path) -> bool:
 
 
 def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None]) -> int:
-    """Copy and make safe; returns `done` with the bytes of the file. Raises `ImportRefused`."""
+    """Copy a file and flush it to disk; returns `done` plus its bytes. Raises `ImportRefused`."""
     before = origin.stat()
     with open_regular(origin) as source, path.open("xb") as target:
         while chunk := source.read(_CHUNK_BYTES):
@@ -280,12 +287,12 @@ def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None
 
 
 def _model_in(folder: Path) -> Path:
-    """The only model of `folder`, which may be `folder` itself. Raises as `plan_adoption`."""
+    """The only model in `folder`, which may be `folder` itself. Raises as `plan_adoption`."""
     found = model_paths(folder)
     if len(found) == 1:
         return found[0]
     if found:
-        # Where the folder is one of them, it can only be named by its weights.
+        # If the folder itself is one of the models, it can only be named by its weights.
         shown = (next(folder.glob("*.safetensors")) if path == folder else path for path in found)
         names = ", ".join(path.relative_to(folder).as_posix() for path in islice(shown, 8))
         raise ModelNotFound(f"{folder} holds {len(found)} models.", f"Import one of them: {names}.")
@@ -299,7 +306,7 @@ def _model_in(folder: Path) -> Path:
             "Put all of its files there, from -00001-of- on.",
         )
     if suffixes & {".safetensors", *PICKLE_SUFFIXES}:
-        return model_at(folder)  # Says what is missing, or refused.
+        return model_at(folder)  # Raises an error that names what is missing or refused.
     raise ModelNotFound(f"{folder} holds no model.", "Name the file, or its folder.")
 
 
@@ -321,13 +328,13 @@ def _name_of(text: str) -> str:
 
 
 def _file_name(name: str, path: Path) -> str:
-    """How the file at `path` will be called in the library."""
+    """The name of the file at `path` in the library."""
     part = SHARD.search(path.name)
     return f"{name}{part[0] if part else ''}{SUFFIX}"
 
 
 def _require_room(adoption: Adoption) -> None:
-    """Raises `DiskFull` unless the copies fit, with something left for everybody else."""
+    """Raises `DiskFull` unless the copies fit and leave `_RESERVE_BYTES` free."""
     place = adoption.folder
     while not place.exists():
         place = place.parent
@@ -352,7 +359,7 @@ def _require_room(adoption: Adoption) -> None:
 
 
 def _clean(folder: Path) -> None:
-    """Remove what imports left behind whose process is gone."""
+    """Remove temporary folders of imports whose process is gone."""
     from psutil import pid_exists
 
     for path in folder.iterdir():

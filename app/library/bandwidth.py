@@ -1,4 +1,4 @@
-"""How fast this machine reads memory, which limits decoding; measured once, and stored."""
+"""The memory bandwidth of this machine, which limits decoding; measured once and stored."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hearth.backends.machine.json_file import write_json
 
 _FILE: Final = "bandwidth.json"
 _QUIET_CORES: Final = 0.3
-"""Processors that other programs may use while it is measured."""
+"""Number of processors that other programs may use during a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """What was measured, where and when; or what the user says, with no threads."""
+    """A measured bandwidth, with place and date; or one that the user gave, with `threads` 0."""
 
     bytes_per_s: float
     threads: int = 0
@@ -29,13 +29,16 @@ class Bandwidth:
     date: str = ""
     """ISO 8601."""
     is_busy: bool = False
-    """Other programs kept processors busy meanwhile, so that at rest it is more. It is measured
-    again next time, and the higher figure is stored."""
+    """Whether other programs kept processors busy, so that the bandwidth at rest is higher.
+
+    It is then measured again next time, and the higher figure is stored.
+    """
 
     @property
     def source(self) -> str:
-        """Where the figure comes from, such as "26.9 GB/s read by 2 threads, measured here on
-        2026-11-21"."""
+        """The figure and its source, such as "26.9 GB/s read by 2 threads, measured here on
+        2026-11-21".
+        """
         if not self.threads:
             return f"{self.bytes_per_s / 1e9:.1f} GB/s, as given"
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
@@ -45,7 +48,7 @@ class Bandwidth:
 
 
 def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
-    """What was measured before on this processor while it was idle; None if nothing was."""
+    """The stored measurement of this processor at rest; None if there is none."""
     found = _stored(cache_dir, machine)
     return found if found is not None and not found.is_busy else None
 
@@ -61,7 +64,7 @@ def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
             stored.get("is_busy") is True,
         )
     except (OSError, ValueError, TypeError, KeyError):
-        return None  # it is measured again
+        return None  # It will be measured again.
     is_same = found.cpu == machine.cpu and found.threads == machine.usable_cores
     return found if is_same and found.bytes_per_s > 0 else None
 
@@ -69,13 +72,14 @@ def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
 def measure_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
-    """Measure in a child process, which takes a second, and store the result. For a command:
-    Ctrl+C ends it.
+    """Measure in a child process, which takes a second, and store the result.
+
+    For commands: Ctrl+C ends the measurement.
 
     Args:
-        cache_dir: exists.
-        log_dir: where the child's log goes.
-        size_bytes: of the memory that is read; None: far more than caches hold.
+        cache_dir: an existing folder.
+        log_dir: folder of the child's log.
+        size_bytes: size of the memory that is read; None: far more than caches hold.
 
     Raises:
         HearthError: the child failed.
@@ -87,14 +91,16 @@ def measure_bandwidth(
 async def measured_bandwidth(
     cache_dir: Path, machine: Machine, log_dir: Path | None = None, size_bytes: int | None = None
 ) -> Bandwidth:
-    """As `measure_bandwidth`, without blocking the event loop. Being cancelled ends it."""
+    """As `measure_bandwidth`, without blocking the event loop. Cancelling it ends the child."""
     answer = await follow_job(measure, _question(machine, size_bytes), log_dir=log_dir)
     return _kept(answer, cache_dir, machine)
 
 
 def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """In the child: bytes read a second by `question["threads"]` threads, over
-    `question["size_bytes"]` if that is given; and how many processors others used meanwhile.
+    """In the child: the bytes per second that `question["threads"]` threads read.
+
+    They read `question["size_bytes"]`, if given. Also returns the number of processors that other
+    programs used meanwhile.
     """
     import psutil
 
@@ -115,8 +121,10 @@ def _question(machine: Machine, size_bytes: int | None) -> dict[str, Any]:
 
 
 def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidth:
-    """What the child found, stored; what was found before, if both times other programs were busy
-    and that was more: repeated measurements do not contradict each other.
+    """Store and return the child's result, or the earlier result if that is better.
+
+    The earlier result is better if other programs were busy now, and it was measured at rest or is
+    higher. So repeated measurements do not contradict each other.
     """
     found = Bandwidth(
         float(answer["bytes_per_s"]),

@@ -1,9 +1,9 @@
-"""The layout of the cache that the tools of Hugging Face share.
+"""The layout of the cache that Hugging Face's tools share.
 
-A repository is `models--<organisation>--<name>/`: contents in `blobs/<etag>`, each commit's files
-in `snapshots/<commit>/<path>` as links to them, and in `refs/<revision>` the commit that it stood
-for. An incomplete download of Hearth is `blobs/<etag>.part`, next to its journal. Described in
-huggingface_hub's "Understand caching".
+A repository is the folder `models--<organisation>--<name>/`. Contents are in `blobs/<etag>`, each
+commit's files are links to them in `snapshots/<commit>/<path>`, and `refs/<revision>` contains the
+commit that a revision stood for. This is described in huggingface_hub's "Understand caching". An
+incomplete download of Hearth is `blobs/<etag>.part`, next to its journal.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _BAD_ON_WINDOWS: Final = re.compile(
     r'[<>:"|?*\\]|[. ]$|^(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$)', re.IGNORECASE
 )
 _MOST_PATH_BYTES: Final = 1000 if sys.platform == "darwin" else 4000
-"""A little less than PATH_MAX: files with longer names are made next to it."""
+"""A little less than PATH_MAX, because files with longer names are created next to a file."""
 _MOST_NAME_BYTES: Final = 255
-"""Of the usual file systems; some take fewer."""
+"""The limit of common file systems; some allow less."""
 
 
 def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder that downloads go to: `HF_HUB_CACHE`, or `hub` below `HF_HOME`, or
-    `cache/huggingface/hub` below `HEARTH_HOME`, or else the cache that all programs share.
+    """The folder for downloads.
+
+    It is `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or `cache/huggingface/hub` in `HEARTH_HOME`, or
+    else the cache that all programs share.
     """
     environ = os.environ if environ is None else environ
     home = environ.get(HOME_VARIABLE)
@@ -45,8 +47,9 @@ def hub_cache(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def shared_hub_cache(environ: Mapping[str, str]) -> Path:
-    """The user's cache, found as huggingface_hub finds it: `HF_HUB_CACHE`, or `hub` below
-    `HF_HOME`, or below `huggingface` in the user's cache folder.
+    """The user's cache, located as huggingface_hub does.
+
+    It is `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or `huggingface/hub` in the user's cache folder.
     """
     for variable in _CACHE_VARIABLES:
         if environ.get(variable):
@@ -64,9 +67,9 @@ def _folder(text: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryCache:
-    """The part of a cache that belongs to one model's repository. Nothing of it need exist.
+    """The part of a cache that belongs to one model's repository; it need not exist.
 
-    Raises `UnsafeName` where a name from the Hub would lead elsewhere.
+    Raises `UnsafeName` if a name from the Hub would lead outside of it.
     """
 
     cache: Path
@@ -87,21 +90,21 @@ class RepositoryCache:
         return "--".join(["models", *self.repo_id.split("/")])
 
     def blob(self, etag: str) -> Path:
-        """A file's content, under its checksum; there only if it is complete and was verified."""
+        """The content with the checksum `etag`; it exists only if it is complete and verified."""
         if not _ETAG.fullmatch(etag):
             raise UnsafeName(f"{etag!r} of {self.repo_id} is no checksum.")
         return self.folder / "blobs" / etag
 
     def part(self, etag: str) -> Path:
-        """A content that is not complete."""
+        """The incomplete content."""
         return self.blob(etag).with_name(f"{etag}.part")
 
     def journal(self, etag: str) -> Path:
-        """Which ranges of `part` are there."""
+        """The journal of the ranges of `part` that have been written."""
         return self.blob(etag).with_name(f"{etag}.part.journal")
 
     def lock(self, etag: str) -> Path:
-        """The process that writes the content holds this; huggingface_hub locks the same file."""
+        """The lock of the process that writes the content; huggingface_hub uses the same file."""
         return self.cache / ".locks" / self._name / f"{self.blob(etag).name}.lock"
 
     def snapshot(self, commit: str) -> Path:
@@ -111,8 +114,9 @@ class RepositoryCache:
         return self.folder / "snapshots" / commit
 
     def file(self, commit: str, path: str) -> Path:
-        """The file that other programs open. Raises `UnsafeName`, too, for what the file system
-        cannot store.
+        """The file that other programs open.
+
+        Raises `UnsafeName` also for names that the file system cannot store.
         """
         parts = path.split("/")
         for part in parts:
@@ -142,14 +146,15 @@ class RepositoryCache:
             )
 
     def is_there(self, commit: str, path: str) -> bool:
-        """The commit's file is complete."""
+        """Whether the commit's file exists, and so is complete."""
         return self.file(commit, path).exists()
 
     def place(self, commit: str, path: str, etag: str) -> Path:
-        """Make `blob(etag)` the commit's file, and return that.
+        """Make `blob(etag)` the commit's file, and return the file.
 
-        A link; where the file system has none (or `HF_HUB_DISABLE_SYMLINKS` is set), a second name
-        of the same content; where it has neither, the content itself moves there.
+        The file is a symbolic link. If the file system does not support these (or
+        `HF_HUB_DISABLE_SYMLINKS` is set), it is a hard link; if that is unsupported too, the
+        content itself is moved.
         """
         from hearth.quant.gguf.quantize_file import sync_folder
 
@@ -157,7 +162,7 @@ class RepositoryCache:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
             return file
-        file.unlink(missing_ok=True)  # A link to a content that somebody removed.
+        file.unlink(missing_ok=True)  # A link to a content that was removed.
         try:
             if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in ("1", "ON", "YES", "TRUE"):
                 raise OSError("links are switched off")
@@ -171,7 +176,7 @@ class RepositoryCache:
         return file
 
     def set_revision(self, revision: str, commit: str) -> None:
-        """Remember that `revision` (a branch or tag) stands for `commit`."""
+        """Record that `revision` (a branch or tag) stands for `commit`."""
         if revision == commit:
             return
         refs = self.folder / "refs"
@@ -185,7 +190,7 @@ class RepositoryCache:
 
 
 def _is_usable(name: str) -> bool:
-    """`name` has no characters that no file should have, or that this system reserves."""
+    """Whether `name` is free of control characters and of names that this system reserves."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -195,7 +200,7 @@ def _is_usable(name: str) -> bool:
 
 
 def _most_name_bytes(folder: Path) -> int:
-    """How long a name the file system of `folder`, which need not exist, takes."""
+    """The longest name, in bytes, on the file system of `folder`, which need not exist."""
     if sys.platform == "win32":
         return _MOST_NAME_BYTES
     while not folder.exists() and folder != folder.parent:

@@ -1,6 +1,6 @@
-"""The catalogue of models worth having, which comes with Hearth and needs no network.
+"""The catalogue of recommended models, which comes with Hearth and needs no network.
 
-Its sizes are approximate, parameters times bits a weight, until the Hub is asked for the files.
+Its sizes are approximate (parameters times bits per weight); the Hub knows those of the files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHAPE = ("layers", "kv_heads", "head_size")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the size of keys and values follows from: 2 × layers × kv_heads × head_size a token."""
+    """Determines the size of keys and values: 2 × layers × kv_heads × head_size per token."""
 
     layers: int
     kv_heads: int
@@ -36,17 +36,18 @@ class Entry:
     """A model of the catalogue.
 
     Attributes:
-        name: what `hearth pull` takes, in lower case.
-        title: as its makers write it.
+        name: the name for `hearth pull`, in lower case.
+        title: the name as its makers write it.
         repo: the repository of GGUF files on the Hub, `org/name`.
-        purpose: what it is for.
-        parameters: of its weights.
-        active_parameters: used for a token; `parameters` unless it is a mixture of experts.
-        licence: as the Hub calls it.
+        purpose: what the model is for.
+        parameters: number of parameters.
+        active_parameters: parameters used for a token; fewer than `parameters` in a mixture of
+            experts.
+        licence: the Hub's name of the licence.
         context: trained context in tokens; 0 if not recorded.
         shape: None if not recorded.
         sizes: approximate bytes of each type of quantization that the repository offers, ascending.
-        recommended: the one of them for most people.
+        recommended: the type of quantization that suits most people.
         summary: one sentence.
     """
 
@@ -71,17 +72,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All of it, by name, the smallest model of each purpose first."""
+    """All models of the catalogue, the smallest of each purpose first, and by name."""
 
     entries: tuple[Entry, ...]
     _by_name: Mapping[str, Entry] = field(repr=False, compare=False)
 
     def get(self, name: str) -> Entry | None:
-        """The model called `name`, in any case of letters; None if there is none."""
+        """The model called `name`, regardless of case; None if there is none."""
         return self._by_name.get(name.lower())
 
     def not_found(self, name: str) -> ModelNotFound:
-        """The error that says that there is no model called `name`, with the nearest names."""
+        """The error for a missing model `name`, with the most similar names."""
         near = nearest(name, self._by_name, most=3)
         guess = f"Did you mean {' or '.join(near)}? " if near else ""
         return ModelNotFound(
@@ -97,7 +98,7 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
     """The catalogue that comes with Hearth, or the one at `path`.
 
     Raises:
-        CorruptFile: it is missing, or cannot be read.
+        CorruptFile: the catalogue is missing or cannot be read.
     """
     if path is None:
         from importlib.resources import files
@@ -118,7 +119,7 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
 
 
 def pull_command(name: str) -> str:
-    """The command that downloads what somebody calls `name`; empty if it can mean no download."""
+    """The command that downloads the model `name`; empty if `name` cannot be downloaded."""
     if _PULLABLE.fullmatch(name):
         return f"hearth pull {argument(name)}"
     base, _, quant = name.partition(":")
@@ -129,7 +130,7 @@ def pull_command(name: str) -> str:
 
 
 def _entry(table: Mapping[str, Any], bits: Mapping[str, float]) -> Entry:
-    """The model of a table of the catalogue. Raises what a wrong table lets Python raise."""
+    """The model that a table of the catalogue describes. A wrong table raises Python's errors."""
     fields = {name: value for name, value in table.items() if name not in (*_SHAPE, "quants")}
     parameters = round(table["parameters"])
     sizes = {quant: round(parameters * bits[quant] / 8) for quant in table["quants"]}

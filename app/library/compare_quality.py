@@ -1,6 +1,6 @@
-"""What quantizing did to a model: perplexity and speed, measured the same way before and after.
+"""The effect of quantizing a model: perplexity and speed, measured the same way before and after.
 
-Perplexity is by the protocol "second-half" of `hearth.quant.evaluation.protocols`. Numbers of
+Perplexity uses the protocol "second-half" of `hearth.quant.evaluation.protocols`. Numbers for
 another text, window or protocol cannot be compared with these.
 """
 
@@ -33,7 +33,7 @@ _DECODED_TOKENS: Final = 64
 _DECODE_RUNS: Final = 3
 
 OnProgress = Callable[[int, int], None]
-"""Gets tokens done and tokens in all."""
+"""Called with the number of tokens done and the total number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +41,49 @@ class Measured:
     """Perplexity and speed of one model."""
 
     perplexity: float
-    """e to the mean negative log probability of the scored tokens; lower is better. Infinite where
-    a token was impossible, or as good as."""
+    """e to the mean negative log probability of the scored tokens; lower is better.
+
+    Infinite if a token had a probability of (almost) 0.
+    """
     perplexity_error: float
-    """Its standard error."""
+    """The standard error of the perplexity."""
     decode_tok_per_s: float
     """The best of three greedy answers; 0 if none could be measured."""
     is_busy: bool
-    """Other programs used the processors, so that the model may be faster at rest."""
+    """Whether other programs used the processors, so that the model may be faster at rest."""
     scored_tokens: int
     window_tokens: int
     backend: str
-    """That ran it: "llamacpp" or "native"."""
+    """The backend that ran the model: "llamacpp" or "native"."""
     threads: int
 
 
 @dataclass(frozen=True, slots=True)
 class Quality(Measured):
-    """All that was measured of one model."""
+    """All measurements of one model."""
 
     losses: tuple[float, ...] = field(repr=False)
     """Negative log probability of each scored token."""
     blocks: tuple[int, ...] = field(repr=False)
-    """The blocks of these tokens that standard errors are taken over."""
+    """The blocks of these tokens over which standard errors are computed."""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values, without the single tokens."""
+        """The measurements as JSON values, without those of single tokens."""
         facts = asdict(self)
         del facts["losses"], facts["blocks"]
-        if not math.isfinite(self.perplexity):  # JSON has no word for it
+        if not math.isfinite(self.perplexity):  # JSON cannot express it.
             facts["perplexity"] = facts["perplexity_error"] = None
         return facts
 
 
 def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
-    """(relative change of perplexity, its standard error), from the same tokens in both: what two
-    models find hard alike cancels out, so that this is known far better than either perplexity.
+    """(relative change of perplexity, its standard error).
+
+    It is computed from the same tokens for both models: the difficulty of tokens that both share
+    cancels out, so that the change is known far more precisely than either perplexity.
 
     Raises:
-        ValueError: they were not measured on the same tokens.
+        ValueError: `before` and `after` were not measured on the same tokens.
     """
     found = estimates.relative_perplexity(before.losses, after.losses, after.blocks)
     return found.value, found.error
@@ -87,20 +91,21 @@ def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text to measure on."""
+    """A text for measurements."""
 
     name: str
     text: str
     marked: bool = False
-    """Special tokens written in it are meant as such."""
+    """Whether the text of special tokens in it is tokenized as special tokens."""
 
 
 def bundled_sample(*, for_guide: bool = False) -> Sample:
-    """The text that is measured on where the user gives none: prose, code and a table in English.
+    """The default text for measurements: prose, code and a table in English.
 
     Args:
-        for_guide: conversations instead, as the bundled model was trained on, which knows little
-            else; sampled from its corpus (`hearth.assets.guide.data.clean_conversations`).
+        for_guide: return conversations like those that the bundled model was trained on, which
+            knows little else. They are sampled from its corpus
+            (`hearth.assets.guide.data.clean_conversations`).
     """
     from importlib.resources import files
 
@@ -110,8 +115,9 @@ def bundled_sample(*, for_guide: bool = False) -> Sample:
 
 
 def sample_of(path: Path | None, *, for_guide: bool = False) -> Sample:
-    """The text of the file at `path`; None: the bundled one. Raises `InvalidParameter` where it
-    cannot be read.
+    """The text of the file at `path`, or the bundled text if `path` is None.
+
+    Raises `InvalidParameter` if the file cannot be read.
     """
     if path is None:
         return bundled_sample(for_guide=for_guide)
@@ -133,7 +139,7 @@ async def measure(
     """Perplexity of the model on the first `most_tokens` of `sample`, and its decoding speed.
 
     Raises:
-        TextTooShort: it has under 32 tokens.
+        TextTooShort: the text has fewer than 32 tokens.
         HearthError: the model cannot be loaded, or stopped answering.
     """
     info = await backend.info()
@@ -174,8 +180,9 @@ async def measure_on(
     most_tokens: int = MOST_TOKENS,
     on_progress: OnProgress = lambda done, total: None,
 ) -> Quality:
-    """`measure` of the model of `spec`, which is unloaded again if it was not loaded before, so
-    that the next one has room.
+    """Run `measure` on the model of `spec`.
+
+    If the model was not loaded before, it is unloaded again, so that the next one has room.
     """
     stats = await host.stats()
     was_loaded = stats is not None and any(one.path == spec.path for one in stats.workers)
@@ -188,7 +195,7 @@ async def measure_on(
 
 
 async def _beginning(backend: Backend) -> Sequence[int]:
-    """The ids that this model gets before any text: its beginning-of-text token, or none."""
+    """The token ids that precede any text for this model: its beginning-of-text token, or none."""
     word = "a"
     alone = await backend.tokenize(word)
     prompt = (await backend.render(Request(text=word))).ids

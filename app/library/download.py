@@ -1,7 +1,8 @@
-"""Downloads files of one commit into the shared cache: several ranges at once, each byte on its way
-to the disk once, resumed where it was left however it ended.
+"""Downloads the files of one commit into the shared cache.
 
-A content gets its name in the cache when the checksum of what is on the disk is right, not before.
+Several ranges are downloaded at once, each byte is written to the disk only once, and a download
+resumes where it stopped, however it ended. A content gets its name in the cache only after the
+checksum of the bytes on the disk has been verified.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _MOST_PAUSE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How hard a download tries.
+    """Limits of a download.
 
     Attributes:
-        connections: at once.
-        range_bytes: that one request asks for.
-        sync_bytes: after this many bytes the file is synced; a crash loses at most twice that and
-            the buffers of the connections.
-        reserve_bytes: of the disk that is never used up.
-        stall_s: without data, after which a connection counts as broken.
-        tries: in a row that may bring nothing.
+        connections: number of simultaneous connections.
+        range_bytes: maximum number of bytes that one request asks for.
+        sync_bytes: the file is synced after this many bytes; a crash loses at most twice as many,
+            and the buffers of the connections.
+        reserve_bytes: disk space that always stays free.
+        stall_s: time without data after which a connection counts as broken.
+        tries: number of tries in a row without data after which the download fails.
         backoff_s: the first wait between tries.
     """
 
@@ -67,7 +68,7 @@ class Downloader:
     Args:
         cache: the shared cache's folder.
         endpoint: the Hub's address.
-        on_progress: gets JSON values: `state` (downloading, waiting, checking), `file`,
+        on_progress: called with JSON values: `state` (downloading, waiting, checking), `file`,
             `done_bytes`, `total_bytes`.
         free_bytes: returns the free bytes of a folder's disk.
     """
@@ -92,15 +93,17 @@ class Downloader:
         )
 
     async def run(self) -> Path:
-        """Download what is missing; returns the folder of the commit's files.
+        """Download the missing files; returns the folder of the commit's files.
 
-        Cancelling it keeps what arrived.
+        If it is cancelled or fails with `DiskFull` or `HubUnreachable`, the bytes that arrived are
+        kept.
 
         Raises:
-            DiskFull: before the first byte, or while writing; what arrived is kept.
-            HubUnreachable: it broke off too often; what arrived is kept.
-            DownloadCorrupt, RepositoryChanged: it is wrong, also when fetched again.
-            GatedRepository, RepositoryNotFound, HubRefused, OfflineError: the Hub will not.
+            DiskFull: before the first byte, or while writing.
+            HubUnreachable: the connection broke off too often.
+            DownloadCorrupt, RepositoryChanged: the content is wrong, also when fetched again.
+            GatedRepository, RepositoryNotFound, HubRefused, OfflineError: the Hub does not deliver
+                the files.
             UnsafeName: a name in the repository would lead out of the cache.
         """
         commit = self._download.commit
@@ -114,12 +117,12 @@ class Downloader:
         for file in self._download.files:
             if not self._place.is_there(commit, file.path):
                 self._place.place(commit, file.path, file.etag)
-        discard_parts(self._download, self._place.cache)  # What a crash at the end left behind.
+        discard_parts(self._download, self._place.cache)  # Left behind by a crash at the end.
         self._place.set_revision(self._download.revision, commit)
         return self._place.snapshot(commit)
 
     def _is_there(self, file: RepositoryFile) -> bool:
-        """Its content is complete, for this commit or for another."""
+        """Whether the content of `file` is complete, for this commit or for another."""
         there = self._place.is_there(self._download.commit, file.path)
         return there or self._place.blob(file.etag).exists()
 
@@ -134,7 +137,7 @@ class Downloader:
             raise disk_full(self._download.repo_id, missing, free, self._place.folder)
 
     async def _take(self, file: RepositoryFile) -> None:
-        """Fetch `file` unless another process did meanwhile, and give it its name."""
+        """Fetch `file` unless another process has done so meanwhile, and give it its name."""
         path = self._place.lock(file.etag)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = LockFile(path)
@@ -151,7 +154,10 @@ class Downloader:
         self._done_bytes += file.size_bytes
 
     async def _fetch(self, file: RepositoryFile) -> None:
-        """Its content, complete and checked, under its name. Wrong content is fetched once more."""
+        """Fetch and verify the content of `file`, and store it as its blob.
+
+        Wrong content is fetched once more.
+        """
         wrong: list[str] = []
         while True:
             part = PartFile(
@@ -193,8 +199,10 @@ class Downloader:
         sync_folder(blob.parent)
 
     async def _fill(self, part: PartFile) -> str:
-        """Fetch what `part` lacks, several ranges at once, or one after the other from the file's
-        beginning where the server sends only whole files; returns the checksum of all of it.
+        """Fetch the missing ranges of `part`; returns the checksum of the whole file.
+
+        Several ranges are fetched at once. If the server sends only whole files, the file is
+        fetched from its beginning over one connection.
         """
         size_bytes = part.file.size_bytes
         self._report("downloading", part.file, part.there.total)
@@ -220,10 +228,10 @@ class Downloader:
             await self._receive(part, *ranges.popleft())
 
     async def _receive(self, part: PartFile, start: int, end: int, *, whole: bool = False) -> None:
-        """Bytes from `start` to before `end`, over as many connections as it takes.
+        """Fetch the bytes from `start` to before `end`, over as many connections as necessary.
 
         Args:
-            whole: a connection that broke off is of no use to the next one.
+            whole: whether the next connection must start again at `start` after one broke off.
         """
         position, tries = start, 0
         while position < end:
@@ -256,7 +264,7 @@ class Downloader:
 
 
 def discard_parts(download: Download, cache: Path) -> None:
-    """Remove what of `download` arrived but is not complete, unless it is being downloaded."""
+    """Remove incomplete contents of `download`, unless they are being downloaded."""
     if download.repo_id.startswith("pypi.org/"):
         from hearth.app.library.package_model import SMOLLM2
         from hearth.app.paths import find_paths

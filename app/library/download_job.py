@@ -1,4 +1,4 @@
-"""One download in a process of its own, by `hearth.app.jobs`."""
+"""One download in a process of its own, run by `hearth.app.jobs`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _LOOK_EVERY_S: Final = 0.1
 def question(
     download: Download, cache: Path, *, hub: Hub, limits: Limits | None = None
 ) -> dict[str, Any]:
-    """What to ask the job.
+    """The question for the job.
 
     Args:
         cache: the shared cache's folder.
-        limits: how hard it tries; None: as `Limits` has it.
+        limits: None for the defaults of `Limits`.
     """
     return {
         "download": asdict(download),
@@ -43,10 +43,10 @@ def work(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     Returns `snapshot`, the folder of the commit's files, `files` in it, and `size_bytes`.
 
     Raises:
-        Stopped: it was told to; what arrived is kept.
+        Stopped: the job was stopped; the bytes that arrived are kept.
         HearthError: see `Downloader.run`.
     """
-    # It logs each address, and those of contents are signed: who has one needs no token.
+    # It logs each URL; those of contents are signed, so that they work without a token.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     download = msgspec.convert(question["download"], Download)
     hub = Hub(offline=question["offline"], address=question["endpoint"])
@@ -87,7 +87,7 @@ def _fetch_package(download: Download, reporter: Reporter) -> Path:
 
 
 async def _unless_stopped(downloader: Downloader, reporter: Reporter) -> Path:
-    """What `downloader` returns; cancelled as soon as `reporter` is stopped."""
+    """The result of `downloader`, which is cancelled as soon as `reporter` is stopped."""
     running = asyncio.create_task(downloader.run())
     while not running.done():
         await asyncio.wait([running], timeout=_LOOK_EVERY_S)

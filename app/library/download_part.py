@@ -1,9 +1,9 @@
-"""A file that is not complete yet, and the journal of what of it is there.
+"""An incomplete file, and the journal of the ranges of it that are on the disk.
 
-The journal has a line for the file and one for each range whose bytes are on the disk for sure: the
-bytes are synced before the line is written, and the line is synced before anything counts on it. A
-line has its own checksum: one that a power cut left incomplete does not count. Only the process
-that holds the content's lock may open it.
+The journal has a line for the file and one for each range whose bytes are certainly on the disk:
+the bytes are synced before the line is written, and the line is synced before anything relies on
+it. Each line has a checksum, so that a line left incomplete by a power cut is ignored. Only the
+process that holds the content's lock may open the file.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _READ_BYTES: Final = 8 << 20
 T = TypeVar("T")
 FreeBytes = Callable[[Path], int]
 Range = tuple[int, int]
-"""From the first byte to the one after the last."""
+"""(first byte, byte after the last)."""
 
 
 class Ranges:
-    """A set of bytes, kept as ranges that neither touch nor overlap, in order."""
+    """A set of bytes, stored as ordered ranges that neither touch nor overlap."""
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._ranges: list[Range] = []
@@ -54,16 +54,16 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """How many bytes are there."""
+        """Number of bytes in the set."""
         return sum(end - start for start, end in self._ranges)
 
     @property
     def prefix(self) -> int:
-        """How many bytes are there without a gap from the file's beginning."""
+        """Number of bytes from the file's beginning to the first gap."""
         return self._ranges[0][1] if self._ranges and self._ranges[0][0] == 0 else 0
 
     def add(self, start: int, end: int) -> None:
-        """Bytes from `start` to before `end` are there now; none if they are the same."""
+        """Add the bytes from `start` to before `end`; none if these are equal."""
         if start >= end:
             return
         first = bisect_left(self._ranges, start, key=itemgetter(1))
@@ -72,14 +72,14 @@ class Ranges:
         self._ranges[first:last] = [(min(joined)[0], max(end for _, end in joined))]
 
     def missing(self, size_bytes: int) -> list[Range]:
-        """What a file of `size_bytes` lacks, in order."""
+        """The ranges that a file of `size_bytes` lacks, in order."""
         edges = [min(edge, size_bytes) for edge in (0, *chain(*self._ranges), size_bytes)]
         gaps = zip(edges[::2], edges[1::2], strict=True)
         return [(start, end) for start, end in gaps if start < end]
 
 
 def pieces(ranges: Iterable[Range], most_bytes: int) -> list[Range]:
-    """`ranges`, cut so that none is longer than `most_bytes`."""
+    """`ranges`, split so that none is longer than `most_bytes`."""
     return [
         (cut, min(cut + most_bytes, end))
         for start, end in ranges
@@ -88,13 +88,13 @@ def pieces(ranges: Iterable[Range], most_bytes: int) -> list[Range]:
 
 
 class PartFile:
-    """The bytes of `file` as they arrive, in any order; their folder exists.
+    """The bytes of `file` as they arrive, in any order; the folder must exist.
 
-    A journal of another file or of another size does not count, and the part starts again.
+    A journal of another file or of another size is ignored, and the part starts again.
 
     Args:
         sync_bytes: maximum number of bytes that wait to be synced, and of those being synced.
-        reserve_bytes: of the disk that is never used up.
+        reserve_bytes: disk space that always stays free.
         free_bytes: returns the free bytes of a folder's disk.
     """
 
@@ -129,7 +129,7 @@ class PartFile:
                 self._journal.write(b"\n")  # An incomplete last line must not spoil the next one.
 
     async def write(self, start: int, data: bytes) -> None:
-        """Put `data` at `start`. Raises `DiskFull`; what was synced before stays."""
+        """Write `data` at `start`. Raises `DiskFull`; bytes that were synced before are kept."""
         with self._disk():
             self._bytes.seek(start)
             rest = memoryview(data)
@@ -142,7 +142,7 @@ class PartFile:
             await self.sync()
 
     async def sync(self) -> None:
-        """From now on what was written outlasts a crash. Raises `DiskFull`."""
+        """Make everything written so far outlast a crash. Raises `DiskFull`."""
         async with self._syncing:
             if not self._unsynced:
                 return
@@ -154,8 +154,9 @@ class PartFile:
                 raise self._full()
 
     async def digest(self) -> str:
-        """The checksum of the whole file, hexadecimal; computed from what is on the disk while it
-        arrives: SHA-256 for a file in LFS, else git's SHA-1 of the content as a blob.
+        """The checksum of the whole file, in hexadecimal, computed from the disk while it arrives.
+
+        It is SHA-256 for a file in LFS, else git's SHA-1 of the content as a blob.
         """
         size_bytes = self.file.size_bytes
         hasher = hashlib.sha256()
@@ -174,7 +175,7 @@ class PartFile:
         return hasher.hexdigest()
 
     async def close(self) -> None:
-        """Sync what can be synced, and close; what is there can be opened again."""
+        """Sync if possible, and close; the part can be opened again."""
         try:
             await self.sync()
         except DiskFull as error:
@@ -184,7 +185,7 @@ class PartFile:
             self._journal.close()
 
     def discard(self) -> None:
-        """Close, and remove it."""
+        """Close the part and remove it."""
         self._unsynced = Ranges()
         self._bytes.close()
         self._journal.close()
@@ -202,7 +203,7 @@ class PartFile:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """Inside, a system's "no space left" is `DiskFull`."""
+        """Raise `DiskFull` for the system's "no space left" within the block."""
         try:
             yield
         except OSError as error:
@@ -217,8 +218,10 @@ class PartFile:
 
 
 async def _in_thread(work: Callable[..., T], *arguments: object) -> T:
-    """What `work` returns, from another thread. Cancelled, this still waits for the thread's end:
-    the file that it uses must not be closed under it.
+    """The result of `work`, run in another thread.
+
+    If cancelled, this still waits for the end of `work`, because the file that it uses must not be
+    closed before.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
     try:
@@ -240,8 +243,9 @@ def disk_full(name: str, missing_bytes: int, free_bytes: int, folder: Path) -> D
 
 
 def kept_ranges(place: RepositoryCache, file: RepositoryFile) -> Ranges:
-    """What of the part of `file` is there for sure; nothing if its journal is about something
-    else.
+    """The ranges of the part of `file` that are certainly on the disk.
+
+    Empty if the journal is that of another file.
     """
     try:
         lines = place.journal(file.etag).read_bytes().split(b"\n")
@@ -256,7 +260,7 @@ def kept_ranges(place: RepositoryCache, file: RepositoryFile) -> Ranges:
 
 
 def _title(file: RepositoryFile) -> bytes:
-    """The first line that the journal must have."""
+    """The required first line of the journal."""
     return f"{file.etag} {file.size_bytes}".encode()
 
 
@@ -266,6 +270,6 @@ def _checked(text: bytes) -> bytes:
 
 
 def remove_part(place: RepositoryCache, file: RepositoryFile) -> None:
-    """Remove a part; the journal goes first, so that it never describes another file's bytes."""
+    """Remove a part, its journal first, so that this never describes another file's bytes."""
     place.journal(file.etag).unlink(missing_ok=True)
     place.part(file.etag).unlink(missing_ok=True)

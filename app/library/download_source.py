@@ -1,7 +1,7 @@
 """Ranges of a repository's files, over HTTP.
 
-Every request begins at the Hub's endpoint, which may send it elsewhere with an address that works
-for a while. The token goes to the endpoint's own scheme, host and port, and nowhere else.
+Every request begins at the Hub's endpoint, which may redirect it to a URL that is valid only for a
+while. The token is sent only to the endpoint's own scheme, host and port.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _CONNECT_S: Final = 20.0
 
 
 class BrokenOff(Exception):
-    """A connection failed in a way that may pass.
+    """A connection failed in a way that may be temporary.
 
     Attributes:
-        retry_after_s: what the server asked for; 0 if it did not.
+        retry_after_s: the wait that the server asked for; 0 if none.
     """
 
     def __init__(self, reason: str, retry_after_s: float = 0.0) -> None:
@@ -43,7 +43,7 @@ class NoRanges(Exception):
 
 
 class Changed(Exception):
-    """The server has another content than the repository had listed."""
+    """The server has a different content than the repository listed."""
 
 
 class FileSource:
@@ -51,7 +51,7 @@ class FileSource:
 
     Args:
         endpoint: the Hub's address.
-        stall_s: a connection that brings less than `stall_bytes` in that time counts as broken.
+        stall_s: a connection that delivers less than `stall_bytes` in this time counts as broken.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FileSource:
         from huggingface_hub import get_async_session
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-        # huggingface_hub's own client: proxies, certificates and offline mode are as it has them.
+        # huggingface_hub's own client, so that its proxies, certificates and offline mode apply.
         self._client = get_async_session()
         self._home = _origin(httpx2.URL(self.endpoint))
         self._headers = dict(build_hf_headers(library_name="hearth"))
@@ -82,11 +82,13 @@ class FileSource:
     async def stream(
         self, file: RepositoryFile, start: int, end: int
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of `file` from `start` to before `end`, as they come; perhaps fewer.
+        """The bytes of `file` from `start` to before `end`, as they arrive.
 
         Raises:
-            BrokenOff, Changed, NoRanges: as their names say; the last only if `start` is not 0.
-            HearthError: the Hub will not give it.
+            BrokenOff: the connection ended or stalled before `end`.
+            Changed: the server has a different content.
+            NoRanges: the server sends only whole files, and `start` is not 0.
+            HearthError: the Hub does not deliver the file.
         """
         import httpx2
 
@@ -119,7 +121,7 @@ class FileSource:
     async def _open(
         self, file: RepositoryFile, start: int, end: int
     ) -> AsyncIterator[httpx2.Response]:
-        """The answer that has the content, after redirects."""
+        """The response that has the content, after redirects."""
         import httpx2
 
         url = httpx2.URL(
@@ -159,7 +161,7 @@ class FileSource:
     async def _require_content(
         self, response: httpx2.Response, file: RepositoryFile, is_home: bool
     ) -> None:
-        """Return if `response` has the content."""
+        """Raise an error unless `response` has the content."""
         from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
         status = response.status_code
@@ -168,7 +170,7 @@ class FileSource:
         if status == 416:
             raise Changed(f"{file.path} is shorter than {file.size_bytes} bytes")
         if status in _PASSING or (status in (401, 403) and not is_home):
-            # A signed address that ran out is refused; the next request gets a fresh one.
+            # A signed URL that has expired is refused; the next request gets a fresh one.
             raise BrokenOff(f"HTTP {status}", _retry_after_s(response))
         if not is_home:
             raise HubRefused(
@@ -189,8 +191,9 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int]:
 
 
 def _check_etag(response: httpx2.Response, file: RepositoryFile) -> None:
-    """Raises `Changed` if the endpoint itself speaks of another content; a cache's own kind of ETag
-    says nothing about that.
+    """Raises `Changed` if the endpoint's ETag is the checksum of another content.
+
+    ETags of another form, such as those of a cache, are ignored.
     """
     linked = response.headers.get("x-linked-etag")
     if linked is None and response.status_code in (200, 206):

@@ -1,9 +1,9 @@
-"""The queue of downloads: kept on disk, at most two at a time, each in a process of its own.
+"""The queue of downloads: stored on disk; at most two run at a time, each in its own process.
 
-One process of Hearth keeps the queue; the others read its file. When that process ends, in whatever
-way, another one that runs takes the queue over, or the next one that starts, and continues what was
-downloading. The code that downloads is imported with the first download: each start of the terminal
-app opens the queue, and mostly finds it empty.
+One process of Hearth, the keeper, manages the queue; the others read its file. When the keeper
+ends, for whatever reason, another running process or the next one that starts becomes the keeper
+and continues the downloads. The code that downloads is imported with the first download, because
+each start of the terminal app opens the queue, which is usually empty.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from hearth.backends.machine.lock import LockFile
 DownloadState = Literal["waiting", "running", "paused", "failed", "done"]
 _VERSION: Final = 1
 _TAKE_OVER_S: Final = 2.0
-"""How often a process tries to become the keeper."""
+"""Interval at which a process tries to become the keeper."""
 _PROGRESS_S: Final = 2.0
-"""How often the keeper writes how far downloads are, for the other processes."""
+"""Interval at which the keeper writes the progress of downloads for the other processes."""
 
 
 class Rate:
     """Bytes per second over the last seconds.
 
     Args:
-        window_s: how far it looks back.
-        clock: seconds that only grow.
+        window_s: length of the period that is measured.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(self, window_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, done_bytes: int) -> None:
-        """Record how many bytes are there now; fewer than before: some are fetched again."""
+        """Record the number of bytes now; it may be lower if some are fetched again."""
         now = self._clock()
         if self._seen and done_bytes < self._seen[-1][1]:
             self._seen.clear()
@@ -69,7 +69,7 @@ class Rate:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """None until it is known."""
+        """The rate; None until it is known."""
         if len(self._seen) < 2:
             return None
         (since, before), (_, after) = self._seen[0], self._seen[-1]
@@ -77,21 +77,21 @@ class Rate:
         return (after - before) / took_s if took_s > 0 else None
 
     def eta_s(self, missing_bytes: int) -> float | None:
-        """Seconds until `missing_bytes` have come at this rate; None where nothing moves."""
+        """Seconds until `missing_bytes` arrive at this rate; None if the rate is 0 or unknown."""
         rate = self.bytes_per_s
         return missing_bytes / rate if rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadItem:
-    """One download of the queue, as it is now.
+    """The present state of one download of the queue.
 
     Attributes:
-        name: for the user, such as "organisation/name:Q4_K_M".
-        activity: of a running one: downloading, checking, or waiting for another process.
+        name: name shown to the user, such as "organisation/name:Q4_K_M".
+        activity: of a running download: downloading, checking, or waiting for another process.
         bytes_per_s, eta_s: None while unknown.
-        error: why it is paused, failed or waits for the connection.
-        quantize: the type that it is quantized to when it is complete; empty: none.
+        error: why the download is paused, has failed or waits for the connection.
+        quantize: the type to quantize to when the download is complete; empty: none.
     """
 
     id: str
@@ -109,7 +109,7 @@ class DownloadItem:
 
 @dataclass(slots=True)
 class _Entry:
-    """A download of the queue; what `init` does not take is not written down."""
+    """A download of the queue; fields that are not parameters of `__init__` are not stored."""
 
     id: str
     name: str
@@ -150,19 +150,21 @@ class _Entry:
 
 
 class Downloads:
-    """The queue. Everything but `items` and `run` needs to be its only keeper, and raises
-    `QueueHeld` where another process is, and `FileTrouble` where the queue cannot be saved, which
-    is changed in memory all the same.
+    """The queue.
+
+    Methods that change the queue make this process its keeper. They raise `QueueHeld` if another
+    process is the keeper, and `FileTrouble` if the queue cannot be saved, although it is then
+    changed in memory.
 
     Args:
-        file: where it is kept; its keeper holds `.lock` next to it.
+        file: the queue's file; the keeper holds the `.lock` file next to it.
         cache: the shared cache's folder.
-        hub: where downloads come from.
-        log_dir: where the output of the jobs goes; None: nowhere.
-        most_running: at a time.
-        retry_s: after which a download that lost its connection is tried again.
+        hub: the source of downloads.
+        log_dir: folder for the output of the jobs; None: the output is dropped.
+        most_running: number of downloads that run at the same time.
+        retry_s: time after which a download that lost its connection is tried again.
         start: starts a job, as `Job.start` does.
-        clock: seconds that only grow.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -189,14 +191,14 @@ class Downloads:
         self._is_keeper = False
         self._entries: list[_Entry] = []
         self._read_from: tuple[int, int] | None = None
-        """Modification time and size of the file that `_entries` were read from, of no keeper."""
+        """Modification time and size of the file when a process that is not the keeper read it."""
         self._changed = asyncio.Event()
         self.on_complete: Callable[[DownloadItem, Path], None] | None = None
-        """Called by `run` for what is complete and to be quantized, until `end_quantize`."""
+        """Called by `run` for complete downloads that are to be quantized, until `end_quantize`."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="download queue")
 
     def items(self) -> tuple[DownloadItem, ...]:
-        """All downloads, in their order. Raises `QueueUnreadable`."""
+        """All downloads, in the order of the queue. Raises `QueueUnreadable`."""
         if not self._is_keeper:
             try:
                 now = self._path.stat()
@@ -209,7 +211,7 @@ class Downloads:
         return tuple(entry.item() for entry in self._entries)
 
     def use(self, hub: Hub) -> None:
-        """Download from `hub` from now on. What runs is stopped if that is offline, and paused."""
+        """Download from `hub` from now on. If it is offline, running downloads are paused."""
         self._hub = hub
         for entry in self._entries if hub.offline else ():
             entry.is_ending = True
@@ -217,11 +219,12 @@ class Downloads:
                 entry.job.stop()
 
     async def add(self, download: Download, name: str, quantize: str = "") -> str:
-        """Put `download` at the end; returns its id. One that is queued already and not done is
-        not added twice.
+        """Append `download` to the queue; returns its id.
+
+        A download that is already in the queue and not done is not added again.
 
         Args:
-            quantize: the type that it is quantized to when it is complete; empty: none.
+            quantize: the type to quantize to when the download is complete; empty: none.
         """
         self._keep()
         for entry in self._entries:
@@ -235,7 +238,7 @@ class Downloads:
         return entry.id
 
     async def pause(self, ident: str) -> None:
-        """Stop it until `resume`; what arrived is kept. Nothing if it has ended."""
+        """Stop a download until `resume`, keeping what arrived. No effect if it has ended."""
         entry = self._find(ident)
         if entry.state in ("waiting", "running"):
             entry.state, entry.error = "paused", None
@@ -243,40 +246,42 @@ class Downloads:
             await self._saved()
 
     async def resume(self, ident: str) -> None:
-        """Continue it, or try again. Nothing if it is not paused or failed."""
+        """Continue or retry a download that is paused, has failed or waits for a retry."""
         entry = self._find(ident)
         if entry.state in ("paused", "failed") or entry.not_before:
             entry.state, entry.error, entry.not_before = "waiting", None, 0.0
             await self._saved()
 
     async def cancel(self, ident: str) -> None:
-        """Take it out of the queue, and remove what arrived unless it is complete."""
+        """Remove a download from the queue, and the bytes that arrived unless it is complete."""
         from hearth.app.library.download import discard_parts
 
         entry = self._find(ident)
         self._entries.remove(entry)
         await self._end_job(entry)
-        try:  # Before the queue is saved, which needs space on a full disk.
+        try:  # Before saving the queue, which needs space on the disk.
             with _trouble(f"What was downloaded of {entry.name} cannot be deleted"):
                 await asyncio.to_thread(discard_parts, entry.download, self._cache)
         finally:
             await self._saved()
 
     async def end_quantize(self, ident: str) -> None:
-        """Forget that it is to be quantized."""
+        """Record that the download need not be quantized any more."""
         self._find(ident).quantize = ""
         await self._saved()
 
     async def move(self, ident: str, place: int) -> None:
-        """Put it at `place` of the order, 0 the first."""
+        """Move a download to position `place` of the queue, counted from 0."""
         entry = self._find(ident)
         self._entries.remove(entry)
         self._entries.insert(max(place, 0), entry)
         await self._saved()
 
     async def run(self) -> None:
-        """Download what is queued, until cancelled; then what runs is stopped and stays in the
-        queue. While another process keeps the queue, wait until it ends.
+        """Run the downloads of the queue until cancelled.
+
+        Then running downloads are stopped and stay in the queue. While another process is the
+        keeper, wait until it ends.
         """
         while not self._try_to_keep():  # noqa: ASYNC110 - another process frees the lock
             await asyncio.sleep(_TAKE_OVER_S)
@@ -301,7 +306,7 @@ class Downloads:
             await self._saved(wake=False)
 
     def close(self) -> None:
-        """Let another process keep the queue, once it is written."""
+        """Wait until the queue is written, and let another process become its keeper."""
         self._writer.submit(lambda: None).result()
         self._lock.release()
         self._is_keeper = False
@@ -316,7 +321,7 @@ class Downloads:
         return waiting[: max(self._most_running - running, 0)]
 
     def _model_of(self, download: Download) -> Path:
-        """The model that was downloaded: its folder, or its first file."""
+        """The path of the downloaded model: its folder, or its first file."""
         place = RepositoryCache(self._cache, download.repo_id)
         if any(file.path.endswith(WEIGHTS) for file in download.files):
             return place.snapshot(download.commit)
@@ -371,7 +376,7 @@ class Downloads:
             entry.state = "failed"
 
     async def _end_job(self, entry: _Entry) -> None:
-        """Stop what runs for `entry`, and wait until it has ended."""
+        """Stop the job of `entry`, if any, and wait until it has ended."""
         entry.is_ending = True
         if entry.job is not None:
             entry.job.stop()
@@ -394,8 +399,9 @@ class Downloads:
             )
 
     def _try_to_keep(self) -> bool:
-        """Become the keeper of the queue and read it, if no other process is; True if this one is
-        then.
+        """Become the keeper and read the queue, unless another process is the keeper.
+
+        Returns whether this process is the keeper.
         """
         if not self._is_keeper:
             with _trouble(f"{self._path} cannot be written"):
@@ -431,8 +437,9 @@ class Downloads:
             ) from error
 
     def _save(self, *, wake: bool = True) -> Future[None]:
-        """Write the queue as it is now, and wake `run`; a thread writes the file, in the order of
-        these calls.
+        """Write the present state of the queue, and wake `run`.
+
+        A thread writes the file, in the order of the calls.
         """
         document = {"version": _VERSION, "downloads": [entry.to_json() for entry in self._entries]}
         if wake:
@@ -440,14 +447,14 @@ class Downloads:
         return self._writer.submit(write_json, self._path, document)
 
     async def _saved(self, *, wake: bool = True) -> None:
-        """`_save`; returns when it is on the disk. Raises `FileTrouble`."""
+        """As `_save`, but returns when the file is written. Raises `FileTrouble`."""
         with _trouble(f"{self._path} cannot be written"):
             await asyncio.shield(asyncio.wrap_future(self._save(wake=wake)))
 
 
 @contextmanager
 def _trouble(what: str) -> Iterator[None]:
-    """Inside, an OSError is `FileTrouble`, which begins with `what`."""
+    """Raise an `OSError` of the block as `FileTrouble`, whose message begins with `what`."""
     try:
         yield
     except OSError as error:

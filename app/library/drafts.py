@@ -1,4 +1,4 @@
-"""Which models on this machine could draft for another (docs/speculation.md)."""
+"""Finds models on this machine that can draft for another model (docs/speculation.md)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from hearth.quant.gguf import StringArray, preflight
 from hearth.quant.gguf.file import GgufFile
 
 TIMES_SMALLER: Final = 3
-"""A draft model's file is at least this many times smaller: its tokens cost time, too."""
+"""A draft model's file must be this many times smaller, because drafting costs time, too."""
 _TOKENS: Final = "tokenizer.ggml.tokens"
 
 
 def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
-    """What the setting `draft` can be for `model`: for a GGUF file the names of the GGUF models of
-    `library` with the same tokens that are much smaller, the largest first; then the path of its
-    Medusa heads, if there are any. Reads the headers of those that are smaller.
+    """The possible values of the setting `draft` for `model`.
+
+    For a GGUF file, these are the names of GGUF models in `library` that have the same tokens and
+    are much smaller, the largest first. The path of the model's Medusa heads follows, if it has
+    any. Reads the headers of all smaller models.
 
     Raises:
         CorruptFile, UnsupportedModel, OSError: the header of `model` cannot be read.
@@ -35,7 +37,7 @@ def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
     for one in dict.fromkeys((*library.found(), *library.fixed())):
         if one.remote is not None or not _may_fit(one.path, most_bytes):
             continue
-        with suppress(HearthError, OSError):  # What is damaged is no draft model.
+        with suppress(HearthError, OSError):  # Damaged files are skipped.
             other = preflight.check(one.path)
             both = min(len(tokens), len(its := _tokens(other)))
             if both and not other.is_encoder and tokens[:both] == its[:both]:

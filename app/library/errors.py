@@ -1,4 +1,4 @@
-"""What can go wrong while models are looked for, downloaded and kept."""
+"""Errors of finding, downloading and storing models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hearth.backends.errors import HearthError, ModelNotFound, UnsupportedModel
 
 
 class OfflineError(HearthError):
-    """Something needs the network, and Hearth was told to stay offline."""
+    """An operation needs the network, but Hearth is set to stay offline."""
 
     code = "offline"
     exit_code = ExitCode.NETWORK
@@ -19,7 +19,7 @@ class OfflineError(HearthError):
 
 
 class HubUnreachable(HearthError):
-    """The Hub, or what it pointed at, cannot be reached or breaks off again and again."""
+    """The Hub, or a server it redirected to, cannot be reached or breaks off again and again."""
 
     code = "hub_unreachable"
     exit_code = ExitCode.NETWORK
@@ -30,7 +30,7 @@ class HubUnreachable(HearthError):
 
 
 class HubRefused(HearthError):
-    """The Hub answered, and it was no: a wrong token, a wrong request, a rate limit."""
+    """The Hub refused the request: a wrong token, a wrong request, or a rate limit."""
 
     code = "hub_refused"
     exit_code = ExitCode.NETWORK
@@ -46,60 +46,60 @@ class IndexUnreachable(HearthError):
 
 
 class RepositoryNotFound(ModelNotFound):
-    """No repository goes by that name, or it is private and the token does not open it."""
+    """No repository has that name, or it is private and the token gives no access."""
 
     code = "repository_not_found"
 
 
 class GatedRepository(HearthError):
-    """The files are there for those who accepted the licence; `url` in `data` is where."""
+    """The files are available only after accepting the licence, at `url` in `data`."""
 
     code = "gated_repository"
     http_status = 403
 
 
 class RepositoryChanged(HearthError):
-    """What the Hub serves is not what it had listed."""
+    """The Hub serves a different content than it listed."""
 
     code = "repository_changed"
     http_status = 502
 
 
 class RefusedRepository(UnsupportedModel):
-    """A repository has nothing that Hearth takes; the message says why."""
+    """A repository has no model that Hearth can use; the message gives the reason."""
 
     code = "refused_repository"
 
 
 class ChoiceNotFound(ModelNotFound):
-    """A repository has no such quant or file; `nearest` in `data` has those that are like it."""
+    """A repository has no such quantization or file; `nearest` in `data` has similar ones."""
 
     code = "choice_not_found"
 
 
 class UnsafeName(HearthError):
-    """A name from the Hub cannot be one here: it leads out of its folder, or cannot be stored."""
+    """A name from the Hub is unusable: it leads out of its folder, or cannot be stored."""
 
     code = "unsafe_name"
     http_status = 422
 
 
 class DiskFull(HearthError):
-    """Not enough room on the disk; both numbers are in `data`. What was downloaded is kept."""
+    """Too little disk space; `data` has the needed and free bytes. Downloaded bytes are kept."""
 
     code = "disk_full"
     http_status = 507
 
 
 class DownloadCorrupt(HearthError):
-    """What arrived has the wrong checksum, twice."""
+    """The downloaded content had a wrong checksum, twice."""
 
     code = "download_corrupt"
     http_status = 502
 
 
 class DownloadNotFound(HearthError):
-    """The queue of downloads has nothing by that id."""
+    """The queue of downloads has no download with that id."""
 
     code = "download_not_found"
     exit_code = ExitCode.USAGE
@@ -107,7 +107,7 @@ class DownloadNotFound(HearthError):
 
 
 class QueueHeld(HearthError):
-    """Another process of Hearth looks after the queue of downloads."""
+    """Another process of Hearth is the keeper of the queue of downloads."""
 
     code = "queue_held"
     http_status = 409
@@ -120,7 +120,7 @@ class QueueUnreadable(HearthError):
 
 
 class LibraryNotRead(HearthError):
-    """No scan of the model folders has ended yet; `retry_after_s` in `data`."""
+    """The first scan of the model folders has not ended yet; `data` has `retry_after_s`."""
 
     code = "library_not_read"
     http_status = 503

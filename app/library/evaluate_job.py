@@ -1,5 +1,6 @@
-"""The jobs of `hearth eval`, each in a process of its own by `hearth.app.jobs`, so that one model
-is in memory at a time: what a model says of a text, and how fast it is.
+"""The jobs of `hearth eval`: scoring a text with a model, and measuring the model's speed.
+
+`hearth.app.jobs` runs each in a process of its own, so that only one model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -24,28 +25,29 @@ _REPEATS: Final = 3
 def quality_question(
     spec: ModelSpec, cache_dir: Path, conditions: dict[str, Any], **reference: Any
 ) -> dict[str, Any]:
-    """What `quality` is asked.
+    """The question for `quality`.
 
     Args:
         conditions: {"text", "name", "marked", "protocol", "context", "tokens"}; see
             `Conditions.question`.
-        reference: "keep", the path of a file to write the logits into; or "reference", {"path" of
-            such a file, "tokens_sha256" that was answered with it}; or neither.
+        reference: "keep", the path of a file to write the logits to; or "reference", {"path" of
+            such a file, "tokens_sha256" of the answer that came with it}; or neither.
     """
     return {"spec": asdict(spec), "cache_dir": str(cache_dir), **conditions, **reference}
 
 
 def quality(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Score the text, next to a reference if there is one.
+    """Score the text, and compare the logits with a reference if there is one.
 
     The answer: {"scores": fields of `TokenScores`, "counts": scored tokens of each window,
-    "window_tokens", "tokens_sha256": of all windows and the size of the vocabulary, "runner",
-    "runner_version", "quantization", "threads", "notices", "wall_s"}. Only some rows of
-    logits are in memory at a time.
+    "window_tokens", "tokens_sha256": hash of all windows and the size of the vocabulary, "runner",
+    "runner_version", "quantization", "threads", "notices", "wall_s"}. Only some rows of logits are
+    in memory at a time.
 
     Raises:
-        TextTooShort, BadLogits: as their names say.
-        NotComparable: the reference cuts the text into other tokens, or has another vocabulary.
+        TextTooShort: the text has too few tokens.
+        BadLogits: the model computed values that are not numbers.
+        NotComparable: the reference has other tokens for the text, or another vocabulary.
         NoSpace: the disk has no room for the logits.
         HearthError: the model cannot be loaded, or failed.
     """
@@ -114,9 +116,11 @@ def quality(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
 
 def speed(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Decoding speed as served: {"tok_per_s": {sessions: all sessions together, the median of three
-    measurements of 32 tokens after prompts of 128}, "rss_bytes": resident memory afterwards,
-    "is_busy": other programs used the processor, "threads"}.
+    """The decoding speed of the model as served.
+
+    The answer: {"tok_per_s": {number of sessions: tokens per second of all sessions together, the
+    median of three measurements of 32 tokens after prompts of 128}, "rss_bytes": resident memory
+    afterwards, "is_busy": whether other programs used the processor, "threads"}.
 
     Args:
         question: {"spec", "cache_dir", "sessions": list of numbers}.

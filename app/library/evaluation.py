@@ -1,8 +1,7 @@
-"""What `hearth eval` finds out about models, and the reports that it stores next to them.
+"""The results of `hearth eval`, and the reports that it stores next to models.
 
-A report is `MODEL.eval.json` next to the file or folder MODEL: the conditions, what the reference
-was, and the row of this model; see docs/eval.md. It counts as long as the model's files are as they
-were.
+A report is `MODEL.eval.json` next to the file or folder MODEL: the conditions, the reference, and
+the row of this model; see docs/eval.md. It is valid as long as the model's files are unchanged.
 """
 
 from __future__ import annotations
@@ -30,41 +29,42 @@ if TYPE_CHECKING:
     from hearth.app.library.local import FoundModel, LocalModel
 
 Source = Literal["dequantized", "served"]
-"""What logits are computed with: float32 numbers that the weights stand for, which shows what the
-method of quantization changed; or as requests are served, kernels included.
+"""How logits are computed: with weights dequantized to float32, or as requests are served.
+
+The former shows the effect of the quantization method alone, the latter includes the kernels.
 """
 SUFFIX: Final = ".eval.json"
 STORED_NEXT_TO: Final = ("library", "path")
-"""Origins of models that a report may be written next to: others belong to other programs."""
+"""Origins of models next to which a report may be written; others belong to other programs."""
 _FORMAT: Final = 1
 _MOST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What models are measured on, and how; numbers of other conditions cannot be compared."""
+    """The text and method of measurements; only results of equal conditions can be compared."""
 
     sample: Sample
     protocol: Protocol
     context: int
-    """Tokens of a window, at most."""
+    """Maximum number of tokens in a window."""
     tokens: int
-    """Of the text, at most."""
+    """Maximum number of tokens of the text."""
 
     def question(self) -> dict[str, Any]:
-        """For `evaluate_job.quality_question`."""
+        """The conditions for `evaluate_job.quality_question`."""
         fields = asdict(self)
         return {**fields.pop("sample"), **fields}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was measured of one model.
+    """The measurements of one model.
 
     Attributes:
-        name: of the row.
-        logits: what they were computed with.
-        answer: of `evaluate_job.quality`.
+        name: name of the row.
+        logits: how the logits were computed.
+        answer: the answer of `evaluate_job.quality`.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Judged:
 
     @property
     def blocks(self) -> list[int]:
-        """That standard errors are taken over."""
+        """The blocks over which standard errors are computed."""
         return estimates.blocks_of(self.answer["counts"])
 
     @property
@@ -81,12 +81,12 @@ class Judged:
         return sum(self.answer["counts"])
 
     def scores(self, name: str) -> list[float]:
-        """A field of `TokenScores`."""
+        """The field `name` of `TokenScores`."""
         values: list[float] = self.answer["scores"][name]
         return values
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values: the estimates, and by what they were made."""
+        """As JSON values: the estimates, and the runner and settings that they were made with."""
         found = {"perplexity": estimates.perplexity(self.scores("losses"), self.blocks)}
         if self.scores("divergences"):
             found |= {
@@ -104,9 +104,11 @@ class Judged:
 
 
 def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """Each pair of models that have the same tokens, the one with the lower value first: {"better",
-    "than", "of": "kl_divergence", or "nll" without a reference, "difference", "is_certain"}. The
-    difference is taken token by token, and certain beyond three standard errors.
+    """A comparison of each pair of models that have the same tokens.
+
+    It is {"better": the model with the lower value, "than", "of": "kl_divergence", or "nll" without
+    a reference, "difference", "is_certain"}. The difference is computed token by token, and certain
+    beyond three standard errors.
     """
     found = []
     for number, one in enumerate(judged):
@@ -130,9 +132,7 @@ def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
 
 
 def conditions_facts(conditions: Conditions, judged: Judged) -> dict[str, Any]:
-    """The conditions as JSON values, with what came of them: the protocol is named with its
-    numbers.
-    """
+    """The conditions as JSON values, including the resulting numbers of windows and tokens."""
     text = conditions.sample.text.encode()
     return {
         "format": _FORMAT,
@@ -155,11 +155,12 @@ def conditions_facts(conditions: Conditions, judged: Judged) -> dict[str, Any]:
 
 
 def weights_facts(path: Path) -> dict[str, Any]:
-    """Of the model at `path`: {"size_bytes", "bits_per_weight", "types"}, the share of each type in
-    the bytes of all tensors, from the headers alone.
+    """Facts about the weights of the model at `path`, from the headers alone.
+
+    {"size_bytes", "bits_per_weight", "types": the share of each type in the bytes of all tensors}.
 
     Raises:
-        CorruptFile, UnsupportedModel, OSError: the headers are not right.
+        CorruptFile, UnsupportedModel, OSError: the headers cannot be used.
     """
     if path.is_dir():
         from hearth.backends.native.model_folder import read_model_folder
@@ -188,16 +189,17 @@ def weights_facts(path: Path) -> dict[str, Any]:
 
 
 def report_path(model: Path) -> Path:
-    """Where the report of the model at `model` is stored."""
+    """The path of the report of the model at `model`."""
     return model.with_name(model.name + SUFFIX)
 
 
 def store(model: FoundModel, report: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Write what is of interest of one model into its report; False where the model belongs to
-    another program, or comes with Hearth.
+    """Store the `row` of one model and the conditions of `report` in the model's report.
+
+    Returns False if the model belongs to another program, or comes with Hearth.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the report cannot be written.
     """
     from hearth.backends.machine.json_file import write_json
 
@@ -209,7 +211,7 @@ def store(model: FoundModel, report: Mapping[str, Any], row: Mapping[str, Any]) 
 
 
 def stored(model: Path) -> dict[str, Any] | None:
-    """The report of the model at `model`; None where there is none, or its files have changed."""
+    """The report of the model at `model`; None if there is none, or the model has changed."""
     try:
         facts = json.loads(read_start(report_path(model), _MOST_BYTES))
         is_current = facts["format"] == _FORMAT and facts["model"] == _stamp(model)
@@ -219,7 +221,7 @@ def stored(model: Path) -> dict[str, Any] | None:
 
 
 def words(report: Mapping[str, Any]) -> str:
-    """A stored report in a line. Raises what reading something else than a report can."""
+    """A stored report in one line. Raises Python's errors if `report` is malformed."""
     row, protocol = report["row"], report["protocol"]
     perplexity = Estimate.read(row["perplexity"])
     parts = [f"perplexity {perplexity.value:.3f} ± {perplexity.error:.3f}"]
@@ -236,13 +238,13 @@ def words(report: Mapping[str, Any]) -> str:
 
 
 def stored_words(models: Sequence[LocalModel]) -> dict[str, str]:
-    """A sentence about each of `models` that has a report, by name; reads the reports."""
+    """For each of `models` that has a report, a sentence about it, by name. Reads the reports."""
     found = {model.name: stored(model.path) for model in models if not model.url}
     return {name: f"Measured: {words(report)}." for name, report in found.items() if report}
 
 
 def _stamp(model: Path) -> dict[str, Any]:
-    """What changes when a file of the model does."""
+    """Size and modification time, which change when a file of the model does."""
     files = [path.stat() for path in files_of(model)]
     return {
         "size_bytes": sum(file.st_size for file in files),

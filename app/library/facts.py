@@ -1,4 +1,4 @@
-"""What the headers of models say, kept so that listing them does not read each one again."""
+"""Facts from the headers of models, stored so that a list of models does not read them again."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hearth.app.library.model_files import files_of
 from hearth.app.paths import private_folder
 
 MOST: Final = 1000
-"""Models that are remembered; those that were listed longest ago go first."""
+"""Maximum number of models whose facts are stored; the least recently listed are dropped first."""
 _VERSION: Final = 2
-"""Another one when `HeaderFacts` has other fields, or `preflight` refuses more."""
+"""Must change when the fields of `HeaderFacts` change, or `preflight` refuses more."""
 _MOST_BYTES: Final = 4 << 20
 
 _State = tuple[int, int, int]
-"""Size, time of the last change in ns, and inode of a file: another one has another state."""
+"""Size, modification time in ns, and inode of a file, by which a change is noticed."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """What a list of models shows of a header; the size is that of all parts of the model."""
+    """The facts of a header that lists of models show; the size is that of all of its files."""
 
     size_bytes: int
     file_type: str
@@ -34,17 +34,18 @@ class HeaderFacts:
 @dataclass(frozen=True, slots=True)
 class _Known:
     states: list[_State]
-    """Of all files of the model, when its header was read."""
+    """The states of all files of the model when its header was read."""
     facts: HeaderFacts
 
 
 class KnownFacts:
-    """The facts in one file, as they are when this is made. What else is asked for is read from the
-    models, and `keep` writes it down.
+    """The facts stored in one file, which is read once.
+
+    Other facts are read from the models when requested, and stored by `keep`.
 
     Args:
-        file: need not exist; what is damaged, or of another version, is as if it did not. None:
-            nothing is remembered.
+        file: need not exist; a file that is damaged or of another version is ignored. None: nothing
+            is stored.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -53,18 +54,19 @@ class KnownFacts:
         self._is_changed = False
 
     def of(self, path: Path) -> HeaderFacts:
-        """The facts of the model at `path`, all of whose files are as they were when its header was
-        read.
+        """The facts of the model at `path`.
+
+        Its header is read again if any of its files has changed.
 
         Raises:
-            OSError: it cannot be read.
-            CorruptFile, UnsupportedModel: as `preflight.check` or `read_model_folder`; that is not
-                remembered.
+            OSError: the model cannot be read.
+            CorruptFile, UnsupportedModel: as `preflight.check` or `read_model_folder`; errors are
+                not stored.
         """
         before = _states(path)
         known = self._entries.pop(str(path), None)
         if known is not None and before and known.states == before:
-            self._entries[str(path)] = known  # at the end now: it was asked for last
+            self._entries[str(path)] = known  # Moved to the end, as the last one requested.
             return known.facts
         facts = _read_header(path)
         if before and _states(path) == before:
@@ -73,7 +75,7 @@ class KnownFacts:
         return facts
 
     def keep(self) -> None:
-        """Write down what is new."""
+        """Store the new facts."""
         if self._file is None or not self._is_changed:
             return
         from hearth.backends.machine.json_file import write_json
@@ -83,7 +85,7 @@ class KnownFacts:
             private_folder(self._file.parent)
             write_json(self._file, {"version": _VERSION, "models": kept})
         except OSError:
-            return  # the next list takes longer, and `hearth doctor` tells of such folders
+            return  # The next list takes longer, and `hearth doctor` reports such folders.
         self._is_changed = False
 
 
@@ -98,7 +100,7 @@ def _read(file: Path) -> dict[str, _Known]:
 
         return msgspec.convert(document["models"], dict[str, _Known])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}  # it is made again from the models
+        return {}  # It is created again from the models.
 
 
 def _read_header(path: Path) -> HeaderFacts:
@@ -126,7 +128,7 @@ def _read_header(path: Path) -> HeaderFacts:
 
 
 def _states(path: Path) -> list[_State]:
-    """The states of the files of the model at `path`; none where one cannot be asked."""
+    """The states of the files of the model at `path`; empty if one is not accessible."""
     try:
         stats = [file.stat() for file in files_of(path)]
     except OSError:

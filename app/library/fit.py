@@ -1,9 +1,9 @@
-"""Whether a model fits this machine, before it is loaded and before it is downloaded.
+"""Estimates whether a model fits this machine, before it is loaded or downloaded.
 
-What a GGUF needs is `hearth.quant.memory`'s arithmetic, over the plan that the worker would make
-(`hearth.backends.llamacpp.params`); what safetensors need, the native runner says
-(`hearth.backends.native.footprint`). So what is reported here is what happens there. Of a model
-that is not here, what the Hub or the catalogue does not say is guessed.
+The memory of a GGUF model is computed by `hearth.quant.memory` from the plan that the worker would
+make (`hearth.backends.llamacpp.params`), that of a model in safetensors by the native runner
+(`hearth.backends.native.footprint`), so the estimate matches what the worker does. For a model that
+is not downloaded, facts that neither the Hub nor the catalogue has are guessed.
 """
 
 from __future__ import annotations
@@ -40,73 +40,83 @@ if TYPE_CHECKING:
 State = Literal["fits", "tight", "slow", "cannot"]
 
 USUAL_CONTEXT: Final = 8192
-"""Tokens, where no number is given; or what the model was trained for, if that is less."""
+"""Default context in tokens; the trained context is used if it is smaller."""
 NATIVE_BASE_BYTES: Final = 168 << 20
-"""What a worker of the native runner takes without a model: the interpreter, PyTorch and what they
-need (231 MiB), less the buffers of libraries that `Workspace` counts (benchmarks/memory_fit.py;
-CPython 3.11, torch 2.13 for processors, Linux x86-64, 2026-11-26)."""
+"""Memory of a worker of the native runner without a model.
+
+The interpreter, PyTorch and their dependencies (231 MiB), less the buffers of libraries that
+`Workspace` counts (benchmarks/memory_fit.py; CPython 3.11, torch 2.13 for processors, Linux x86-64,
+2026-11-26).
+"""
 NATIVE_TOKEN_BYTES: Final = 745
-"""What its tokenizer keeps for each token, merges included: by how much VmHWM of a worker with the
-151,936 tokens of Qwen3 is larger when it has loaded the model (the same place and date)."""
+"""Memory of the native runner's tokenizer per token of the vocabulary, including merges.
+
+Measured as the increase of a worker's VmHWM by loading the tokenizer of Qwen3, which has 151,936
+tokens (same benchmark, machine and date as `NATIVE_BASE_BYTES`).
+"""
 _EXPERTS: Final = ".experts."
 _USUAL_BITS: Final = 4.85
-"""Of a weight, where nothing says how many weights a file has: those of Q4_K_M."""
+"""Bits per weight assumed if the number of weights in a file is unknown: those of Q4_K_M."""
 _ARCHITECTURE: Final = "unknown"
 _LEAST_READ_BYTES: Final = 64_000_000
-"""Of weights read for a token, from which on memory bandwidth limits the speed."""
+"""Bytes of weights read per token from which memory bandwidth limits the speed."""
 _MUCH: Final = 0.75
-"""A model that needs more than so much of the free memory leaves little."""
+"""A model that needs more than this share of the free memory leaves little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is on this machine now. Memory of a GPU is not asked for: the libraries that know
-    it are loaded by workers alone."""
+    """The resources of this machine that are free now.
+
+    GPU memory is not included, because only workers load the libraries that report it.
+    """
 
     free_bytes: int
-    """Memory that can be taken without swapping, within a control group's limit."""
+    """Memory that can be allocated without swapping, within the limit of the control group."""
     total_bytes: int
     disk_free_bytes: int | None = None
-    """Where downloads go; None: not asked."""
+    """Free space on the disk for downloads; None if not requested."""
     cpu_flags: tuple[str, ...] = ()
     bandwidth: Bandwidth | None = None
-    """None: not measured; then no speed is estimated."""
+    """None if not measured; then no speed is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """An estimate from memory bandwidth: each token reads all weights, and the keys and values of
-    those before it. No answer is faster; `hearth bench` measures how near it comes. There is none
-    for weights that caches hold, whose speed depends on other costs.
+    """An upper limit of the decoding speed, estimated from memory bandwidth.
+
+    Each token reads all weights, and the keys and values of the tokens before it. `hearth bench`
+    measures the actual speed. There is no estimate for weights that fit into caches, because their
+    speed depends on other costs.
     """
 
     tok_per_s: float
     """At the beginning of a context."""
     full_tok_per_s: float
-    """At its end."""
+    """At the end of a context."""
     source: str
     is_limit: bool = True
-    """False: bandwidth was measured while other programs were busy, so it may be faster at rest."""
+    """False if other programs were busy during the measurement: at rest, decoding may be faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a model suits this machine.
+    """Whether and how a model fits this machine.
 
     Attributes:
-        state: fits; tight: leaves little, or may swap; slow: weights are read from the disk again
-            and again; cannot: Hearth would refuse to load it.
-        reason: why, in a sentence.
-        use: memory of its worker with one full context.
-        context: tokens that this is for.
-        largest_context: tokens for which there is room now, and no more than it was trained for; 0
-            if there is room for none.
-        kv_type: of keys and values.
-        room: what there is.
-        download_bytes: that it would take of the disk; 0 if it is there.
-        speed: None where bandwidth was not measured, and of encoders, which generate nothing.
-        sizing: weights, KV cache and the sessions that fit, by the formulas; one session of
-            `context` tokens.
+        state: fits; tight: leaves little memory, or may swap; slow: weights are read from the disk
+            again and again; cannot: Hearth would refuse to load it.
+        reason: the reason in one sentence.
+        use: memory of the worker with one full context.
+        context: the context in tokens that this result is for.
+        largest_context: the largest context in tokens that fits now, up to the trained context; 0
+            if none fits.
+        kv_type: type of keys and values.
+        room: the free resources.
+        download_bytes: disk space for the download; 0 if the model is on this machine.
+        speed: None if bandwidth was not measured, and for encoders, which generate nothing.
+        sizing: weights, KV cache and the number of sessions that fit, computed by formulas for one
+            session of `context` tokens.
     """
 
     state: State
@@ -122,18 +132,18 @@ class Fit:
 
     @property
     def fits_on_disk(self) -> bool | None:
-        """None where the disk was not asked."""
+        """Whether the download fits on the disk; None if the free space is unknown."""
         free = self.room.disk_free_bytes
         return None if free is None else self.download_bytes <= free
 
     @property
     def is_usable(self) -> bool:
-        """It can be downloaded and loaded."""
+        """Whether the model can be downloaded and loaded."""
         return self.state != "cannot" and self.fits_on_disk is not False
 
     @property
     def words(self) -> str:
-        """In a few words, such as "fits: needs 3.4 GB of 12.0 GB free"."""
+        """A short description, such as "fits: needs 3.4 GB of 12.0 GB free"."""
         if self.fits_on_disk is False:
             free = self.room.disk_free_bytes or 0
             return (
@@ -144,7 +154,7 @@ class Fit:
         return f"{_STATE_WORDS[self.state]}: {numbers}"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values with stable keys; sizes in bytes, null for what is not known."""
+        """JSON values with stable keys; sizes are in bytes, unknown values are null."""
         hidden = ("mapped", "uncertain")
         parts = {name: part for name, part in asdict(self.use).items() if name not in hidden}
         return {
@@ -180,15 +190,15 @@ _STATE_WORDS: Final[dict[State, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What an entry says of a model. Only the size must be known.
+    """Facts about a model that is not downloaded. Only the size must be known.
 
     Attributes:
-        size_bytes: of all its files.
-        parameters: its weights.
-        active_parameters: those that a token uses, where they are fewer.
-        context: tokens that it was trained for.
-        shape: from which the size of keys and values follows.
-        generates: False: it embeds or ranks texts.
+        size_bytes: total size of all files.
+        parameters: number of weights.
+        active_parameters: number of weights that a token uses, if that is less.
+        context: trained context in tokens.
+        shape: determines the size of keys and values.
+        generates: False if the model embeds or ranks texts.
     """
 
     size_bytes: int
@@ -200,7 +210,7 @@ class FileFacts:
 
     @property
     def read_bytes(self) -> int:
-        """Of weights, that generating a token reads: about; 0 where it generates none."""
+        """Approximate bytes of weights read to generate a token; 0 if the model generates none."""
         if not self.generates:
             return 0
         if not self.parameters or not self.active_parameters:
@@ -211,10 +221,10 @@ class FileFacts:
 def facts_of(
     size_bytes: int, entry: Entry | None = None, repository: Repository | None = None
 ) -> FileFacts:
-    """What the catalogue and the Hub say of a model together; the Hub's numbers count.
+    """The facts that the catalogue and the Hub have; the Hub's numbers take precedence.
 
     Args:
-        size_bytes: of the file or files.
+        size_bytes: total size of the file or files.
     """
     parameters = repository.parameters if repository is not None else None
     context = repository.context if repository is not None else None
@@ -231,7 +241,7 @@ def facts_of(
 
 
 def shape_for(facts: FileFacts) -> ModelShape:
-    """The shape of such a model: known numbers as they are, the others guessed."""
+    """The shape of a model with these facts; numbers that are unknown are guessed."""
     guessed = guessed_shape(facts.parameters or facts.size_bytes * 8 / _USUAL_BITS)
     known = facts.shape
     if known is None:
@@ -248,15 +258,17 @@ def shape_for(facts: FileFacts) -> ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class GuessedFacts:
-    """Implements `hearth.backends.llamacpp.facts.GgufFacts` without a file, so that a context is
-    planned as the worker would."""
+    """Implements `hearth.backends.llamacpp.facts.GgufFacts` without a file.
+
+    With it, a context is planned as by the worker.
+    """
 
     shape: ModelShape
     context_length: int
 
     @property
     def architecture(self) -> str:
-        """A name of which `value` knows keys."""
+        """The prefix of the keys that `value` knows."""
         return _ARCHITECTURE
 
     def value(self, key: str, default: Any = None) -> Any:
@@ -278,12 +290,12 @@ def room_here(
     bandwidth: Bandwidth | None = None,
     machine: Machine | None = None,
 ) -> Room:
-    """What there is now.
+    """The resources of this machine that are free now.
 
     Args:
-        disk: where downloads go; need not exist yet.
-        bandwidth: if it is known (`bandwidth.known_bandwidth`).
-        machine: if it was asked already.
+        disk: folder for downloads; need not exist yet.
+        bandwidth: the bandwidth, if known (`bandwidth.known_bandwidth`).
+        machine: the properties of this machine, if known already.
     """
     machine = machine or this_machine()
     return Room(
@@ -296,16 +308,18 @@ def room_here(
 
 
 def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
-    """How a model whose header is known suits this machine: exactly, up to what is free later.
+    """Whether a model whose header is known fits this machine.
+
+    The result is exact, except that the free memory may change until the model is loaded.
 
     Args:
-        header: from `preflight.check`, or of a file that is not here yet.
-        settings: how it would be loaded; `context` None: `USUAL_CONTEXT`.
+        header: from `preflight.check`, or of a file that is not downloaded yet.
+        settings: settings for loading; `context` None: `USUAL_CONTEXT`.
 
     Raises:
         InvalidParameter: a setting cannot be honoured.
         DoesNotFit: the context does not fit into the KV budget of the settings.
-        CorruptFile: a number is missing in the header.
+        CorruptFile: the header lacks a number.
     """
     weight_bytes = sum(tensor.nbytes for tensor in header.all_tensors)
     rope = rope_params(settings.rope, header)
@@ -326,8 +340,10 @@ def fit_of_header(header: GgufFile, settings: ModelSettings, room: Room) -> Fit:
 
 
 def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fit:
-    """How a model that is not here suits this machine, by what the Hub or the catalogue says of
-    it; `use.uncertain` says how much of that is a guess.
+    """Whether a model that is not downloaded fits this machine.
+
+    The result is computed from the facts of the Hub or the catalogue; `use.uncertain` is its
+    uncertainty.
 
     Raises:
         InvalidParameter: a setting cannot be honoured.
@@ -358,13 +374,13 @@ def fit_of_download(facts: FileFacts, settings: ModelSettings, room: Room) -> Fi
 
 
 def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> Fit:
-    """How a model in safetensors whose headers are known suits this machine, all of it in memory.
+    """Whether a model in safetensors fits this machine, with all of it in memory.
 
     Args:
-        settings: how it would be loaded; `context` None: `USUAL_CONTEXT`.
+        settings: settings for loading; `context` None: `USUAL_CONTEXT`.
 
     Raises:
-        InvalidParameter: a KV type that the native runner does not have.
+        InvalidParameter: the native runner does not support the KV type.
     """
     from hearth.backends.native.footprint import PAGE, packed_types, pool_tokens
     from hearth.backends.native.kv_sizes import kv_sizes, queued_bytes
@@ -430,18 +446,18 @@ def _fit(
     precision: str = "",
     download_bytes: int = 0,
 ) -> Fit:
-    """The verdict.
+    """The result for a model with the given needs.
 
     Args:
         use: memory of a worker with one full context.
-        context: tokens that were asked for.
-        largest_context: tokens for which a plan could be made with what is free.
-        kv_bytes: of keys and values that a token at the end of the context reads.
-        read_bytes: of weights, for each token; 0: it generates none.
-        shape: of the model.
-        parameters: its weights; 0: not known.
-        precision: of the weights, if that is known.
-        download_bytes: that it would take of the disk.
+        context: requested context in tokens.
+        largest_context: largest context in tokens that can be planned with the free memory.
+        kv_bytes: bytes of keys and values that a token at the end of the context reads.
+        read_bytes: bytes of weights read for each token; 0 if the model generates none.
+        shape: shape of the model.
+        parameters: number of weights; 0 if unknown.
+        precision: type of the weights; empty if unknown.
+        download_bytes: disk space for the download.
     """
     state, reason = _verdict(use, room, context, largest_context)
     speed = None
@@ -470,7 +486,7 @@ def _fit(
 
 
 def sizing_words(sizing: Sizing) -> str:
-    """KV cache and sessions in a line, for lists and panels; "" of models without a KV cache."""
+    """KV cache and sessions in one line, for lists and panels; "" for models without KV cache."""
     if not sizing.session_bytes:
         return ""
     kinds = ", ".join(
@@ -515,8 +531,7 @@ def _planned(
     room: Room,
     rope: RopeParams = UNCHANGED,
 ) -> tuple[ContextPlan, int]:
-    """The plan for the context that is asked for, if there were room for anything; and the largest
-    context for which there is."""
+    """The plan for the requested context with unlimited memory; the largest context that fits."""
 
     def planned(context: int | None, available_bytes: int) -> ContextPlan:
         return plan_context(
@@ -539,11 +554,13 @@ def _planned(
 
 
 def _folder_read_bytes(folder: ModelFolder, held: Callable[[StoredTensor], int]) -> int:
-    """Of weights that a token reads: of the experts only those that it goes through, and one row of
-    an embedding that is not the output matrix too.
+    """Bytes of weights that a token reads.
+
+    Only the experts that the token uses count, and only one row of an embedding matrix that is not
+    the output matrix as well.
 
     Args:
-        held: bytes of a tensor in memory.
+        held: returns the bytes of a tensor in memory.
     """
     config, read = folder.config, 0.0
     for tensor in folder.tensors:

@@ -1,9 +1,9 @@
-"""The job that trains Medusa heads, in a process of its own by `hearth.app.jobs`.
+"""The job that trains Medusa heads, run by `hearth.app.jobs` in a process of its own.
 
-The question: see `question`. Progress: {"phase", "done", "total", "eta_s": seconds that the phase
-still takes, or null}. The answer: {"path", "size_bytes", "heads", "tokens", "vocabulary",
-"accepted", "seconds", "wall_s"}. A job that is stopped or killed goes on when the same question is
-asked again.
+The question: see `question`. Progress: {"phase", "done", "total", "eta_s": remaining seconds of the
+phase, or null}. The answer: {"path", "size_bytes", "heads", "tokens", "vocabulary", "accepted",
+"seconds", "wall_s"}. A job that was stopped or killed continues when it is started again with the
+same question.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hearth.backends.contract.models import ModelSpec
 from hearth.quant.fingerprint import WeightFile, fingerprint
 
 _VERSION: Final = 2
-"""Of how heads are trained: what another one began is not gone on with."""
+"""Version of the training; work begun by another version is not continued."""
 _CONTEXT: Final = 1024
 _ETA_AFTER_S: Final = 2.0
 
@@ -39,12 +39,12 @@ def question(
     target: Path,
     options: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What the job is asked.
+    """The question for the job.
 
     Args:
-        files: of the model, so that a changed one begins again.
-        text: what is learned from; with `is_self` what the model is asked about.
-        are_questions: each line of it is one question.
+        files: files of the model; if one changes, training begins again.
+        text: the text to learn from; with `is_self`, the text that the model's prompts are made of.
+        are_questions: whether each line of the text is one question.
         options: fields of `HeadsPlan`.
     """
     asked = {
@@ -62,7 +62,7 @@ def question(
 
 
 def train(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """In the process: train, write the file, and delete the working folder.
+    """In the child process: train, write the file, and delete the working folder.
 
     Raises:
         InvalidParameter: there is too little text.

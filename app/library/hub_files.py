@@ -1,4 +1,7 @@
-"""What of a repository can be taken: its quants, or its safetensors as a whole; and what cannot."""
+"""The models that a repository offers, and the files that are refused.
+
+A model is one quantization in GGUF, or all of the repository's safetensors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from hearth.app.nearest import nearest
 Group = Literal["small", "balanced", "large"]
 ChoiceKind = Literal["gguf", "safetensors"]
 SAFETENSORS: Final = "safetensors"
-"""The name of the choice that is a whole repository of safetensors."""
+"""The name of the choice that consists of all safetensors of a repository."""
 
 _QUANT: Final = re.compile(
     r"(?:^|(?<=[-._/ ]))"
@@ -37,7 +40,7 @@ _BITS: Final = {
     "Q5_0": 5.5, "Q5_K_S": 5.5, "Q5_K_M": 5.7, "Q5_1": 6.0, "Q6_K": 6.6, "Q8_0": 8.5,
     "F16": 16.0, "BF16": 16.0, "F32": 32.0,
 }  # fmt: skip
-"""Bits a weight that models of each mix come to, about."""
+"""Approximate bits per weight of models of each type."""
 _BEST_BITS: Final = _BITS["Q4_K_M"]
 _SMALL_BELOW: Final = 4.0
 _LARGE_FROM: Final = 6.2
@@ -45,15 +48,15 @@ _LARGE_FROM: Final = 6.2
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing of a repository that can be downloaded and used.
+    """One model of a repository that can be downloaded and used.
 
     Attributes:
-        name: the quant, such as "Q4_K_M"; the file's name where it names none or several do;
-            `SAFETENSORS` for a whole repository.
-        files: all that belong to it, parts in order.
-        bits_per_weight: its size over the repository's parameters; None where the Hub does not
-            know them.
-        is_quantized: quantizing it is not offered; of GGUF files only the name says so.
+        name: the quantization, such as "Q4_K_M"; the file's name if that contains none, or if
+            several files have the same one; `SAFETENSORS` for a whole repository.
+        files: all files of the model, parts in order.
+        bits_per_weight: size over the repository's parameters; None if the Hub does not know these.
+        is_quantized: whether safetensors are quantized already, so that quantizing is not offered;
+            False for GGUF files, whose names tell.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFile:
-    """A file of weights that is not taken, and why."""
+    """A file of weights that is refused, and the reason."""
 
     path: str
     reason: str
@@ -75,7 +78,7 @@ class RefusedFile:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a repository has.
+    """The models that a repository offers.
 
     Attributes:
         choices: smallest first; at least one.
@@ -87,7 +90,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What `organisation/name@revision:choice` means; `choice` is empty if there is none."""
+    """The parts of `organisation/name@revision:choice`; `choice` is empty if absent."""
 
     repo_id: str
     revision: str
@@ -95,10 +98,12 @@ class Reference:
 
 
 def parse_reference(text: str) -> Reference:
-    """The repository and the choice that `text` names: "organisation/name", with ":Q4_K_M" or
-    ":file.gguf" after it, perhaps "@revision" before that, perhaps the Hub's address in front.
+    """The repository and the choice that `text` names.
 
-    Raises `RepositoryNotFound` if it cannot be the name of a repository.
+    The form is "organisation/name", optionally preceded by the Hub's address, and optionally
+    followed by "@revision" and by ":Q4_K_M" or ":file.gguf".
+
+    Raises `RepositoryNotFound` if `text` cannot be the name of a repository.
     """
     short = re.sub(r"^(?:https?://)?(?:huggingface\.co|hf\.co)/", "", text.strip())
     name, _, choice = short.strip("/").partition(":")
@@ -113,11 +118,13 @@ def parse_reference(text: str) -> Reference:
 
 
 def offer(repository: Repository) -> Offer:
-    """What of `repository` can be taken: no projectors (mmproj) and importance matrices, which are
-    parts of other models.
+    """The models that `repository` offers.
+
+    Projectors (mmproj) and importance matrices are left out, because they are parts of other
+    models.
 
     Raises:
-        RefusedRepository: nothing; the message has the reason.
+        RefusedRepository: it offers none; the message has the reason.
     """
     ggufs: list[RepositoryFile] = []
     refused: list[RefusedFile] = []
@@ -144,9 +151,9 @@ def offer(repository: Repository) -> Offer:
 
 
 def find_choice(offer: Offer, repo_id: str, wanted: str) -> Choice:
-    """The choice of `offer` called `wanted`, or that has a file of that name; case does not count.
+    """The choice of `offer` that is called `wanted` or has a file of that name, ignoring case.
 
-    Raises `ChoiceNotFound`, with the nearest names.
+    Raises `ChoiceNotFound`, with the most similar names.
     """
     lower = wanted.lower()
     for choice in offer.choices:
@@ -177,7 +184,7 @@ def _models(ggufs: Iterable[RepositoryFile]) -> list[list[RepositoryFile]]:
 
 
 def _missing_parts(files: Sequence[RepositoryFile]) -> str:
-    """Why a model of several parts is incomplete; empty if it is not."""
+    """Why a model of several parts is incomplete; empty if it is complete."""
     found = [match for file in files if (match := _PART.search(file.path))]
     if not found:
         return ""
@@ -204,7 +211,7 @@ def _tidy(quant: str) -> str:
 
 
 def _known_bits(name: str) -> float | None:
-    """Bits a weight of a quant by its name, also of its variants, such as UD-Q4_K_XL."""
+    """Bits per weight of the quantization `name` or of its variants, such as UD-Q4_K_XL."""
     plain = name.removeprefix("UD-")
     while plain:
         if plain in _BITS:
@@ -225,7 +232,7 @@ def _group(bits: float | None) -> Group:
 
 
 def _named_apart(choices: Sequence[Choice]) -> list[Choice]:
-    """`choices`, where those of one name have their files' names instead."""
+    """`choices`, in which those with the same name are named after their files instead."""
     names = [choice.name for choice in choices]
     return [
         replace(choice, name=_PART.sub(".gguf", choice.files[0].path).removesuffix(".gguf"))
@@ -236,13 +243,14 @@ def _named_apart(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _safetensors(repository: Repository) -> list[Choice]:
-    """The repository's safetensors with what belongs to them, as one choice; none without weights
-    or configuration.
+    """The repository's safetensors and their other files, as one choice.
+
+    Empty without weights or configuration.
     """
     top = [file for file in repository.files if "/" not in file.path]
     weights = [file for file in top if file.path.endswith(".safetensors")]
     usual = [file for file in weights if file.path.startswith("model")]
-    weights = usual or weights  # Some have the same weights a second time, as consolidated*.
+    weights = usual or weights  # Some repositories also have the same weights as consolidated*.
     beside = [file for file in top if file.path in BESIDE_WEIGHTS]
     beside += [file for file in repository.files if is_below_weights(file.path)]
     if not weights or "config.json" not in {file.path for file in beside}:
@@ -256,8 +264,10 @@ def _safetensors(repository: Repository) -> list[Choice]:
 
 
 def best_choice(choices: Sequence[Choice], fits: Callable[[Choice], bool]) -> Choice:
-    """The one to recommend: nearest to Q4_K_M among those that fit this machine; the smallest one
-    if none does. GGUF before safetensors.
+    """The choice to recommend.
+
+    Of those that fit this machine, the one nearest to Q4_K_M; the smallest if none fits. GGUF files
+    are preferred to safetensors.
     """
     ggufs = [choice for choice in choices if choice.kind == "gguf"] or list(choices)
     fitting = [choice for choice in ggufs if fits(choice)]

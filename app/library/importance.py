@@ -1,6 +1,6 @@
-"""Making the importance matrix of a model, in a process of its own that runs it over a text.
+"""Computes the importance matrix of a model, in a child process that runs the model on a text.
 
-A matrix is kept in the cache, and used again for the same weights, text and runner.
+A matrix is stored in the cache, and used again for the same weights, text and runner.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from hearth.quant.gguf.quantize_method import dataset_of
 from hearth.quant.methods import Check, OnNote
 
 _VERSION: Final = 1
-"""Of how matrices are made: others are made again."""
+"""Version of the computation; matrices of other versions are computed again."""
 _LOOK_S: Final = 0.2
 
 OnWindow = Callable[[int, int], None]
-"""Gets windows of text done and windows in all."""
+"""Called with the number of windows of text done and the total number of windows."""
 
 
 def calibration_text(options: Mapping[str, Any], source: Path) -> Sample:
-    """The text of the option calibration, or the bundled one, which is not the one that `source` is
-    measured on.
+    """The text of the option calibration, or a bundled text by default.
+
+    The bundled text is not the one on which `source` is measured.
 
     Raises:
-        CannotQuantize: it is no UTF-8 text, or cannot be read.
+        CannotQuantize: the file is not UTF-8 text, or cannot be read.
     """
     if path := options.get("calibration"):
         try:
@@ -65,14 +66,14 @@ def matrix_for(
     on_note: OnNote,
     check: Check,
 ) -> Path:
-    """The importance matrix of the source of `plan`, made now unless it is in the cache.
+    """The file of the importance matrix of the source of `plan`, computed unless it is cached.
 
     Args:
-        options: of the method: calibration, and backend: "llamacpp", "native" or "auto".
-        check: raises to stop; what was summed so far is lost then.
+        options: options of the method: calibration, and backend: "llamacpp", "native" or "auto".
+        check: raises an exception to stop; the sums so far are then lost.
 
     Raises:
-        CannotQuantize: the text or what the model makes of it cannot be used.
+        CannotQuantize: the text, or the model's values for it, cannot be used.
         HearthError: the model cannot be run.
         OSError: a file cannot be read or written.
     """
@@ -111,7 +112,7 @@ def matrix_for(
 async def _made(
     question: dict[str, Any], on_window: OnWindow, check: Check, log_dir: Path
 ) -> dict[str, Any]:
-    """What the process answers; it is killed where `check` raises."""
+    """The answer of the child process, which is killed if `check` raises an exception."""
 
     def on_progress(values: dict[str, Any]) -> None:
         on_window(values["done"], values["total"])
@@ -128,10 +129,11 @@ async def _made(
 
 
 def make_matrix(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """In the process: run the model over the text, and write the sums.
+    """In the child process: run the model on the text, and write the sums.
 
     Args:
-        question: {"runner", "source", "names": of tensors, "text", "dataset", "threads", "target"}.
+        question: {"runner", "source", "names": names of tensors, "text", "dataset", "threads",
+            "target"}.
     """
     from hearth.quant.gguf.imatrix_sums import Sums
 

@@ -1,4 +1,4 @@
-"""The models of a library, in memory: event loops look names up here and never scan a folder."""
+"""The models of a library, in memory, so that event loops find names without scanning a folder."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from hearth.app.library.local import (
 )
 
 _FIND_S: Final = 5.0
-"""How long an unknown name, or the first of all, waits for a scan."""
+"""How long a request for an unknown name, or the very first one, waits for a scan."""
 _LIST_S: Final = 0.5
-"""How long a list waits for a scan before it shows what the last one found."""
+"""How long a list waits for a scan before it shows the result of the last one."""
 _STALE_S: Final = 30.0
-"""A name that is found after so long starts a scan that it does not wait for."""
+"""If the last scan is older than this, finding a name starts a scan without waiting for it."""
 _REST_FACTOR: Final = 10.0
 _MOST_REST_S: Final = 60.0
 
 
 def rest_after(scan_s: float) -> float:
-    """Seconds without a scan after one that took `scan_s`: scans use a tenth of the time at most,
-    however many unknown names are asked for, unless one takes over 6 s.
+    """Seconds without a scan after a scan that took `scan_s`.
+
+    Scans take at most a tenth of the time, however many unknown names are requested, unless one
+    takes over 6 s.
     """
     return min(_REST_FACTOR * scan_s, _MOST_REST_S)
 
@@ -46,15 +48,15 @@ class _Scan:
 class LibraryIndex:
     """The models of `library` as the last scan found them.
 
-    One thread scans at a time, and only while somebody asked for it. A scan that was asked for and
-    has not begun serves everybody who asks meanwhile. Thread-safe, and bound to no event loop.
+    One thread scans at a time, and only on request. A scan that was requested but has not begun
+    serves all further requests. Thread-safe, and not bound to an event loop.
 
     A file that was deleted since the last scan is still found here; opening it fails with
     `ModelNotFound`.
 
     Args:
-        first: models that may not be in the library; they win where names are equal.
-        rest: seconds without a scan, from the seconds that the last one took.
+        first: models that may not be in the library; they take precedence if names are equal.
+        rest: returns the seconds without a scan, from the seconds that the last scan took.
     """
 
     def __init__(
@@ -75,10 +77,10 @@ class LibraryIndex:
         self._has_changed = threading.Event()
 
     def refresh(self, *, now: bool = False) -> Future[_Scan]:
-        """Ask for a scan that begins after this call; returns at once.
+        """Request a scan that begins after this call; returns at once.
 
         Args:
-            now: the scan does not wait until there may be one again.
+            now: whether the scan begins without the pause after the last one.
         """
         with self._lock:
             if now:
@@ -89,20 +91,21 @@ class LibraryIndex:
                 self._next.set_running_or_notify_cancel()  # No caller cancels it for the others.
                 if not self._is_scanning:
                     self._is_scanning = True
-                    # A daemon: a disk that does not answer must not keep the process.
+                    # A daemon thread: a disk that does not respond must not keep the process alive.
                     threading.Thread(target=self._scan, name="library scan", daemon=True).start()
             return self._next
 
     async def changed(self) -> None:
-        """Scan now, whenever the last scan was: this process has added or removed a model. Waits
-        for some seconds at most, after which the scan goes on by itself.
+        """Scan now, without a pause, after this process has added or removed a model.
+
+        Waits for at most `_FIND_S`; the scan then continues in the background.
         """
         self.refresh(now=True)
         with suppress(LibraryNotRead):
             await self._scanned(_FIND_S)
 
     async def models(self) -> Sequence[FoundModel]:
-        """Every model. Those of a scan that begins now, if it is quick, else of the last one.
+        """Every model: the result of a scan that begins now if it is quick, else of the last one.
 
         Raises:
             LibraryNotRead: the first scan has not ended yet.
@@ -110,11 +113,12 @@ class LibraryIndex:
         return (await self._scanned(_LIST_S if self._last else _FIND_S)).names.models
 
     async def find(self, name: str) -> FoundModel | None:
-        """The model called `name`, as `ModelNames.find` has it. A name that is not known waits for
-        a scan, for some seconds at most.
+        """The model called `name`, as found by `ModelNames.find`.
+
+        If the name is unknown, waits for a scan, for at most `_FIND_S`.
 
         Raises:
-            ModelNotFound: two models go by that name.
+            ModelNotFound: more than one model has that name.
             LibraryNotRead: the first scan has not ended yet.
         """
         last = self._last
@@ -127,8 +131,9 @@ class LibraryIndex:
         return (await self._scanned(_FIND_S)).names.find(name)
 
     async def resolve(self, name_or_path: str) -> FoundModel:
-        """As `Library.resolve`, but a model found by name is not opened. Waits for the first scan
-        however long that takes.
+        """As `Library.resolve`, but a model found by name is not opened.
+
+        Waits for the first scan, however long it takes.
         """
         if (model := await asyncio.to_thread(model_by_path, name_or_path)) is not None:
             return model
@@ -144,7 +149,7 @@ class LibraryIndex:
         return await asyncio.to_thread(self.library.at_path, name_or_path, known)
 
     async def _scanned(self, patience_s: float) -> _Scan:
-        """A scan that begins now; the last one, where that takes longer than `patience_s`."""
+        """The result of a scan that begins now, or of the last one if `patience_s` is exceeded."""
         asked = self.refresh()
         if self._last is None or self._due_in_s() < patience_s:
             scan = asyncio.wrap_future(asked)
@@ -152,7 +157,7 @@ class LibraryIndex:
                 async with asyncio.timeout(patience_s):
                     return await scan
             except TimeoutError:
-                pass  # The scan goes on, for the next caller.
+                pass  # The scan continues for the next caller.
             finally:
                 scan.cancel()
         if self._last is None:
@@ -165,7 +170,7 @@ class LibraryIndex:
         return self._last
 
     def _fixed(self, name: str) -> FoundModel | None:
-        """The model called `name`, if it is known without a scan."""
+        """The model called `name` if it is known without a scan, which is also requested."""
         self.refresh()
         return self.library.names_of([*self._first, *self.library.fixed()]).own(name)
 
@@ -174,7 +179,7 @@ class LibraryIndex:
         return self._not_before_s - time.monotonic()
 
     def _scan(self) -> None:
-        """Scan for as long as somebody asks for it."""
+        """Scan as long as scans are requested."""
         while True:
             self._has_changed.wait(max(0.0, self._due_in_s()))
             with self._lock:

@@ -1,5 +1,7 @@
-"""The local library: `Library` lists its models, `ModelNames` finds one by name, `Aliases` are
-further names from the settings.
+"""The local library.
+
+`Library` lists its models, `ModelNames` finds a model by name, `Aliases` are further names from the
+settings.
 """
 
 from __future__ import annotations
@@ -34,15 +36,17 @@ from hearth.backends.remote.server import RemoteServer
 
 BUNDLED = ("guide", "guide-draft")
 _DRAFT = "guide-draft"
-"""Only drafts for guide: it is found by name, and not listed."""
+"""The draft model of guide, which is found by name but not listed."""
 _WILDCARD: Final = re.compile(r"[*?\[]")
 MODEL_SUFFIXES = (SUFFIX, WEIGHTS, *PICKLE_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on this machine, a GGUF file or a folder of safetensors; what was read from its
-    headers, or why it could not be. Of a remote model, which is not asked, only where it is.
+    """A model on this machine, a GGUF file or a folder of safetensors, and facts from its headers.
+
+    `error` is the reason if they could not be read. For a remote model, which is not contacted,
+    only its `url` is known.
     """
 
     name: str
@@ -55,22 +59,24 @@ class LocalModel:
     context: int = 0
     error: str = ""
     url: str = ""
-    """Of a remote model."""
+    """The URL of a remote model; else empty."""
     repo: str = ""
-    """The repository on the Hub that it came from, if that is known."""
+    """The repository on the Hub that the model came from; empty if unknown."""
 
 
 class Library:
-    """The bundled models, the remote ones, the GGUF files and folders of safetensors in one folder
-    and its subfolders, and what other programs keep on this machine.
+    """The models that this machine can use.
+
+    These are the bundled and the remote models, the GGUF files and folders of safetensors in one
+    folder and its subfolders, and the models that other programs store on this machine.
 
     Args:
         folder: the library folder; need not exist.
         bundled: folder of the bundled models; by default the installed one.
         remotes: models of other machines.
         aliases: as in `Aliases`.
-        sources: where other programs keep models, which are used in place.
-        facts_file: where what headers say is remembered (`facts.KnownFacts`); None: nowhere.
+        sources: places where other programs store models, which are used in place.
+        facts_file: the file that stores facts from headers (`facts.KnownFacts`); None: not stored.
     """
 
     def __init__(
@@ -94,14 +100,15 @@ class Library:
         return self._given_bundled or bundled_folder()
 
     def found(self) -> list[FoundModel]:
-        """Every model by name, without reading weights or opening a connection: bundled ones,
-        remote ones, those of the library folder, and those of other programs that are not there
-        too.
+        """Every model, under a unique name, without reading weights or opening a connection.
 
-        A name is that of the folder, or of the file without suffix; where two would have the same,
-        it begins with the folder above, and where that is not enough, it is the file's own with its
-        suffix, or begins with "library". A model of another program never takes the name of one
-        before it: then its own begins with its repository, or with whose it is.
+        Bundled models, remote ones, those of the library folder, and those of other programs that
+        are not in the library folder too.
+
+        A model is named after its folder, or its file without suffix. If two would have the same
+        name, it begins with the parent folder; if that name is taken too, it is the path in the
+        library folder with the suffix, or begins with "library". A model of another program whose
+        name is taken has a name that begins with its repository or the program.
         """
         fixed = self.fixed()
         models = [model for model in fixed if model.name != _DRAFT]
@@ -140,7 +147,7 @@ class Library:
     def _elsewhere(
         self, taken: set[str], here: set[tuple[int, int] | None]
     ) -> Iterator[FoundModel]:
-        """The models of other programs, under names that are not `taken`; none that is `here`."""
+        """The models of other programs that are not in `here`, under names that are not `taken`."""
         for stored in stored_models(self.sources):
             if identity(stored.path) in here:
                 continue
@@ -149,10 +156,10 @@ class Library:
             yield replace(stored, name=name, also=(stored.name, *stored.also))
 
     def list(self, *, anew: bool = False) -> Sequence[LocalModel]:
-        """Every model with the facts of its header; one whose header is bad carries its error.
+        """Every model with the facts of its header, or with the error of reading it.
 
         Args:
-            anew: read every header, also of files that are as they were when it was last read.
+            anew: whether to read the headers of unchanged files again, too.
         """
         facts = KnownFacts(None if anew else self._facts_file)
         models = [describe(model, facts) for model in self.found()]
@@ -160,13 +167,15 @@ class Library:
         return models
 
     def resolve(self, name_or_path: str) -> FoundModel:
-        """The model that `name_or_path` means: a path, if it can only be one; else a name as
-        `ModelNames.find` has it; else a path without a folder or suffix in it.
+        """The model that `name_or_path` refers to.
+
+        It is treated as a path if it can only be one, else as a name for `ModelNames.find`, else as
+        a path without folder or suffix.
 
         Raises:
-            ModelNotFound: with the nearest names and how to add one; also when two models go by
-                that name.
-            UnsupportedModel, CorruptFile: a path to something that is not a model.
+            ModelNotFound: with the most similar names and the way to add a model; also if more than
+                one model has that name.
+            UnsupportedModel, CorruptFile: the path is not that of a model.
         """
         if (model := model_by_path(name_or_path)) is not None:
             return model
@@ -182,7 +191,7 @@ class Library:
         """The names of all models, read from the disk now.
 
         Args:
-            first: models that may not be in the library; they win where names are equal.
+            first: models that may not be in the library; they take precedence if names are equal.
         """
         paths = {model.path for model in first}
         return self.names_of(
@@ -198,7 +207,7 @@ class Library:
         """The model at `path`, which is not the name of one. Raises as `resolve`.
 
         Args:
-            known: the models whose names are suggested where nothing is there.
+            known: the models whose names are suggested if nothing is at `path`.
         """
         place = Path(path).expanduser()
         if place.exists():
@@ -233,7 +242,7 @@ class Library:
 
 
 class Aliases:
-    """Which model each alias stands for.
+    """The model that each alias stands for.
 
     Args:
         targets: names of models by alias in lower case; an alias with `*`, `?` or `[...]` is a
@@ -251,17 +260,18 @@ class Aliases:
         return self._exact.get(name, "")
 
     def wildcards(self, name: str) -> Iterator[str]:
-        """The models of the patterns that `name`, in lower case, matches: the pattern with the
-        longest text before its first wildcard first.
+        """The models of the patterns that `name`, in lower case, matches.
+
+        Patterns with a longer text before their first wildcard come first.
         """
         return (target for pattern, target in self._patterns if fnmatchcase(name, pattern))
 
 
 class ModelNames:
-    """Which model each name stands for; finding one takes no scan and reads no file.
+    """The model that each name stands for; finding one needs no scan and reads no model file.
 
     Attributes:
-        models: all that are listed, in that order.
+        models: all listed models, in order.
     """
 
     def __init__(
@@ -284,14 +294,15 @@ class ModelNames:
                     self._by_repo.setdefault(model.repo.lower(), []).append(model)
 
     def find(self, name: str) -> FoundModel | None:
-        """The model called `name`; None if there is none. Names are compared without regard to
-        case, and tried in this order: the models' own names, exact aliases, further names (of the
-        file, or those that another program uses) and repositories on the Hub (`org/name` or
-        `org/name:QUANT`), aliases with wildcards.
+        """The model called `name`; None if there is none.
+
+        Names are compared ignoring case, and tried in this order: the models' own names, exact
+        aliases, further names (of the file, or those that another program uses) and repositories on
+        the Hub (`org/name` or `org/name:QUANT`), aliases with wildcards.
 
         Raises:
-            ModelNotFound: two models have that further name or repository; `names` in `data` has
-                both.
+            ModelNotFound: more than one model has that further name or repository; `names` in
+                `data` lists them.
         """
         typed = name.lower()
         model = self.own(typed)
@@ -329,8 +340,9 @@ class ModelNames:
         return None
 
     def _of_repository(self, typed: str) -> Sequence[FoundModel]:
-        """Those of the repository that `typed` names by its own name or by that of the catalogue,
-        and of its quantization if it names one.
+        """The models of the repository that `typed` names, itself or by a name of the catalogue.
+
+        If `typed` includes a quantization, only models of that quantization.
         """
         repo, _, quant = typed.partition(":")
         found = self._by_repo.get(catalogue_repos().get(repo, repo), ())
@@ -339,14 +351,14 @@ class ModelNames:
 
 @cache
 def catalogue_repos() -> Mapping[str, str]:
-    """The repositories of the catalogue's models by their names, all in lower case."""
+    """The repositories of the catalogue's models by model name, all in lower case."""
     from hearth.app.library.catalogue import load_catalogue
 
     return {entry.name: entry.repo.lower() for entry in load_catalogue().entries}
 
 
 def _names(stored: FoundModel) -> Iterator[str]:
-    """Names for a model of another program, the shortest first, the last one unique."""
+    """Possible names for a model of another program, the shortest first; the last is unique."""
     yield stored.name
     if stored.repo:
         yield f"{stored.repo}/{stored.name}"
@@ -362,10 +374,10 @@ def bundled_folder() -> Path:
 
 
 def describe(model: FoundModel, facts: KnownFacts | None = None) -> LocalModel:
-    """`model` with its size and what its header says, or in `error` why that cannot be read.
+    """`model` with its size and the facts of its header, or with the reason in `error`.
 
     Args:
-        facts: those that are known already; None: the header is read.
+        facts: stored facts; None: the header is read.
     """
     if model.remote is not None:
         return LocalModel(model.name, model.path, model.origin, 0, url=model.remote.url)
@@ -381,7 +393,7 @@ def describe(model: FoundModel, facts: KnownFacts | None = None) -> LocalModel:
 
 
 def _size_on_disk(path: Path) -> int:
-    """Raises OSError where there is nothing."""
+    """The size of the file, or of the folder's weights. Raises `OSError` if `path` is missing."""
     size_bytes = path.stat().st_size
     if not path.is_dir():
         return size_bytes
@@ -394,7 +406,10 @@ def model_by_path(text: str) -> FoundModel | None:
 
 
 def _looks_like_path(text: str) -> bool:
-    """`text` can only mean a file: it is rooted, or ends as model files do and has a folder."""
+    """Whether `text` can only be a path.
+
+    It is if it is rooted, or ends like a model file and has a folder or exists.
+    """
     path = Path(text)
     if text.startswith(("~", ".")) or path.is_absolute() or "\\" in text:
         return True

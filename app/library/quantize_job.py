@@ -1,11 +1,11 @@
-"""The job that quantizes, in a process of its own by `hearth.app.jobs`.
+"""The job that quantizes, run by `hearth.app.jobs` in a process of its own.
 
 The question: {"method": "gguf", "source": path, "type": "Q4_K_M", "target": path, "options": {...},
-"threads": n, "replace": bool}; of methods that make folders, "type" is the method's name again.
-Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s": seconds or null, "note": what
-became of an earlier run, or "", "phase": what is done before anything is packed, or ""}. The
-answer: {"path", "manifest", "size_bytes", "sha256", "facts", "wall_s"}. A job that is stopped or
-killed is resumed by asking the same question again.
+"threads": n, "replace": bool}; for methods that write folders, "type" is the method's name again.
+Progress: {"done": bytes, "total": bytes, "tensor": name, "eta_s": seconds or null, "note": how an
+earlier run is used, or "", "phase": the work before anything is packed, or ""}. The answer:
+{"path", "manifest", "size_bytes", "sha256", "facts", "wall_s"}. A job that was stopped or killed
+continues when it is started again with the same question.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hearth.backends.errors import ModelNotFound
 from hearth.quant.gguf.quantize import QuantizePlan
 
 _ETA_AFTER_S: Final = 1.0
-"""Before that, the time left cannot be estimated."""
+"""Time after which the remaining time can be estimated."""
 _FULL_PRECISION: Final = re.compile(r"[-._](f16|bf16|f32|fp16|fp32)$", re.IGNORECASE)
 
 
 def file_name(source: str, kind: str, suffix: str) -> str:
-    """The usual name of the file that is made of the model called `source`."""
+    """The default name of the file that is made from the model called `source`."""
     stem = _FULL_PRECISION.sub("", Path(source).name)
     return f"{stem}-{kind}{suffix}"
 
@@ -44,7 +44,7 @@ def question(
     replace: bool,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """What the job is asked; with all physical cores unless `threads` is given."""
+    """The question for the job, which uses all physical cores unless `threads` is given."""
     import psutil
 
     return {
@@ -59,11 +59,12 @@ def question(
 
 
 def plan(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """What the job would make: the facts of its plan, tensor by tensor. For methods that read
-    numbers to plan, which programs without torch cannot.
+    """The facts of the job's plan, tensor by tensor.
+
+    For methods that must read weights to plan, which programs without torch cannot do.
 
     Raises:
-        HearthError: why it cannot be made.
+        HearthError: the model cannot be quantized like this.
     """
     method, options = method_named(question["method"]), question["options"]
     made = method.plan(Path(question["source"]), question["type"], options)
@@ -74,8 +75,8 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Do what `question` asks.
 
     Raises:
-        Stopped: it was asked to; the tensors that are complete are kept.
-        HearthError: why it cannot be done.
+        Stopped: the job was stopped; the tensors that are complete are kept.
+        HearthError: the model cannot be quantized.
     """
     started = time.monotonic()
     method = method_named(question["method"])
@@ -85,7 +86,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
 
     def show(done: int, total: int, tensor: str) -> None:
         nonlocal resumed_at, packing_since
-        if resumed_at is None or done <= resumed_at:  # Opening models and reading does not count.
+        if resumed_at is None or done <= resumed_at:  # Opening and reading models is not counted.
             resumed_at, packing_since = done, time.monotonic()
         spent, made = time.monotonic() - packing_since, done - resumed_at
         eta_s = spent * (total - done) / made if made and spent >= _ETA_AFTER_S else None

@@ -1,5 +1,6 @@
-"""The methods of quantizing that this application offers: those of `hearth.quant`, with a runner
-for the ones that look at activations.
+"""The quantization methods that this application offers.
+
+They are those of `hearth.quant`, with a runner for methods that use activations.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def all_methods() -> Methods:
-    """Every method. Nothing is imported that runs a model before one of them is at work."""
+    """Every method. Code that runs models is imported only when a method is used."""
     from hearth.quant.folders.methods import Runner
 
     return methods(Runner(_open_model, _calibration_text()))
 
 
 CONVERT: Final = "convert"
-"""The method of `hearth convert`, which rounds nothing: no menu has it."""
+"""The method of `hearth convert`, which rounds nothing and is in no menu."""
 
 
 def method_named(name: str) -> Method:

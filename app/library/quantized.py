@@ -1,6 +1,4 @@
-"""What the manifests next to quantized files say: which model they were made of, and what that
-changed.
-"""
+"""Reads the manifests next to quantized files: which model they were made from, and the effect."""
 
 from __future__ import annotations
 
@@ -23,13 +21,13 @@ _MOST_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """A model that was made of another one of this machine.
+    """A model that was made from another model on this machine.
 
     Attributes:
-        source: the model that it was made of.
-        change: of the perplexity, relative, and its standard error; None: not measured.
-        before, after: of source and result; None: not measured.
-        is_converted: nothing was rounded: the weights are those of the source.
+        source: the model that it was made from.
+        change: relative change of the perplexity and its standard error; None: not measured.
+        before, after: measurements of source and result; None: not measured.
+        is_converted: whether nothing was rounded, so that the weights are those of the source.
     """
 
     source: LocalModel
@@ -42,7 +40,7 @@ class Quantized:
 
     @property
     def words(self) -> str:
-        """What quantizing did, in a line."""
+        """The effect of quantizing in one line."""
         share = self.model.size_bytes / max(1, self.source.size_bytes)
         source = self.source
         made = "Converted" if self.is_converted else "Quantized"
@@ -58,8 +56,9 @@ class Quantized:
 
 
 def speed_change(before: Measured, after: Measured) -> str:
-    """Both decoding speeds, with what ran the models, and a warning where they cannot be compared;
-    empty: not measured.
+    """Both decoding speeds and the backends, with a warning if they cannot be compared.
+
+    Empty if they were not measured.
     """
     if not before.decode_tok_per_s or not after.decode_tok_per_s:
         return ""
@@ -72,11 +71,12 @@ def speed_change(before: Measured, after: Measured) -> str:
 
 
 def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tuple[float, float]:
-    """Write what was measured into the manifest of the quantized file at `path`; returns the
-    `perplexity_change`.
+    """Write the measurements into the manifest of the quantized file at `path`.
+
+    Returns the `perplexity_change`.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the manifest cannot be written.
     """
     facts, change = read_manifest(path), perplexity_change(before, after)
     known = math.isfinite(change[0])
@@ -91,7 +91,7 @@ def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tup
 
 
 def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
-    """The models that were made of another one of `models`, by name; reads their manifests."""
+    """The models that were made from another of `models`, by name; reads their manifests."""
     sources = {(model.path.name, model.size_bytes): model for model in reversed(models)}
     found = {}
     for model in models:
@@ -147,7 +147,7 @@ def _measured(facts: Mapping[str, Any] | None) -> Measured | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the model at `path`; empty: there is none that can be read."""
+    """The manifest of the model at `path`; empty if there is none, or it cannot be read."""
     try:
         facts = json.loads(read_start(manifest_path(path), _MOST_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
-"""Deleting a model: first what that would delete and free, then the deed.
+"""Deletes models in two steps: a plan of what is deleted and freed, then the deletion.
 
-Files go from the library folder and the Hugging Face cache alone, which Hearth downloads into. What
-other programs keep is theirs to delete.
+Files are deleted only in the library folder and in the Hugging Face cache, into which Hearth
+downloads. Models that other programs store must be deleted with these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REFUSALS: Final = {
 
 
 class NotRemovable(HearthError):
-    """A model that Hearth must not delete; the hint says who may, and how."""
+    """Hearth must not delete, or cannot delete, a model; the hint is what to do instead."""
 
     code = "not_removable"
     http_status = 409
@@ -47,16 +47,16 @@ class NotRemovable(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What deleting a model means.
+    """The plan of deleting a model.
 
     Attributes:
-        name: the model's.
+        name: the model's name.
         paths: files and links to delete.
-        frees_bytes: that the disk gets back; what has another name elsewhere frees nothing.
-        keeps: what stays although one might think otherwise, each in a sentence.
-        folder: the library folder or the repository's in the Hugging Face cache; nothing outside of
-            it is deleted.
-        is_cached: it is in the Hugging Face cache.
+        frees_bytes: disk space that is freed; files that have another hard link free none.
+        keeps: a sentence about each thing that, perhaps unexpectedly, is not deleted.
+        folder: the library folder, or the repository's folder in the Hugging Face cache; nothing
+            outside of it is deleted.
+        is_cached: whether the model is in the Hugging Face cache.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Removal:
 
 
 def plan_removal(model: FoundModel, library: Library, deleted: Collection[Path] = ()) -> Removal:
-    """What deleting `model` would delete, free and keep; nothing is deleted yet.
+    """The plan of deleting `model`; nothing is deleted yet.
 
     Args:
-        deleted: paths of other removals that come before this one.
+        deleted: paths of other removals that will happen before this one.
 
     Raises:
-        NotRemovable: it is bundled, remote, another program's, or outside of the library.
+        NotRemovable: the model is bundled, remote, another program's, or outside of the library.
     """
     if model.origin == "library":
         return _checked(_planned(model, library.folder, deleted, is_cached=False))
@@ -87,10 +87,10 @@ def plan_removal(model: FoundModel, library: Library, deleted: Collection[Path] 
 
 
 def remove(removal: Removal) -> None:
-    """Delete what `removal` lists, and folders that are empty then. The model must not be loaded.
+    """Delete the paths of `removal`, and folders that are then empty. The model must not be loaded.
 
     Raises:
-        NotRemovable: a file cannot be deleted; what was deleted before it is gone.
+        NotRemovable: a file cannot be deleted; the paths before it are already deleted.
     """
     for path in _checked(removal).paths:
         try:
@@ -116,7 +116,7 @@ def refusal(model: FoundModel) -> tuple[str, str]:
 
 
 def _checked(removal: Removal) -> Removal:
-    """`removal`, all of it inside of its folder. Raises `NotRemovable`."""
+    """`removal`. Raises `NotRemovable` if a path is outside of its folder."""
     for path in removal.paths:
         if not _is_below(path, removal.folder):
             raise NotRemovable(
@@ -129,8 +129,9 @@ def _checked(removal: Removal) -> Removal:
 def _planned(
     model: FoundModel, folder: Path, deleted: Collection[Path], *, is_cached: bool
 ) -> Removal:
-    """The model's files, its Medusa heads, and what was written about it; in the cache also each
-    blob that no other file of the repository leads to.
+    """The plan for the model's files, Medusa heads, report and manifest.
+
+    In the cache, also each blob that no other file of the repository links to.
     """
     is_folder = model.path.is_dir()
     is_linked_folder = is_folder and model.path.is_symlink()
@@ -164,7 +165,7 @@ def _planned(
                 paths.append(blob)
             try:
                 content = path.stat()
-            except OSError:  # it is gone
+            except OSError:  # It is gone.
                 continue
             if content.st_nlink > names:
                 keeps.append(f"{path.name} has another name elsewhere, under which it stays.")
@@ -179,23 +180,23 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_below(path: Path, folder: Path) -> bool:
-    """`path`, whose last part may be a link, is in `folder`, whatever other links there are."""
+    """Whether `path` is in `folder` after resolving all links except the last part of `path`."""
     place = Path(os.path.realpath(path.parent), path.name)
     return place != folder and place.is_relative_to(os.path.realpath(folder))
 
 
 def _prune(folder: Path, root: Path) -> None:
-    """Remove `folder` and those above it, below `root`, as far as they are empty."""
+    """Remove `folder` and its parents below `root`, as far as they are empty."""
     while folder != root and _is_below(folder, root):
         try:
             folder.rmdir()
-        except OSError:  # not empty, or gone with another file's
+        except OSError:  # Not empty, or already removed.
             return
         folder = folder.parent
 
 
 def _forget_revisions(repository: Path) -> None:
-    """Remove what says that a commit without files is here, and the repository if it is empty."""
+    """Remove references to commits that have no files, and the repository's folder if empty."""
     snapshots = repository / "snapshots"
     kept = {path.name for path in snapshots.iterdir()} if snapshots.is_dir() else set()
     for path in _files(repository / "refs"):
@@ -210,7 +211,7 @@ def _forget_revisions(repository: Path) -> None:
             _delete(path, repository)
     if not kept:
         for name in ("snapshots", "refs", "blobs", ".no_exist", ""):
-            with suppress(OSError):  # an incomplete download, or what another program put there
+            with suppress(OSError):  # An incomplete download, or another program's file.
                 (repository / name).rmdir()
 
 

@@ -1,8 +1,8 @@
-"""Models that other programs keep on this machine: used in place, never written to.
+"""Models that other programs store on this machine, which are used in place and never written to.
 
-Where they are is looked up again each time, since those programs come and go. No weights are opened
-here, and what cannot be read is left out: a foreign store's trouble is not ours. Of safetensors,
-stores have much that is no language model, so only what the native runner knows is listed.
+Their places are determined again each time, because those programs come and go. No weights are
+opened here, and models that cannot be read are left out without an error. Many safetensors in these
+stores are not language models, so only those that the native runner supports are listed.
 
 Layouts: the Hugging Face cache as in `cache_layout`; LM Studio
 (`<publisher>/<repository>/<file>.gguf`, or safetensors there); Ollama
@@ -39,7 +39,7 @@ from hearth.backends.remote.server import RemoteServer
 Store = Literal["huggingface", "lmstudio", "ollama", "llama.cpp", "folder"]
 Origin = Literal["bundled", "library", "path", "remote"] | Store
 
-_NO_MODELS = ("mmproj", "imatrix")  # projectors and importance matrices, which no one can chat with
+_NO_MODELS = ("mmproj", "imatrix")  # Projectors and importance matrices are not models.
 _HUB_PREFIX = "models--"
 _OLLAMA_HOST = "registry.ollama.ai"
 _OLLAMA_NAMESPACE = "library"
@@ -51,7 +51,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A folder that a program keeps models in; it need not exist."""
+    """A folder in which a program stores models; it need not exist."""
 
     store: Store
     folder: Path
@@ -59,26 +59,26 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """Which file or folder, or which model of another machine, a name or path stands for."""
+    """The file or folder, or the model on another machine, that a name or path refers to."""
 
     name: str
     path: Path
-    """Of a split model its first file; of a remote one its URL, which is no file."""
+    """The first file of a split model; for a remote model its URL, which is not a file."""
     origin: Origin
     remote: RemoteServer | None = None
     repo: str = ""
-    """The repository on the Hub that it came from, `org/name`, if that is known."""
+    """The repository on the Hub that the model came from, `org/name`; empty if unknown."""
     also: tuple[str, ...] = ()
-    """Further names that it answers to."""
+    """Further names of the model."""
 
 
 def find_sources(
     environ: Mapping[str, str] | None = None, folders: Iterable[str | Path] = ()
 ) -> tuple[Source, ...]:
-    """Where the models of other programs are for this user, then `folders` that a person named.
+    """The folders of other programs' models for this user, then `folders` from the settings.
 
     Args:
-        environ: variables that move those places; by default the process's own.
+        environ: environment variables that move those folders; by default the process's own.
         folders: from the setting `library_folders`.
     """
     environ = os.environ if environ is None else environ
@@ -96,10 +96,10 @@ def find_sources(
 
 
 def stored_models(sources: Iterable[Source]) -> Iterator[FoundModel]:
-    """The models in `sources` under short names, in their order; each file once, also where links
-    lead to it twice. Two may have the same name.
+    """The models in `sources`, in order, under short names, which need not be unique.
 
-    Raises nothing: what is unreadable or gone is left out.
+    Each file is listed only once, even if several links lead to it. No errors are raised: files
+    that are unreadable or gone are left out.
     """
     seen: set[tuple[int, int]] = set()
     for source in sources:
@@ -111,7 +111,7 @@ def stored_models(sources: Iterable[Source]) -> Iterator[FoundModel]:
 
 
 def _models_in(root: Path) -> list[Path]:
-    """The models below `root`: no projectors and the like, and no folders that cannot be run."""
+    """The models below `root`, without projectors, importance matrices and unsupported folders."""
     return [
         path
         for path in model_paths(root)
@@ -121,7 +121,7 @@ def _models_in(root: Path) -> list[Path]:
 
 
 def _is_known(folder: Path) -> bool:
-    """The native runner knows the family of the model in `folder`, and this variant of it."""
+    """Whether the native runner supports the model in `folder`: its family and variant."""
     from hearth.backends.native.model_folder import read_config
 
     try:
@@ -132,8 +132,10 @@ def _is_known(folder: Path) -> bool:
 
 
 def _hugging_face(folder: Path) -> Iterator[FoundModel]:
-    """Files of the commits that a branch points to come before those of others, which bear the
-    beginning of their commit in their name.
+    """The models in a Hugging Face cache.
+
+    Files of commits that a branch points to come first. The same file of another commit has the
+    beginning of the commit in its name.
     """
     for repo_entry in entries(folder):
         if not repo_entry.name.startswith(_HUB_PREFIX):
@@ -145,7 +147,7 @@ def _hugging_face(folder: Path) -> Iterator[FoundModel]:
         for snapshot in sorted(snapshots, key=lambda entry: entry.name not in current):
             for path in _models_in(Path(snapshot.path)):
                 if path.suffix.lower() != SUFFIX and path != Path(snapshot.path):
-                    continue  # A part of something else, such as what a picture model reads with.
+                    continue  # A component, such as the text encoder of an image model.
                 name = stem(path)
                 inside = path.relative_to(snapshot.path).as_posix()
                 if inside in names:
@@ -174,7 +176,7 @@ def _lm_studio(folder: Path) -> Iterator[FoundModel]:
 
 
 def _ollama(folder: Path) -> Iterator[FoundModel]:
-    """`latest` is a further name where another tag of the model is the same file."""
+    """The models of Ollama; `latest` is a further name if another tag refers to the same file."""
     manifests = folder / "manifests"
     tags: dict[str, list[tuple[str, str, Path]]] = {}
     for parts in _tags(manifests):
@@ -206,7 +208,7 @@ def _tags(manifests: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
-    """The model's file of a manifest; None where it is not complete, or the manifest odd."""
+    """The path of the model's file of a manifest, which need not exist; None if malformed."""
     try:
         layers = json.loads(read_start(manifest, _MANIFEST_BYTES))["layers"]
         digests = [layer["digest"] for layer in layers if layer["mediaType"] == _OLLAMA_LAYER]
@@ -254,16 +256,16 @@ _READERS = {
 
 
 def _home(environ: Mapping[str, str]) -> Path:
-    """The user's folder by its variable, so that it can be another one; then by the system."""
+    """The user's home folder: that of the environment variable, else that of the system."""
     named = environ.get("USERPROFILE" if sys.platform == "win32" else "HOME")
     try:
         return Path(named) if named else Path.home()
-    except RuntimeError:  # There is no such user, so nothing is there.
+    except RuntimeError:  # The user is unknown, so has no models.
         return Path(os.devnull)
 
 
 def _llama_cache(environ: Mapping[str, str]) -> Path:
-    """As `fs_get_cache_directory` of llama.cpp's common.cpp finds it."""
+    """The cache folder of llama.cpp, as in `fs_get_cache_directory` of its common.cpp."""
     if environ.get("LLAMA_CACHE"):
         return Path(environ["LLAMA_CACHE"])
     if sys.platform == "darwin":

@@ -1,7 +1,7 @@
-"""The job that looks at every weight of a model, in a process of its own by `hearth.app.jobs`.
+"""The job that checks every weight of a model, run by `hearth.app.jobs` in a process of its own.
 
-The question: {"path": of a GGUF file or a folder of safetensors}. Progress: {"done": bytes,
-"total": bytes}. The answer: {"family": text, "skipped": names, "unknown": names, "tensors": n,
+The question: {"path": a GGUF file or a folder of safetensors}. Progress: {"done": bytes, "total":
+bytes}. The answer: {"family": text, "skipped": names, "unknown": names, "tensors": n,
 "size_bytes": n, "not_finite": [{"name", "rows", "first_row"}], "unread": names, "wall_s": seconds}.
 """
 
@@ -16,10 +16,10 @@ from hearth.app.jobs.child import Reporter
 
 
 def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """Do what `question` asks: first whether the files fit together, then every number.
+    """Check first whether the files fit together, then every number.
 
     Raises:
-        Stopped: it was told to.
+        Stopped: the job was stopped.
         CorruptFile, UnsupportedModel: the model breaks its format, or no runner can run it.
         OSError: a file cannot be read.
     """

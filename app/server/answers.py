@@ -49,8 +49,10 @@ def tool_call(call: ToolCall) -> dict[str, Any]:
 
 
 def arguments(text: str) -> dict[str, Any]:
-    """The object that a tool call's arguments contain, as far as it is complete. Infinite numbers
-    and lone surrogates, which JSON and UTF-8 cannot express, become strings.
+    """The object in a tool call's arguments, as far as it is complete.
+
+    Infinite numbers become strings, and lone surrogates are replaced, because JSON and UTF-8
+    cannot express them.
     """
     try:
         value = _plain(read_json(text or "{}", parse_constant=str, parse_float=_number))
@@ -122,7 +124,7 @@ def text_logprobs(tokens: Sequence[TokenLogprob], offset: int) -> dict[str, Any]
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
-    """Logprob by text, likeliest first; of tokens with the same text, that of the likeliest."""
+    """Logprobs by text, likeliest first; for tokens with the same text, the highest one."""
     by_text: dict[str, float] = {}
     for _, text, value in token.top:
         by_text.setdefault(text, max(value, LEAST_LOGPROB))

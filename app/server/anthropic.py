@@ -39,7 +39,7 @@ _NAMES: Final = {
     "stop": "stop_sequences",
     "forced_tool": "tool_choice.name",
 }
-"""From the contract's names to Anthropic's."""
+"""Anthropic's name for each parameter of the contract."""
 _TTL_S: Final = {"5m": 300.0, "1h": 3600.0}
 _CHOICES: Final[dict[str, ToolChoice]] = {
     "auto": "auto",
@@ -77,7 +77,8 @@ def _read_request(exchange: Exchange) -> Request:
 
     Raises:
         InvalidParameter: with the contract's name of the parameter.
-        ConflictingParameters: `tool_choice` without that tool, or blocks in a wrong order.
+        ConflictingParameters: `tool_choice` requires a missing tool, or blocks are in the wrong
+            order.
     """
     given = exchange.given
     for index in range(len(given.get("tools", ()))):
@@ -115,7 +116,7 @@ def _read_request(exchange: Exchange) -> Request:
 
 
 def _schema(given: Json) -> Json | None:
-    """The schema of the answer. Raises `ConflictingParameters` if its two names differ."""
+    """The schema of the answer. Raises `ConflictingParameters` if two different ones are given."""
     newer, older = given.get("output_config", {}).get("format"), given.get("output_format")
     if newer and older and newer != older:
         raise ConflictingParameters(
@@ -139,8 +140,10 @@ def _template_values(given: Json) -> Json:
 
 
 def _messages(given: Json, default_system: str) -> tuple[tuple[Message, ...], list[str]]:
-    """The conversation, and the places of its messages in the body. A `cache_control` applies to
-    the whole message that contains it; those of tools apply to the first message.
+    """The conversation, and the places of its messages in the body.
+
+    A `cache_control` applies to the whole message that contains it; one in `tools` applies to the
+    first message.
     """
     system = given.get("system")
     messages, places = [], []
@@ -158,8 +161,9 @@ def _messages(given: Json, default_system: str) -> tuple[tuple[Message, ...], li
 
 
 def _message(item: Json, place: str) -> Iterator[Message]:
-    """The messages for one of Anthropic's: each tool result becomes a message of its own, before
-    the text of the user.
+    """The messages for one message of Anthropic's API.
+
+    Each tool result becomes a message of its own, before the text of the user.
     """
     content, role = item["content"], item["role"]
     if isinstance(content, str):
@@ -237,7 +241,7 @@ def _block(part: Part, text: str) -> Json:
 
 
 def _whole(model: str, answer: Answer) -> Json:
-    """The message of `answer`; its blocks once it is complete."""
+    """The message of `answer`; without content blocks until the answer is complete."""
     choice = answer.choices[0]
     blocks = [_block(part, part.text) for part in choice.parts] or [_block(Part("content"), "")]
     return {

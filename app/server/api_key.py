@@ -17,7 +17,7 @@ from hearth.backends.errors import InvalidParameter, SettingsError
 
 KEY_BITS: Final = 256
 LEAST_CHARACTERS: Final = 16
-"""Length of a key that a user sets, where other machines can reach the server."""
+"""Minimum length of a key that a user sets, if other machines can reach the server."""
 _MOST_BYTES: Final = 4096
 _KEY: Final = re.compile(r"[!-~]+")
 _READ_ONLY: Final = (
@@ -29,7 +29,7 @@ _READ_ONLY: Final = (
 
 
 class KeyFileError(SettingsError):
-    """The API key file cannot be used, or not safely."""
+    """The API key file cannot be used, or cannot be used safely."""
 
     code = "key_file"
 
@@ -49,8 +49,9 @@ def read_key(path: Path) -> str:
     """The key in the file `path`: its only line.
 
     Raises:
-        KeyFileError: the file is missing, is a link, or is readable by other users.
-        InvalidParameter: it does not contain a key.
+        KeyFileError: the file is missing, is a link, is readable by other users, or belongs to
+            another user.
+        InvalidParameter: the file does not contain a key.
     """
     try:
         handle = os.open(path, _READ_ONLY)

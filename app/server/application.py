@@ -45,9 +45,11 @@ def _routes() -> Iterator[Route]:
 
 
 async def _answer(endpoint: Endpoint, http: Request) -> Response:
-    """The response of `endpoint`, or an error response for what its handler raises; it is cancelled
-    only when the server ends. Counts failed requests, and successful ones with a body, that have no
-    recorder of their own. Errors about a parameter of the contract name the client's parameter.
+    """The response of `endpoint`, or an error response for the exception that its handler raises.
+
+    The handler is cancelled only when the server ends. Requests without a recorder of their own are
+    counted here: failed ones, and successful ones of endpoints that take a body. Errors about a
+    parameter of the contract name the client's parameter.
     """
     http.state.route = endpoint.path
     try:

@@ -1,6 +1,4 @@
-"""Reads the JSON body of a request strictly: the size is checked before it is parsed; and the query
-of its URL.
-"""
+"""Reads a request's query and, strictly, its JSON body, whose size is checked before parsing."""
 
 from __future__ import annotations
 
@@ -31,21 +29,23 @@ _SCALARS: Final = {int, bool, type(None)}
 
 
 async def read_object(request: Request, take: Callable[[dict[str, Any]], T], reading: Reading) -> T:
-    """The result of `take` for the JSON object in the body of `request`. Large bodies are parsed
-    and taken in a thread, one per client at a time, so that other requests do not wait for them.
-    Lone surrogates in values become U+FFFD, which `reading` records: clients cut texts within
-    an emoji, and then send them with every request of that conversation.
+    """The result of `take` for the JSON object in the body of `request`.
+
+    Large bodies are parsed, and passed to `take`, in a thread, one per client at a time, so that
+    other requests do not wait for them. Lone surrogates in values become U+FFFD, which `reading`
+    records: clients cut texts within an emoji, and then send them with every request of that
+    conversation.
 
     Raises:
         UnsupportedMedia: the body is compressed, or its content type is not application/json and
             `security.is_undeclared_json` does not apply. A page of another site can send other
             types without a CORS preflight, but not JSON.
-        BodyTooLarge: more than `MOST_BYTES`.
-        InvalidParameter: it is not a JSON object, or contains NaN, infinities, numbers too large
-            for a double, duplicate names, or lone surrogates in names.
-        LimitExceeded: more than `DEEPEST` levels or `MOST_VALUES` values.
-        TooManyBodies: the bodies of `Services.held` take too much memory.
-        ClientGone: the client disconnected before the body was parsed, which is not done then.
+        BodyTooLarge: the body has more than `MOST_BYTES` bytes.
+        InvalidParameter: the body is not a JSON object, or contains NaN, infinities, numbers too
+            large for a double, duplicate names, or lone surrogates in names.
+        LimitExceeded: the body has more than `DEEPEST` levels or `MOST_VALUES` values.
+        TooManyBodies: the bodies counted in `Services.held` take too much memory.
+        ClientGone: the client disconnected before the body was parsed.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not getattr(request.state, "undeclared_json", False):
@@ -129,8 +129,9 @@ def _check_size(size_bytes: int) -> None:
 
 
 def parse(body: bytes | bytearray, reading: Reading) -> Any:
-    """The value of the JSON text `body`, whose lone surrogates are replaced. Raises
-    `InvalidParameter` and `LimitExceeded` as `read_object` does.
+    """The value of the JSON text `body`, with its lone surrogates replaced.
+
+    Raises `InvalidParameter` and `LimitExceeded` as `read_object` does.
     """
     _check_count(body)
     try:
@@ -153,8 +154,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_count(body: bytes | bytearray) -> None:
-    """Refuse too many values before they are created: values are separated by commas outside of
-    strings, and each has at most two strings (its name and itself).
+    """Refuse a body with too many values before they are created.
+
+    Values are separated by commas outside of strings, and each has at most two strings (its name
+    and itself).
     """
     if body.count(b",") < MOST_VALUES:
         return
@@ -195,7 +198,7 @@ def _check_shape(value: Any) -> bool:
 
 
 def _has_surrogates(text: str) -> bool:
-    """Whether `text`, which was JSON, has lone surrogates; those of pairs are one character."""
+    """Whether `text`, decoded from JSON, has lone surrogates; pairs became one character."""
     try:
         text.encode()
     except UnicodeEncodeError:

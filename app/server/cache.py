@@ -45,9 +45,10 @@ async def get_cache_stats(http: Request) -> Response:
 
 
 async def clear_cache(http: Request) -> Response:
-    """Drop the cached prefixes of every loaded model, or of the one that `?model=` names, and what
-    is on disk of it, and report what was freed. No model is loaded, and running requests keep their
-    cache.
+    """Drop the cached prefixes of every loaded model, or of the one that `?model=` names.
+
+    Prefixes on disk are dropped too. The response reports how much was freed. No model is loaded,
+    and running requests keep their cache.
 
     Raises:
         ModelNotFound: there is no model of that name.
@@ -103,7 +104,7 @@ def _counted(engines: Sequence[EngineStats]) -> dict[str, Any]:
 
 
 def _speculation(engines: Sequence[EngineStats]) -> dict[str, Any]:
-    """What drafts brought: by position in a draft, and by what made them."""
+    """Counts of drafted and accepted tokens, by position in a draft and by drafter."""
     drafted = summed([engine.drafted_tokens for engine in engines])
     accepted = summed([engine.accepted_tokens for engine in engines])
     generated = sum(engine.generated_tokens for engine in engines)
@@ -124,7 +125,7 @@ def _speculation(engines: Sequence[EngineStats]) -> dict[str, Any]:
 
 
 def summed(counts: Sequence[Sequence[int]]) -> list[int]:
-    """Place by place; a shorter one has nothing at the last places."""
+    """The sums at each position; shorter sequences count as 0 at the last positions."""
     return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
 
 
@@ -149,8 +150,9 @@ def _size_mb(engine: EngineStats, tokens: int) -> float:
 
 
 def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]:
-    """The difference between `before` and `after`; never negative, as requests that end meanwhile
-    add new prefixes.
+    """The difference between `before` and `after`.
+
+    It is never negative, although requests that end meanwhile add new prefixes.
     """
     tokens = max(0, _kept_tokens(before) - _kept_tokens(after))
     return {
@@ -163,10 +165,12 @@ def _freed(name: str, before: EngineStats, after: EngineStats) -> dict[str, Any]
 
 
 def tokens_by_state(engine: EngineStats) -> dict[str, int]:
-    """Tokens in the KV cache: "live" (of running sequences), "kept" (cached prefixes that can be
-    evicted), "pinned" (cached prefixes that cannot be evicted yet), which do not overlap;
-    "offloaded" (prefixes in the host KV tier); "disk" (prefixes on disk); "allocated" (capacity
-    now) and "pool" (capacity at most).
+    """Tokens in the KV cache, by state.
+
+    "live" (running sequences), "kept" (cached prefixes that can be evicted) and "pinned" (cached
+    prefixes that cannot be evicted yet) do not overlap. The others are "offloaded" (prefixes in the
+    host KV tier), "disk" (prefixes on disk), "allocated" (present capacity) and "pool" (maximum
+    capacity).
     """
     return {
         "live": engine.live_tokens,
@@ -180,8 +184,9 @@ def tokens_by_state(engine: EngineStats) -> dict[str, int]:
 
 
 def bytes_by_state(engine: EngineStats) -> dict[str, int]:
-    """The bytes of these tokens in layers with full attention; "allocated" and "pool" include
-    layers with sliding-window attention.
+    """The bytes of the tokens in `tokens_by_state`, in layers with full attention.
+
+    "allocated" and "pool" include layers with sliding-window attention.
     """
     token = engine.kv_bytes_per_token
     return {
@@ -193,7 +198,8 @@ def bytes_by_state(engine: EngineStats) -> dict[str, int]:
 
 
 def hit_rate(engines: Iterable[EngineStats]) -> float | None:
-    """The share of prompt tokens since the models were loaded that was in the cache, in [0, 1];
+    """The share of prompt tokens found in the cache since the models were loaded, in [0, 1].
+
     None before the first prompt.
     """
     cached = total = 0

@@ -1,5 +1,6 @@
-"""The models that requests may name: the library's, and the one that `hearth serve` opened; and
-what is known of their files.
+"""The models that requests may name, and the properties of their files.
+
+These are the models of the library, and the one that `hearth serve` opened.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from hearth.app.library.model_files import files_of
 from hearth.backends.errors import InvalidParameter, ModelNotFound
 
 LATEST: Final = ":latest"
-"""Ollama's tag of models that have no other; names may end in it, and do in Ollama's lists."""
+"""Ollama's tag of models without another tag; names may end with it, and do in Ollama's lists."""
 _HINT: Final = "GET /v1/models lists the names."
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Cached properties; `looked_s` is when the files were last compared with `version`."""
+    """Cached properties. `looked_s` is the time when `version` was last read from the files."""
 
     version: list[tuple[int, int]]
     """Size in bytes and modification time in nanoseconds of each file."""
@@ -34,14 +35,16 @@ class _Known:
 
 
 class Catalog:
-    """Finds a model by name, without a scan of the disk on the event loop. A name from a request
-    never becomes part of a path. Caches what the headers of files say: reading one with a large
-    vocabulary takes a third of a second.
+    """Finds models by name, without scanning the disk on the event loop.
+
+    A name from a request never becomes part of a path. The contents of file headers are cached,
+    because reading a header with a large vocabulary takes a third of a second.
 
     Args:
-        library: its own names win over its aliases.
-        default: the model that was opened, which may be outside of the library; its name wins.
-        settings: a model with the settings that hold for it.
+        library: the names of its models take precedence over its aliases.
+        default: the model that was opened, which may be outside of the library; its name takes
+            precedence.
+        settings: returns a model with the settings that apply to it.
 
     Attributes:
         index: the names of `default` and of the library.
@@ -58,18 +61,19 @@ class Catalog:
         self._listing = asyncio.Lock()
 
     async def models(self) -> Sequence[FoundModel]:
-        """Every model that requests can name, the opened one first: a file name that is not valid
-        Unicode has no JSON form. Raises `LibraryNotRead`.
+        """Every model that requests can name, the opened one first. Raises `LibraryNotRead`.
+
+        Models whose name is not valid Unicode are left out: JSON cannot express such names.
         """
         models = await self.index.models()
         return [one for one in models if one.name.encode(errors="ignore").decode() == one.name]
 
     async def find(self, name: object) -> Chosen:
-        """The model called `name`, which may end in `LATEST`, as `ModelNames.find` has it.
+        """The model called `name`, which may end with `LATEST`, as found by `ModelNames.find`.
 
         Raises:
             InvalidParameter: `name` is missing or not a string.
-            ModelNotFound: no model has that name, or several have.
+            ModelNotFound: no model, or more than one, has that name.
             LibraryNotRead: the model folders have not been read yet.
             SettingsError: the model's template file cannot be read.
         """
@@ -86,12 +90,14 @@ class Catalog:
         return self._chosen[model]
 
     async def facts(self, model: FoundModel) -> LocalModel:
-        """The properties of the files of `model`, or why its header cannot be read."""
+        """The properties of the files of `model`, or the reason why its header cannot be read."""
         return await asyncio.to_thread(self._read, model, time.monotonic())
 
     async def facts_of_all(self, models: Sequence[FoundModel]) -> list[LocalModel]:
-        """The same for each of `models`. One list is read at a time: a slow disk blocks one thread,
-        and waiting calls share its result.
+        """The `facts` of each of `models`.
+
+        Only one list is read at a time, so that a slow disk blocks only one thread; waiting calls
+        share what was read.
         """
         asked_s = time.monotonic()
         async with self._listing:
@@ -113,7 +119,7 @@ class Catalog:
 
 
 def file_states(path: Path) -> list[os.stat_result]:
-    """Those of the files of the model at `path`; empty if they no longer exist."""
+    """The states of the files of the model at `path`; empty if they no longer exist."""
     try:
         return [part.stat() for part in files_of(path)]
     except OSError:

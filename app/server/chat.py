@@ -66,7 +66,7 @@ async def create_chat_completion(http: HttpRequest) -> Response:
 
 
 def _names(given: Mapping[str, Any]) -> dict[str, str]:
-    """The client's names of the contract's parameters."""
+    """The client's names for parameters of the contract."""
     names = dict(_NAMES)
     if given.get("logprobs"):
         names["logprobs"] = "top_logprobs"
@@ -97,7 +97,7 @@ def _request(exchange: Exchange) -> Request:
 
 
 def _template_values(given: Mapping[str, Any]) -> Json:
-    """The variables of the chat template that a body gives, `reasoning_effort` among them.
+    """The variables of the chat template in a body, including `reasoning_effort`.
 
     Raises:
         ConflictingParameters: `reasoning_effort` is given twice, with different values.

@@ -1,5 +1,7 @@
-"""What the answers of `/v1/chat/completions` and `/v1/completions` share: their head, the usage,
-the chunks of a stream, and vLLM's `prompt_logprobs` and `return_token_ids`.
+"""Parts that answers of `/v1/chat/completions` and `/v1/completions` share.
+
+These are the head, the usage, the chunks of a stream, and vLLM's `prompt_logprobs` and
+`return_token_ids`.
 """
 
 from __future__ import annotations
@@ -51,8 +53,10 @@ def head(kind: str, prefix: str, model: str) -> Json:
 
 
 def ending(made: Sequence[Answer]) -> Json:
-    """The last fields of a complete answer: `usage`; for a single request also `timings`, in
-    seconds and tokens per second; the notices of all, each once.
+    """The last fields of a complete answer.
+
+    These are `usage`, for a single request also `timings` (in seconds and tokens per second), and
+    the notices of all answers, each once.
     """
     body: Json = {"usage": _usage(total_usage(made))}
     if len(made) == 1 and made[0].finished:
@@ -96,9 +100,10 @@ def is_streamed(given: Mapping[str, Any]) -> bool:
 
 
 class Chunks(ABC):
-    """Builds the chunks of a stream: the beginning of every choice, its text as it is generated,
-    its end; then the usage, if requested. The last chunk of a request's
-    choices has the final notices.
+    """Builds the chunks of a stream.
+
+    Each choice has a first chunk, its text as it is generated, and an end; the usage follows, if
+    requested. The last chunk of a request's choices has the final notices.
 
     Args:
         first: the fields of `head`.
@@ -115,7 +120,7 @@ class Chunks(ABC):
         self._progress = given.get("return_progress", False)
         self._ids = given.get("return_token_ids", False)
         self._is_plain = not (self._ids or self._running_usage)
-        """A chunk of text differs from the one before in its text alone, but for logprobs."""
+        """Chunks of text without logprobs differ from each other only in their text."""
         self._repeated: dict[tuple[int, int, str], sse.Repeated] = {}
 
     @abstractmethod
@@ -128,12 +133,13 @@ class Chunks(ABC):
 
     @abstractmethod
     def logprobs(self, answer: Answer, event: Token) -> Json | None:
-        """The log probabilities of the tokens of `event`; None: there are none."""
+        """The log probabilities of the tokens of `event`; None if there are none."""
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
         made: dict[int, Answer] = {}
-        # Choices by the position of their answer, which may be further than the events read here.
+        # Number of ended choices by position of their answer. The state of the answer itself may
+        # be ahead of the events read here.
         ended: Counter[int] = Counter()
         async with aclosing(events):
             async for answer, event in events:
@@ -218,8 +224,9 @@ def _call_delta(part: ToolCallPart) -> Json:
 
 @dataclass(slots=True)
 class Sent:
-    """Generates with `backend`. `request` is the one that was sent last: without the turns that
-    were left out of the prompt.
+    """Generates with `backend`.
+
+    `request` is the request that was sent last, without the turns that were left out of the prompt.
     """
 
     backend: Backend
@@ -232,8 +239,9 @@ class Sent:
 
 
 async def prompt_fields(exchange: Exchange, requests: Sequence[Request]) -> list[Json]:
-    """For each of `requests` the properties of its prompt that the body requests. The prompt is
-    rendered for its token ids, and computed for its log probabilities.
+    """For each of `requests`, the properties of its prompt that the body asks for.
+
+    The prompt is rendered for its token ids, and computed for its log probabilities.
     """
     given = exchange.given
     if "prompt_logprobs" not in given and not given.get("return_token_ids"):
@@ -243,7 +251,7 @@ async def prompt_fields(exchange: Exchange, requests: Sequence[Request]) -> list
 
 
 async def fields_of_prompt(backend: Backend, given: Mapping[str, Any], request: Request) -> Json:
-    """The same of one request."""
+    """The fields of `prompt_fields` for one request."""
     ids = list((await backend.render(request)).ids)
     fields: Json = {"prompt_token_ids": ids} if given.get("return_token_ids") else {}
     if "prompt_logprobs" in given:
@@ -256,8 +264,9 @@ async def fields_of_prompt(backend: Backend, given: Mapping[str, Any], request: 
 
 
 def _candidates(token: TokenLogprob, top: int) -> Json:
-    """By token id: the `top` likeliest tokens, and the token of the prompt, whose rank is known
-    only if it is among them.
+    """By token id, the `top` likeliest tokens and the token of the prompt.
+
+    The rank of the prompt's token is known only if it is one of the likeliest.
     """
     ranked = {ident: rank for rank, (ident, _, _) in enumerate(token.top, 1)}
     candidates = {str(token.id): _candidate(token.text, token.logprob, ranked.get(token.id))}

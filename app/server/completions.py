@@ -1,6 +1,4 @@
-"""`POST /v1/completions`, and `/v1/generate` with its batch: text completion without a chat
-template.
-"""
+"""`POST /v1/completions`, `/v1/generate` and its batch: text completion without a chat template."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ class _Echo:
 
     text: str = ""
     tokens: tuple[TokenLogprob, ...] = ()
-    """Those of the prompt, if log probabilities are requested; the first has none."""
+    """The prompt's tokens, if log probabilities are requested; the first has no probability."""
 
     def logprobs(self, choice: Choice) -> Json:
         """The log probabilities of the prompt and of `choice`, which follows it."""
@@ -88,7 +86,7 @@ async def create_completion(http: HttpRequest) -> Response:
 
 
 def _check(given: dict[str, Any]) -> None:
-    """Raises `ConflictingParameters` where two fields exclude each other."""
+    """Raises `ConflictingParameters` if two fields exclude each other."""
     streamed = given.get("stream", False)
     n = given.get("n", 1)
     if given.get("best_of", n) < n:
@@ -147,7 +145,7 @@ def _requests(exchange: Exchange) -> list[Request]:
 
 
 def _beams(given: Mapping[str, Any]) -> BeamSearch | None:
-    """Raises `ConflictingParameters` for a parameter of beam search without it."""
+    """Raises `ConflictingParameters` for a parameter of beam search without `use_beam_search`."""
     if given.get("use_beam_search"):
         count = max(given.get("best_of", 1), given.get("n", 1))
         width = given.get("beam_width", count if count > 1 else _USUAL_BEAMS)
@@ -235,15 +233,16 @@ def _whole(
 
 
 def _mean_logprob(choice: Choice) -> float:
-    """The mean log probability of the tokens, by which OpenAI's `best_of` ranks. An empty answer
-    has none and is ranked last.
+    """The mean log probability of the tokens, by which OpenAI's `best_of` ranks answers.
+
+    An empty answer has none and is ranked last.
     """
     values = [token.logprob for token in choice.logprobs]
     return sum(values) / len(values) if values else -math.inf
 
 
 class _Chunks(Chunks):
-    """The chunks of a completion; a choice begins with the prompt, if that is requested."""
+    """The chunks of a completion; each choice begins with the prompt, if `echo` is set."""
 
     def __init__(
         self,

@@ -35,12 +35,12 @@ class Endpoint:
         path: in Starlette's syntax; `{name:path}` matches slashes too.
         summary: one line for the documentation.
         answer: JSON schema of the body of a 200 response.
-        table: the fields of the request body; None: it has no body.
+        table: the fields of the request body; None if it has no body.
         query: the query parameters.
         media: another content type of a 200 response.
-        unready: JSON schema of the body of a 503 response, besides errors.
+        unready: JSON schema that the body of a 503 response may have instead of an error's.
         event: JSON schema of one line, or of the data of one event, of an answer that is streamed
-            as `stream_media` if the request sets `stream`. None: the answer is never streamed.
+            as `stream_media` if the request sets `stream`. None if the answer is never streamed.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Endpoint:
 
 
 class BaseUrls(NamedTuple):
-    """What clients of each API are configured with."""
+    """The base URL that clients of each API are configured with."""
 
     openai: str
     anthropic: str

@@ -146,8 +146,10 @@ def as_hearth_error(error: Exception) -> HearthError:
 
 
 def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
-    """`{"error": {"message", "type", "param", "code"}}`, each a string, or null for `param`; on
-    the paths of other APIs (`ANTHROPIC`, `OLLAMA`) in their format, with `param` and `code` added.
+    """`{"error": {"message", "type", "param", "code"}}`, each a string; `param` may be null.
+
+    On the paths of other APIs (`ANTHROPIC`, `OLLAMA`), the body has their format, with `param` and
+    `code` added.
     """
     status = error.http_status
     param = error.data.get("param")
@@ -168,8 +170,8 @@ def error_body(error: HearthError, path: str = "") -> dict[str, Any]:
 def error_response(error: HearthError, path: str = "") -> Response:
     """The response for `error`.
 
-    It has `Retry-After` if the error's data has `retry_after_s`, and `x-should-retry: false` where
-    OpenAI's clients, which retry twice from status 500 on, would retry in vain, or would reload a
+    It has `Retry-After` if the error's data has `retry_after_s`. OpenAI's clients retry twice from
+    status 500 on; `x-should-retry: false` is set if retrying would not help, or would reload a
     model that was just unloaded on purpose.
     """
     headers = {}

@@ -48,7 +48,7 @@ from hearth.backends.errors import HearthError
 log = logging.getLogger(__name__)
 
 _MOST_LOGGED: Final = 1024
-"""Fields without an effect that are logged, once each."""
+"""Maximum number of fields without effect that are logged; each is logged once."""
 
 GenerationEvents = AsyncGenerator[tuple[Answer, Event], None]
 """Each event after it was added to its answer; none is a `Failed`."""
@@ -59,8 +59,10 @@ P = TypeVar("P", Embeddings, Ranks)
 
 
 async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Reading]:
-    """The honoured fields of the body of `http`, and the fields that have no effect: their notices
-    are sent in a header of the answer and logged once each.
+    """The honoured fields of the body of `http`, and what was noted while reading it.
+
+    Notices about fields without effect are sent in a header of the answer, and the names of these
+    fields are logged once each.
 
     Raises:
         InvalidParameter: the body does not fit `table`.
@@ -73,7 +75,7 @@ async def read_body(http: HttpRequest, table: Table) -> tuple[dict[str, Any], Re
         place = http.state.route, name
         if place not in services.logged and len(services.logged) < _MOST_LOGGED:
             services.logged.add(place)
-            log.warning("%s: the field %a has no effect", *place)  # The least that the log keeps.
+            log.warning("%s: the field %a has no effect", *place)  # The log's lowest level.
     return given, reading
 
 
@@ -83,7 +85,7 @@ class Exchange:
 
     Attributes:
         given: the honoured fields of the body, as the table read them.
-        names: the client's names of the contract's parameters; error responses have these.
+        names: the client's names of the contract's parameters, for error responses.
         notices: about fields of the body that have no effect.
         kept: as in `Reading`.
     """
@@ -138,8 +140,9 @@ class Exchange:
 
     @property
     def overflow(self) -> Overflow:
-        """What is done with a conversation that exceeds the context: as the request says, else the
-        settings.
+        """What to do with a conversation that exceeds the context.
+
+        The request decides; the settings do if it has no such field.
         """
         asked = self.given.get("truncation", self.given.get("truncate"))  # OpenAI's, Ollama's.
         if asked is None:
@@ -148,18 +151,20 @@ class Exchange:
 
     @property
     def at_once(self) -> int:
-        """How many sequences the model runs at the same time."""
+        """Number of sequences that the model runs at the same time."""
         return self.chosen.use.load.max_sessions
 
     async def events(
         self, requests: Sequence[Request], at_once: int = 0, source: Generates | None = None
     ) -> GenerationEvents:
-        """The events of `requests`, measured as one request; `Answer.position` is that of the
-        request. The first that fails cancels the others.
+        """The events of `requests`, measured as one request.
+
+        `Answer.position` is the index of the request. The first request that fails cancels the
+        others.
 
         Args:
-            at_once: how many run at the same time; 0: as many as the model runs with all their
-                choices.
+            at_once: number of requests that run at the same time; 0: as many as the model can run
+                with all their choices.
             source: generates the events; None: the model.
         """
         at_once = at_once or max(1, self.at_once // requests[0].n)
@@ -175,7 +180,7 @@ class Exchange:
         return _several(source, made, at_once, self.overflow, measuring)
 
     async def prompts_alone(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers of no tokens to `requests`, which are rendered but not run."""
+        """Answers without tokens to `requests`, which are rendered but not run."""
         backend = await self.backend()
         made = []
         prompts = await self.attend(all_of(backend.render, requests, self.at_once))
@@ -189,14 +194,15 @@ class Exchange:
         return made
 
     def answer(self, body: dict[str, Any], more: Sequence[str] = ()) -> Response:
-        """The response `body` with the notices, and `more`."""
+        """The response `body` with the notices and those in `more`."""
         found = self.http.state.notices = [*self.notices, *more]
         return JSONResponse({**body, **notices(found)})
 
     @contextmanager
     def _measuring(self, requests: int = 1) -> Iterator[Recorder]:
-        """Measure the block as one request, which it ends with status 499 if it is left before all
-        `requests` have finished; errors name the client's parameters.
+        """Measure the block as one request; errors name the client's parameters.
+
+        If the block is left before all `requests` have finished, the status is 499.
         """
         recorder = self.services.metrics.begin(self.http.state.route, self.model, requests)
         self.http.state.recorder = recorder
@@ -228,9 +234,7 @@ class Exchange:
         return made
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, which is cancelled if the client disconnects. Raises
-        `ClientGone`.
-        """
+        """The result of `work`. If the client disconnects, cancel it and raise `ClientGone`."""
         return await until_gone(self.http.receive, work)
 
     async def stream(self, parts: sse.Parts, dialect: sse.Dialect = sse.OPENAI) -> Response:

@@ -17,7 +17,7 @@ async def until_gone(receive: Receive, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled when the client disconnects.
 
     Args:
-        receive: of the request, whose body has been read completely.
+        receive: the request's `receive`, after its body has been read completely.
 
     Raises:
         ClientGone: the client disconnected first.

@@ -27,9 +27,9 @@ LEAST_PIECE_BYTES: Final = 8
 time as a kilobyte of content.
 """
 MOST_HELD_BYTES: Final = 256 << 20
-"""Of all large bodies that are being received or wait to be parsed."""
+"""Maximum total size of large bodies that are being received or wait to be parsed."""
 _SPARE_FILES: Final = 64
-"""Open files that are reserved for everything but connections."""
+"""Number of open files reserved for everything except connections."""
 
 
 class Unreadable(HearthError):
@@ -74,15 +74,16 @@ class TooManyConnections(Busy):
 
 
 class TooManyBodies(Busy):
-    """Other large bodies take all the memory that there is for them."""
+    """Large bodies take all the memory reserved for them, or one client's take half of it."""
 
     code = "too_many_bodies"
     http_status = 503
 
 
 class HeldBodies:
-    """Counts the bytes of large bodies that are being received or wait to be parsed, by client. One
-    client has at most half of `most_bytes`.
+    """Counts, by client, the bytes of large bodies that are being received or wait to be parsed.
+
+    One client has at most half of `most_bytes`.
     """
 
     def __init__(self, most_bytes: int = MOST_HELD_BYTES) -> None:
@@ -102,14 +103,14 @@ class HeldBodies:
         self._held[client] = own
 
     def remove(self, client: str, size_bytes: int) -> None:
-        """Count `size_bytes` of `client` no longer."""
+        """Stop counting `size_bytes` of `client`."""
         self._held[client] -= size_bytes
         if not self._held[client]:
             del self._held[client]
 
 
 def headers_too_large() -> HeadersTooLarge:
-    """For a request with more than `MOST_HEADERS` or `MOST_HEAD_BYTES`."""
+    """The error for a request with more than `MOST_HEADERS` or `MOST_HEAD_BYTES`."""
     return HeadersTooLarge(
         f"The request has more than {MOST_HEADERS} headers or {MOST_HEAD_BYTES >> 10} KiB of them.",
         "Send fewer or shorter headers.",
@@ -120,10 +121,10 @@ def check_head(scope: Scope, headers: Mapping[bytes, list[bytes]]) -> None:
     """Check the headers and URL of an HTTP request.
 
     Args:
-        headers: those of `scope`, values by lower-case name.
+        headers: the headers of `scope`: values by lower-case name.
 
     Raises:
-        HeadersTooLarge, UrlTooLong: by the limits above.
+        HeadersTooLarge, UrlTooLong: a limit above is exceeded.
         MalformedRequest: two lengths (request smuggling), or a WebSocket request.
     """
     lines = scope["headers"]

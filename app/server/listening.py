@@ -1,5 +1,6 @@
-"""The sockets that the server listens on, and their URLs. They are opened first, so that a busy
-port is reported before a model is loaded.
+"""The sockets that the server listens on, and their URLs.
+
+The sockets are opened first, so that a busy port is reported before a model is loaded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket bound to the first address of `host`, IPv4 before IPv6; port 0 picks a free one.
 
     Raises:
-        CannotListen: this machine has no such address, the port is in use, or needs privileges.
+        CannotListen: this machine has no such address, or the port is in use or needs privileges.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -141,8 +142,9 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def roots_of(listener: socket.socket, host: str) -> list[str]:
-    """The URLs, without a path, at which a socket opened for `host` can be reached: of `host`, or
-    of every address of this machine if it listens on all of them.
+    """The URLs, without a path, at which a socket opened for `host` can be reached.
+
+    One URL for `host`, or one for every address of this machine if the socket listens on all.
     """
     address, port = listener.getsockname()[:2]
     hosts = [host]
@@ -153,8 +155,10 @@ def roots_of(listener: socket.socket, host: str) -> list[str]:
 
 
 def lan_addresses(family: int) -> list[str]:
-    """The addresses of this machine's active network interfaces, without loopback and link-local
-    ones; those of virtual bridges, which other machines cannot reach, come last.
+    """The addresses of this machine's active network interfaces.
+
+    Loopback and link-local addresses are left out; those of virtual bridges, which other machines
+    cannot reach, come last.
     """
     active = psutil.net_if_stats()
     interfaces = sorted(psutil.net_if_addrs().items(), key=lambda one: one[0].startswith(_BRIDGES))
@@ -179,7 +183,7 @@ def _authority(host: str, port: int) -> str:
 
 
 def _explanation(error: OSError, port: int) -> tuple[str, str]:
-    """What is wrong, and what to do."""
+    """The reason of `error`, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
         other = port + 1 if port < 65535 else port - 1
         return (

@@ -1,6 +1,7 @@
-"""The logs of the server. The log of requests contains method, path, status, time and token
-counts; that of warnings and errors may name fields that have no effect. Neither contains prompts,
-answers or values of fields.
+"""The logs of the server.
+
+The log of requests contains method, path, status, time and token counts. The log of warnings and
+errors may name fields that have no effect. Neither contains prompts, answers or values of fields.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Answered:
     Attributes:
         at: Unix time of the end of the response.
         path: without the query.
-        status: HTTP status of the response; 499: the client disconnected.
+        status: HTTP status of the response; 499 if the client disconnected.
         ms: milliseconds from the request's head to the end of the response.
         model: the model's name in the catalog; empty if the request is not for a model.
     """
@@ -56,7 +57,7 @@ class RequestLog:
     """Appends to the private file `path`, which is rotated; a context manager.
 
     Args:
-        clock: Unix time.
+        clock: returns Unix time.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -75,7 +76,7 @@ class RequestLog:
         """Log a request that has ended.
 
         Args:
-            facts: `model`, `prompt_tokens` and `generated_tokens`, if there are any.
+            facts: `model`, `prompt_tokens` and `generated_tokens`, if known.
         """
         if path in _ONLY_FAILURES and status < 400:
             return
@@ -107,8 +108,10 @@ def last_requests(path: Path, most: int) -> list[Answered]:
 
 
 class PrivateFormatter(logging.Formatter):
-    """One line per record, with control characters escaped. Exceptions are written as traceback and
-    type without their text, which may contain a part of a request.
+    """Writes one line per record, with control characters escaped.
+
+    Exceptions are written as traceback and type, without their text, which may contain a part of a
+    request.
     """
 
     def __init__(self) -> None:

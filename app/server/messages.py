@@ -1,5 +1,6 @@
-"""Converts `messages` and `tools` of OpenAI's chat API to the contract's types. Their form has been
-checked by the table (`app.server.tables.chat`).
+"""Converts `messages` and `tools` of OpenAI's chat API to the contract's types.
+
+Their form has already been checked by the table (`app.server.tables.chat`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
     """The messages of a request.
 
     Args:
-        system: the default system message, placed first if there is none; empty: no default.
+        system: the system message to add if there is none; empty: add none.
 
     Raises:
         ConflictingParameters: a message has two different texts of reasoning.
@@ -28,7 +29,7 @@ def read_messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
 
 
 def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]:
-    """`messages`, after a default message `system`, if that is not empty and there is no other."""
+    """`messages`, preceded by the system message `system` if it is not empty and there is none."""
     if system and all(message.role != "system" for message in messages):
         return (Message("system", system), *messages)
     return tuple(messages)
@@ -40,8 +41,9 @@ def client_names(
     tools: Sequence[Tool],
     place: Callable[[str, int], str],
 ) -> dict[str, str]:
-    """The client's names of `messages` and `tools`, which were read from `given`: a default system
-    message precedes those that were sent, and some of the tools are left out.
+    """The client's names of `messages` and `tools`, which were read from `given`.
+
+    Indices differ from the client's if a default system message was added or tools were left out.
 
     Args:
         place: as `Exchange.place`.
@@ -56,11 +58,13 @@ def client_names(
 
 
 def continues_last(given: Json, messages: Sequence[Message]) -> bool:
-    """Whether the answer continues the last message; by default if that is the assistant's and has
-    no tool calls.
+    """Whether the answer continues the last message.
+
+    By default it does if that message is the assistant's and has no tool calls.
 
     Raises:
-        ConflictingParameters: the last message cannot be continued, or a new one is requested too.
+        ConflictingParameters: the last message cannot be continued, or `add_generation_prompt` is
+            set too.
     """
     last = messages[-1]
     possible = last.role == "assistant" and not last.tool_calls
@@ -104,8 +108,9 @@ def _message(item: Json, index: int) -> Message:
 
 
 def read_calls(item: Json, index: int) -> tuple[ToolCall, ...]:
-    """The tool calls of `item`, the message number `index`; their arguments are JSON text, or the
-    value of that text.
+    """The tool calls of `item`, the message at `index`.
+
+    Their arguments are JSON text, or the value that such text encodes.
     """
     return tuple(
         ToolCall(
@@ -154,16 +159,16 @@ def read_tools(given: Json) -> dict[str, Any]:
 
 
 def read_tool(item: Json, schema: str) -> Tool:
-    """The tool that `item` describes, whose field `schema` has the schema of its arguments."""
+    """The tool that `item` describes; the schema of its arguments is in the field `schema`."""
     description, strict = item.get("description", ""), item.get("strict", False)
     return Tool(item["name"], description, item.get(schema, {}), strict)
 
 
 def check_tools(tools: Sequence[Tool], chosen: Iterable[str] = (), place: str = "") -> None:
-    """Check that there are tools, and those that are `chosen` at `place` among them.
+    """Check that there are tools, including those `chosen` in the parameter `place`.
 
     Raises:
-        ConflictingParameters: one is missing.
+        ConflictingParameters: a tool is missing.
     """
     if not tools:
         raise ConflictingParameters(

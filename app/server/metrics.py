@@ -18,14 +18,14 @@ _MOST_SERIES: Final = 512
 """Pairs of route and model with their own counts; further models are counted under ""."""
 WINDOW_S: Final = 60
 _STEP: Final = 1.05
-"""Ratio of a bucket's edges, at most; its geometric middle is within 2.5 % of each value."""
+"""Maximum ratio of a bucket's edges; its geometric mean is within 2.5 % of each value in it."""
 _DECADES: Final = range(-5, 4)
-"""From 10 µs to 10,000 s; shorter and longer durations are in the first and last bucket."""
+"""From 10 µs to 10,000 s; shorter and longer durations go to the first and last bucket."""
 _NICE: Final = tuple(float(f"{lead}e{n}") for n in _DECADES for lead in ("1", "2.5", "5"))
 
 
 def _edges() -> Iterator[float]:
-    """The upper edges: those of `_NICE`, and between each two as many as `_STEP` requires."""
+    """The upper edges of buckets: `_NICE`, and as many between each two as `_STEP` requires."""
     for lower, upper in pairwise((*_NICE, 10.0**_DECADES.stop)):
         parts = math.ceil(math.log(upper / lower) / math.log(_STEP))
         yield lower
@@ -72,7 +72,7 @@ class Histogram:
         return self.sum_s / self.count if self.count else None
 
     def percentile(self, percent: float) -> float | None:
-        """The value that `percent` of all do not exceed (nearest rank); None if there are none."""
+        """The value that `percent` of all values do not exceed (nearest rank); None without any."""
         if not self.count:
             return None
         rank = max(1, math.ceil(self.count * percent / 100))
@@ -88,10 +88,10 @@ class Histogram:
 
 
 class Rate:
-    """Events per second over the last minute, or since `started_s` if that is shorter.
+    """Events per second over the last minute, or since `started_s` if that is less.
 
     Args:
-        started_s: the current time of a monotonic clock, which also gives every later time.
+        started_s: the current time of a monotonic clock; later times must be from the same clock.
     """
 
     __slots__ = ("_by_second", "_started_s")
@@ -111,7 +111,7 @@ class Rate:
             del self._by_second[second]
 
     def per_s(self, now_s: float) -> float:
-        """Events per second; a span below one second counts as one."""
+        """Events per second; a span of less than one second counts as one second."""
         first = int(now_s) - WINDOW_S + 1
         events = sum(count for second, count in self._by_second.items() if second >= first)
         return events / max(1.0, now_s - max(self._started_s, float(first)))
@@ -182,14 +182,14 @@ class Recorder:
         self._began_s = began_s
         self._left = parts
         self._answers: dict[int, Answer] = {}
-        """Those with generated tokens, by position."""
+        """The answers with generated tokens, by position."""
         self._prompt_tokens = 0
         self.status = 0
-        """HTTP status that it ended with; 0: it has not ended."""
+        """HTTP status that the request ended with; 0 if it has not ended."""
 
     @property
     def facts(self) -> dict[str, str | int]:
-        """Its model, and the tokens that it has used so far."""
+        """The request's model, and the tokens that it has used so far."""
         return {
             "model": self._series.model,
             "prompt_tokens": self._prompt_tokens,
@@ -217,7 +217,7 @@ class Recorder:
                 usage.prompt_tokens - begun.prompt_tokens,
                 usage.cached_tokens - begun.cached_tokens,
             )
-            # Others than those of its events, e.g. those of a cut tool call.
+            # Tokens that were in no event, e.g. those of a tool call that was cut off.
             unseen = usage.completion_tokens - answer.tokens
             if unseen > 0:
                 self._answers[answer.position] = answer
@@ -231,14 +231,15 @@ class Recorder:
         self._series.cached_tokens += cached_tokens
 
     def finish_one(self) -> None:
-        """One of the request's parts is complete; the last one ends it with status 200."""
+        """Count one part of the request as complete; the last one ends it with status 200."""
         self._left -= 1
         if not self._left:
             self.end(200)
 
     def end(self, status: int) -> None:
-        """Record the end with this HTTP status; 499: the client disconnected. Only the first call
-        counts.
+        """Record the end with this HTTP status, 499 if the client disconnected.
+
+        Only the first call has an effect.
         """
         if self.status:
             return
@@ -275,7 +276,7 @@ class Metrics:
         Args:
             route: path of the endpoint, such as "/v1/chat/completions"; never text of a request.
             model: the model's name in the catalog; never text of a request.
-            parts: how many requests of the backend it consists of.
+            parts: number of requests of the backend that it consists of.
         """
         self.running += 1
         return Recorder(self, self._of(route, model), self.clock(), parts)

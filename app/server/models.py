@@ -1,5 +1,6 @@
-"""`GET /v1/models`, `/v1/models/{id}`, `/v1/model/info` and `/tokenizer_info`: the models that
-requests can name, and their properties. None is loaded for that.
+"""`GET /v1/models`, `/v1/models/{id}`, `/v1/model/info` and `/tokenizer_info`.
+
+They respond with the models that requests can name and their properties, and load no model.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _TOKENS: Final = {
     "unk_token": "unknown",
     "pad_token": "padding",
 }
-"""vLLM's names of special tokens, and those in the metadata of a GGUF."""
+"""vLLM's names of special tokens, and their names in the metadata of a GGUF file."""
 _OF_FILES: Final = {
     "architecture": "architecture",
     "quantization": "file_type",
@@ -42,7 +43,7 @@ _OF_FILES: Final = {
     "size_bytes": "size_bytes",
     "trained_context": "context",
 }
-"""What is known of every model, as `ModelInfo` has it, and the fields of `LocalModel`."""
+"""Properties known of every model: fields of `ModelInfo`, and the same in `LocalModel`."""
 _OF_LOADED: Final = {
     "backend": "backend",
     "backend_version": "backend_version",
@@ -57,12 +58,14 @@ _OF_LOADED: Final = {
     "capabilities": "capabilities",
     "notices": "notices",
 }
-"""What is known only of a loaded model, and the fields of `ModelInfo`."""
+"""Properties known only of a loaded model, and the fields of `ModelInfo` they come from."""
 
 
 async def list_models(http: Request) -> Response:
-    """Every model that requests can name, with the fields of OpenAI's, Anthropic's and vLLM's
-    lists; further properties are under "hearth".
+    """Every model that requests can name.
+
+    Entries have the fields of OpenAI's, Anthropic's and vLLM's lists, and further properties under
+    "hearth".
     """
     models = await describe_models(services_of(http))
     ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]}
@@ -78,7 +81,7 @@ async def describe_models(services: Services) -> list[dict[str, Any]]:
 
 
 async def retrieve_model(http: Request) -> Response:
-    """One model; all, if the path ends before its name. Raises `ModelNotFound`."""
+    """One model, or all if the path has no name. Raises `ModelNotFound`."""
     name = http.path_params["name"]
     if not name:
         return await list_models(http)
@@ -126,7 +129,7 @@ def _model(model: FoundModel, known: dict[str, Any]) -> dict[str, Any]:
 def _known(
     facts: LocalModel, stats: HostStats | None, worker: WorkerStats | None
 ) -> dict[str, Any]:
-    """Properties of the file and, if the model is loaded, of its backend; null: not known now."""
+    """Properties of the file and, if the model is loaded, of its backend; null if unknown."""
     info = worker.info if worker is not None else None
     return {
         "loaded": None if stats is None else info is not None,
@@ -144,8 +147,9 @@ async def _named(http: Request) -> Chosen:
 
 
 async def get_model_info(http: Request) -> Response:
-    """The properties of a model, and how it is loaded: of the default one, or the one that
-    `?model=` names.
+    """The properties of a model, and how it is loaded.
+
+    The model is the one that `?model=` names, else the default one.
 
     Raises:
         ModelNotFound: there is no model of that name.
@@ -176,8 +180,8 @@ async def get_tokenizer_info(http: Request) -> Response:
 
     Raises:
         ModelNotFound: there is no model of that name.
-        UnsupportedParameter: it is on another machine.
-        CorruptFile: its files cannot be read.
+        UnsupportedParameter: the model is on another machine.
+        CorruptFile: the model's files cannot be read.
     """
     chosen = await _named(http)
     model = chosen.found

@@ -1,5 +1,7 @@
-"""`GET /health`: whether the server is ready; and `GET /metrics`: its measurements and those of the
-loaded models, in Prometheus' text format, version 0.0.4, or as JSON for clients that accept it.
+"""`GET /health` reports whether the server is ready, `GET /metrics` its measurements.
+
+Measurements of the server and of the loaded models are in Prometheus' text format, version 0.0.4,
+or JSON for clients that accept it.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -29,9 +31,10 @@ Labels = Mapping[str, str]
 
 
 async def health(http: Request) -> Response:
-    """`{"status", "version", "backends"}`: 200 and "ok" if requests are accepted and the host
-    responds, 503 and "loading" or "draining" otherwise. `backends` maps the backend of each loaded
-    model to the version of its library.
+    """`{"status", "version", "backends"}`.
+
+    200 and "ok" if requests are accepted and the host responds, 503 and "loading" or "draining"
+    otherwise. `backends` maps the backend of each loaded model to the version of its library.
 
     Raises:
         HostUnreachable: the host does not respond within a few seconds.
@@ -53,7 +56,7 @@ async def get_metrics(http: Request) -> Response:
     services = services_of(http)
     stats = await services.host_stats_if_any()
     accepted = http.headers.get("accept", "").split(",")
-    # Prometheus does not name JSON.
+    # Prometheus does not list JSON in its Accept header.
     if any(kind.partition(";")[0].strip().lower() == "application/json" for kind in accepted):
         return JSONResponse(as_json(services.metrics, stats))
     content = exposition(families(services.metrics, stats))
@@ -71,13 +74,13 @@ _OF_ROUTES: Final = (
     ("time_to_first_token_seconds", "Time from arrival to the first token.", "ttft"),
     ("inter_token_seconds", "Time from one token of an answer to the next.", "inter_token"),
 )
-"""(name without "hearth_", help, field of `Series`) of metrics with a sample for each."""
+"""(name without "hearth_", help, field of `Series`) of metrics with a sample per series."""
 _OF_MODELS: Final = (
     ("model_running", "Running sequences.", "running"),
     ("model_waiting", "Waiting requests.", "waiting"),
     ("worker_restarts_total", "Restarts of the model's worker process.", "restarts"),
 )
-"""The same of `WorkerStats`."""
+"""(name without "hearth_", help, field of `WorkerStats`) of metrics with a sample per model."""
 _OF_ENGINES: Final = (
     (
         "declined_drafts_total",
@@ -95,7 +98,7 @@ _OF_ENGINES: Final = (
         "disk_written_bytes",
     ),
 )
-"""The same of `EngineStats`."""
+"""(name without "hearth_", help, field of `EngineStats`) of metrics with a sample per engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,10 @@ class Family:
     """One metric with all its samples.
 
     Attributes:
-        name: with its unit; a counter's ends in "_total".
-        help: one line on what is measured.
-        samples: (labels, value); None: nothing was measured, and the sample is left out.
+        name: includes the unit; a counter's name ends with "_total".
+        help: one line about what is measured.
+        samples: (labels, value); if nothing was measured, the value is None and the sample is left
+            out.
     """
 
     name: str
@@ -114,14 +118,14 @@ class Family:
 
     @property
     def kind(self) -> str:
-        """The type that Prometheus knows it by."""
+        """The metric's type in Prometheus."""
         if self.name.endswith("_total"):
             return "counter"
         return "histogram" if isinstance(self.samples[0][1], Histogram) else "gauge"
 
 
 def families(metrics: Metrics, stats: HostStats | None) -> list[Family]:
-    """All metrics for Prometheus; `stats` None: the host does not respond."""
+    """All metrics for Prometheus; `stats` is None if the host does not respond."""
     by_route = [({"route": one.route, "model": one.model}, one) for one in metrics.series()]
     workers = [({"model": name}, one) for name, one in named(stats.workers if stats else ())]
     engines = [(labels, one.engine) for labels, one in workers if one.engine is not None]
@@ -333,8 +337,9 @@ def _kv(engine: EngineStats) -> dict[str, int]:
 
 
 def batch_utilization(workers: Iterable[WorkerStats]) -> float | None:
-    """The mean number of sequences in a step as a share of the maximum, in [0, 1]; None before the
-    first step.
+    """The mean number of sequences in a step as a share of the maximum, in [0, 1].
+
+    None before the first step.
     """
     rows = capacity = 0
     for worker in workers:

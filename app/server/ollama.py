@@ -49,7 +49,7 @@ _NAMES: Final = {
     "template_values": "think",
     "text": "prompt",
 }
-"""From the contract's names to Ollama's."""
+"""Ollama's name for each parameter of the contract."""
 
 
 async def chat(http: HttpRequest) -> Response:
@@ -120,12 +120,12 @@ def _numbers(given: Json) -> dict[str, Any]:
     options = dict(given.get("options", {}))
     most = options.get("num_predict")
     if most is not None:
-        options["max_tokens"] = None if most < 0 else max(1, most)  # 0 is never generated.
+        options["max_tokens"] = None if most < 0 else max(1, most)  # A request with 0 is never run.
     return options
 
 
 def _shape(given: Json) -> dict[str, Any]:
-    """The fields of `format` and `think`."""
+    """The fields of `Request` for `format` and `think`."""
     shape = _constraint(given)
     think = given.get("think")
     if isinstance(think, bool):
@@ -143,8 +143,10 @@ def _constraint(given: Json) -> dict[str, Any]:
 
 
 def _messages(items: Sequence[Json], system: str) -> tuple[Message, ...]:
-    """The conversation; tool results without an id are matched to tool calls by the name of the
-    tool, else by their order.
+    """The conversation.
+
+    Tool results without an id are matched to tool calls by the name of the tool, else by their
+    order.
     """
     messages: list[Message] = []
     open_calls: list[ToolCall] = []
@@ -176,7 +178,7 @@ class LimitedContext:
 
     Attributes:
         num_ctx: None: the context of the loaded model.
-        load_s: seconds until the model was ready; close to 0 if it was loaded.
+        load_s: seconds until the model was ready; close to 0 if it was already loaded.
     """
 
     backend: Backend
@@ -204,7 +206,8 @@ class LimitedContext:
         """`request` with `max_tokens` limited by `num_ctx`, and notices.
 
         Args:
-            context: of the loaded model, in tokens; 0: unknown, the model is remote.
+            context: context of the loaded model in tokens; 0 if the model is remote, so that its
+                context is unknown.
         """
         num_ctx = self.num_ctx
         if num_ctx is None or num_ctx == context:
@@ -300,8 +303,9 @@ class _Answer:
         }
 
     async def lines(self, events: GenerationEvents, source: LimitedContext) -> sse.Parts:
-        """The answer as it is generated, one JSON object per line; tool calls are complete, in the
-        last line but one.
+        """The answer as it is generated, one JSON object per line.
+
+        Tool calls are sent complete, in the last line but one.
         """
         async with aclosing(events):
             async for made, event in events:
@@ -324,7 +328,7 @@ class _Answer:
         )
 
     def piece(self, choice: Choice) -> bytes:
-        """A line of the stream, without an end."""
+        """A line of the stream that does not end the answer."""
         return line(_head(self.exchange) | self.shape(choice) | {"done": False})
 
 
@@ -347,7 +351,7 @@ def _ns(seconds: float) -> int:
 
 
 async def _load(exchange: Exchange, empty: Json) -> Response:
-    """Load the model, or unload it if `keep_alive` is 0: the request has no prompt."""
+    """Load the model, or unload it if `keep_alive` is 0, for a request without a prompt."""
     reason = "load"
     if exchange.chosen.spec.settings.keep_alive_s == 0 and "keep_alive" in exchange.given:
         await exchange.attend(_unload(exchange))
@@ -402,7 +406,7 @@ async def embeddings(http: HttpRequest) -> Response:
 
 
 async def _embeddings(exchange: Exchange, texts: Sequence[str], *, truncate: bool) -> Embeddings:
-    """The vectors of `texts`; if there are none, the model is loaded."""
+    """The vectors of `texts`; if there are no texts, the model is only loaded."""
     backend = await exchange.backend()
     if not texts:
         await exchange.attend(backend.info())

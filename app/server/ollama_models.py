@@ -1,5 +1,6 @@
-"""The models in Ollama's API: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`, `/api/pull`,
-`/api/delete` and `/api/copy`, and errors for operations that are not offered.
+"""The models in Ollama's API, and errors for operations that are not offered.
+
+`/api/tags`, `/api/show`, `/api/ps`, `/api/version`, `/api/pull`, `/api/delete` and `/api/copy`.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ from hearth.quant.gguf.reader import read_header
 Json = dict[str, Any]
 
 OLLAMA_VERSION: Final = "0.14.2"
-"""The version of Ollama whose API this follows: clients refuse servers that are older than the
-features that they use (VS Code: 0.6.4).
+"""The version of Ollama whose API is served.
+
+Clients refuse servers that are older than the features they use (VS Code: 0.6.4).
 """
 _FOR_EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 _PARAMETERS: Final = {
@@ -83,7 +85,7 @@ async def tags(http: HttpRequest) -> Response:
 
 
 async def show(http: HttpRequest) -> Response:
-    """One model, which is not loaded for it."""
+    """One model, which is not loaded."""
     services = services_of(http)
     given, reading = await read_body(http, SHOW)
     name = given.get("model") or services.catalog.default.name
@@ -117,7 +119,7 @@ async def version(http: HttpRequest) -> Response:
 
 
 def _model(model: FoundModel, facts: LocalModel) -> Json:
-    """Clients look for the name that they know with a tag."""
+    """The entry of `model`, whose name has a tag: clients look for a name with a tag."""
     name = model.name if ":" in model.name else model.name + LATEST
     return {
         "name": name,
@@ -211,8 +213,8 @@ class FileFacts:
     """The properties of a model's files.
 
     Attributes:
-        metadata: of a GGUF; arrays are None unless requested.
-        layers: 0 if unknown.
+        metadata: metadata of a GGUF file; arrays are None unless requested.
+        layers: number of layers; 0 if unknown.
         problem: why the files could not be read; empty if they could.
     """
 
@@ -288,9 +290,9 @@ def _json(value: Value, *, arrays: bool) -> Any:
 def digest(model: FoundModel) -> str:
     """64 hexadecimal digits that identify the files of `model`. Reads the disk.
 
-    The SHA-256 of a single file if it is known without reading it: in the caches of the Hugging
-    Face Hub and Ollama, whose files are named by it, and for files that `hearth quantize` wrote.
-    Otherwise a hash of path, sizes and modification times.
+    The SHA-256 of a single file if it is known without reading the file: the caches of the Hugging
+    Face Hub and Ollama name files by it, and `hearth quantize` records it. Otherwise a hash of
+    path, sizes and modification times.
     """
     if model.remote is not None:
         return _hashed("remote", model.remote.url, model.remote.name)

@@ -57,7 +57,7 @@ CODES: Final = {
     "range, or the body is not a JSON object",
     "malformed_request": "the request is not HTTP, or is ambiguous HTTP",
 }
-"""Codes of status 400 that follow from the description."""
+"""Codes of status 400 for requests that do not follow the description."""
 BEYOND_SCHEMAS: Final = {
     "unsupported_parameter": "a field or value cannot be honoured by this server or model",
     "conflicting_parameters": "two fields contradict each other, though each is valid by itself",
@@ -68,17 +68,15 @@ BEYOND_SCHEMAS: Final = {
     "context_length_exceeded": "the prompt does not fit into the context",
     "no_chat_template": "the model has no chat template",
 }
-"""Codes of status 400 that depend on several values or on the model, so that no schema can express
-them.
-"""
+"""Codes of status 400 that no schema can express: they depend on several values or on the model."""
 
 
 def document(endpoints: Iterable[Endpoint], models: Iterable[str] = (), *, key: bool) -> Json:
     """The OpenAPI 3.2 description of `endpoints`.
 
     Args:
-        models: the allowed values of `model`; none: any name.
-        key: requests need the API key.
+        models: the allowed values of `model`; empty: any name.
+        key: whether requests need the API key.
     """
     names = sorted(models)
     paths: dict[str, Json] = {}
@@ -203,7 +201,7 @@ def _item(endpoint: Endpoint) -> Json:
 
 
 def capabilities(endpoints: Iterable[Endpoint]) -> Json:
-    """What every endpoint does with each of its fields, and why."""
+    """How every endpoint treats each of its fields, and why."""
     return {
         f"{endpoint.method} {endpoint.path.replace(':path}', '}')}": {
             "summary": endpoint.summary,
@@ -232,5 +230,5 @@ async def get_openapi(http: HttpRequest) -> Response:
 
 
 async def get_capabilities(http: HttpRequest) -> Response:
-    """What every endpoint does with each of its fields."""
+    """How every endpoint treats each of its fields."""
     return JSONResponse(capabilities(http.app.state.endpoints))

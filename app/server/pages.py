@@ -47,8 +47,9 @@ _LINKS: Final = (
 
 
 async def home(http: Request) -> Response:
-    """The base URLs for each kind of client, the models and links. Without the key that the server
-    requires, only that one is required.
+    """The base URLs for each kind of client, the models and links.
+
+    If the request lacks a required key, the page only states that a key is required.
     """
     needs_key = http.app.state.key
     if needs_key and not http.state.keyed:
@@ -83,7 +84,7 @@ async def home(http: Request) -> Response:
 
 
 async def docs(http: Request) -> Response:
-    """The API reference: what every endpoint does with each of its fields."""
+    """The API reference: how every endpoint treats each of its fields."""
     described = capabilities(http.app.state.endpoints)
     unprefixed = ", ".join(_code(path.replace(":path}", "}")) for path in UNPREFIXED)
     return _page(

@@ -3,8 +3,8 @@
 A field is in one of three classes:
 
 - *honoured*: it has its documented effect; its type and range are checked;
-- *refused*: ignoring it would give the client something other than it asked for, so the answer is a
-  400 that names it;
+- *refused*: ignoring it would give the client something other than what it asked for, so the answer
+  is a 400 that names it;
 - *without effect*: hints, telemetry and tuning of other servers. Any value is accepted, and the
   notices of the answer name the field. Fields that are in no table are in this class too, unless
   they look like a misspelt honoured one.
@@ -30,7 +30,7 @@ from hearth.backends.errors import (
 
 Treatment = Literal["honoured", "without effect", "refused"]
 SHORTEST_MISSPELT: Final = 6
-"""Unknown names shorter than this are never taken for a misspelt one."""
+"""Unknown names shorter than this are never treated as misspelt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,12 @@ class Parameter:
 
     Attributes:
         name: as clients write it.
-        schema: of an honoured field: its values. Of another field: neutral values, which are
+        schema: the values of an honoured field. For another field, the neutral values, which are
             accepted without a notice; None: only null is neutral.
-        help: what it does, or why it has no effect or is refused; one line.
-        default: description of the value that applies if it is absent; empty: none.
-        required: it must be present. Otherwise null is the same as absent, as in OpenAI's API.
+        help: what the field does, or why it has no effect or is refused; one line.
+        default: description of the value that applies if the field is absent; empty: none.
+        required: whether the field must be present. If not, null is the same as absent, as in
+            OpenAI's API.
         details: machine-readable details of the error, for a refused field.
         aliases: further names of the field, which other servers use.
     """
@@ -58,7 +59,7 @@ class Parameter:
     details: Mapping[str, Any] | None = None
 
     def json(self) -> Json:
-        """Its JSON schema with the description."""
+        """The field's JSON schema with its description."""
         schema: Json = {}
         if self.treatment == "refused":
             schema = {"type": "null"}
@@ -117,9 +118,9 @@ class Table(Schema):
     """An object with known fields: the body of an endpoint, or a part of one.
 
     Attributes:
-        title: its name in the documentation.
-        check_spelling: an unknown name that is one edit away from that of an honoured field is an
-            error; always the case for the body itself.
+        title: the table's name in the documentation.
+        check_spelling: whether an unknown name that is one edit away from the name of an honoured
+            field is an error; it always is in the body itself.
     """
 
     title: str
@@ -139,12 +140,12 @@ class Table(Schema):
         return iter(self.parameters)
 
     def checked(self, value: Any, path: str, reading: Reading) -> Any:
-        """The fields that are honoured, without those that are null, by the table's names.
+        """The honoured fields that are not null, by the table's names.
 
         Raises:
             InvalidParameter: a field is missing, misspelt, or has a wrong value.
-            UnsupportedParameter: one must not be ignored and cannot be honoured.
-            ConflictingParameters: two names of one field, with different values.
+            UnsupportedParameter: a field must not be ignored and cannot be honoured.
+            ConflictingParameters: two names of one field have different values.
         """
         prefix = f"{path}." if path else ""
         given: dict[str, Any] = {}
@@ -193,7 +194,7 @@ class Table(Schema):
         given[name] = value
 
     def _check_spelling(self, name: str, path: str, place: str) -> None:
-        """Raises `InvalidParameter` where an unknown `name` looks like a misspelt one."""
+        """Raises `InvalidParameter` if the unknown `name` looks like a misspelt known name."""
         if len(name) < SHORTEST_MISSPELT or (path and not self.check_spelling):
             return
         for known, parameter in self._by_name.items():
@@ -223,11 +224,11 @@ class Tagged(Schema):
     """Objects of several kinds, distinguished by one field, such as "type" or "role".
 
     Attributes:
-        key: that field, which every table also contains.
-        kinds: the table for each of its values.
-        refused: values that are known and cannot be honoured, and why.
-        default: the kind of an object whose field is absent or null; empty: it is required.
-        drops: array items of any other kind are left out, with a notice.
+        key: the name of that field, which every table also contains.
+        kinds: the table for each value of the field.
+        refused: values that are known but cannot be honoured, and why.
+        default: the kind of an object whose field is absent or null; empty: the field is required.
+        drops: whether array items of any other kind are left out, with a notice.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The connection of one client: uvicorn's, with limits on time, number and read-ahead."""
+"""The connection of one client: uvicorn's, with limits on times, connections and read-ahead."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from hearth.app.server.limits import (
 from hearth.backends.errors import HearthError
 
 SEND_BUFFER_BYTES: Final = 256 << 10
-"""Size of a connection's send buffer. The system's own choice grows to megabytes, so that a client
-that has stopped reading would be noticed late.
+"""Size of a connection's send buffer.
+
+The system's default grows to megabytes, so that a client that has stopped reading would be noticed
+late.
 """
 _GONE_AFTER_MS: Final = 60_000
 _KEEPALIVE: Final = (
@@ -39,7 +41,7 @@ _KEEPALIVE: Final = (
 _CLOSE: Final = (b"connection", b"close")
 
 _MOST_HELD_BYTES: Final = 64 << 10
-"""Data that is held back for one packet with what follows it."""
+"""Maximum amount of data that is held back to be sent in one packet with the data after it."""
 STREAMED_BODY: Final = "hearth.streamed_body"
 """The ASGI extension with the `StreamedBody` of a request's response."""
 
@@ -47,8 +49,10 @@ Awaited = Literal["head", "body"]
 
 
 class Outgoing:
-    """A client's transport that can hold back what is written, so that the head and the body of a
-    response are sent as one packet. The other methods are those of `transport`.
+    """A client's transport that can hold back what is written.
+
+    This sends the head and the body of a response as one packet. All other methods are those of
+    `transport`.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -61,11 +65,11 @@ class Outgoing:
         return getattr(self._transport, name)
 
     def hold(self) -> None:
-        """Hold back what is written, until `release`, or until it is too much."""
+        """Hold back what is written until `release`, or until it exceeds `_MOST_HELD_BYTES`."""
         self.holding = True
 
     def release(self) -> None:
-        """Write what was held back in one piece, and stop holding back."""
+        """Write what was held back as one piece, and stop holding back."""
         self.holding = False
         if self._held:
             data = b"".join(self._held)
@@ -91,15 +95,17 @@ class Outgoing:
 
 
 class Releases:
-    """Releases the transports of a server that hold data back, all in one callback in the next
-    iteration of the event loop: one for each would cost as much as writing a token.
+    """Releases all transports of a server that hold data back.
+
+    One callback in the next iteration of the event loop releases them all: one callback for each
+    would cost as much as writing a token.
     """
 
     def __init__(self) -> None:
         self._holding: list[Outgoing] = []
 
     def soon(self, outgoing: Outgoing, loop: asyncio.AbstractEventLoop) -> None:
-        """Hold back what is written to `outgoing` until then."""
+        """Hold back what is written to `outgoing` until the next iteration of the event loop."""
         outgoing.holding = True
         if not self._holding:
             loop.call_soon(self._release)
@@ -114,15 +120,15 @@ class Releases:
 class StreamedBody:
     """The body of a response whose parts are written as they are generated.
 
-    It does what ASGI's `send` does with each part, but that takes a coroutine in each layer of the
-    application and a copy in h11, which costs more than to generate a token. The head and the end
-    of a response are sent with `send`. What is written in one iteration of the event loop is sent
+    It replaces ASGI's `send` for the parts, because `send` takes a coroutine in each layer of the
+    application and a copy in h11, which costs more than generating a token. The head and the end
+    of a response are sent with `send`. Parts written in one iteration of the event loop are sent
     as one packet.
 
     Args:
         cycle: the request and its response.
-        in_chunks: the body has the chunked transfer coding (RFC 9112, 7.1), as h11 sends it to
-            clients of HTTP/1.1; to others the end of the connection ends it.
+        in_chunks: whether the body has the chunked transfer coding (RFC 9112, 7.1), as h11 sends it
+            to clients of HTTP/1.1; otherwise the body ends when the connection is closed.
 
     Attributes:
         writes: number of calls of `write`.
@@ -157,14 +163,14 @@ class StreamedBody:
 
     @property
     def is_full(self) -> bool:
-        """Whether the client reads more slowly than is written, so that `drained` waits for it."""
+        """Whether the client reads more slowly than parts are written; `drained` then waits."""
         return self._flow.write_paused
 
     async def drained(self) -> None:
         """Wait until the client has read most of what was written.
 
         Raises:
-            ClientGone: it has disconnected.
+            ClientGone: the client has disconnected.
         """
         await self._flow.drain()
         if self._cycle.disconnected:
@@ -172,7 +178,7 @@ class StreamedBody:
 
 
 class Reader(h11.Connection):
-    """h11's connection, which refuses bodies in very many small chunks."""
+    """An h11 connection that refuses bodies with too many small chunks."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, limits.MOST_HEAD_BYTES)
@@ -274,8 +280,9 @@ class Connection(H11Protocol):
         self._end_stall_timer()
 
     def _check_stalled(self, unread_bytes: int) -> None:
-        """Disconnect the client if there is still as much for it to read; look again later if
-        not.
+        """Disconnect the client if it has read nothing since `unread_bytes` were left to read.
+
+        Otherwise check again later.
         """
         before, unread_bytes = unread_bytes, self.transport.get_write_buffer_size()
         if unread_bytes >= before:

@@ -36,18 +36,19 @@ _AS_GIVEN: Final = (
 )
 """Fields of `Request` that have the same names in bodies."""
 _LIKELIEST_ONLY: Final = 1e-9
-"""What a `top_p` of 0 is read as: ours is positive, and the likeliest token alone reaches this."""
+"""Replaces a `top_p` of 0: here it must be positive, and the likeliest token alone exceeds this."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def build(
     given: Mapping[str, Any], use: ModelUse, session: str, logprobs: int | None, **fields: Any
 ) -> Request:
-    """The request with `fields` (`messages`, `text` or `token_ids`, and others of `Request`) and
-    the values in `given`; those that `given` lacks are the model's settings.
+    """The request with `fields` (`messages`, `text` or `token_ids`, and others of `Request`).
+
+    The other values come from `given`, or from the model's settings if `given` lacks them.
 
     Raises:
-        InvalidParameter: a value is out of range; with the contract's name.
+        InvalidParameter: a value is out of range; the error has the contract's name.
     """
     sampling = {name: value for name, value in given.items() if name in _SAMPLING}
     if (sampling.get("seed") or 0) < 0:
@@ -75,8 +76,10 @@ def build(
 
 
 def session_of(given: Mapping[str, Any], connection: HTTPConnection) -> str:
-    """The identity behind a request: `user`, else `body.client_of`. Admission is fair between
-    sessions, and one session holds at most half of the slots while another waits.
+    """The identity behind a request: `user`, else `body.client_of`.
+
+    Admission is fair between sessions, and one session holds at most half of the slots while
+    another waits.
     """
     return session_of_user(given["user"]) if "user" in given else client_of(connection)
 
@@ -87,8 +90,9 @@ def session_of_user(user: str) -> str:
 
 
 def with_keep_alive(chosen: Chosen, given: Mapping[str, Any]) -> Chosen:
-    """`chosen` with the `keep_alive` of the body, if any. Raises `UnsupportedParameter` for a
-    remote model, which another server loads.
+    """`chosen` with the `keep_alive` of the body, if any.
+
+    Raises `UnsupportedParameter` for a remote model, which another server loads.
     """
     value = given.get("keep_alive")
     if value is None:
@@ -112,7 +116,7 @@ def _seconds(value: float | str) -> float:
 
 
 def logprobs_of(given: Mapping[str, Any]) -> int | None:
-    """How many alternatives of each token are requested; None: no log probabilities.
+    """Number of alternatives requested for each token; None: no log probabilities.
 
     Raises:
         ConflictingParameters: `top_logprobs` without `logprobs`.
@@ -184,7 +188,7 @@ _GUIDED: Final = {
     "grammar": "grammar",
     "json_schema": "json",
 }
-"""Top-level fields, and the same fields of `structured_outputs`."""
+"""Top-level fields, and the field of `structured_outputs` that each corresponds to."""
 
 
 def _schema_of(wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -223,8 +227,8 @@ def renamed(error: HearthError, names: Mapping[str, str]) -> HearthError:
     """`error` with the client's name of the parameter.
 
     Args:
-        names: the client's names by the contract's; each also applies to paths below it, and the
-            longest match wins.
+        names: the client's names by the contract's. Each also applies to paths below it; the
+            longest match is used.
     """
     param = str(error.data.get("param", ""))
     matching = [name for name in names if re.match(rf"{re.escape(name)}(?![A-Za-z0-9_])", param)]

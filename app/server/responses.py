@@ -48,16 +48,18 @@ _NAMES: Final = {
     "tool_choice.function.name": "tool_choice.name",
     "tool_choice.allowed_tools.tools": "tool_choice.tools",
 }
-"""From the contract's names to those of `/v1/responses`."""
+"""The name in `/v1/responses` for each parameter of the contract."""
 _INCOMPLETE: Final = {"reason": "max_output_tokens"}
 _FAILURES: Final = ("context_length_exceeded", "rate_limit_exceeded")
-"""Codes of failed responses, on which clients act; every other is `server_error`."""
+"""Codes of failed responses that clients act on; all others become `server_error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FunctionNames:
-    """Maps the names of functions in namespaces to the names that the model sees: the function's
-    own name if it is unambiguous, else that with the namespace as prefix.
+    """Maps the names of functions in namespaces to the names that the model sees.
+
+    The model sees the function's own name if it is unambiguous, else the name with the namespace
+    as a prefix.
 
     Attributes:
         given: (namespace, name) by the model's name, for functions in namespaces.
@@ -148,8 +150,9 @@ def _constraint(wanted: Json | None) -> Constraint | None:
 def _unpacked(
     tools: Sequence[Json], place: Callable[[str, int], str]
 ) -> tuple[dict[str, Json], _FunctionNames]:
-    """Every function by its place in the body, including those of namespaces, under the names that
-    the model sees.
+    """Every function by its place in the body, including those of namespaces.
+
+    The functions have the names that the model sees.
     """
     functions: dict[str, Json] = {}
     of_namespaces: list[tuple[str, str, Json]] = []
@@ -172,8 +175,9 @@ def _unpacked(
 
 
 def _tool_fields(given: Json, tools: Iterable[Json]) -> Json:
-    """The fields of `Request` for tools and their choice, which are converted to the nested form of
-    `/v1/chat/completions`.
+    """The fields of `Request` for the tools and the tool choice.
+
+    Both are first converted to the nested form of `/v1/chat/completions`.
     """
     choice = given.get("tool_choice", "auto")
     if isinstance(choice, dict):
@@ -212,12 +216,14 @@ def _messages(
 def _turns(
     items: Sequence[Json], names: _FunctionNames
 ) -> tuple[list[Message], list[tuple[int, str, int]]]:
-    """One message per turn: consecutive reasoning, text and tool calls of the assistant are one;
-    reasoning that no text or call follows is a turn of its own.
+    """One message per turn.
+
+    Consecutive reasoning, text and tool calls of the assistant are one turn; reasoning that no text
+    or call follows is a turn of its own.
 
     Returns:
-        The messages, and of each and of each tool call the number of the message, the path of the
-        call in it, and the number of the item.
+        The messages; and for each message and each tool call, the index of the message, the path of
+        the call in it (empty for the message itself), and the index of the item.
     """
     messages: list[Message] = []
     places: list[tuple[int, str, int]] = []
@@ -299,8 +305,10 @@ def _frame(exchange: Exchange, request: Request, names: _FunctionNames) -> Json:
 
 @dataclass(slots=True)
 class _Reply:
-    """One response while it is generated: its items, one for each part of the answer, and the
-    events that report them. Streams and complete responses are built by the same steps.
+    """One response while it is generated.
+
+    It has one item for each part of the answer, and creates the events that report the items.
+    Streams and complete responses are built by the same steps.
     """
 
     frame: Json
@@ -313,7 +321,7 @@ class _Reply:
     _open: Json | None = None
     _numbers: Iterator[int] = field(default_factory=itertools.count)
     _begun: bool = False
-    """An event was sent."""
+    """Whether an event was sent."""
 
     def response(self) -> Json:
         """The response so far."""
@@ -345,7 +353,7 @@ class _Reply:
                     yield self._event(name, fields)
 
     def failure(self, error: HearthError) -> bytes:
-        """The last events of a stream that failed; clients want `response.created` before them."""
+        """The last events of a failed stream; clients require `response.created` before them."""
         created = {"response": self.response()}
         first = b"" if self._begun else self._event("response.created", created)
         found = error_body(error)["error"]

@@ -36,8 +36,10 @@ and would wait 5 ms, Python's default, several times for each small request.
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a different shutdown: it keeps listening while running requests finish, so that
-    new ones get an error response (from the application, which shares `state`).
+    """uvicorn with a different shutdown.
+
+    It keeps listening while running requests finish, so that new requests get an error response
+    (from the application, which shares `state`).
     """
 
     def __init__(self, application: Starlette, state: ServerState) -> None:
@@ -62,13 +64,15 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `on_signals`: uvicorn re-raises them, which ends the process before
-        everything is closed.
+        """Leave signals to `on_signals`.
+
+        uvicorn re-raises them, which ends the process before everything is closed.
         """
         yield
 
     def end(self, *, at_once: bool = False) -> None:
-        """Accept no more requests, and stop when the running ones have ended, or after `DRAIN_S`.
+        """Accept no more requests, and stop when the running ones have ended or after `DRAIN_S`.
+
         A second call stops at once.
         """
         at_once = at_once or self._state.draining
@@ -81,7 +85,7 @@ class Server(uvicorn.Server):
     ) -> None:
         """Serve until `end`, and run `startup` concurrently; it is cancelled at the end.
 
-        Raises what `startup` raises, which stops the server at once.
+        An exception of `startup` stops the server at once, and is raised.
         """
         sys.setswitchinterval(_SWITCH_S)
         gc.freeze()  # Imported modules are never freed, so garbage collection can skip them.
@@ -109,14 +113,15 @@ class Server(uvicorn.Server):
                 await asyncio.wait_for(self._woken.wait(), _TICK_S)
 
     def _is_over(self) -> bool:
-        """Whether `end` was called, and the running requests have ended or had their time."""
+        """Whether `end` was called, and the running requests have ended or their time is over."""
         if self._ends_at is None:
             return False
         return self._state.busy == 0 or time.monotonic() >= self._ends_at
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listeners, cancel running requests, and close every connection when its data
-        has been sent, or after `_FLUSH_S`.
+        """Close the listeners, cancel running requests, and close all connections.
+
+        A connection is closed when its data has been sent, or after `_FLUSH_S`.
         """
         for server in self.servers:
             server.close()
@@ -140,7 +145,7 @@ class Server(uvicorn.Server):
 def on_signals(do: Callable[[], None]) -> Iterator[None]:
     """Call `do` in the running event loop at each SIGINT and SIGTERM within the block."""
     loop = asyncio.get_running_loop()
-    if sys.platform != "win32":  # This wakes a loop that waits; `signal.signal` does not.
+    if sys.platform != "win32":  # Wakes a waiting loop, unlike `signal.signal`.
         for number in _SIGNALS:
             loop.add_signal_handler(number, do)
         try:

@@ -1,5 +1,7 @@
-"""Schemas of JSON values, which both validate requests and generate `/openapi.json`, so that the
-documentation is what is accepted.
+"""Schemas of JSON values.
+
+They both validate requests and generate `/openapi.json`, so that the documentation matches what is
+accepted.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ class Reading:
     """The state of reading one body: ignored fields, and aliases that were used.
 
     Attributes:
-        strict: refuse fields that would be ignored (`hearth serve --strict`).
+        strict: whether to refuse fields that would be ignored (`hearth serve --strict`).
         ignored: paths of ignored fields, without array indices, in the order of the body; at most
             `MOST_NOTICES` + 1.
-        sent_as: the alias by which a top-level field was sent, by the table's name.
-        kept: by the path of an array of which items were left out, the indices of the others.
-        has_surrogates: lone surrogates in strings of the body were replaced.
+        sent_as: by the table's name of a top-level field, the alias under which it was sent.
+        kept: by the path of an array from which items were left out, the indices of the others.
+        has_surrogates: whether lone surrogates in strings of the body were replaced.
     """
 
     strict: bool = False
@@ -65,9 +67,7 @@ class Reading:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """A sentence about replaced surrogates, and one for each ignored field; at most
-        `MOST_NOTICES`.
-        """
+        """Sentences about replaced surrogates and each ignored field; at most `MOST_NOTICES`."""
         sentences = ("Lone surrogates were replaced by U+FFFD.",) * self.has_surrogates
         sentences += tuple(f"{name} has no effect." for name in self.ignored)
         if len(sentences) > MOST_NOTICES:
@@ -76,25 +76,25 @@ class Reading:
 
 
 class Schema:
-    """The values that are accepted at one place of a body; without overrides, any JSON object."""
+    """The values accepted at one place of a body; without overrides, any JSON object."""
 
     types: ClassVar[tuple[type, ...]] = (dict,)
-    """Those of the accepted values; `bool` is not a number."""
+    """The types of accepted values; `bool` does not count as a number."""
 
     def read(self, value: Any, path: str, reading: Reading) -> Any:
         """`value`, validated and normalized; ignored fields are recorded in `reading`.
 
         Raises:
-            InvalidParameter: it has a wrong type or is out of range; `param` is `path` or a path
-                below it.
-            UnsupportedParameter: it is known, but cannot be honoured.
+            InvalidParameter: `value` has a wrong type or is out of range; `param` is `path` or a
+                path below it.
+            UnsupportedParameter: `value` is known, but cannot be honoured.
         """
         if type(value) not in self.types:
             raise self.wrong(value, path)
         return self.checked(value, path, reading)
 
     def checked(self, value: Any, path: str, reading: Reading) -> Any:
-        """The same for a `value` that has one of the `types`."""
+        """The result of `read` for a `value` that has one of the `types`."""
         return value
 
     def fits(self, value: Any) -> bool:
@@ -129,18 +129,18 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Number(Schema):
-    """A number in a range; `whole` ones have no fraction."""
+    """A number in a range, without a fraction if `whole` is set."""
 
     types = (int, float)
     low: float
     high: float
     whole: bool = False
     above_low: bool = False
-    """`low` itself is not in the range."""
+    """Whether `low` itself is outside of the range."""
 
     def checked(self, value: Any, path: str, reading: Reading) -> Any:
         if self.whole and isinstance(value, float) and value.is_integer():
-            # 1.0 is an integer in JSON schema; some languages write all numbers like this.
+            # 1.0 is an integer in JSON schema; some languages write all integers like this.
             value = int(value)
         below = value <= self.low if self.above_low else value < self.low
         if below or not value <= self.high or (self.whole and isinstance(value, float)):
@@ -148,8 +148,9 @@ class Number(Schema):
         return value
 
     def takes_all(self, values: list[Any]) -> bool:
-        """Whether all `values` are integers in the range. Faster than reading each: a prompt may
-        have hundreds of thousands of token ids.
+        """Whether all `values` are integers in the range.
+
+        This is faster than reading each: a prompt may have hundreds of thousands of token ids.
         """
         whole = not self.above_low and set(map(type, values)) == {int}
         return bool(whole and self.low <= min(values) and max(values) <= self.high)
@@ -219,8 +220,9 @@ class Text(Schema):
 
 @dataclass(frozen=True, slots=True)
 class JsonText(Schema):
-    """A string with a JSON object, such as the arguments of a tool call. An empty string means
-    `{}`, and the end may be missing, as in a call that was cut off.
+    """A string with a JSON object, such as the arguments of a tool call.
+
+    An empty string means `{}`, and the end may be missing, as in a call that was cut off.
     """
 
     types = (str,)
@@ -250,7 +252,7 @@ class Sentinel(Schema):
     """A number, or -1, which means "no limit" or "off" in other servers.
 
     Attributes:
-        meaning: the value that -1 is read as.
+        meaning: the value that replaces -1.
     """
 
     of: Number
@@ -333,7 +335,7 @@ class MapOf(Schema):
     """An object with arbitrary names.
 
     Attributes:
-        names: a regular expression that every name matches as a whole.
+        names: a regular expression that must match every name as a whole.
     """
 
     of: Schema
@@ -366,9 +368,7 @@ class MapOf(Schema):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Schema):
-    """One of several forms, selected by the type of the value, for arrays by that of the first
-    item.
-    """
+    """One of several forms, selected by the type of the value or of an array's first item."""
 
     forms: tuple[Schema, ...]
 

@@ -1,5 +1,6 @@
-"""Access control: the Host, Origin and API key of a request, checked before anything else. Pages of
-other sites are allowed only if `hearth serve --cors-origin` names the site (CORS).
+"""Access control: checks the Host, Origin and API key of a request before anything else.
+
+Pages of other sites are allowed only if `hearth serve --cors-origin` names the site (CORS).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hearth.backends.errors import HearthError, InvalidParameter
 HEALTH: Final = "/health"
 HOME: Final = "/"
 OPEN_PATHS: Final = (HEALTH, HOME)
-"""Served without a key; `HOME` then only states that a key is required."""
+"""Paths served without a key; `HOME` then only states that a key is required."""
 _ALWAYS_OURS: Final = ("localhost", "host.docker.internal")
 _NAME: Final = r"[A-Za-z0-9._-]+"
 _AUTHORITY: Final = re.compile(rf"(\[[0-9a-fA-F:.]+\]|{_NAME})(?::([0-9]{{1,5}}))?")
@@ -65,9 +66,10 @@ class Policy:
     """Which requests are accepted.
 
     Attributes:
-        names: accepted host names, in lower case, besides `localhost` and `host.docker.internal`.
-        addresses: accept any IP address as the host; otherwise only loopback addresses. DNS
-            rebinding always uses a name.
+        names: host names, in lower case, that are accepted in addition to `localhost` and
+            `host.docker.internal`.
+        addresses: whether any IP address is accepted as the host; otherwise only loopback addresses
+            are. DNS rebinding always uses a name.
         key: the API key; empty if none is required.
         origins: other sites whose pages are allowed, in the form of `parse_origin`.
     """
@@ -78,8 +80,9 @@ class Policy:
     origins: frozenset[str] = frozenset()
 
     def has_key(self, headers: Headers) -> bool:
-        """Whether the request has the right key, as a bearer token, in x-api-key or in both, and
-        no wrong one.
+        """Whether the request has the right key and no wrong one.
+
+        The key may be a bearer token, in x-api-key, or both.
         """
         given = _keys(headers)
         right = [hmac.compare_digest(key, self.key.encode()) for key in given]
@@ -89,7 +92,7 @@ class Policy:
         """Check that the request was sent to one of this server's names (DNS rebinding).
 
         Raises:
-            Forbidden: it was not, or it has no Host header or several.
+            Forbidden: it was not, or it has no Host header or more than one.
         """
         hosts = [value.decode("latin-1") for value in headers.get(b"host", [])]
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
@@ -103,7 +106,7 @@ class Policy:
         """Check that the request does not come from a page of another site.
 
         Raises:
-            Forbidden: by Origin or Sec-Fetch-Site.
+            Forbidden: it does, according to Origin or Sec-Fetch-Site.
         """
         if self.named_page(headers):
             return
@@ -159,12 +162,13 @@ def wrong_key(headers: Headers) -> InvalidKey:
 
 
 def is_undeclared_json(headers: Headers, *, keyed: bool) -> bool:
-    """Whether a body is read as JSON although its content type is missing or that of `curl -d`:
-    only if no web page can have sent it. A page can send such a body to any site without a CORS
-    preflight, but not without the headers of a browser.
+    """Whether a body is read as JSON although its content type is missing or that of `curl -d`.
+
+    This is done only if no web page can have sent the body. A page can send such a body to any site
+    without a CORS preflight, but not without the headers of a browser.
 
     Args:
-        keyed: the request has the right key; otherwise its Host was checked.
+        keyed: whether the request has the right key; otherwise its Host was checked.
     """
     if headers.get(b"content-type", []) not in ([], [_FORM]):
         return False
@@ -194,7 +198,7 @@ def policy_for(
         allowed_hosts: further host names or addresses, without port.
 
     Raises:
-        InvalidParameter: other machines can reach `address` and there is no key or a short one;
+        InvalidParameter: other machines can reach `address` and the key is missing or too short;
             the key cannot be sent in a header; an origin or a host name is malformed.
     """
     if key:
@@ -239,7 +243,8 @@ def parse_origin(text: str) -> str:
     """`text` in the form in which browsers send that origin.
 
     Raises:
-        InvalidParameter: it is not scheme, host and optionally port; wildcards are not supported.
+        InvalidParameter: `text` is not a scheme, a host and optionally a port; wildcards are not
+            supported.
     """
     match = _ORIGIN.fullmatch(text.strip())
     port_is_right = match is not None and (match[3] is None or 0 < int(match[3]) < 65536)
@@ -256,11 +261,11 @@ def parse_origin(text: str) -> str:
 
 
 class Guard:
-    """ASGI middleware around the application. It checks, in this order, the size of a request's
-    head, the `Policy`, and whether the server still accepts requests, and logs the request.
+    """ASGI middleware around the application, which also logs each request.
 
-    It leaves in `scope["state"]`: `keyed`, whether the request has the right key, and
-    `undeclared_json` (see `is_undeclared_json`).
+    It checks, in this order, the size of a request's head, the `Policy`, and whether the server
+    still accepts requests. It sets in `scope["state"]`: `keyed`, whether the request has the right
+    key, and `undeclared_json` (see `is_undeclared_json`).
     """
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:

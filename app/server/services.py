@@ -1,4 +1,4 @@
-"""What every endpoint needs: the models by name, the host, the server's state, and timeouts."""
+"""Services that every endpoint uses: models by name, the host, the server's state, timeouts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hearth.backends.errors import Busy, HostUnreachable
 from hearth.backends.machine.fair_pool import FairPool
 
 RETRY_S: Final = 5
-"""Retry-After while the server accepts no requests."""
+"""Value of Retry-After while the server accepts no requests."""
 _HOST_PATIENCE_S: Final = 5.0
 
 
@@ -36,11 +36,12 @@ class Draining(Busy):
 
 @dataclass(slots=True)
 class ServerState:
-    """The state of the server, reported by `/health`: loading its model, serving, or finishing
-    running requests; `Guard` counts these in it.
+    """The state of the server: loading its model, serving, or finishing running requests.
+
+    `/health` reports it. `Guard` counts running requests in it.
 
     Attributes:
-        draining: new requests are refused and running ones finish.
+        draining: whether new requests are refused while running ones finish.
         busy: number of running requests.
     """
 
@@ -94,19 +95,22 @@ class Services:
     patience_s: float = 5.0
     """How long a streaming response waits for its first event before it sends status 200."""
     ping_s: float = 10.0
-    """A stream that is silent for longer sends a ping."""
+    """A ping is sent when a stream has been silent for longer than this."""
     state: ServerState = field(default_factory=ServerState)
     """Whether new requests are accepted."""
     log: RequestLog | None = None
     """The log of requests; None: requests are not logged."""
     strict: bool = False
-    """Refuse fields that have no effect."""
+    """Whether fields that have no effect are refused."""
     manager: ModelManager | None = None
-    """Downloads, deletes and copies models; None: clients may not."""
+    """Downloads, deletes and copies models; None if clients may not do this."""
     logged: set[tuple[str, str]] = field(default_factory=set)
-    """(path, field) of ignored fields that are in the server's log."""
+    """(path, field) of ignored fields that were already logged."""
     bodies: FairPool = field(default_factory=lambda: FairPool(2, "body", rest=9.0))
-    """Parses large bodies, which holds the interpreter's lock: a client has a tenth of a core."""
+    """Parses large bodies.
+
+    Parsing holds the interpreter's lock, so a client may use only a tenth of a core.
+    """
     held: HeldBodies = field(default_factory=HeldBodies)
 
     async def host_stats(self) -> HostStats:
@@ -144,8 +148,9 @@ async def worker_of(stats: HostStats | None, model: FoundModel) -> WorkerStats |
 
 
 def workers_of(stats: HostStats | None, models: Sequence[FoundModel]) -> list[WorkerStats | None]:
-    """The same for each of `models`. Models with several names are compared by their real path;
-    call it in a thread, as it reads the disk.
+    """The `worker_of` each of `models`, which are compared by their real path.
+
+    Call this in a thread, because it reads the disk.
     """
     workers = stats.workers if stats is not None else ()
     by_path = {os.path.realpath(worker.path): worker for worker in reversed(workers)}

@@ -1,7 +1,7 @@
 """Server-sent events, framed so that clients cannot mistake a failed stream for a complete one.
 
 A stream ends with `data: [DONE]` and the last chunk of the body. A failed stream ends with an error
-event and without that chunk, because OpenAI's clients take a complete body for a complete answer.
+event and without that chunk, because OpenAI's clients treat a complete body as a complete answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def event(value: dict[str, Any]) -> bytes:
 
 
 def one_line(value: Any) -> bytes:
-    """`value` as JSON, with characters escaped that some clients take for line ends."""
+    """`value` as JSON; characters that some clients treat as line ends are escaped."""
     data = _JSON.encode(value)
     if not data.isascii():
         for character in "\u2028\u2029\u0085":
@@ -46,8 +46,9 @@ def one_line(value: Any) -> bytes:
 
 
 class Repeated:
-    """A template for an event that is sent many times with different texts; the rest is encoded
-    once.
+    """A template for an event that is sent many times with different texts.
+
+    Everything except the text is encoded only once.
 
     Args:
         template: the event, with `Repeated.HOLE` in each place for the text.
@@ -79,7 +80,7 @@ class Dialect:
     """The differences between the streams of the APIs.
 
     Attributes:
-        failure: the last bytes of a stream that failed with that error.
+        failure: returns the last bytes of a stream that failed with an error.
         ping: sent while the stream is silent; clients ignore it.
     """
 
@@ -94,12 +95,12 @@ OPENAI: Final = Dialect(lambda error: event(error_body(error)))
 async def respond(request: Request, parts: Parts, dialect: Dialect = OPENAI) -> Response:
     """The response that streams `parts`.
 
-    An error before the first part and within the services' `patience_s` is raised, and so gets its
-    own HTTP status; after that time, pings are sent while the stream is silent.
+    An error before the first part and within the services' `patience_s` is raised, so that the
+    response has its HTTP status. After that time, pings are sent while the stream is silent.
 
     Raises:
         ClientGone: the client disconnected.
-        HearthError: the error of the first part.
+        HearthError: the first part failed.
     """
     services = services_of(request)
     first = asyncio.ensure_future(anext(parts))
@@ -124,7 +125,7 @@ class EventStream(StreamingResponse):
     Args:
         first: the task that waits for the first part.
         parts: the other parts; closed at the end, and as soon as the client disconnects.
-        services: a stream that is silent for their `ping_s` sends a ping.
+        services: their `ping_s` is the time of silence after which a ping is sent.
         dialect: the format of errors and pings.
     """
 
@@ -155,11 +156,11 @@ class EventStream(StreamingResponse):
             body.write(self._dialect.failure(server_ended()))
 
     async def _send(self, send: Send, body: StreamedBody) -> None:
-        """Send all parts; a failed stream ends with an error, and its body has no end."""
+        """Send all parts; a failed stream ends with an error, and its body is not terminated."""
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         pinging = asyncio.create_task(self._ping(body))
         try:
-            body.write(await self._first)  # If it is there already, in one packet with the head.
+            body.write(await self._first)  # In one packet with the head if it is ready.
             async for part in self._parts:
                 if body.is_full:
                     await body.drained()
@@ -172,8 +173,9 @@ class EventStream(StreamingResponse):
             pinging.cancel()
 
     async def _ping(self, body: StreamedBody) -> None:
-        """Send a ping whenever nothing was written for `ping_s` or up to twice as long: a timer for
-        each part would cost as much as writing it.
+        """Send a ping when nothing was written for `ping_s` to twice that time.
+
+        The time is not exact because a timer for each part would cost as much as writing it.
         """
         while True:
             writes = body.writes

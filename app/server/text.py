@@ -1,5 +1,6 @@
-"""What is done with text without generating any: `/v1/embeddings`, `/v1/rerank`, `/tokenize`,
-`/detokenize` and `/apply-template`.
+"""Endpoints that process text and generate none.
+
+`/v1/embeddings`, `/v1/rerank`, `/tokenize`, `/detokenize` and `/apply-template`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ _OF_CHATS: Final = {
     "add_generation_prompt": False,
     "continue_final_message": False,
 }
-"""Fields of one form of `/tokenize`, and the values that ask for nothing."""
+"""Fields that only the form of `/tokenize` for conversations has, and their neutral values.
+
+`_OF_TEXTS` has those of the form for texts.
+"""
 
 
 async def create_embedding(http: HttpRequest) -> Response:
@@ -79,11 +83,12 @@ async def create_embedding(http: HttpRequest) -> Response:
 
 
 def shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
-    """The first `dimensions` numbers, normalized to length 1 (arXiv 2205.13147); None: all numbers,
-    as they are.
+    """The first `dimensions` numbers, normalized to length 1 (arXiv 2205.13147).
+
+    If `dimensions` is None, all numbers unchanged.
 
     Raises:
-        UnsupportedParameter: the vector has fewer.
+        UnsupportedParameter: the vector has fewer numbers.
     """
     if dimensions is None:
         return list(vector)
@@ -99,7 +104,7 @@ def shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
 
 
 def _base64(vector: list[float]) -> str:
-    """Little-endian float32 values, as OpenAI's clients decode them."""
+    """`vector` as little-endian float32 values in base64, as OpenAI's clients decode it."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
@@ -158,8 +163,9 @@ async def tokenize(http: HttpRequest) -> Response:
 
 
 def _check_form(given: Mapping[str, Any]) -> None:
-    """Raises `ConflictingParameters` for a field that asks for something of the other form: a text
-    has no template, and the template of a conversation decides about special tokens.
+    """Raises `ConflictingParameters` if a field of the other form has a value that is not neutral.
+
+    A text has no template, and the template of a conversation decides about special tokens.
     """
     form, fields = ("messages", _OF_TEXTS) if "messages" in given else ("content", _OF_CHATS)
     for name, neutral in fields.items():

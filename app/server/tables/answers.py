@@ -1,5 +1,6 @@
-"""JSON schemas of the 200 responses of each endpoint, which have no other fields, and of the data
-of one event of each stream.
+"""JSON schemas of each endpoint's 200 response and of the data of one event of its stream.
+
+The responses have no other fields.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def one(*values: object) -> Json:
 
 
 def many(schema: Json) -> Json:
-    """An array of such values."""
+    """An array of values of `schema`."""
     return {"type": "array", "items": schema}
 
 
 def or_null(schema: Json) -> Json:
-    """Such a value, or null."""
+    """A value of `schema`, or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -54,7 +55,7 @@ def answer(required: Json, optional: Json | None = None) -> Json:
 
 
 def table_of(schema: Json) -> Json:
-    """An object of such values with arbitrary names."""
+    """An object with arbitrary names and values of `schema`."""
     return {"type": "object", "additionalProperties": schema}
 
 

@@ -29,12 +29,12 @@ from hearth.app.server.tables.common import kind
 from hearth.backends.engine import validate_chat
 
 MOST_MESSAGES: Final = validate_chat.MOST_MESSAGES - 1
-"""A default system message may precede them."""
+"""One less than the limit of the engine, because a default system message may precede them."""
 MOST_CALLS: Final = validate_chat.MOST_CALLS
 MOST_TOOLS: Final = validate_chat.MOST_TOOLS
 NAME: Final = Text(1, 128, "^[A-Za-z0-9_-]{1,128}$")
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
-"""Values that chat templates know; clients also call `HIGHEST_EFFORT` max."""
+"""Values that chat templates know; clients may also write "max" for `HIGHEST_EFFORT`."""
 HIGHEST_EFFORT: Final = EFFORTS[-1]
 EFFORT: Final = honoured(
     "effort",
@@ -175,7 +175,7 @@ _NAMED_TOOL: Final = kind(
 
 
 def allowed(named: Table) -> tuple[Parameter, ...]:
-    """The fields of a subset of the tools, each of which is a `named`."""
+    """The fields of a subset of the tools, each of which has the form `named`."""
     return (
         honoured(
             "mode",
@@ -222,7 +222,7 @@ _REGEX: Final = Text(1, 512, form="rust-regex")
 _CHOICES: Final = ListOf(Text(1, 1024), 256, 1)
 _GRAMMAR: Final = Text(1, 1 << 16)
 _SCHEMA: Final = AnyOf((AnyObject(), JsonText()))
-"""A JSON schema, or one in a string."""
+"""A JSON schema, as an object or in a string."""
 RESPONSE_FORMAT: Final = Tagged(
     "type",
     {

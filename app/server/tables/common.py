@@ -29,7 +29,7 @@ def kind(
     required: bool = True,
     check_spelling: bool = False,
 ) -> Table:
-    """Objects whose field `key` is `value`; also those that lack it, unless it is `required`."""
+    """Objects whose field `key` is `value`, or is absent unless it is `required`."""
     meaning = "the role of the author" if key == "role" else "the type"
     default = "" if required else value
     first = honoured(key, OneOf((value,)), meaning, default, required=required)
@@ -48,7 +48,7 @@ OF_MODEL: Final = honoured(
     "the name of a model",
     "the model that the server was started with; at /v1/cache every loaded model",
 )
-"""As a query parameter."""
+"""The model as a query parameter."""
 NO_MEDIA: Final = "only text is supported"
 STREAM: Final = honoured("stream", Flag(), "send the answer while it is generated", "false")
 USER: Final = honoured(
@@ -134,7 +134,7 @@ _ALIASES: Final = {
 
 
 def _number(field: Field) -> Schema:
-    # A top_p of 0, which OpenAI's API has, is read by `requests.build`.
+    # A top_p of 0, which OpenAI's API allows, is converted by `requests.build`.
     above_minimum = field.above_minimum and field.name != "top_p"
     number = Number(field.minimum, field.maximum, field.kind == "int", above_minimum)
     if field.name == "max_tokens":
@@ -143,7 +143,7 @@ def _number(field: Field) -> Schema:
 
 
 def sampling() -> tuple[Parameter, ...]:
-    """Every field of `SamplingParams`, with the ranges of all front ends; a top_k of -1 is off."""
+    """The fields of `SamplingParams`, with the ranges of all front ends; a top_k of -1 is off."""
     numbers = (
         honoured(
             field.name,

@@ -100,4 +100,4 @@ PULL_LINE: Final = {
     ]
 }
 NEVER: Final[Json] = {"not": {}}
-"""For URLs that always return an error."""
+"""The schema for URLs that always return an error."""

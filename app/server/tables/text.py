@@ -1,5 +1,7 @@
-"""The bodies that contain text or token ids: `/v1/completions`, `/v1/embeddings`, `/v1/rerank`,
-`/v1/generate` and its batch, `/tokenize`, `/detokenize` and `/apply-template`.
+"""The bodies of endpoints for text or token ids.
+
+`/v1/completions`, `/v1/embeddings`, `/v1/rerank`, `/v1/generate` and its batch, `/tokenize`,
+`/detokenize` and `/apply-template`.
 """
 
 from __future__ import annotations
