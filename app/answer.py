@@ -1,5 +1,5 @@
-"""The reducer of event streams: folds the events of a request into its answer, for every front
-end.
+"""The reducer of event streams: folds the events of a request into its answer. All front ends use
+it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ PartKind = Literal["content", "reasoning", "call"]
 
 
 class Generates(Protocol):
-    """Generates the events of requests, such as a `Backend`."""
+    """A source of the events of requests, such as a `Backend`."""
 
     def generate(self, request: Request) -> AsyncIterator[Event]:
-        """The events of one request; closing the iterator cancels it."""
+        """Yield the events of one request; closing the iterator cancels the request."""
         ...
 
 
 @dataclass(slots=True)
 class Part:
-    """Consecutive text of one kind, or a tool call, whose arguments are the text.
+    """Consecutive text of one kind, or a tool call (its text is then the call's arguments).
 
     Attributes:
-        id, name: of a tool call.
+        id, name: the tool call's id and function name.
     """
 
     kind: PartKind
@@ -55,7 +55,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """The text received so far."""
         if len(self.pieces) > 1:
             self.pieces = ["".join(self.pieces)]
         return self.pieces[0] if self.pieces else ""
@@ -63,13 +63,13 @@ class Part:
 
 @dataclass(slots=True)
 class Choice:
-    """One of the choices of an answer, as far as it is generated.
+    """One choice of an answer, as far as it has been generated.
 
     Attributes:
-        parts: in the order of their generation.
+        parts: in the order in which they were generated.
         ids: of all its tokens.
-        reason: of its end; empty until then.
-        gap_s: seconds between its last two events of tokens; None: there were fewer.
+        reason: why it ended; empty until then.
+        gap_s: seconds between its last two token events; None if there were fewer than two.
     """
 
     index: int = 0
@@ -88,7 +88,7 @@ class Choice:
 
     @property
     def reasoning(self) -> str:
-        """The reasoning that precedes it."""
+        """The reasoning before the answer."""
         return self._text("reasoning")
 
     @property
@@ -99,12 +99,12 @@ class Choice:
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
-        """Of the tokens of the content."""
+        """Log probabilities of the tokens of the content."""
         texts = (part for part in self.parts if part.kind == "content")
         return [token for part in texts for token in part.logprobs]
 
     def add(self, event: Token | ToolCallPart, now_s: float) -> None:
-        """Add text, or a piece of a tool call, that came at `now_s`."""
+        """Add text, or a piece of a tool call, that arrived at `now_s`."""
         if self._last_s is not None:
             self.gap_s = now_s - self._last_s
         self._last_s = now_s
@@ -133,23 +133,23 @@ class Choice:
 
 
 class Answer:
-    """The answer to a request, as far as its events have come.
+    """The answer to a request, as far as its events have arrived.
 
     Args:
         choices: `Request.n`.
-        position: of the request, where several are answered together.
-        notices: that precede those of the events.
+        position: index of the request among those answered together.
+        notices: placed before the notices of the events.
         clock: a monotonic clock, in seconds.
 
     Attributes:
-        choices: complete when their `reason` is set.
-        dropped: messages at the beginning of the conversation, without system messages, that were
-            left out of the prompt.
+        choices: each is complete once its `reason` is set.
+        dropped: number of messages at the beginning of the conversation, not counting system
+            messages, that were left out of the prompt.
         last: the choice that ended last.
-        tokens: completion tokens that came.
-        reason: of the end; empty until then.
-        began_s, first_s, last_s: when the request was sent, and when its first and its last tokens
-            came, by `clock`.
+        tokens: completion tokens received.
+        reason: why the answer ended; empty until then.
+        began_s, first_s, last_s: when the request was sent, and when its first and last tokens
+            arrived, by `clock`.
     """
 
     def __init__(
@@ -203,23 +203,24 @@ class Answer:
     async def follow(
         self, backend: Generates, request: Request, overflow: Overflow = "refuse"
     ) -> AsyncGenerator[Event, None]:
-        """The events of `request`, each after it was added; closing the iterator cancels it.
+        """Yield the events of `request`, each after adding it. Closing the iterator cancels the
+        request.
 
         Args:
-            overflow: of a conversation that exceeds the context. drop-turns: its oldest turns are
-                left out, which is a notice.
+            overflow: what to do with a conversation that exceeds the context. drop-turns: leave
+                out its oldest turns and add a notice.
 
         Raises:
             HearthError: the error of a `Failed` event.
-            PromptTooLong: it exceeds the context, and nothing may be left out, or the last turn
-                alone exceeds it.
-            InternalError: the stream ends without a final event.
+            PromptTooLong: the prompt exceeds the context and nothing may be left out, or the last
+                turn alone exceeds it.
+            InternalError: the stream ended without a final event.
         """
         while True:
             self.began_s = self.clock()
             self.error, self.reason = None, ""
             generated = cast(AsyncGenerator[Event, None], backend.generate(request))
-            # No generator more than need be: each costs time for every token.
+            # No generators beyond these: each costs time for every token.
             try:
                 async with aclosing(generated) as events:
                     async for event in events:
@@ -247,7 +248,9 @@ class Answer:
 
     @property
     def overflow_notice(self) -> str:
-        """That messages were left out of the prompt; it is one of `notices`. Empty: none were."""
+        """The notice that messages were left out of the prompt, also in `notices`; empty if none
+        were.
+        """
         if not self.dropped:
             return ""
         what = "oldest message is" if self.dropped == 1 else f"{self.dropped} oldest messages are"
@@ -275,19 +278,19 @@ class Answer:
 
     @property
     def usage(self) -> Usage:
-        """The tokens so far; as the worker counted them, once the answer is complete."""
+        """Token counts so far; the worker's own counts once the answer is complete."""
         if self.finished is not None:
             return self.finished.usage
         return Usage(self.started.prompt_tokens, self.started.cached_tokens, self.tokens)
 
     @property
     def timings(self) -> Timings:
-        """As the worker measured them; all 0 until the answer is complete."""
+        """The worker's measurements; all 0 until the answer is complete."""
         return Timings() if self.finished is None else self.finished.timings
 
 
 def total_usage(answers: Iterable[Answer]) -> Usage:
-    """The tokens of all `answers`."""
+    """The summed token counts of all `answers`."""
     used = [answer.usage for answer in answers]
     return Usage(
         sum(usage.prompt_tokens for usage in used),

@@ -1,4 +1,4 @@
-"""Measuring a model in a process of its own: a `Job` goes in, `Message`s come back one by one."""
+"""Measures a model in a separate process: a `Job` goes in, `Message`s come back one by one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Mes
 
 
 def run_bench(job: Job, take: Callable[[Message], None], log_dir: Path) -> None:
-    """Measure `job`; Ctrl+C ends the process at once.
+    """Run the measurements of `job`; Ctrl+C ends the process at once.
 
     Args:
-        take: gets each message when it arrives.
+        take: called with each message when it arrives.
 
     Raises:
-        HearthError: what the measuring ended with.
+        HearthError: the error that ended the measurement.
     """
 
     def on_progress(values: dict[str, Any]) -> None:
@@ -34,7 +34,7 @@ def run_bench(job: Job, take: Callable[[Message], None], log_dir: Path) -> None:
 
 
 def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """In the child: the messages of `question["job"]`, each told at once."""
+    """In the child process: run `question["job"]` and report each message at once."""
     from hearth.backends.bench.ablate import ablate
     from hearth.backends.bench.session import run_tests
     from hearth.backends.bench.speculation import speculate

@@ -1,4 +1,4 @@
-"""A model that somebody chose, with the settings that hold for it."""
+"""A chosen model with the settings that apply to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hearth.backends.remote.errors import RemoteOffline
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A model that a front end works with. Two with equal `spec` share one worker."""
+    """A model that a front end uses. Two with equal `spec` share one worker."""
 
     found: FoundModel
     use: ModelUse
@@ -26,7 +26,7 @@ class Chosen:
 
 
 def library_of(paths: Paths, settings: Settings) -> Library:
-    """The models on this machine, and those of others that `settings` name."""
+    """The models on this machine, and the remote models that `settings` name."""
     folders = cast("tuple[str, ...]", settings.all()["library_folders"].value)
     return Library(
         paths.models,
@@ -38,12 +38,12 @@ def library_of(paths: Paths, settings: Settings) -> Library:
 
 
 def with_settings(found: FoundModel, settings: Settings) -> Chosen:
-    """`found` as `settings` say.
+    """`found` with the settings that apply to it.
 
     Raises:
-        SettingsError: its template file cannot be read.
-        ModelNotFound: its draft model is not here.
-        RemoteOffline: it is on another machine, and no network may be used.
+        SettingsError: its template file cannot be read, or its draft model is on another machine.
+        ModelNotFound: its draft model is not on this machine.
+        RemoteOffline: it is on another machine, and Hearth is offline.
     """
     use = settings.for_model(found.name)
     if found.remote is not None:
@@ -54,7 +54,8 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
                 "Leave that out, or ask a model that is here.",
                 remote=found.remote.name,
             )
-        # What a file says of loading is for files; what a flag says, the notices say is ignored.
+        # Loading options in a settings file are meant for files; typed ones are passed on, so that
+        # a notice reports that they are ignored.
         is_typed = any(use.origins[key.name].startswith(("-", "LLM(")) for key in LOADING)
         load = use.load if is_typed else ModelSettings()
         return Chosen(found, use, ModelSpec(found.remote.url, found.name, "remote", load))
@@ -63,11 +64,11 @@ def with_settings(found: FoundModel, settings: Settings) -> Chosen:
 
 
 def _draft(use: ModelUse, settings: Settings) -> str:
-    """The file of the draft model that `use` names; empty: it names none.
+    """The path of the draft model that `use` names; empty if it names none.
 
     Raises:
         ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
-        SettingsError: it is on another machine.
+        SettingsError: the draft model is on another machine.
     """
     name = use.load.draft
     if not name:

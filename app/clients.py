@@ -1,8 +1,8 @@
 """Programs that use a Hearth server: examples to copy, and the coding agents that `hearth launch`
 starts, with the configuration of each.
 
-The variables and options are those of each client's own documentation. They apply to one process:
-no configuration file of the client is written.
+The variables and options come from each client's own documentation. They apply to one process: no
+configuration file of a client is written.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from hearth.app.server.api_key import read_key
 KEY_VARIABLE: Final = "HEARTH_API_KEY"
 _QUESTION: Final = "What is a token?"
 NO_KEY: Final = "none"
-"""Sent where the client insists on a key and the server requires none."""
+"""The key sent when a client insists on one and the server requires none."""
 _PATIENCE_MS: Final = 3_600_000
-"""Request timeout: on a processor, reading a long prompt takes many minutes."""
+"""Request timeout: a long prompt takes many minutes on a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """Where the key is that clients are asked for.
+    """Where clients find the API key.
 
     Attributes:
-        variable: its text, where the environment has it.
-        file: where it is kept otherwise; None: no key is asked for.
+        variable: the key itself, if it comes from the environment; else empty.
+        file: the file that contains the key otherwise; None if no key is required.
     """
 
     variable: str = ""
@@ -39,11 +39,11 @@ class KeyPlace:
 
     @property
     def asked(self) -> bool:
-        """Clients need a key."""
+        """Whether clients need a key."""
         return bool(self.variable) or self.file is not None
 
     def read(self) -> str:
-        """The key; empty where none is asked for, or none is made yet.
+        """The key; empty if none is required, or none has been made yet.
 
         Raises:
             KeyFileError, InvalidParameter: the file cannot be used.
@@ -54,12 +54,12 @@ class KeyPlace:
 
     @property
     def in_shell(self) -> str:
-        """What a shell puts in its place."""
+        """The shell expression for the key."""
         return f"${KEY_VARIABLE}" if self.variable else f"$(cat {shlex.quote(str(self.file))})"
 
     @property
     def in_python(self) -> str:
-        """The expression that gives it."""
+        """The Python expression for the key."""
         if not self.asked:
             return f'"{NO_KEY}"'
         if self.variable:
@@ -68,13 +68,13 @@ class KeyPlace:
 
 
 def key_place(file: Path, *, asks: bool, environ: Mapping[str, str] | None = None) -> KeyPlace:
-    """Where the key is, if `asks` says that one is kept in `file`, or the environment has one."""
+    """The place of the key: the environment if it has one, else `file` if `asks`."""
     given = (os.environ if environ is None else environ).get(KEY_VARIABLE, "")
     return KeyPlace(given) if given else KeyPlace(file=file if asks else None)
 
 
 def curl(url: str, model: str, key: KeyPlace) -> str:
-    """A command line that asks `model` at `url`."""
+    """A curl command that asks `model` at `url`."""
     body = {"model": model, "messages": [{"role": "user", "content": _QUESTION}]}
     head = [f'-H "Authorization: Bearer {key.in_shell}"'] if key.asked else []
     parts = [
@@ -87,7 +87,7 @@ def curl(url: str, model: str, key: KeyPlace) -> str:
 
 
 def python(url: str, model: str, key: KeyPlace) -> str:
-    """The same with the openai package."""
+    """The same request with the openai package."""
     lines = ["import os"] if key.variable else []
     lines += [
         "from openai import OpenAI",
@@ -129,7 +129,7 @@ class Recipe:
     """How a client is started.
 
     Attributes:
-        arguments: placed before those of the user.
+        arguments: placed before the user's arguments.
         environ: variables to set.
         unset: variables to remove, because they would take precedence.
     """
@@ -147,7 +147,7 @@ class Client:
         program: its command.
         title: its name.
         install: the command that installs it.
-        recipe: how it is started for a target.
+        recipe: returns how it is started for a target.
         least_context: tokens of context that its own instructions and one task need.
     """
 
@@ -174,7 +174,7 @@ def _claude(target: Target) -> Recipe:
         **dict.fromkeys(models, target.model),
         "API_TIMEOUT_MS": str(_PATIENCE_MS),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        # A line that changes with every session would begin the prompt and defeat its cache.
+        # Otherwise each prompt begins with a line of its session, which defeats the prompt cache.
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
     }
     if target.context:
@@ -201,7 +201,7 @@ def _codex(target: Target) -> Recipe:
         config["model_context_window"] = target.context
     if target.key:
         config[f"{provider}env_key"] = KEY_VARIABLE
-    # The values are TOML, whose strings, numbers and booleans JSON writes alike.
+    # The values are TOML, which writes strings, numbers and booleans as JSON does.
     options = [("-c", f"{name}={json.dumps(value)}") for name, value in config.items()]
     return Recipe(tuple(part for option in options for part in option), _key(target))
 
@@ -250,10 +250,10 @@ def _aider(target: Target) -> Recipe:
     )
     key = target.key or NO_KEY
     environ = {
-        # The first wins over a .env file of the project.
+        # This one takes precedence over a .env file of the project.
         "AIDER_OPENAI_API_KEY": key,
         "OPENAI_API_KEY": key,
-        # Otherwise LiteLLM downloads its list of prices at start.
+        # Otherwise LiteLLM downloads its list of prices at startup.
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     return Recipe(arguments, environ)

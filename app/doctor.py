@@ -1,4 +1,4 @@
-"""The checks of `hearth doctor`: what is found, whether it is well, and the cure if not."""
+"""The checks of `hearth doctor`: the state of each part of the installation, and how to fix it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OWNERS: Final[Mapping[Origin, str]] = {
     "llama.cpp": "It is in the cache of llama.cpp",
     "folder": "It is in a folder of the setting library_folders",
 }
-"""Whose the models are that Hearth uses in place."""
+"""The programs whose models Hearth uses in place."""
 _MARKS: Final = {"ok": " ", "warning": "!", "fault": "x"}
 _WIDTH: Final = 16
 _DEVICES: Final = {"cpu": "processor", "mps": "Apple GPU (MPS)"}
@@ -42,11 +42,11 @@ class Finding:
     """One line of the doctor's report.
 
     Attributes:
-        subject: what was looked at, a stable name.
+        subject: a stable name of what was checked.
         state: "ok"; "warning": works, but see `cure`; "fault": broken.
         text: what was found.
         cure: what to do about it; may be several lines of commands.
-        data: the same for programs.
+        data: the finding in machine-readable form.
     """
 
     subject: str
@@ -57,14 +57,14 @@ class Finding:
 
     @property
     def lines(self) -> list[str]:
-        """It in text: a mark, the subject and what was found; below them the cure."""
+        """The finding as text: a mark, the subject and what was found; the cure follows below."""
         cure = self.cure.splitlines() if self.state != "ok" else []
         first = f"{_MARKS[self.state]} {self.subject:{_WIDTH}} {self.text}"
         return [first, *(f"{'':{_WIDTH + 3}}{line}" for line in cure)]
 
 
 def examine(paths: Paths, settings: Settings | HearthError, library: Library) -> Iterator[Finding]:
-    """Every finding, as it is found; `settings` may be the error that reading them gave."""
+    """Yield every finding as it is made; `settings` may be the error of reading them."""
     yield _python()
     yield from _packages()
     yield _machine()
@@ -142,7 +142,7 @@ def _compiler() -> Finding:
 
 
 def _llamacpp(paths: Paths) -> Finding:
-    """The self-test runs in a child process, which may crash; its verdict is kept."""
+    """The cached result of the self-test, which runs in a child process since it may crash."""
     from hearth.backends.llamacpp import selftest
 
     try:
@@ -162,7 +162,7 @@ def _llamacpp(paths: Paths) -> Finding:
 
 
 def _torch() -> Iterator[Finding]:
-    """What PyTorch can do here, asked of a child process; one finding for it all."""
+    """What PyTorch can do here, as reported by a child process."""
     try:
         report = torch_report()
     except HearthError as error:
@@ -208,7 +208,7 @@ def _device_text(device: DeviceReport) -> str:
 
 
 def _choices(paths: Paths, settings: Settings | HearthError) -> Iterator[Finding]:
-    """Which runner opens what, and why."""
+    """Which runner opens which kind of model, and why."""
     asked = "auto" if isinstance(settings, HearthError) else settings.text("backend")
     if asked != "auto":
         text = f"all models are opened by {asked}, as the settings say"
@@ -318,7 +318,7 @@ def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings) -> Iterator[Finding]:
-    """What is wrong with the keys of the terminal app, which is imported if any are set."""
+    """Problems with the keys of the terminal app, which is imported only if any are set."""
     if not settings.keymap:
         return
     from hearth.app.tui.looks import checked_keymap, key_clashes
@@ -358,8 +358,8 @@ def _models(library: Library) -> Iterator[Finding]:
 
 
 def _model_cure(model: LocalModel) -> str:
-    """What to do about a file that cannot be used: only those in Hearth's own library are the
-    user's to remove on its word.
+    """What to do about a file that cannot be used. Only files in Hearth's own library are suggested
+    for removal.
     """
     if model.origin == "bundled":
         return "Install Hearth again."

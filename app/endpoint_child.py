@@ -1,4 +1,4 @@
-"""The process of an endpoint that belongs to the terminal app: `hearth serve` that ends with it.
+"""The endpoint process of the terminal app: a `hearth serve` that ends with the app.
 
 `python -m hearth.app.endpoint_child PARENT [OPTION...]`; the parent keeps its stdin open.
 """
@@ -19,9 +19,9 @@ from collections.abc import Sequence
 
 
 def _end_when_abandoned() -> None:
-    """When stdin ends, the process that wanted the endpoint is gone: end at once."""
+    """End at once when stdin ends, since the parent process is then gone."""
     sys.stdin.buffer.read()
-    for _ in range(2):  # The first signal would wait for the requests under way.
+    for _ in range(2):  # After one signal alone, it would wait for the running requests.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""Switches an endpoint of the terminal app's own on and off: `hearth serve` in a child process."""
+"""Turns the terminal app's own endpoint on and off: `hearth serve` in a child process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ State = Literal["off", "starting", "on", "stopping"]
 
 _KEPT_LINES: Final = 40
 _END_GRACE_S: Final = 5.0
-"""How long an endpoint that was told twice to end may take."""
+"""How long an endpoint may take to end after it was told to end at once."""
 _ERROR: Final = "error: "
 
 
@@ -31,12 +31,13 @@ class EndpointFailed(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the child is started with.
+    """How the child is started.
 
     Attributes:
-        arguments: of `hearth`.
-        environ: its whole environment.
-        program: what runs them and ends with this process; gets its id first.
+        arguments: the arguments of `hearth`.
+        environ: its complete environment.
+        program: runs `hearth` with these arguments and ends with this process; its first argument
+            is the id of this process.
     """
 
     arguments: tuple[str, ...]
@@ -47,12 +48,11 @@ class Launch:
 def launch(
     settings: Settings, host: str, port: int, *, key: bool, environ: Mapping[str, str] | None = None
 ) -> Launch:
-    """How `hearth serve` is started, so that what was typed when the app was started holds for it
-    as well.
+    """How to start `hearth serve` so that the flags of the app apply to it as well.
 
     Args:
-        key: clients are asked for the kept key; one in HEARTH_API_KEY holds in any case.
-        environ: by default that of this process.
+        key: require the stored key of clients; a key in HEARTH_API_KEY is required in any case.
+        environ: default: the environment of this process.
     """
     found = dict(os.environ if environ is None else environ)
     for declared in (*LOADING, ALL["backend"]):
@@ -69,13 +69,13 @@ class EndpointControl:
     """One endpoint, which ends when this process does, however that ends.
 
     Args:
-        on_change: called in the event loop whenever something below has changed.
+        on_change: called in the event loop whenever an attribute below has changed.
 
     Attributes:
-        state: what it does now.
-        url: where it is asked; empty while it is not on.
+        state: the current state.
+        url: where it listens; empty unless it is on.
         error: why it is off; None if the user turned it off.
-        says: the last line that it had for a person.
+        says: the last line that it wrote to stderr.
     """
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -89,10 +89,10 @@ class EndpointControl:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
 
     async def start(self, how: Launch) -> None:
-        """Switch it on; returns when it is on. Does nothing unless it is off.
+        """Turn it on; returns when it is on. Does nothing unless it is off.
 
         Raises:
-            EndpointFailed: the port is in use, or whatever else `hearth serve` says.
+            EndpointFailed: the port is in use, or `hearth serve` reports another error.
         """
         if self.state != "off":
             return
@@ -106,7 +106,7 @@ class EndpointControl:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=dict(how.environ),
-                start_new_session=True,  # Ctrl+C in the terminal is for the app.
+                start_new_session=True,  # Ctrl+C in the terminal is meant for the app.
             )
         except OSError as error:
             self.error = EndpointFailed(f"hearth serve could not be started: {error}")
@@ -124,8 +124,8 @@ class EndpointControl:
             raise self.error
 
     def stop(self) -> None:
-        """Switch it off when the requests under way are done, half a minute at most; told again,
-        at once.
+        """Turn it off when the running requests are done, after half a minute at most. A second
+        call turns it off at once.
         """
         if self._process is None or self._process.returncode is not None:
             return
@@ -135,12 +135,12 @@ class EndpointControl:
             self._process.terminate()
 
     async def close(self) -> None:
-        """Switch it off at once; returns when it is gone."""
+        """Turn it off at once; returns when it has ended."""
         if self._process is None or self._watching is None:
             return
         self.stop()
         if self._process.stdin is not None:
-            self._process.stdin.close()  # Which makes it end.
+            self._process.stdin.close()  # This makes it end.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_GRACE_S):
                 await asyncio.shield(self._watching)
@@ -153,7 +153,7 @@ class EndpointControl:
         return self.state == "stopping"
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Read what it says to people until it is gone."""
+        """Read the child's stderr until the child has ended."""
         assert process.stderr is not None
         async for line in process.stderr:
             self.says = line.decode(errors="replace").rstrip("\n")
@@ -171,7 +171,7 @@ class EndpointControl:
 
 
 def _failure(lines: list[str], code: int) -> EndpointFailed:
-    """What the last words of a `hearth serve` mean: its error, and what to do about it."""
+    """The error in the last lines of a `hearth serve`, with its hint."""
     for at in range(len(lines) - 1, -1, -1):
         if lines[at].startswith(_ERROR):
             return EndpointFailed(lines[at].removeprefix(_ERROR), " ".join(lines[at + 1 :]))

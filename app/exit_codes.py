@@ -1,4 +1,4 @@
-"""What the exit status of a command means; `HearthError.exit_code` has the same numbers."""
+"""The exit codes of commands; `HearthError.exit_code` uses the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit status of every command."""
+    """Exit code of a command."""
 
     OK = 0
     FAILED = 1
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """In a few words, for `hearth --help`."""
+        """A short description, for `hearth --help`."""
         return _MEANINGS[self]
 
 

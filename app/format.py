@@ -1,6 +1,4 @@
-"""Sizes, times, counts, the states of models and arguments of commands, as every front end writes
-them.
-"""
+"""Sizes, times, counts, model states and command arguments in the form that all front ends use."""
 
 from __future__ import annotations
 
@@ -15,20 +13,20 @@ if TYPE_CHECKING:
     from hearth.backends.contract.loaded import WorkerStats
 
 _STALLED_S: Final = 15.0
-"""A model that has requests and makes no progress for this long is shown as stalled."""
+"""A model with requests but no progress for this long is shown as stalled."""
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 _UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
 _UNITS |= {letter: 1024**power for power, letter in enumerate("kmgt", 1)}
-"""Bytes of each unit, in lower case: SI's kB, MB, GB, TB are powers of 1000, IEC's KiB, MiB, GiB,
-TiB of 1024, and so are K, M, G, T alone, as in `ls -h` and `docker run --memory`."""
+"""Bytes per unit, by lower-case name. SI's kB, MB, GB, TB are powers of 1000. IEC's KiB, MiB, GiB,
+TiB are powers of 1024, and so are K, M, G, T alone, as in `ls -h` and `docker run --memory`."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes that `text` means, such as "512MiB", "2 GB", "1.5G" or "1048576", rounded down;
-    None if it is no size.
+    """The number of bytes that `text` means, such as "512MiB", "2 GB", "1.5G" or "1048576", rounded
+    down; None if it is not a size.
     """
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNITS:
@@ -66,7 +64,7 @@ def binary_size(size_bytes: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span to its first two units, such as "4 min 30 s"."""
+    """A time span in its two largest units, such as "4 min 30 s"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -86,7 +84,7 @@ def count(number: int) -> str:
 
 
 def right_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str:
-    """The part of drafted tokens that was right, by their position in a draft; empty: none were
+    """The share of drafted tokens that were accepted, by position in the draft; empty if none were
     drafted.
     """
     pairs = zip(accepted, drafted, strict=True)
@@ -94,8 +92,8 @@ def right_by_position(drafted: Sequence[int], accepted: Sequence[int]) -> str:
 
 
 def state_of(worker: WorkerStats) -> str:
-    """queued (it is loaded when other models have made way), loading, stalled, generating or
-    idle.
+    """One of queued (to be loaded when other models have been unloaded), loading, stalled,
+    generating and idle.
     """
     if worker.pid == 0:
         return "queued"
@@ -107,14 +105,14 @@ def state_of(worker: WorkerStats) -> str:
 
 
 def unload_in_s(worker: WorkerStats) -> float | None:
-    """Seconds until the model is unloaded if no request comes; None: it is not idle, or stays."""
+    """Seconds until the model is unloaded without new requests; None if it is busy or stays."""
     if worker.keep_alive_s is None or worker.keep_alive_s < 0 or state_of(worker) != "idle":
         return None
     return max(0.0, worker.keep_alive_s - worker.idle_s)
 
 
 def argument(name: str) -> str:
-    """`name` as an argument that a POSIX shell and our commands take as it is. The name of a model
-    comes from a file, so it may contain anything.
+    """`name` quoted so that a POSIX shell and the commands of `hearth` take it literally. The name
+    of a model comes from a file, so it may contain anything.
     """
     return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)

@@ -1,5 +1,5 @@
-"""Which page of the documentation answers a question about Hearth, for questions that `guide` is
-asked. Deterministic: the words of the question are looked up in those that guide was trained on.
+"""Finds the documentation page that answers a question put to `guide`. Deterministic: the words of
+the question are looked up in the questions that guide was trained on.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import hearth.app
 
 _WORD: Final = re.compile(r"[a-z0-9][a-z0-9_.+-]*[a-z0-9]|[a-z0-9]")
 _ENOUGH: Final = 0.45
-"""A page is named if its best topic explains at least this share of the question, by weight."""
+"""A page is named if its best topic explains at least this share of the question, by word weight.
+"""
 
 _UNKNOWN: Final = 3.0
-"""The weight of a word that no topic has."""
+"""Weight of a word that occurs in no topic."""
 
 
 @lru_cache(maxsize=256)
 def page_for(question: str) -> str:
-    """The page for `question`, such as "docs/library.md"; empty where no page fits. The first call
-    reads some 300 kB: not for an event loop.
+    """The page for `question`, such as "docs/library.md"; empty if no page fits. The first call
+    reads some 300 kB, so do not make it in an event loop.
     """
     topics, weights = _topics()
     asked = _words(question)
@@ -42,7 +43,7 @@ def page_for(question: str) -> str:
 
 
 def is_loaded() -> bool:
-    """Whether `page_for` answers at once."""
+    """Whether `page_for` answers without reading files."""
     return _topics.cache_info().currsize > 0
 
 
@@ -54,7 +55,7 @@ def page_location(page: str) -> str:
 
 @cache
 def _topics() -> tuple[list[tuple[str, Mapping[str, float]]], Mapping[str, float]]:
-    """Each topic's page and how typical its words are of it, and the weights of all words."""
+    """Each topic's page with how typical its words are of it, and the weights of all words."""
     from importlib.resources import files
 
     guide = Path(str(files("hearth.assets"))) / "guide"
@@ -75,7 +76,7 @@ def _topics() -> tuple[list[tuple[str, Mapping[str, float]]], Mapping[str, float
 
 
 def _words(text: str) -> set[str]:
-    """The words of `text` in lower case, without the endings of plurals."""
+    """The words of `text` in lower case, without plural endings."""
     return {_stem(word) for word in _WORD.findall(text.lower())}
 
 

@@ -1,4 +1,4 @@
-"""A front end's connection to the host, renewed when it was lost, and its remote models."""
+"""A front end's connection to the host, renewed after it is lost, and to remote models."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 class HostConnection:
-    """Attached to the host between `async with` and its end.
+    """A connection to the host that lasts for an `async with` block.
 
     Args:
-        place: where the host lives; one is started there when none runs.
-        host_idle_s: how long a host started here stays when it is idle and alone.
-        limits: how much the host may have loaded, from now on; None: what holds already.
+        place: where the host lives; a host is started there if none is running.
+        host_idle_s: how long a host started here stays when it is idle and no front end is
+            attached.
+        limits: new limits of what the host may have loaded; None: unchanged.
         remotes: the models of other machines, by lower-case name.
 
     Raises:
-        HostUnreachable: on entering, and by `host`, when there is none and none can be started.
+        HostUnreachable: on entering, and by `host`, when no host is running and none can be
+            started.
     """
 
     def __init__(
@@ -56,18 +58,18 @@ class HostConnection:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the host and of the remote models; both are there again when needed."""
+        """Disconnect from the host and the remote models; both are connected again on next use."""
         self._host = None
         await self._attached.aclose()
         if self._remotes is not None:
             await self._remotes.close()
 
     async def host(self, *, start: bool = True) -> HostClient:
-        """The host, attached to again if the connection was lost; what speaks to it is imported
-        when it is first needed.
+        """The host, reattached if the connection was lost. The client code is imported on first
+        use.
 
         Args:
-            start: start one where none runs; otherwise `NoHost` is raised.
+            start: start a host if none is running; otherwise `NoHost` is raised.
         """
         from hearth.backends.host.client import HostClient
 
@@ -86,18 +88,18 @@ class HostConnection:
             return self._host
 
     async def stats(self) -> HostStats | None:
-        """What the host that runs does; None where none runs, and none is started."""
+        """Statistics of the running host; None if none is running. Does not start one."""
         host = await self._running()
         return None if host is None else await host.stats()
 
     async def unload(self, model: str) -> int:
-        """Unload the model with this path or name; returns how many were loaded."""
+        """Unload the model with this path or name; returns how many models were unloaded."""
         host = await self._running()
         return 0 if host is None else await host.unload(model)
 
     async def end_request(self, pid: int, request: int) -> bool:
-        """End a call of the worker with this process id, also of another front end (`EndRequest`).
-        False if it is over.
+        """End a call (`EndRequest`) of the worker with this process id, even one of another front
+        end. Returns False if it has already ended.
         """
         host = await self._running()
         return False if host is None else await host.end_request(pid, request)
@@ -108,11 +110,11 @@ class HostConnection:
         return None
 
     async def backend(self, spec: ModelSpec, session: str = "") -> Backend:
-        """The model of `spec`, loaded when first used. Raises `HostUnreachable`; a remote model
-        needs no host.
+        """The model of `spec`, loaded on first use. Raises `HostUnreachable`; a remote model needs
+        no host.
 
         Args:
-            session: whom calls are for that do not say so themselves.
+            session: the session of calls that do not name one.
         """
         if spec.backend == "remote":
             return self._remote().backend(spec)

@@ -1,7 +1,7 @@
-"""The synchronous face of the host and of remote models: a plain iterator of events that Ctrl+C
-can interrupt.
+"""The synchronous interface to the host and to remote models: an iterator of events that Ctrl+C can
+interrupt.
 
-The connection is served in a thread with an event loop of its own, also while a person types.
+The connection runs in a thread with its own event loop, also while the main thread waits for input.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A wait without a limit would miss a Ctrl+C that comes just before it begins: CPython runs signal
-# handlers between bytecodes only. On Windows no Ctrl+C ends such a wait.
+# A wait without a timeout would miss a Ctrl+C that comes just before it begins: CPython runs signal
+# handlers between bytecodes only. On Windows, Ctrl+C does not end such a wait.
 _WAIT_S = 0.2
 
 
 class LoopThread:
-    """An event loop in a thread of its own, from its making to `close`.
+    """An event loop in its own thread, which runs from construction until `close`.
 
     Args:
-        name: of the thread.
-        last: what the loop does before it ends.
+        name: name of the thread.
+        last: runs in the loop before it ends.
     """
 
     def __init__(self, name: str, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -51,7 +51,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, done in the thread. Raises what that raises; Ctrl+C cancels it."""
+        """Run `work` in the thread and return its result or raise its error. Ctrl+C cancels it."""
         future = self.begin(work)
         try:
             return wait_for(future)
@@ -60,12 +60,12 @@ class LoopThread:
             raise
 
     def soon(self, do: Callable[[], None]) -> None:
-        """Call `do` in the thread. Safe in a signal handler."""
+        """Call `do` in the thread soon. Safe in a signal handler."""
         self._loop.call_soon_threadsafe(do)
 
     def close(self) -> None:
         """End what is running, the loop and the thread. Raises what `last` raises."""
-        # `asyncio.run` may start a thread to end, which is refused at the interpreter's exit.
+        # `asyncio.run` may start a thread as it ends, which is refused when the interpreter exits.
         try:
             self.begin(self._end()).result()
         finally:
@@ -84,17 +84,18 @@ class LoopThread:
 
 
 class HostLink(LoopThread, AbstractContextManager["HostLink"]):
-    """Attached to the host from the first need of it to the end of the block, and again when the
-    connection was lost. Remote models need no host.
+    """A connection to the host from its first use to the end of the `with` block, renewed after it
+    is lost. Remote models need no host.
 
     Args:
-        place: of the host's socket.
-        host_idle_s: how long a host started here stays when it is idle and alone.
-        limits: how much the host may have loaded, from now on; None: unchanged.
+        place: where the host's socket is.
+        host_idle_s: how long a host started here stays when it is idle and no front end is
+            attached.
+        limits: new limits of what the host may have loaded; None: unchanged.
         remotes: the models of other machines, by lower-case name.
 
     Attributes:
-        connection: for coroutines that `run` runs.
+        connection: for use by coroutines passed to `run`.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class HostLink(LoopThread, AbstractContextManager["HostLink"]):
         self.close()
 
     def info(self, spec: ModelSpec) -> ModelInfo:
-        """Load the model of `spec` if need be, and describe it. Raises `HostUnreachable`."""
+        """Load the model of `spec` if needed, and describe it. Raises `HostUnreachable`."""
 
         async def ask() -> ModelInfo:
             return await (await self.connection.backend(spec)).info()
@@ -119,11 +120,11 @@ class HostLink(LoopThread, AbstractContextManager["HostLink"]):
         return self.run(ask())
 
     def stats(self) -> HostStats | None:
-        """As `HostConnection.stats`: None where no host runs, and none is started."""
+        """As `HostConnection.stats`: None if no host is running. Does not start one."""
         return self.run(self.connection.stats())
 
     def unload(self, model: str) -> int:
-        """Unload the model with this path or name; returns how many were loaded."""
+        """Unload the model with this path or name; returns how many models were unloaded."""
         return self.run(self.connection.unload(model))
 
     def stream(self, spec: ModelSpec, request: Request) -> EventStream:
@@ -132,9 +133,9 @@ class HostLink(LoopThread, AbstractContextManager["HostLink"]):
 
 
 class EventStream(AbstractContextManager["EventStream"]):
-    """The events of one request, the last a `Finished` or `Failed`; fewer after `interrupt`.
+    """The events of one request, ending with `Finished` or `Failed`; fewer after `interrupt`.
 
-    Use it in a `with` block; leaving the block cancels the request if it still runs.
+    Use it in a `with` block; leaving the block cancels the request if it is still running.
     """
 
     def __init__(self, link: HostLink, spec: ModelSpec, request: Request) -> None:
@@ -155,7 +156,7 @@ class EventStream(AbstractContextManager["EventStream"]):
             self._events.put(Failed(to_info(error)))
 
     def interrupt(self) -> None:
-        """End the iteration after the events that have arrived. Safe in a signal handler."""
+        """End the iteration after the events received so far. Safe in a signal handler."""
         self._events.put(None)
 
     def __exit__(self, *_: object) -> None:

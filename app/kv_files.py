@@ -1,4 +1,4 @@
-"""Keys and values on disk, as far as front ends touch them: how much there is, and deleting."""
+"""The keys and values on disk: their size, and deleting them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hearth.backends.engine.kv.disk_files import KvFolder
 
 @dataclass(frozen=True, slots=True)
 class KvOnDisk:
-    """What is on disk of one model, with one type of keys and values."""
+    """The keys and values on disk for one model and one type of KV cache."""
 
     name: str
     chats: int
@@ -19,7 +19,7 @@ class KvOnDisk:
 
 
 def kv_usage(paths: Paths) -> list[KvOnDisk]:
-    """What is on disk, the most first."""
+    """What is on disk, largest first."""
     rows: dict[str, KvOnDisk] = {}
     for model, name, _, files, size_bytes in KvFolder(paths.kv_cache, 0).usage():
         had = rows.get(model, KvOnDisk(name or model, 0, 0, 0))
@@ -30,7 +30,7 @@ def kv_usage(paths: Paths) -> list[KvOnDisk]:
 
 
 def clear_kv(paths: Paths) -> int:
-    """Delete all of it; returns how many bytes. Workers that have models loaded go on.
+    """Delete all keys and values on disk; returns the number of bytes. Loaded models keep running.
 
     Raises:
         FolderUnusable: something cannot be deleted.
@@ -42,7 +42,7 @@ def clear_kv(paths: Paths) -> int:
 
 
 def forget_kv(paths: Paths, session: str) -> None:
-    """Delete what was computed for `session`, such as a chat.
+    """Delete the keys and values of `session`, such as a chat.
 
     Raises:
         FolderUnusable: something cannot be deleted.

@@ -1,7 +1,7 @@
-"""Streaming clients against an OpenAI-style server: how long they waited, and for how many tokens.
+"""Streaming clients for an OpenAI-style server, which measure latency and throughput.
 
-Time to first token is from sending a request to its first piece of text; inter-token latency is
-the time between one piece and the next of the same stream.
+Time to first token runs from sending a request to its first piece of text; inter-token latency is
+the time between consecutive pieces of the same stream.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORDS = (
 
 
 class NetworkTrouble(HearthError):
-    """A server cannot be reached, or does not answer as an OpenAI-style one does."""
+    """A server cannot be reached, or does not answer as an OpenAI-style server does."""
 
     code = "network"
     exit_code = 5
@@ -46,7 +46,7 @@ class NetworkTrouble(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and how to ask it; `base` is e.g. "http://127.0.0.1:4242/v1"."""
+    """A server and its API; `base` is e.g. "http://127.0.0.1:4242/v1"."""
 
     base: str
     api: Api
@@ -55,18 +55,18 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Where requests go."""
+        """The URL of requests."""
         return self.base + _PATHS[self.api]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the clients ask.
+    """The requests of the clients.
 
     Attributes:
-        prompt_words: of each prompt: about as many tokens.
-        shared_words: the first words of each prompt that are the same in all.
-        ignore_eos: ask for exactly `gen_tokens` tokens: an extension that many servers know,
+        prompt_words: length of each prompt in words, which is about as many tokens.
+        shared_words: number of words at the beginning that all prompts share.
+        ignore_eos: ask for exactly `gen_tokens` tokens, an extension that many servers support and
             OpenAI's do not.
     """
 
@@ -82,7 +82,7 @@ class Call:
     """One request and its answer; times are those of `answer.clock`.
 
     Attributes:
-        gaps_s: seconds between its pieces of text.
+        gaps_s: seconds between consecutive pieces of text.
     """
 
     answer: Answer = field(default_factory=lambda: Answer(clock=time.perf_counter))
@@ -92,31 +92,32 @@ class Call:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds from sending it to its first piece of text."""
+        """Seconds from sending the request to the first piece of text."""
         first_s = self.answer.first_s
         return None if first_s is None else first_s - self.answer.began_s
 
     @property
     def counted(self) -> Usage | None:
-        """Its tokens as the server counts them; None if it does not."""
+        """The server's token counts; None if it sent none."""
         finished = self.answer.finished
         return finished.usage if finished and finished.usage.prompt_tokens else None
 
     @property
     def tokens(self) -> int:
-        """Generated tokens: as the server counts, else one for each piece."""
+        """Number of generated tokens: the server's count, else one per piece."""
         pieces = 0 if self.answer.first_s is None else len(self.gaps_s) + 1
         return self.counted.completion_tokens if self.counted else pieces
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What `concurrency` clients got. Times in seconds; None where no text came.
+    """The results of `concurrency` clients. Times in seconds; None if no text arrived.
 
     Attributes:
-        errors: what went wrong, and how often.
-        tok_per_s: generated tokens of all by the seconds from the first request to the last end.
-        prompt_tokens: median of what the server counted.
+        errors: each error and how often it occurred.
+        tok_per_s: generated tokens of all clients, divided by the seconds from the first request to
+            the end of the last answer.
+        prompt_tokens: median of the server's counts.
     """
 
     concurrency: int
@@ -136,7 +137,7 @@ class Served:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The value that `percent` of `values` do not exceed, interpolated; None of no values."""
+    """The value that `percent` % of `values` do not exceed, interpolated; None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -146,10 +147,10 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
 
 
 def parse_url(url: str) -> tuple[str, Api]:
-    """(base, API) of a typed URL: a host, a base such as ".../v1", or a whole endpoint.
+    """(base, API) of a typed URL: a host, a base such as ".../v1", or a complete endpoint.
 
     Raises:
-        NetworkTrouble: it is no http URL.
+        NetworkTrouble: it is not an http URL.
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -163,7 +164,7 @@ def parse_url(url: str) -> tuple[str, Api]:
 
 
 def is_loopback(url: str) -> bool:
-    """Nothing leaves this machine on the way to `url`."""
+    """Whether requests to `url` stay on this machine."""
     return is_loopback_host(urlsplit(url).hostname or "")
 
 
@@ -181,11 +182,11 @@ async def first_model(base: str, api_key: str) -> str:
 
 
 async def drive(target: Target, load: Load, concurrency: int, salt: int | None = None) -> Served:
-    """Let `concurrency` clients send `load.requests` requests, each the next as soon as its last
-    one has ended.
+    """Run `concurrency` clients that send `load.requests` requests in all. Each client sends its
+    next request as soon as its previous one has ended.
 
     Args:
-        salt: of the prompts; None: the number of clients.
+        salt: makes the prompts unique; None: the number of clients.
     """
     waiting = iter(prompts(load, concurrency if salt is None else salt))
     calls: list[Call] = []
@@ -202,10 +203,10 @@ async def drive(target: Target, load: Load, concurrency: int, salt: int | None =
 
 async def arrive(target: Target, load: Load, per_second: float, salt: int) -> Served:
     """Send `load.requests` requests at random times, `per_second` on average (a Poisson process),
-    however many are under way.
+    regardless of how many are running.
 
     Args:
-        salt: of the prompts and the times.
+        salt: makes the prompts and the times unique.
     """
     times = random.Random(salt)
     calls: list[Call] = []
@@ -218,8 +219,8 @@ async def arrive(target: Target, load: Load, per_second: float, salt: int) -> Se
 
 
 def prompts(load: Load, salt: int) -> list[str]:
-    """A prompt for each request. They have `load.shared_words` in common and nothing else, and
-    nothing with those of another `salt` either.
+    """One prompt per request. The prompts share their first `load.shared_words` words and nothing
+    else; those of another `salt` share nothing with them.
     """
     stream = random.Random(salt)
     shared = [stream.choice(_WORDS) for _ in range(load.shared_words)]
@@ -233,7 +234,7 @@ def prompts(load: Load, salt: int) -> list[str]:
 
 
 def summarise(calls: Sequence[Call], concurrency: int) -> Served:
-    """The numbers of finished `calls`; failed ones count as failed, and their tokens as made."""
+    """The results of finished `calls`. Failed calls are counted, and so are their tokens."""
     errors = Counter(call.error for call in calls if call.error)
     ttfts = [call.ttft_s for call in calls if call.ttft_s is not None]
     gaps = [gap for call in calls for gap in call.gaps_s]
@@ -285,7 +286,7 @@ def _body(target: Target, load: Load, prompt: str) -> dict[str, Any]:
 async def _ask(
     connection: Connection, target: Target, load: Load, prompt: str, calls: list[Call]
 ) -> None:
-    """Send one request and note in a new one of `calls` what comes of it."""
+    """Send one request, and record its result in a new item of `calls`."""
     call = Call()
     calls.append(call)
     try:
@@ -299,7 +300,7 @@ async def _ask(
 async def _listen(
     pieces: AsyncIterator[bytes], server: RemoteServer, target: Target, call: Call
 ) -> None:
-    """Add the events of a stream to the answer. Raises HearthError if it is not complete."""
+    """Add the events of a stream to the answer. Raises HearthError if the answer is incomplete."""
     request = Request(messages=()) if target.api == "chat" else Request(text="")
     answer = call.answer
     async for event in ChunkReader(server, request).events(pieces):

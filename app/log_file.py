@@ -1,4 +1,4 @@
-"""The end of a log file, read without reading the rest."""
+"""Reads the end of a log file without reading the rest."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MOST_BYTES: Final = 64 << 10
 
 
 def tail(path: Path, lines: int = MOST_LINES) -> list[str]:
-    """The last `lines` of the file, of its last 64 KiB at most; empty where there is no file.
+    """The last `lines` lines of the file, from at most its last 64 KiB; empty without a file.
 
-    Bytes that are no UTF-8 are replaced; what the lines hold is foreign all the same.
+    Bytes that are not UTF-8 are replaced; the lines are still untrusted text.
     """
     try:
         with path.open("rb") as file:
@@ -23,7 +23,7 @@ def tail(path: Path, lines: int = MOST_LINES) -> list[str]:
     except OSError:
         return []
     found = text.split("\n")
-    if begin:  # Most likely the first line has lost its beginning.
+    if begin:  # The first line is most likely incomplete.
         del found[0]
     if found and not found[-1]:
         del found[-1]

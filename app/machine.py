@@ -1,4 +1,4 @@
-"""What this machine is, as far as running models goes: processor, memory, disk, compiler."""
+"""Facts of this machine that matter for running models: processor, memory, disk, compiler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPILERS = ("c++", "g++", "clang++", "cl")
 _COMPILER_TIMEOUT_S = 10.0
 _LOOK_S = 0.25
 QUIET_CORES = 0.4
-"""Processors that other programs may use while speed is measured."""
+"""Up to this many processors may be used by other programs while speed is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Ask the system."""
+    """Query the system."""
     memory = psutil.virtual_memory()
     return Machine(
         system=platform.platform(),
@@ -62,7 +62,7 @@ def this_machine() -> Machine:
 
 
 def busy_cores() -> float:
-    """How many processors are used while this process does nothing, looked at for `_LOOK_S`."""
+    """The number of processors in use while this process is idle, measured over `_LOOK_S`."""
     return psutil.cpu_percent(_LOOK_S) / 100 * (psutil.cpu_count() or 1)
 
 
@@ -72,7 +72,7 @@ def free_disk_bytes(folder: Path) -> int:
 
 
 def can_write(folder: Path) -> bool:
-    """`folder`, or what exists of the path to it, can be written to."""
+    """Whether `folder`, or the existing part of the path to it, is writable."""
     folder = _existing(folder)
     return folder.is_dir() and os.access(folder, os.W_OK)
 
@@ -82,7 +82,7 @@ def _existing(folder: Path) -> Path:
 
 
 def compiler() -> str:
-    """The first line of the C++ compiler's version; empty where there is none."""
+    """The first line of the C++ compiler's version; empty if there is no compiler."""
     for name in _COMPILERS:
         path = shutil.which(name)
         if path is None:
@@ -104,7 +104,7 @@ def compiler() -> str:
 
 
 def _cpu_flags() -> tuple[str, ...]:
-    """The flags of the processor that tell how fast models run."""
+    """The flags of the processor that affect how fast models run."""
     fields = cpu_fields()
     present = (fields.get("flags") or fields.get("features", "")).split()
     telling = _X86_CPU_FLAGS if "flags" in fields else _ARM_CPU_FLAGS

@@ -1,4 +1,4 @@
-"""Did you mean ...? One way to find the name that somebody meant."""
+"""Did you mean ...? The shared way to find the name that was meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """Up to `most` of `known` that `name` begins or is spelt much like, best first."""
+    """Up to `most` names of `known` that `name` begins or resembles, best first."""
     from difflib import get_close_matches
 
     by_lower = {other.lower(): other for other in known}
@@ -23,8 +23,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def one_edit_apart(a: str, b: str) -> bool:
-    """Is the Damerau-Levenshtein distance of `a` and `b` exactly 1: one character inserted, left
-    out or replaced, or two neighbours swapped?
+    """Whether the Damerau-Levenshtein distance of `a` and `b` is exactly 1: one character inserted,
+    left out or replaced, or two neighbours swapped.
     """
     if a == b or abs(len(a) - len(b)) > 1:
         return False

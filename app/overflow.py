@@ -1,4 +1,4 @@
-"""What is left of a conversation that exceeds the context: its newest turns, whole, and the system
+"""What is kept of a conversation that exceeds the context: its newest complete turns and the system
 prompt.
 
 A turn is a question with everything up to the next one, so that tool calls stay with their results.
@@ -15,21 +15,21 @@ from hearth.backends.errors import PromptTooLong
 Overflow = Literal["drop-turns", "refuse"]
 
 _KEPT_SHARE: Final = 0.75
-"""Of the context, that the newest turns may take where others are dropped: what is free then is for
-the answer, and for questions that continue what is cached.
+"""Share of the context that the newest turns may take when others are dropped. The rest is for the
+answer, and for further questions that continue what is cached.
 """
 
 
 def newest_turns(messages: Sequence[Message], error: PromptTooLong) -> tuple[Message, ...] | None:
-    """`messages` without their oldest turns; None where there is only one. As many are dropped as
-    the numbers of `error` ask for, approximately, or one where it has none. System messages stay.
+    """`messages` without their oldest turns; None if there is only one turn. Drops approximately as
+    many as the numbers of `error` require, or one if it has none. System messages stay.
 
     Args:
-        error: of the prompt that `messages` made.
+        error: the error that the prompt of `messages` caused.
     """
     turns = [at for at, message in enumerate(messages) if message.role == "user"]
     first = next((at for at, message in enumerate(messages) if message.role != "system"), 0)
-    if turns and first < turns[0]:  # A greeting, or the end of a turn that is not there.
+    if turns and first < turns[0]:  # A greeting, or the end of a turn whose question is missing.
         turns.insert(0, first)
     if len(turns) < 2:
         return None
@@ -45,7 +45,7 @@ def newest_turns(messages: Sequence[Message], error: PromptTooLong) -> tuple[Mes
 
 
 def _characters_over(messages: Sequence[Message], error: PromptTooLong) -> float:
-    """How many to drop; 0 where that is not known."""
+    """The number of characters to drop; 0 if unknown."""
     tokens, context = error.data.get("prompt_tokens"), error.data.get("context")
     if not isinstance(tokens, int) or not isinstance(context, int) or tokens < 1:
         return 0

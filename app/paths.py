@@ -1,4 +1,4 @@
-"""The one place that spells paths: where settings, models, state, caches and logs are stored."""
+"""The one module that defines paths: of settings, models, state, caches and logs."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ HOME_VARIABLE = "HEARTH_HOME"
 
 
 class FolderUnusable(HearthError):
-    """One of Hearth's own folders is none, cannot be made, or cannot be written to."""
+    """One of Hearth's own folders is not a folder, cannot be created, or is not writable."""
 
     code = "folder_unusable"
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Hearth's folders and files. None of them need exist; `private_folder` makes one.
+    """Hearth's folders and files. None of them need exist; `private_folder` creates one.
 
     Attributes:
         settings_file: the user's settings.
         models: the library folder.
-        smollm2_file: the model that the set-up downloads; it has this name only when it is
+        smollm2_file: the model that the set-up downloads; it gets this name only when it is
             complete.
         chats_file: the history of chats.
-        downloads_file: the queue of downloads.
-        presets_file: what `hearth` keeps as presets.
-        tuned_file: what `hearth bench --tune` found.
-        facts_file: what the headers of models were found to say.
+        downloads_file: the download queue.
+        presets_file: the saved presets.
+        tuned_file: the results of `hearth bench --tune`.
+        facts_file: cached facts from the headers of models.
         kv_cache: keys and values of chats, in parts.
         api_key_file: the key that `hearth serve --generate-key` made.
     """
@@ -100,12 +100,11 @@ def find_paths(environ: Mapping[str, str] | None = None) -> Paths:
     """The folders of this user on this platform.
 
     `HEARTH_HOME` puts all of them below one folder. Otherwise they are the platform's own
-    (platformdirs), and the `XDG_*` variables are honoured on Linux and, where they are set, on
-    macOS.
+    (platformdirs). The `XDG_*` variables are honoured on Linux and, if set, on macOS.
 
     Args:
-        environ: where to look for `HEARTH_HOME` and `XDG_*`; by default the process's own
-            environment.
+        environ: where to look for `HEARTH_HOME` and `XDG_*`; default: the environment of the
+            process.
     """
     environ = os.environ if environ is None else environ
     home = environ.get(HOME_VARIABLE)
@@ -125,7 +124,7 @@ def find_paths(environ: Mapping[str, str] | None = None) -> Paths:
 
 
 def _xdg(environ: Mapping[str, str], variable: str, *parts: str) -> Path | None:
-    """The folder below an absolute `XDG_*` path, which counts on macOS too; None without one."""
+    """The folder below an absolute `XDG_*` path, honoured on macOS too; None without one."""
     base = environ.get(variable, "")
     return (
         Path(base, "hearth", *parts) if base.startswith("/") and sys.platform != "win32" else None
@@ -133,7 +132,7 @@ def _xdg(environ: Mapping[str, str], variable: str, *parts: str) -> Path | None:
 
 
 def private_folder(path: Path) -> Path:
-    """Make `path` and what is missing above it, each for its owner alone; returns it."""
+    """Create `path` and its missing parents, each accessible only to its owner; returns it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -141,10 +140,10 @@ def private_folder(path: Path) -> Path:
 
 
 def own_folder(path: Path) -> Path:
-    """`private_folder` for one of `Paths`, into which something will be written.
+    """`private_folder` for one of `Paths`, checked to be writable.
 
     Raises:
-        FolderUnusable: it cannot be made, is a file, or cannot be written to.
+        FolderUnusable: it cannot be created, is a file, or is not writable.
     """
     try:
         private_folder(path)

@@ -1,4 +1,4 @@
-"""Presets: a system prompt, a model and settings under one name, to begin chats with."""
+"""Presets: a system prompt, a model and settings under one name, for starting chats."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _LONGEST_NAME: Final = 80
 
 
 class PresetsUnusable(SettingsError):
-    """The file of presets cannot be read or written, or says what no preset can say."""
+    """The preset file cannot be read or written, or contains something invalid."""
 
     code = "presets_unusable"
 
 
 class PresetNotFound(SettingsError):
-    """No preset has that name."""
+    """No preset has this name."""
 
     code = "preset_not_found"
 
 
 class PresetExists(SettingsError):
-    """Another preset has that name."""
+    """Another preset has this name."""
 
     code = "preset_exists"
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a chat may begin with.
+    """The initial values of a chat.
 
     Attributes:
         system: the system prompt; empty: that of the settings.
-        model: by name or path; empty: the default one.
-        settings: as of a chat, see `check_chat_settings`.
+        model: name or path; empty: the default model.
+        settings: of the form of a chat's, see `check_chat_settings`.
     """
 
     name: str
@@ -55,20 +55,20 @@ class Preset:
 
 
 class Presets:
-    """The presets in one file, by name; capitals make no difference. Every call reads the file
-    again, so several apps may share it.
+    """The presets in one file, by case-insensitive name. Every call reads the file again, so
+    several apps may share it.
 
-    All methods raise `PresetsUnusable` where the file cannot be read or written.
+    All methods raise `PresetsUnusable` if the file cannot be read or written.
 
     Args:
-        file: need not be there, nor its folder.
+        file: neither the file nor its folder need exist.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def all(self) -> list[Preset]:
-        """Every preset, by name."""
+        """All presets, by name."""
         return [preset for _, preset in sorted(self._load().items())]
 
     def get(self, name: str) -> Preset:
@@ -82,21 +82,21 @@ class Presets:
         )
 
     def save(self, preset: Preset) -> Preset:
-        """Keep `preset`, in place of one that has its name; returns it as it is kept.
+        """Store `preset`, replacing one with the same name; returns it as it was stored.
 
         Raises:
-            PresetsUnusable: its name or its settings are none.
+            PresetsUnusable: its name or its settings are invalid.
         """
         preset = self._checked(asdict(replace(preset, name=preset.name.strip())), "This preset")
         self._store({**self._load(), preset.name.lower(): preset})
         return preset
 
     def rename(self, name: str, to: str) -> Preset:
-        """Give a preset another name.
+        """Rename a preset.
 
         Raises:
-            PresetNotFound: there is none called `name`.
-            PresetExists: another one is called `to`.
+            PresetNotFound: no preset is called `name`.
+            PresetExists: another preset is called `to`.
         """
         preset = self.get(name)
         renamed = self._checked({**asdict(preset), "name": to.strip()}, "This preset")
@@ -117,7 +117,7 @@ class Presets:
         return {name: other for name, other in self._load().items() if name != key}
 
     def _load(self) -> dict[str, Preset]:
-        """The presets by their names in lower case."""
+        """The presets by lower-case name."""
         try:
             document = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -172,12 +172,12 @@ class Presets:
 
 
 def check_chat_settings(settings: object) -> dict[str, Any]:
-    """`settings` as those of a chat, JSON values only: "set" (settings of sampling by name),
-    "thinking" (true, false or null: the model's own habit), "constraint" (null, or "kind" and
-    "source") and "preset" (the name of the one that they came from). Any of them may be missing.
+    """Check `settings` as those of a chat. They are JSON values: "set" (sampling settings by name),
+    "thinking" (true, false or null: the model's default), "constraint" (null, or "kind" and
+    "source") and "preset" (the name of the preset they came from). All are optional.
 
     Raises:
-        InvalidParameter: something is unknown, of a wrong type or out of range.
+        InvalidParameter: a value is unknown, of a wrong type or out of range.
     """
     if not isinstance(settings, dict):
         raise InvalidParameter("settings", "The settings are no table.", "Correct them.")
@@ -200,7 +200,7 @@ def check_chat_settings(settings: object) -> dict[str, Any]:
 
 
 def check_constraint(constraint: object) -> None:
-    """Raises `InvalidParameter` unless `constraint` is {"kind", "source"} and can be followed."""
+    """Raise `InvalidParameter` unless `constraint` is {"kind", "source"} and can be enforced."""
     if not isinstance(constraint, dict) or constraint.get("kind") not in get_args(ConstraintKind):
         kinds = ", ".join(get_args(ConstraintKind))
         raise InvalidParameter(

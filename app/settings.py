@@ -1,9 +1,9 @@
-"""Settings: flags win over `HEARTH_*` variables, those over `settings.toml`, that over defaults.
+"""Settings. Precedence: flags, then `HEARTH_*` variables, then `settings.toml`, then defaults.
 
-The file has top-level keys, `[load]` and `[sampling]` for all models, and `[models."name"]` with a
-`sampling` table of its own for one; `[remotes."name"]` is a model of another machine, `[aliases]`
-gives models further names, `[keys]` gives bindings of the terminal app other keys.
-`settings_keys` declares every key; `origin` says where a value comes from.
+The file has top-level keys and the tables `[load]` and `[sampling]` for all models, and
+`[models."name"]` with its own `sampling` table for one model. `[remotes."name"]` is a model of
+another machine, `[aliases]` gives models further names, and `[keys]` changes key bindings of the
+terminal app. `settings_keys` declares every key; `origin` tells where a value comes from.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import SettingsError
 from hearth.backends.remote.server import Kind, RemoteServer
 
-# Read elsewhere: paths, error reports, the endpoint, and the Makefile's tools.
+# Read elsewhere: by paths, error reports, the endpoint, and the tools of the Makefile.
 _OWN_VARIABLES = (
     *("HEARTH_HOME", "HEARTH_DEBUG", "HEARTH_API_KEY", "HEARTH_TORCH_INDEX"),
     *("HEARTH_CPU_KERNELS", "HEARTH_CUDA_KERNELS", "HEARTH_CUDA_GRAPHS", "HEARTH_METAL_KERNELS"),
@@ -39,8 +39,8 @@ _REMOTE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it comes from: "default", "model default", the file, a variable or a flag,
-    by name.
+    """A value and where it comes from: "default", "model default", or the name of the file, the
+    variable or the flag.
     """
 
     value: Value
@@ -52,7 +52,7 @@ Layer = dict[str, Setting]
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """The settings that hold for one model, flags included."""
+    """The settings that apply to one model, including flags."""
 
     backend: BackendName
     system: str
@@ -67,17 +67,17 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What file, environment and flags say.
+    """The settings of file, environment and flags.
 
     Attributes:
         file: where the settings file is or would be.
         base: from the file's top level, `[load]` and `[sampling]`.
         models: from `[models."name"]`, by lower-case name.
         environment: from `HEARTH_*`.
-        flags: what was typed.
+        flags: from the command line.
         strangers: `HEARTH_*` variables that are not settings.
         remotes: from `[remotes."name"]`, by lower-case name.
-        aliases: from `[aliases]`: names of models by aliases in lower case, which may be patterns.
+        aliases: from `[aliases]`: names of models by lower-case alias, which may be a pattern.
         keymap: from `[keys]`: keys of the terminal app, such as "f1,ctrl+h", by binding id.
     """
 
@@ -92,11 +92,11 @@ class Settings:
     keymap: dict[str, str] = field(default_factory=dict)
 
     def with_flags(self, flags: Layer) -> Settings:
-        """These settings with more flags typed."""
+        """These settings with additional flags."""
         return replace(self, flags={**self.flags, **flags})
 
     def all(self, model: str = "") -> Layer:
-        """Every setting by name, as it holds for `model` (for none in particular if empty)."""
+        """Every setting by name, with its value for `model` (empty: for no particular model)."""
         name = model.lower()
         own = keys.MODEL_DEFAULTS.get(name, {})
         if name in self.remotes:
@@ -112,22 +112,22 @@ class Settings:
         }
 
     def text(self, name: str) -> str:
-        """The text of a top-level key."""
+        """The value of a top-level key of type text."""
         return str(self.all()[name].value)
 
     @property
     def offline(self) -> bool:
-        """No network connection may be opened."""
+        """Whether network connections are forbidden."""
         return self.all()["offline"].value is True
 
     @property
     def host_idle_s(self) -> float:
-        """Seconds the host process stays when no front end is attached and it is idle."""
+        """Seconds that the host process stays when it is idle and no front end is attached."""
         return cast(float, self.all()["host_idle_s"].value)
 
     @property
     def host_limits(self) -> HostLimits:
-        """How much the host process may have loaded at the same time."""
+        """Limits on what the host process may have loaded at the same time."""
         found = self.all()
         return HostLimits(
             models_memory_bytes=cast("int | None", found["models_memory"].value),
@@ -136,11 +136,11 @@ class Settings:
 
     @property
     def host_options(self) -> tuple[float, HostLimits, dict[str, RemoteServer]]:
-        """What `HostConnection` and `HostLink` take besides the place of the host."""
+        """Arguments of `HostConnection` and `HostLink` after the place of the host."""
         return self.host_idle_s, self.host_limits, self.remotes
 
     def for_model(self, name: str) -> ModelUse:
-        """What holds for the model called `name`. Raises `SettingsError` for its template file."""
+        """The settings of the model called `name`. Raises `SettingsError` for its template file."""
         found = self.all(name)
         load: dict[str, Any] = {key.target: found[key.name].value for key in keys.LOADING}
         if "chat_template" in found and found["chat_template"].value:
@@ -175,15 +175,15 @@ def layer_of(
     declared: Iterable[Key] = tuple(keys.ALL.values()),
     tables: tuple[str, ...] = (),
 ) -> Layer:
-    """`values` by names of settings.
+    """`values` as a layer of settings, by name.
 
     Args:
-        place: where they come from, for messages.
-        declared: the keys that may be there.
-        tables: what else may be there, for suggestions.
+        place: where the values come from, for messages.
+        declared: the allowed keys.
+        tables: other allowed names, for suggestions.
 
     Raises:
-        SettingsError: unknown name, or a wrong value.
+        SettingsError: unknown name, or invalid value.
     """
     known = {key.name: key for key in declared}
     layer: Layer = {}
@@ -201,11 +201,11 @@ def layer_of(
 
 
 def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read `file` (if there is one) and the environment.
+    """Read `file` (if it exists) and the environment.
 
     Raises:
-        SettingsError: unknown key, wrong type or value out of range, by file or variable, key and
-            what is expected.
+        SettingsError: unknown key, wrong type or value out of range. The message names the file or
+            variable, the key and what is expected.
     """
     environment, strangers = _read_environment(os.environ if environ is None else environ)
     found = parse_settings(file, read_text(file))
@@ -213,7 +213,7 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Setti
 
 
 def read_text(file: Path) -> str:
-    """What the settings file holds; empty where there is none. Raises `SettingsError`."""
+    """The content of the settings file; empty if it does not exist. Raises `SettingsError`."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -223,7 +223,7 @@ def read_text(file: Path) -> str:
 
 
 def parse_settings(file: Path, text: str) -> Settings:
-    """The settings that a `file` which holds `text` makes. Raises `SettingsError`."""
+    """The settings of a `file` with the content `text`. Raises `SettingsError`."""
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -271,7 +271,7 @@ def _table(file: Path, name: str, value: object) -> dict[str, Any]:
 
 
 def _require_distinct(file: Path, section: str, names: Iterable[str]) -> None:
-    """Raises `SettingsError` where two of `names` differ only in capitals: they are one model's."""
+    """Raise `SettingsError` if two of `names` differ only in case: they mean the same model."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
@@ -283,7 +283,7 @@ def _require_distinct(file: Path, section: str, names: Iterable[str]) -> None:
 
 
 def _model(file: Path, name: str, value: object, *, is_remote: bool) -> Layer:
-    """The settings of `[models."name"]`; a remote model has none of loading."""
+    """The settings of `[models."name"]`; loading settings are refused for a remote model."""
     where = f'models."{name}"'
     table = dict(_table(file, where, value))
     sampling = _table(file, f"{where}.sampling", table.pop("sampling", {}))
@@ -302,8 +302,8 @@ def _model(file: Path, name: str, value: object, *, is_remote: bool) -> Layer:
 
 
 def _remote(file: Path, name: str, table: object) -> RemoteServer:
-    """The server of `[remotes."name"]`. Raises `SettingsError` also where the name or the URL
-    cannot be used, or there are two keys.
+    """The server of `[remotes."name"]`. Raises `SettingsError`, also if the name or the URL cannot
+    be used, or if two keys are given.
     """
     where = f'remotes."{name}"'
     place = f"{file}, [{where}]"
@@ -332,7 +332,7 @@ def _remote(file: Path, name: str, table: object) -> RemoteServer:
 
 
 def _url(text: str, place: str) -> str:
-    """The base of an API without a slash at its end; a host alone stands for its /v1."""
+    """The base URL of an API without a trailing slash; /v1 is added to a URL without a path."""
     try:
         parts = urlsplit(text)
         well_formed = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -354,7 +354,7 @@ def _url(text: str, place: str) -> str:
 
 
 def _keymap(file: Path, table: Mapping[str, object], begin: str = "") -> dict[str, str]:
-    """Keys by binding id, whose dots TOML takes for tables where no quotes are around it."""
+    """Keys by binding id. An unquoted id with dots is read by TOML as nested tables."""
     keymap: dict[str, str] = {}
     for name, value in table.items():
         ident = f"{begin}{name}"
@@ -396,7 +396,7 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...
 
 
 def default_document() -> str:
-    """A settings file that says what every key does and changes nothing."""
+    """A settings file that documents every key and changes nothing."""
     lines = [
         "# Hearth's settings. Every line below shows a default; remove the # to change one.",
         "# Flags win over HEARTH_* variables (HEARTH_TEMPERATURE=0.2), those over this file.",
@@ -421,5 +421,5 @@ def default_document() -> str:
 
 
 def _line(key: Key, default: Value) -> str:
-    """The commented line of one key; JSON writes strings, numbers, booleans and arrays as TOML."""
+    """The commented line of one key; TOML writes strings, numbers, booleans and arrays as JSON."""
     return f"# {key.name} = {json.dumps(key.shown(default), ensure_ascii=False)}  # {key.help}"

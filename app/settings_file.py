@@ -1,4 +1,4 @@
-"""Changes one value of the user's settings file and leaves the rest of it as it is written."""
+"""Changes one value of the user's settings file and leaves the rest as it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hearth.backends.errors import SettingsError
 
 
 def section_of(key: Key) -> tuple[str, ...]:
-    """The table of the file where `key` stands for all models; () is the top level."""
+    """The table of the file that holds `key` for all models; () is the top level."""
     section = next(section for section, declared in SECTIONS.items() if key in declared)
     return (section,) if section else ()
 
@@ -28,22 +28,21 @@ def write_setting(file: Path, key: Key, value: Value) -> None:
 
 
 def forget_setting(file: Path, key: Key) -> None:
-    """Let the default hold again. Raises `SettingsError` as `change` does."""
+    """Restore the default of `key`. Raises `SettingsError` as `change` does."""
     change(file, section_of(key), key.name, None)
 
 
 def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
-    """Set `name` in the table `section` to a TOML value; None: take it out.
+    """Set `name` in the table `section` to a TOML value; None removes it.
 
-    Comments, order and blank lines stay. After a crash the file is the old one or the new one,
-    whole; one that could not be read again is never written.
+    Comments, order and blank lines stay. After a crash the file is complete, either old or new. A
+    file that could not be read again is never written.
 
     Raises:
-        SettingsError: the file cannot be read or written, or what it says or would say is not
-            right.
+        SettingsError: the file cannot be read or written, or its old or new content is invalid.
     """
     before = read_text(file)
-    parse_settings(file, before)  # A mistake of the user's is better told as one.
+    parse_settings(file, before)  # Reports a mistake of the user as such.
     after = changed(before, section, name, value)
     if after == before:
         return
@@ -58,7 +57,7 @@ def change(file: Path, section: Sequence[str], name: str, value: Any) -> None:
 
 
 def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
-    """The TOML document `text` with another value. Raises `SettingsError` if it is none."""
+    """The TOML document `text` with the value changed. Raises `SettingsError` if it is invalid."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -66,7 +65,7 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
         document = tomlkit.parse(text)
         table: Any = document
         for wanted in section:
-            # The file may spell the name of a model with other capitals.
+            # The file may spell the name of a model in another case.
             part = next((key for key in table if key.lower() == wanted.lower()), wanted)
             if part not in table:
                 if value is None:
@@ -86,8 +85,8 @@ def changed(text: str, section: Sequence[str], name: str, value: Any) -> str:
 
 
 def replace_file(file: Path, text: str) -> None:
-    """Write `text` in place of what `file`, or what it is a link to, held; after a crash it is the
-    old one or the new one, whole. A new file and new folders are for their owner alone.
+    """Replace the content of `file` (or the target of the link `file`) with `text`. After a crash
+    it is complete, either old or new. A new file and new folders are private to their owner.
     """
     target = Path(os.path.realpath(file))
     private_folder(target.parent)

@@ -41,8 +41,8 @@ class Key:
 
     Attributes:
         name: as written in the file and after `/set`; `HEARTH_` + upper case in the environment.
-        kind: type of its value; "size" is a number of bytes, written with a unit or without,
-            "texts" a list of texts, "paths" one of folders, "biases" a table from token id to
+        kind: type of its value; "size" is a number of bytes, written with or without a unit,
+            "texts" a list of texts, "paths" a list of folders, "biases" a table from token id to
             number.
         help: what it does, in one line without a full stop.
         low, high: inclusive range of a number.
@@ -50,8 +50,8 @@ class Key:
         choices: allowed texts.
         auto: "auto" is allowed too, and stands for None: decided by Hearth.
         default: the value when it is not set.
-        field: the contract's field that it sets, where that is called otherwise: units live in the
-            names of fields, and in the values that people write.
+        field: the contract's field that it sets, if the name differs: field names include units,
+            which settings have in their values instead.
     """
 
     name: str
@@ -81,13 +81,13 @@ class Key:
         return self.field or self.name
 
     def shown(self, value: Value) -> Value:
-        """`value` as people write it, in words that `parse` and `check` read."""
+        """`value` in the form that is written by users and read by `parse` and `check`."""
         if value is None and self.auto:
             return AUTO
         return format_size(value) if self.kind == "size" and isinstance(value, int) else value
 
     def stored(self, value: Value) -> Any:
-        """`value` as JSON and TOML have it, which `check` reads."""
+        """`value` in the form of JSON and TOML, which `check` reads."""
         shown = self.shown(value)
         if isinstance(shown, tuple):
             return list(shown)
@@ -109,12 +109,12 @@ class Key:
         low = f"above {self.above:g}" if self.above is not None else ""
         if self.low is not None:
             low = f"from {_number(self.low)}"
-        if self.high is None or self.high == _INT32_MAX:  # As many as anybody may want.
+        if self.high is None or self.high == _INT32_MAX:  # No limit in practice.
             return f" {low}" if low else ""
         return f" {low} to {_number(self.high)}" if low else f" up to {_number(self.high)}"
 
     def check(self, value: object) -> Value:
-        """`value`, as TOML gives it, in the type of this key. Raises ValueError otherwise."""
+        """`value`, as read from TOML, converted to the type of this key. Raises ValueError."""
         if self.auto and value == AUTO:
             return None
         checked = _CHECKS[self.kind](value)
@@ -135,7 +135,7 @@ class Key:
         return ValueError(f"expected {self.expects()}, not {shown}")
 
     def parse(self, text: str) -> Value:
-        """The value that people write as `text`. Raises ValueError as `check` does."""
+        """The value that is written as `text`. Raises ValueError as `check` does."""
         if self.auto and text.strip().lower() == AUTO:
             return None
         try:
@@ -176,7 +176,7 @@ def _check_texts(value: object) -> tuple[str, ...] | None:
 
 
 def _check_paths(value: object) -> tuple[str, ...] | None:
-    """Where a relative one begins would depend on where the command is typed."""
+    """Relative paths are refused: they would depend on where a command is run."""
     paths = _check_texts(value)
     if paths is None or not all(path[:1] == "~" or Path(path).is_absolute() for path in paths):
         return None
@@ -184,7 +184,7 @@ def _check_paths(value: object) -> tuple[str, ...] | None:
 
 
 def _is_utf8(text: str) -> bool:
-    """False for the lone surrogates that undecodable bytes of arguments and variables become."""
+    """False for lone surrogates, which undecodable bytes of arguments and variables become."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -204,7 +204,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
 def _parse_int(text: str) -> int:
-    """A whole number, also with thousands separated ("2,048"); other commas raise ValueError."""
+    """A whole number, also with thousands separators ("2,048"); other commas raise ValueError."""
     return int(text.replace(",", "") if _THOUSANDS.fullmatch(text) else text)
 
 
@@ -478,7 +478,7 @@ LOADING = (
 
 
 def _key_of(field: Field) -> Key:
-    """The key of a number that requests carry; its range and meaning are declared there."""
+    """The key of a number in requests, whose range and meaning `field` declares."""
     return Key(
         field.name,
         field.kind,
@@ -538,12 +538,12 @@ REMOTE = (
     ),
 )
 SECTIONS: Mapping[str, tuple[Key, ...]] = {"": GENERAL, "load": LOADING, "sampling": SAMPLING}
-"""The tables of the settings file that hold for all models; "" is its top level."""
+"""The tables of the settings file that apply to all models; "" is the top level."""
 
 ALL = {key.name: key for key in (*GENERAL, *LOADING, *SAMPLING)}
 
-# The sampling that its authors recommend, and a system prompt in place of theirs, which makes it
-# answer "What is the capital of France?" in French most of the time.
+# The sampling that the authors recommend. The system prompt replaces theirs, with which the model
+# answers "What is the capital of France?" in French most of the time.
 MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
     "smollm2": {
         "system": "You are a helpful AI assistant. Answer in English.",
@@ -551,9 +551,9 @@ MODEL_DEFAULTS: Mapping[str, Mapping[str, Value]] = {
         "top_p": 0.9,
     }
 }
-"""Defaults of one model, by its name."""
+"""Defaults of individual models, by name."""
 UNSET_SAMPLING: Mapping[str, Value] = {"top_k": 0, "min_p": 0.0, "repetition_window": -1}
-"""Defaults for remote models: steps that OpenAI's API lacks are off."""
+"""Defaults for remote models: sampling steps that OpenAI's API lacks are off."""
 
 
 _UNSET: Final = (ModelSettings(), SamplingParams())

@@ -1,4 +1,4 @@
-"""The slash commands of chats: those of the app, how a line is read as one, for the line mode too,
+"""The slash commands of chats: those of the app, the parser (also used by the line-by-line chat),
 and the settings that `/set` changes.
 """
 
@@ -18,24 +18,24 @@ _ASKED: Final = re.compile(r"\?(?:\s*(\w.*))?", re.DOTALL)
 
 
 class UnknownCommand(InvalidParameter):
-    """No slash command goes by that name."""
+    """No slash command has this name."""
 
     code = "unknown_command"
 
 
 class ArgumentMissing(InvalidParameter):
-    """A slash command needs an argument, or one of other words."""
+    """A slash command lacks its argument, or got one that it does not take."""
 
     code = "argument_missing"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the chat is to do.
+    """A parsed slash command.
 
     Attributes:
         name: of the slash command.
-        argument: as it was written, without the space around it.
+        argument: as it was written, without surrounding space.
     """
 
     name: str
@@ -47,9 +47,9 @@ class SlashCommand:
     """One slash command.
 
     Attributes:
-        argument: in help; in brackets if it can be left out.
-        words: those that the argument may be, where only some are possible.
-        ends_with_off: "off" in place of the argument makes answers free again.
+        argument: placeholder in the help; in brackets if it is optional.
+        words: the allowed arguments, if only some words are allowed.
+        ends_with_off: the argument "off" removes the constraint on answers.
         aliases: further names.
     """
 
@@ -62,16 +62,16 @@ class SlashCommand:
 
     @property
     def needs_argument(self) -> bool:
-        """It does nothing without its argument."""
+        """Whether it does nothing without its argument."""
         return bool(self.argument) and not self.argument.startswith("[")
 
     @property
     def usage(self) -> str:
-        """How it is written."""
+        """How the command is written."""
         return f"/{self.name} {self.argument}".rstrip()
 
     def command(self, argument: str = "") -> Command:
-        """What is to be done. Raises `ArgumentMissing` if the argument is none that it takes."""
+        """The command with `argument`. Raises `ArgumentMissing` if it does not take that."""
         if not argument and self.needs_argument:
             raise ArgumentMissing(
                 self.name, f"/{self.name} needs an argument.", f"Write {self.usage}."
@@ -94,7 +94,7 @@ class SlashCommand:
 
 
 CHAT_SETTINGS: Final = {key.name: key for key in SAMPLING if key.name != "logprobs"}
-"""What /set changes, by name."""
+"""The settings that /set changes, by name."""
 _SWITCH: Final = ("on", "off")
 COMMANDS: Final = {
     command.name: command
@@ -143,11 +143,13 @@ COMMANDS: Final = {
         SlashCommand("quit", "", "leave", aliases=("exit", "bye", "q")),
     )
 }
-"""By name, in the order of the help."""
+"""The commands by name, in the order of the help."""
 
 
 def is_command(text: str) -> bool:
-    """`text` is a slash command, or ? and perhaps a question; not a path, nor after a space."""
+    """Whether `text` is a slash command, or ? with an optional question. A path is not, nor is a
+    text that begins with a space.
+    """
     return any(form.fullmatch(text.rstrip()) for form in (_WRITTEN, _ASKED))
 
 
@@ -155,8 +157,8 @@ def parse(text: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> Command
     """The command that `text` means, such as "/model guide" or "? how do I quantize".
 
     Raises:
-        UnknownCommand: there is no such command; the nearest is named.
-        ArgumentMissing: its argument is missing, or is none that it takes.
+        UnknownCommand: there is no such command; the message names the nearest.
+        ArgumentMissing: its argument is missing or not allowed.
     """
     if asked := _ASKED.fullmatch(text.rstrip()):
         return Command("guide", asked[1] or "")
@@ -176,10 +178,11 @@ def find(name: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> SlashCom
 
 
 def changed_setting(argument: str) -> tuple[str, Any]:
-    """The name and the value, as chats store it, of the setting that `/set ARGUMENT` changes.
+    """The name and the value, in the form that chats store, of the setting that `/set ARGUMENT`
+    changes.
 
     Raises:
-        InvalidParameter: there is no such setting, or the value is none of its.
+        InvalidParameter: there is no such setting, or the value is not allowed.
     """
     name, _, text = argument.partition(" ")
     name = name.replace("-", "_").lstrip("_")
@@ -201,6 +204,6 @@ def changed_setting(argument: str) -> tuple[str, Any]:
 
 
 def beginning(written: str) -> Iterator[SlashCommand]:
-    """The commands whose names begin with `written`, which has no slash."""
+    """The commands whose names begin with `written`, given without the slash."""
     wanted = written.lower()
     return (command for command in COMMANDS.values() if command.name.startswith(wanted))

@@ -1,4 +1,4 @@
-"""Measuring which runner is faster here, for each kind of GGUF that a person has."""
+"""Measures which runner is faster on this machine, for each kind of GGUF in the library."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ def kinds_here(library: Library) -> list[str]:
             if not not_native(header):
                 kinds.add(kind_of(header))
         except (HearthError, OSError):
-            continue  # The doctor tells of it among the models.
+            continue  # The doctor reports it among the models.
     return sorted(kinds - {""})
 
 
 def measure_kinds(
     kinds: Iterable[str], cache_dir: Path, log_dir: Path, note: Callable[[str], None]
 ) -> None:
-    """Measure both runners, each in a process of its own, and keep what is found.
+    """Measure both runners, each in its own process, and store the results.
 
     Args:
-        cache_dir: where it is kept; exists.
-        note: gets what is measured now, and which kinds cannot be measured; the others are.
+        cache_dir: where the results are stored; must exist.
+        note: called with what is being measured, and with the kinds that cannot be measured and
+            are skipped.
 
     Raises:
         Stopped: by Ctrl+C.
@@ -62,8 +63,8 @@ def measure_kinds(
 
 
 def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    """In the child: tokens a second of prefill and decoding. Raises `HearthError` where the runner
-    cannot run that kind.
+    """In the child process: measure the tokens per second of prefill and decode. Raises
+    `HearthError` if the runner cannot run that kind.
     """
     from hearth.backends.bench.speed_probe import measure_runner
 

@@ -13,8 +13,8 @@ T = TypeVar("T")
 async def all_of(
     do: Callable[[S], Coroutine[Any, Any, T]], items: Iterable[S], at_once: int
 ) -> list[T]:
-    """The results of `do` for each of `items`, `at_once` of them at the same time; if one fails,
-    the others are cancelled.
+    """The results of `do` for each of `items`, with `at_once` running at the same time. If one
+    fails, the others are cancelled.
     """
     slots = asyncio.Semaphore(at_once)
 
@@ -30,7 +30,7 @@ async def all_of(
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel `tasks`, and wait until they have ended."""
+    """Cancel `tasks` and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

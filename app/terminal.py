@@ -1,14 +1,14 @@
-"""Terminals: which streams are one, and `safe_text`, the only way of foreign text to them.
+"""Terminals: which streams are one, and `safe_text`, the only way to print untrusted text to them.
 
-Foreign is all that Hearth did not write itself: model output, prompts, file names, metadata of
-models, messages that quote them. What could steer a terminal, hide or reorder text becomes a
-visible character, one for one:
+Untrusted is all text that Hearth did not write itself: model output, prompts, file names, metadata
+of models, and messages that quote them. Each character that could control a terminal, or hide or
+reorder text, is replaced by one visible character:
 
 - ESC becomes U+241B, other C0 and C1 controls and DEL become U+FFFD; newline and tab stay;
 - bidirectional controls, line and paragraph separators, tag characters, invisible and zero-width
   characters become U+FFFD (Unicode's Default_Ignorable_Code_Point and Bidi_Control properties);
-- joiners stay where they are writing: U+200D between emoji, U+200C and U+200D between letters of
-  the scripts that need them; a variation selector stays after a character that has variants.
+- joiners stay where writing needs them: U+200D between emoji, U+200C and U+200D between letters of
+  the scripts that use them; a variation selector stays after a character that has variants.
 
 Terminal escapes in model output are a known attack: clipboard writes (OSC 52), fake links (OSC 8),
 window titles.
@@ -34,7 +34,7 @@ _UNSAFE = (
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # shorthand and music format controls
     "\U000e0000-\U000e0fff"  # tags, further variation selectors
 )
-# Without the invisible ones among them: what becomes U+FFFD has no variants and joins nothing.
+# Without invisible characters: what becomes U+FFFD has no variants and joins nothing.
 _PICTOGRAPH = "\u203c-\u205f\u2070-\u3163\u3165-\u3299\U0001f000-\U0001faff"
 _JOINED_SCRIPT = (
     "\u0600-\u0605\u0610-\u061b\u061d-\u08ff"  # Arabic, Syriac, Thaana, N'Ko, Mandaic
@@ -54,7 +54,7 @@ _JOINERS = ("\u200c", "\u200d")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """A person sits at the other end of `stream`."""
+    """Whether a person is at the other end of `stream`."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
@@ -62,14 +62,14 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def can_draw() -> bool:
-    """A person sits at a terminal that can show more than lines."""
+    """Whether a person is at a terminal that can show more than lines."""
     drawn = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     return drawn and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def use_utf8() -> None:
-    """Make stdout and stderr UTF-8, with a replacement for what a terminal cannot show; key strokes
-    that are no text become lone surrogates, which `cli.typed.clean` replaces.
+    """Make stdout and stderr UTF-8, with replacements for what a terminal cannot show. Undecodable
+    key strokes become lone surrogates, which `cli.typed.clean` replaces.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -81,13 +81,13 @@ def use_utf8() -> None:
 
 @functools.cache
 def _suspect() -> re.Pattern[str]:
-    """Compiled with the first text: 2 ms that an import need not take."""
+    """Compiled on first use, which saves 2 ms at import."""
     return re.compile(f"[{_UNSAFE}]")
 
 
 @functools.cache
 def _in_place() -> re.Pattern[str]:
-    """Compiled with the first text that has suspect characters: 5 ms."""
+    """Compiled for the first text that has suspect characters, which saves 5 ms."""
     return re.compile(_IN_PLACE)
 
 
@@ -98,14 +98,14 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def safe_text(text: str) -> str:
-    """`text` without anything that a terminal obeys or hides; of the same length."""
+    """`text` of the same length without anything that a terminal obeys or hides."""
     return _suspect().sub(_visible, text)
 
 
 class SafeStream:
-    """`safe_text` for text that comes in pieces: the pieces together give what the whole would.
+    """`safe_text` for text in pieces: the results together equal that of the whole text.
 
-    A joiner at the end of a piece is held back until the next character says whether it joins
+    A joiner at the end of a piece is held back until the next character shows whether it joins
     anything.
     """
 
@@ -114,20 +114,20 @@ class SafeStream:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """The safe form of what can be shown by now."""
+        """The safe form of the text that can be shown by now."""
         text = self._held + text
         self._held = ""
         if text.endswith(_JOINERS):
             text, self._held = text[:-1], text[-1]
         if not text:
             return ""
-        # No character of `text` is judged by what follows it, since it does not end in a joiner.
+        # No character of `text` depends on what follows it, since it does not end in a joiner.
         safe = safe_text(self._before + text)[len(self._before) :]
         self._before = text[-1]
         return safe
 
     def flush(self) -> str:
-        """What was held back, now that the text has ended."""
+        """The text that was held back, when the input has ended."""
         safe = safe_text(self._before + self._held)[len(self._before) :] if self._held else ""
         self._before = self._held = ""
         return safe

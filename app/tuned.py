@@ -1,4 +1,4 @@
-"""What `hearth bench --tune` found: the best settings of each model on this machine, in one
+"""The results of `hearth bench --tune`: the best settings of each model on this machine, in one
 file.
 """
 
@@ -24,7 +24,7 @@ _HEADER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TunedFor:
-    """What a finding holds for: it says nothing about another machine, file or library."""
+    """The scope of a result, which does not apply to another machine, file or library."""
 
     machine: str
     file: str
@@ -32,21 +32,21 @@ class TunedFor:
 
     @classmethod
     def of(cls, machine: Machine, model: Path, library: str) -> TunedFor:
-        """The key for `model` under this version of the `library`."""
+        """The key for `model` with this version of the `library`."""
         name = f"{machine.cpu}, {machine.usable_cores} cores"
         return cls(name, _contents(model), library)
 
 
 class TunedStore:
-    """Findings by what they hold for. A file that cannot be read counts as empty: it only costs a
-    new search.
+    """Results by their scope. A file that cannot be read counts as empty, which only costs a new
+    search.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def get(self, key: TunedFor) -> Tuned | None:
-        """What was found for `key`, or None."""
+        """The result for `key`, or None."""
         for entry in self._entries():
             if entry.get("for") == asdict(key):
                 with suppress(msgspec.ValidationError):
@@ -54,7 +54,7 @@ class TunedStore:
         return None
 
     def put(self, key: TunedFor, tuned: Tuned) -> None:
-        """Keep `tuned` in place of what was found for `key` before."""
+        """Store `tuned`, replacing the previous result for `key`."""
         others = [entry for entry in self._entries() if entry.get("for") != asdict(key)]
         entries = [*others, {"for": asdict(key), "found": asdict(tuned)}]
         private_folder(self._file.parent)
@@ -71,6 +71,8 @@ class TunedStore:
 
 
 def _contents(model: Path) -> str:
-    """Of the files of `model`. A GGUF begins with its metadata, safetensors with their header."""
+    """A digest of the files of `model`. A GGUF begins with its metadata, safetensors with their
+    header.
+    """
     parts = model_files(model) if model.is_dir() else (model,)
     return fingerprint(WeightFile(part, min(part.stat().st_size, _HEADER_BYTES)) for part in parts)

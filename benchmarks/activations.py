@@ -39,7 +39,7 @@ def computed(
     """Log probabilities [tokens, vocabulary] float64, the tokens, and the bytes of weights.
 
     Args:
-        step: tokens that are computed at a time.
+        step: number of tokens that are computed at a time.
     """
     kv_type: KvType = "f32" if dtype == "f32" else "f16"
     settings = ModelSettings(context=tokens, dtype=dtype, kv_type=kv_type, gpu_layers=0)

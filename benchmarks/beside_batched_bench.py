@@ -28,7 +28,7 @@ GEN_TOKENS = 64
 
 
 def engine(model: Path, sessions: list[int]) -> tuple[dict[int, float], dict[int, float], Any]:
-    """Tokens/s of the engine and of the raw loop by the number of sessions, and the setup."""
+    """Tokens/s of the engine and of the raw loop by number of sessions, and the setup."""
     command = [
         *(sys.executable, "-m", "hearth.app.cli.main", "bench", str(model), "--backend"),
         *("llamacpp", "--tests", "sessions", "--sessions", ",".join(map(str, sessions))),
@@ -42,7 +42,7 @@ def engine(model: Path, sessions: list[int]) -> tuple[dict[int, float], dict[int
 
 
 def batched_bench(program: str, model: Path, sessions: list[int], setup: Any) -> dict[int, float]:
-    """The same of llama-batched-bench."""
+    """Tokens/s of llama-batched-bench by number of sessions."""
     info = setup["info"]
     command = [
         *(program, "-m", str(model), "-c", str(setup["pool_tokens"]), "-kvu"),
@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     found: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    setup = engine(args.model, args.sessions)[2]  # Not counted: the files are read.
+    setup = engine(args.model, args.sessions)[2]  # Not counted: this run reads the files.
     for turn in range(args.rounds):
         if turn % 2:
             theirs = batched_bench(args.bench, args.model, args.sessions, setup)

@@ -32,7 +32,7 @@ BAR: Final = 0.9
 
 
 def seconds(command: list[str]) -> tuple[float, float]:
-    """By the clock, and of processors."""
+    """Wall-clock and processor time of `command`."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wall = time.perf_counter() - begun

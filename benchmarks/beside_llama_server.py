@@ -56,11 +56,11 @@ SHARED_WORDS = 300
 
 @dataclass(frozen=True)
 class Case:
-    """What both are asked.
+    """The load that both servers get.
 
     Attributes:
-        share: of llama-server's saturated rate, at which the requests arrive; 0: `clients` send
-            them, each the next as soon as its last one has ended.
+        share: arrival rate of the requests as a share of llama-server's saturated rate; 0:
+            `clients` send them, each its next one as soon as the previous one has ended.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Case:
 
 @dataclass
 class Results:
-    """What both made of one case, in pairs."""
+    """The results of both servers for one case, in pairs."""
 
     case: str
     hearth: list[Served] = field(default_factory=list)
@@ -88,7 +88,7 @@ def middle(served: list[Served], name: str) -> float:
 
 
 def cases(kinds: list[str], clients: list[int], bursts: int) -> list[Case]:
-    """The cases of `kinds`; the steady one of the most clients comes before arrivals."""
+    """The cases of `kinds`; the steady case with the most clients comes before arrivals."""
     found = []
     if "steady" in kinds or "arrivals" in kinds:
         wanted = clients if "steady" in kinds else [max(clients)]
@@ -110,7 +110,7 @@ def plain(requests: int) -> Load:
 
 
 class Running:
-    """A server as a child process, with its output in a file."""
+    """A server in a child process, with its output in a file."""
 
     def __init__(self, command: list[str], port: int, log: Path, **environment: str) -> None:
         self.base = f"http://127.0.0.1:{port}/v1"
@@ -121,7 +121,7 @@ class Running:
             )
 
     def wait(self) -> None:
-        """Until it is healthy."""
+        """Wait until the server is healthy."""
         for _ in range(600):
             if self._process.poll() is not None:
                 raise SystemExit(f"{self.base} ended with {self._process.returncode}")
@@ -147,7 +147,9 @@ def free_port() -> int:
 def start(
     server: str, model: Path, folder: Path, threads: int | None = None
 ) -> tuple[Running, Running]:
-    """Both, with the same flags where both have them; `threads`: None for one per processor."""
+    """Start both servers, with the same flags where both have them. `threads`: None for one per
+    processor.
+    """
     hearth = start_hearth(model, folder, threads)
     given = str(threads or os.cpu_count())
     port = free_port()
@@ -181,7 +183,7 @@ def start_hearth(model: Path, folder: Path, threads: int | None = None) -> Runni
 
 
 def unload(home: Path) -> None:
-    """End the workers that stay otherwise, and with them the host."""
+    """End the workers, which would stay otherwise, and with them the host."""
     subprocess.run(
         [sys.executable, "-m", "hearth.app.cli.main", "stop", "--all"],
         env={**os.environ, "HEARTH_HOME": str(home)},
@@ -192,7 +194,7 @@ def unload(home: Path) -> None:
 
 @contextlib.contextmanager
 def computing(processes: int) -> Iterator[None]:
-    """So many others want a processor each within the block."""
+    """Within the block, this number of other processes each use a processor."""
     command = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(command) for _ in range(processes)]
     try:
@@ -206,7 +208,7 @@ def computing(processes: int) -> Iterator[None]:
 async def measure(
     turn: int, hearth: Running, llama_server: Running, planned: list[Case], found: list[Results]
 ) -> None:
-    """One round: every case for both, added to what was `found`."""
+    """One round: run every case on both servers and add the results to `found`."""
     targets = {}
     for name, server in (("hearth", hearth), ("llama_server", llama_server)):
         targets[name] = Target(server.base, "chat", await first_model(server.base, ""))
@@ -238,7 +240,7 @@ FIGURES = {
 
 
 def table(found: list[Results]) -> str:
-    """Markdown: of each case and figure both medians, and the ratio with its range."""
+    """A Markdown table: both medians of each case and figure, and the ratio with its range."""
     lines = ["| case | " + " | ".join(FIGURES) + " |", "|---" * (1 + len(FIGURES)) + "|"]
     for results in found:
         cells = [results.case]

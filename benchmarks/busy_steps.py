@@ -25,7 +25,7 @@ BUSY: Final = "while True: pass"
 
 
 def measure(model: str, sessions: int, steps: int, *, pace: bool) -> str:
-    """The cells of one row, in this process."""
+    """Measure one row in this process and return its cells."""
     import numpy as np
 
     from hearth.backends.contract.models import ModelSettings, ModelSpec

@@ -74,7 +74,7 @@ def fill(path: Path, megabytes: int, chats: int) -> list[tuple[str, str]]:
 
 
 def traces(folder: Path, word: str) -> int:
-    """How often `word` is in the files."""
+    """The number of occurrences of `word` in the files."""
     found, step = 0, 64 << 20
     for file in folder.iterdir():
         with file.open("rb") as reading:

@@ -58,7 +58,7 @@ FORMATS = {
 
 
 def write(folder: Path, name: str, width: int, layers: int) -> None:
-    """The layers are alike: what they hold does not matter here."""
+    """Write a checkpoint of identical layers, since their values do not matter here."""
     quantize, config = FORMATS[name]
     generator = torch.Generator().manual_seed(0)
     hidden, keys = 4 * width, width // HEADS * KV_HEADS
@@ -98,7 +98,7 @@ def write(folder: Path, name: str, width: int, layers: int) -> None:
 
 
 def measure(path: Path, *, mapped: bool) -> dict[str, Any]:
-    """In this process."""
+    """Load the model in this process and return the figures."""
     from memory_account import HighWater, anonymous_bytes
 
     from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -131,7 +131,7 @@ def measure(path: Path, *, mapped: bool) -> dict[str, Any]:
 
 
 def show(name: str, path: Path) -> None:
-    """Measure both ways and print."""
+    """Measure both ways of loading and print the row."""
     for way in ("own", "mapped"):
         command = [sys.executable, __file__, "--measure", way, "--model", str(path)]
         environment = with_huge_pages(os.environ)

@@ -20,7 +20,7 @@ SIZE: Final = 64 << 20
 
 
 def print_speed(name: str, work: Callable[[], object]) -> None:
-    """GB/s of `work`, which goes through `SIZE` bytes."""
+    """Print the GB/s of `work`, which processes `SIZE` bytes."""
     times = []
     for _ in range(5):
         began = time.perf_counter()

@@ -30,7 +30,7 @@ ROUNDS: Final = 4
 
 
 class Steps:
-    """A context whose sequence 0 has `depth` tokens, and sequence 1 has `SHORT`."""
+    """A context with `depth` tokens in sequence 0 and `SHORT` tokens in sequence 1."""
 
     def __init__(self, model: LlamaModel, plan: ContextPlan, depth: int, threads: int) -> None:
         self._depth = depth
@@ -42,7 +42,7 @@ class Steps:
         self._decode([Row(1, 0, [TOKEN] * SHORT, 0, handle=1)])
 
     def ms(self, count: int, *, mixed: bool) -> float:
-        """The quickest step of `count` rows."""
+        """Milliseconds of the quickest step with `count` rows."""
         rows = [Row(0, self._depth, [TOKEN] * count, 1, handle=0)]
         if mixed:
             rows.append(Row(1, SHORT, [TOKEN], 1, handle=1))

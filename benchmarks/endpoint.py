@@ -45,17 +45,17 @@ SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 STEP_S = 0.010
 WAKING_S = 0.0005
 WARM_UP = 20
-"""Requests before those whose latency counts."""
+"""Requests sent before those whose latency counts."""
 COMPARED = 400
-"""Requests of a round with `--before`: with 80 the worker was at 0.95 to 1.10 of itself."""
+"""Requests per round with `--before`: with 80, the worker varied from 0.95 to 1.10 of itself."""
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 
 
-# ---- the roles of this file that stand in for Hearth's own processes
+# ---- the roles of this file that replace Hearth's own processes
 
 
 def host_role(arguments: list[str]) -> None:
-    """The real host, whose workers are `worker_role`."""
+    """The real host, with `worker_role` as its workers."""
     from hearth.backends.host import host, worker_process
 
     async def spawn(self: Any) -> asyncio.subprocess.Process:
@@ -72,7 +72,7 @@ def host_role(arguments: list[str]) -> None:
 
 
 def worker_role(arguments: list[str]) -> None:
-    """The real worker over a runner that computes nothing."""
+    """The real worker, with a runner that computes nothing."""
     from hearth.backends.machine.process import die_with_parent, take_private_pipes
 
     die_with_parent(int(arguments[arguments.index("--parent") + 1]))
@@ -85,8 +85,9 @@ def worker_role(arguments: list[str]) -> None:
 
 
 def last(seconds: float) -> None:
-    """Take so long and no longer: sleeping alone ends a fifth of a millisecond late, and that is no
-    latency of ours. Other threads run meanwhile, as they do while a model computes.
+    """Take exactly this time: sleeping alone ends a fifth of a millisecond late, which would be
+    counted as the endpoint's latency. Other threads run meanwhile, as they do while a model
+    computes.
     """
     until = time.perf_counter() + seconds
     time.sleep(max(seconds - WAKING_S, 0.0))
@@ -95,7 +96,7 @@ def last(seconds: float) -> None:
 
 
 def open_fake(spec: Any, cache_dir: Path) -> Any:
-    """A `Loaded` model: bytes are tokens, and "x" follows everything."""
+    """A `Loaded` model with bytes as tokens, which always generates "x"."""
     sys.path.insert(0, str(SUPPORT))
     import numpy as np
 
@@ -110,7 +111,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
     step_s = float(os.environ["HEARTH_BENCH_STEP_S"])
 
     class Store(FakeStore):
-        """Sequences that hold nothing but their names: whatever is asked of them works."""
+        """Sequences that store nothing but their names, so that every operation succeeds."""
 
         def intact(self, sequence: int, held: int, tokens: int) -> bool:
             return True
@@ -134,7 +135,7 @@ def open_fake(spec: Any, cache_dir: Path) -> Any:
             self.limits = replace(self.limits, kept_tokens=0)
             self.info = replace(
                 self.info, can_roll_back=False
-            )  # No drafts: its logits are one row.
+            )  # No drafts: the fake has logits of one row only.
             self._row = np.zeros((1, 256), dtype=np.float32)
             self._row[0, ord("x")] = 1.0
 
@@ -206,7 +207,7 @@ def message(port: int, content: dict[str, Any]) -> bytes:
 
 
 async def measure_latency(port: int, clients: int, requests: int) -> Latency:
-    """One token a request, over connections that stay open."""
+    """Latency of requests for one token each, over connections that stay open."""
     ask = message(port, body(1, stream=False))
     took: list[float] = []
 
@@ -230,7 +231,7 @@ async def measure_latency(port: int, clients: int, requests: int) -> Latency:
 
 
 async def read_streams(port: int, streams: int, tokens: int) -> float:
-    """Seconds for all; fails unless every stream has all its tokens and its end."""
+    """Seconds for all streams; fails unless every stream has all its tokens and its end."""
     ask = message(port, body(tokens, stream=True))
 
     async def client() -> None:
@@ -251,11 +252,11 @@ async def read_streams(port: int, streams: int, tokens: int) -> float:
     return time.perf_counter() - began
 
 
-# ---- the whole
+# ---- the measurements
 
 
 def processor_s(pid: int) -> float:
-    """Seconds that the threads of a process have run; to the nanosecond where Linux counts it."""
+    """Seconds that the threads of a process have run, to the nanosecond where Linux counts it."""
     try:
         threads = Path(f"/proc/{pid}/task").iterdir()
         return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
@@ -265,10 +266,10 @@ def processor_s(pid: int) -> float:
 
 
 class Running:
-    """A host and an endpoint in a folder of their own."""
+    """A host and an endpoint in a separate folder."""
 
     def __init__(self, step_s: float, checkout: Path | None = None) -> None:
-        """Args: checkout: whose endpoint it is; None: this one's."""
+        """Args: checkout: the checkout that the endpoint comes from; None: this one."""
         sys.path.insert(0, str(SUPPORT))
         from gguf_builder import tiny_llama
 
@@ -282,7 +283,7 @@ class Running:
             "HEARTH_MAX_SESSIONS": "64",
         }
         if checkout is None:
-            # The fake computes no keys that could be written.
+            # The fake computes no keys and values that could be written to disk.
             environment["HEARTH_KV_DISK_BUDGET"] = "0"
         from hearth.app.paths import find_paths
 
@@ -306,7 +307,7 @@ class Running:
         self.port = int(url.split(":")[2].split("/")[0])
 
     def processor_s(self) -> dict[str, float]:
-        """Seconds of each process so far."""
+        """Processor seconds of each process so far."""
         host = psutil.Process(self._host.pid)
         found = {"serve": self._serve.pid, "host": host.pid}
         workers = [one for one in host.children() if "worker" in one.cmdline()]
@@ -370,7 +371,7 @@ def compare(before: Path, rounds: int, streams: int, tokens: int) -> None:
 
 
 def _compared(old: list[float], new: list[float]) -> str:
-    """The medians, that of the ratios with its quartiles, and the first deciles."""
+    """Both medians, the median of the ratios with its quartiles, and the first deciles."""
     ratios = [b / a for a, b in zip(old, new, strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4)
     least = [statistics.quantiles(side, n=10, method="inclusive")[0] for side in (old, new)]

@@ -28,7 +28,7 @@ VOCAB: Final = 97
 
 
 def step_us(sequences: int) -> float:
-    """Microseconds of processor time a step."""
+    """Microseconds of processor time per step."""
     from fake_runner import FakeRunner
     from speakers import drain, generation
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     arguments = parser.parse_args()
-    sys.path.insert(0, str(SUPPORT))  # the tests' runner is no installed package
+    sys.path.insert(0, str(SUPPORT))  # the tests' runner is not an installed package
     print("| sequences | µs a step |\n|---:|---:|")
     for count in COUNTS:
         least = min(step_us(count) for _ in range(arguments.runs))

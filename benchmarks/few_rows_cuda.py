@@ -41,12 +41,14 @@ CHOICES: Final = {
     "AHEAD": (1, 2, 3, 4),
     "LANES": (512, 768, 1024),
 }
-"""Lanes of a multiprocessor, for which there are registers: fewer have more of them."""
+"""LANES is the number of threads per multiprocessor that registers must suffice for; with fewer
+threads, each has more registers.
+"""
 SHOWN: Final = 3
 
 
 class Matrix:
-    """Of one kind, as many times as the card's cache takes."""
+    """A matrix of one kind, in as many copies as it takes to exceed the card's cache."""
 
     def __init__(self, kind: str, outputs: int, inputs: int, card: GraphCard) -> None:
         self.outputs = outputs
@@ -63,20 +65,20 @@ class Matrix:
         self._next = cycle(self._every)
 
     def multiply(self, x: Tensor, out: Tensor) -> None:
-        """By the next one."""
+        """Multiply by the next copy."""
         one = next(self._next)
         few_rows.multiply(one, x, out)
 
 
 def choices() -> Iterator[dict[str, int]]:
-    """Of each of `CHOICES` one."""
+    """All combinations of one value from each of `CHOICES`."""
     for values in product(*CHOICES.values()):
         some = dict(zip(CHOICES, values, strict=True))
         yield {**some, "PROGRAMS": max(some.pop("LANES") // 32 // some["WARPS"], 1)}
 
 
 def measure(kind: str, rows: int, card: GraphCard, peak: float) -> None:
-    """Print lines of one kind of weights and number of rows."""
+    """Print the lines for one kind of weights and one number of rows."""
     matrices = {name: Matrix(kind, *shape, card) for name, shape in SHAPES.items()}
     real = few_rows._tiles
     for name, (outputs, inputs) in SHAPES.items():

@@ -32,7 +32,7 @@ SESSIONS: Final = (1, 8, 16)
 
 
 def opened(folder: Path) -> NativeRunner:
-    """A runner of a model of that shape."""
+    """A runner for a model of this shape."""
     from model_shapes import Shape
     from random_models import write_model
 
@@ -57,7 +57,7 @@ def opened(folder: Path) -> NativeRunner:
 
 
 def step_ms(runner: NativeRunner, sessions: int, steps: int) -> float:
-    """Milliseconds a step of `sessions` tokens."""
+    """Milliseconds per step with one token in each of `sessions` sessions."""
     blocks = -(-(CONTEXT + 1) // runner.store.page)
     runner.store.grow(0, blocks * sessions)
     rows = tuple(

@@ -28,8 +28,8 @@ KEYS: Final = (16, 32, 48, 64, 128, 256, 384, 512, 1024, 4096)
 def least_ms(
     query: torch.Tensor, kept: torch.Tensor, dtype: torch.dtype, scale: float, repeats: int
 ) -> float:
-    """Attention of `query` [kv_heads, rows, shared, width] over `kept` [2, kv_heads, rows, keys,
-    width], computed in `dtype`.
+    """Least milliseconds of attention of `query` [kv_heads, rows, shared, width] over `kept`
+    [2, kv_heads, rows, keys, width], computed in `dtype`.
     """
     best = float("inf")
     for _ in range(repeats):

@@ -40,7 +40,7 @@ GUIDE_BYTES = 90_000
 
 
 def conversations(seed: int) -> str:
-    """Of the bundled model's corpus, with its special tokens."""
+    """Conversations of the bundled model's corpus, with its special tokens."""
     rng, parts, size = random.Random(seed), [], 0
     while size < GUIDE_BYTES:
         turns = "".join(f"<|{role}|>{text}<|end|>" for role, text in conversation(rng))
@@ -50,7 +50,7 @@ def conversations(seed: int) -> str:
 
 
 def made(source: Path, kind: str, matrix: str, calibration: Path, folder: Path) -> Path | None:
-    """The file of a type; None where it needs a matrix and may have none."""
+    """The file of a type; None if the type needs a matrix and `matrix` allows none."""
     options = {"imatrix": matrix, "calibration": str(calibration), "requantize": True}
     try:
         GgufMethod().plan(source, kind, options)
@@ -69,7 +69,7 @@ def made(source: Path, kind: str, matrix: str, calibration: Path, folder: Path) 
 
 
 def distortion(before: Quality, after: Quality) -> str:
-    """Root mean square of the change of the log probability of a token, and its standard error."""
+    """Root mean square of the change of a token's log probability, and its standard error."""
     squares = [(b - a) ** 2 for a, b in zip(before.losses, after.losses, strict=True)]
     rms = fmean(squares) ** 0.5
     error = stdev(squares) / len(squares) ** 0.5 / (2 * rms)
@@ -79,7 +79,7 @@ def distortion(before: Quality, after: Quality) -> str:
 def row(
     title: str, path: Path, found: Quality, before: Quality | None, without: Quality | None
 ) -> str:
-    """A line of the table: `before` is the source, `without` the same type without a matrix."""
+    """A row of the table: `before` is the source, `without` the same type without a matrix."""
     cells = [title, f"{path.stat().st_size / 1e6:,.1f}"]
     cells.append(f"{found.perplexity:.3f} ± {found.perplexity_error:.3f}")
     for other in (before, without):
@@ -101,7 +101,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hearth-imatrix-") as name:
         folder = Path(name)
-        os.environ["HEARTH_HOME"] = str(folder / "home")  # Its cache has no matrix.
+        os.environ["HEARTH_HOME"] = str(folder / "home")  # Its cache contains no matrix.
         calibration = folder / "calibration.txt"
         if args.guide:
             source = Path(str(files("hearth.assets") / "guide" / "guide.f16.gguf"))

@@ -42,12 +42,12 @@ from hearth.backends.engine.sampler import Sampler
 from hearth.backends.worker.runners import open_model
 
 Clock = Callable[[], float]
-"""Seconds."""
+"""Returns seconds."""
 
 UNDISTURBED_STEPS = 100
 STREAM_PROMPT = 64
 SHARED_PROMPT = 30
-"""Tokens after the first that all prompts begin with."""
+"""Number of tokens after the first that all prompts share."""
 MOST_STREAMED = 4000
 SEED = 7
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
@@ -55,14 +55,14 @@ SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 
 @dataclass(frozen=True)
 class Found:
-    """What some work costs a stream. Seconds, unless they are named otherwise."""
+    """The effect of some work on a stream. In seconds, unless the name says otherwise."""
 
     work: str
     target_s: float
     alone_s: float | None
-    """The work without the stream, where that was measured."""
+    """Time of the work without the stream, if that was measured."""
     disturbed_s: float
-    """The work next to the stream."""
+    """Time of the work next to the stream."""
     undisturbed_p50_s: float
     undisturbed_p95_s: float
     undisturbed_max_s: float
@@ -73,11 +73,11 @@ class Found:
 
     @property
     def bound_s(self) -> float:
-        """What the disturbed steps should stay under."""
+        """The limit that the disturbed steps should stay under."""
         return 2 * self.undisturbed_p50_s + self.target_s
 
     def rows(self) -> list[tuple[str, float]]:
-        """Names and seconds of the table."""
+        """Names and seconds for the table."""
         alone = [] if self.alone_s is None else [(f"{self.work}, alone", self.alone_s)]
         return [
             ("undisturbed step, p50", self.undisturbed_p50_s),
@@ -116,7 +116,7 @@ def found_of(
 
 
 class Sessions:
-    """Sessions on one engine; their prompts are random tokens after what all of them share."""
+    """Sessions on one engine; their prompts are random tokens after a shared beginning."""
 
     def __init__(self, loaded: Loaded, target_s: float, clock: Clock) -> None:
         self.engine = Engine(loaded.runner, target_s, clock)
@@ -129,12 +129,12 @@ class Sessions:
         self._count = 0
 
     def begin(self, prompt_tokens: int, max_tokens: int) -> Generation:
-        """Submit a session that nothing but `max_tokens` ends."""
+        """Submit a session that only ends at `max_tokens`."""
         own = self._random(prompt_tokens - len(self._shared))
         return self.ask([*self._shared, *own], max_tokens)
 
     def ask(self, prompt: list[int], max_tokens: int) -> Generation:
-        """The same for a given prompt."""
+        """As `begin`, with the given prompt."""
         self._count += 1
         session = Generation(
             self._count,
@@ -160,7 +160,7 @@ class Sessions:
         return ids
 
     def first_token_s(self, session: Generation) -> float:
-        """Seconds until `session` has a token."""
+        """Seconds until the first token of `session`."""
         began = self._clock()
         while session.new_tokens == 0:
             self.engine.turn()
@@ -179,14 +179,14 @@ class Sessions:
         return self._clock() - began
 
     def end(self, session: Generation) -> None:
-        """Cancel `session`, and forget everything that is kept."""
+        """Cancel `session`, and drop everything that is cached."""
         self.engine.cancel(session.id)
         self.engine.clear_cache(lambda _: None)
         self.engine.turn()
 
 
 def measure(loaded: Loaded, prompt_tokens: int, target_s: float, clock: Clock) -> list[Found]:
-    """A prompt alone, a stream alone, then both."""
+    """Measure a prompt alone, a stream alone, then both."""
     sessions = Sessions(loaded, target_s, clock)
     warm = sessions.begin(STREAM_PROMPT, 2)
     sessions.first_token_s(warm)
@@ -208,7 +208,7 @@ def measure(loaded: Loaded, prompt_tokens: int, target_s: float, clock: Clock) -
 def measure_text(
     loaded: Loaded, text_tokens: int, target_s: float, steps: int, clock: Clock
 ) -> list[Found]:
-    """A stream alone, then while a text is embedded, for `steps` steps at most."""
+    """Measure a stream alone, then while a text is embedded, for at most `steps` steps."""
     sessions = Sessions(loaded, target_s, clock)
     streaming, undisturbed = stream(sessions)
     text = sessions.embed(text_tokens)
@@ -223,7 +223,7 @@ def measure_text(
 
 
 def measure_swap(loaded: Loaded, tokens: int, target_s: float, clock: Clock) -> list[Found]:
-    """A conversation that ended is offloaded because a stream begins, and then goes on."""
+    """Offload an ended conversation because a stream begins, then continue it."""
     sessions = Sessions(loaded, target_s, clock)
     talk = sessions.begin(tokens, 2)
     sessions.first_token_s(talk)
@@ -248,7 +248,7 @@ def measure_swap(loaded: Loaded, tokens: int, target_s: float, clock: Clock) -> 
 
 
 def stream(sessions: Sessions) -> tuple[Generation, list[float]]:
-    """A session that streams, and seconds between its tokens."""
+    """A streaming session, and the seconds between its tokens."""
     streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
     sessions.first_token_s(streaming)
     return streaming, sessions.gaps(streaming, UNDISTURBED_STEPS)
@@ -256,7 +256,7 @@ def stream(sessions: Sessions) -> tuple[Generation, list[float]]:
 
 def random_model(folder: Path) -> Path:
     """A llama of 100 million random parameters."""
-    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is no installed package
+    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is not an installed package
     from gguf_builder import tiny_llama
 
     return tiny_llama(

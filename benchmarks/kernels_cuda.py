@@ -1,10 +1,10 @@
-"""Products and attention on an NVIDIA card by Hearth's kernels, by PyTorch's own operators,
-and by gemlite and Marlin where they are installed: parts gemv and attention of `native_cuda.py`.
+"""Products and attention on an NVIDIA card with Hearth's kernels, with PyTorch's own operators, and
+with gemlite and Marlin if they are installed: parts gemv and attention of `native_cuda.py`.
 
-Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of the same calls, so that
-starting them is not measured; bandwidths are those of the bytes that a call has to read. Every
-product and every attention is compared with PyTorch's in float32 first: ours with the same numbers,
-those of others with weights before they were rounded for them.
+Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of repeated calls, so that launch
+overhead is not measured; bandwidths count the bytes that a call has to read. Every product and each
+attention is first compared with PyTorch's in float32: Hearth's with the same numbers, the others
+with the weights before they were quantized.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from random_weights import random_weight
 
 ROUNDS: Final = 9
 DTYPE: Final = torch.bfloat16
-"""Of activations, queries, keys and values."""
+"""Type of activations, queries, keys and values."""
 MATRICES: Final = {"qkv": (6144, 4096), "down": (4096, 14336), "output": (128256, 4096)}
 """[outputs, inputs]."""
 KINDS: Final[dict[str, dict[str, Any]]] = {
@@ -48,49 +48,49 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "NF4": {"group": 64},
 }
 GROUP: Final = 128
-"""Inputs that share a scale, of operators of others."""
+"""Inputs that share a scale, for the operators of PyTorch and of other libraries."""
 ROWS: Final = (1, 4, 16, 64, 512)
 FEW_ROWS: Final = (1, 4, 16)
 CACHE_BYTES: Final = 120 << 20
-"""More than the second cache of any card."""
+"""More than the L2 cache of any card."""
 TEXTS: Final = ((1, 2048), (1, 32768), (16, 2048), (64, 1024))
-"""Sessions, and tokens of each."""
+"""(sessions, tokens of each)."""
 PROMPTS: Final = ((2048, 2048), (512, 512), (512, 8192), (2048, 32768))
-"""New tokens of a text, and all that it has then."""
+"""(new tokens of a text, its total number of tokens)."""
 COMPARED: Final = 64
-"""Tokens of a prompt, the last ones, whose attention is compared with float32's."""
+"""Number of last tokens of a prompt whose attention is compared with float32's."""
 HEADS, KV_HEADS, SIZE, PAGE = 32, 8, 128, 256
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One line."""
+    """One line, for a call that is bound by memory reads."""
 
     what: str
     by: str
     microseconds: float
     gb_per_s: float
     share: float
-    """Of the bandwidth that copying reaches in the same run."""
+    """Share of the bandwidth that copying reaches in the same run."""
     error: float | None = None
-    """Squares of what results are off, as a share of those of float32's."""
+    """Sum of squared errors as a share of the sum of squares of the float32 results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """One line, of what has more to compute than to read."""
+    """One line, for a call that is bound by computation."""
 
     what: str
     by: str
     microseconds: float
     tflops: float
     error: float | None = None
-    """As of `Measured`."""
+    """As in `Measured`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """What was not measured."""
+    """A measurement that was skipped."""
 
     what: str
     by: str
@@ -103,7 +103,7 @@ Product = tuple[Callable[[Tensor], Tensor], int]
 
 
 class Card(Protocol):
-    """What measures: a card, or in the tests something that takes no time."""
+    """Runs and times calls: a card, or in the tests a fake that takes no time."""
 
     device: torch.device
 
@@ -118,15 +118,15 @@ class GraphCard:
     device = torch.device("cuda")
 
     def allocated_bytes(self) -> int:
-        """Of tensors, now."""
+        """Bytes of all tensors now."""
         return torch.cuda.memory_allocated()
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """Of one call, the median of `ROUNDS`."""
+        """Median time of one call over `ROUNDS` rounds."""
         calls = 10
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            call()  # Compiled, and its memory taken.
+            call()  # Compiles the kernel and allocates its memory.
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -144,7 +144,7 @@ class GraphCard:
 
 
 def bandwidth(card: Card, nbytes: int = 1 << 30) -> float:
-    """Bytes a second of a copy, read and written, by a kernel: in a graph `copy_` is left to the
+    """Bytes per second, read and written, of a copy by a kernel. In a graph, `copy_` would use the
     card's copy engines, which are slower.
     """
     source = torch.randn(nbytes // 4, device=card.device)
@@ -153,7 +153,7 @@ def bandwidth(card: Card, nbytes: int = 1 << 30) -> float:
 
 
 def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
-    """Products of few and many rows, next to PyTorch's in bfloat16 and to those of others."""
+    """Products of few and many rows, compared with PyTorch in bfloat16 and with other libraries."""
     for name, (outputs, inputs) in MATRICES.items():
         plain = torch.randn(outputs, inputs, device=card.device, dtype=DTYPE) / 64
         for by, multiply in (("bf16, F.linear", functional.linear), ("bf16", cuda_linear)):
@@ -181,7 +181,7 @@ def measure_gemv(card: Card, peak: float) -> Iterator[Line]:
 
 
 def copies(tensor: Tensor | None, nbytes: int) -> list[Tensor | None]:
-    """`tensor`, and others like it, as many as it takes that none is in the card's cache when it is
+    """`tensor` and enough tensors like it that none is still in the card's cache when it is
     multiplied again.
     """
     count = max(1, -(-CACHE_BYTES // nbytes))
@@ -191,7 +191,7 @@ def copies(tensor: Tensor | None, nbytes: int) -> list[Tensor | None]:
 def _of_others(
     card: Card, peak: float, name: str, plain: Tensor, by: str, make: Callable[[Tensor], Product]
 ) -> Iterator[Line]:
-    """Products by an operator that this machine may lack, or that may not take the matrix."""
+    """Products by an operator that may be missing here, or may not support the matrix."""
     try:
         multiply, nbytes = make(plain)
     except Exception as error:  # noqa: BLE001 - Libraries that were never run here.
@@ -224,7 +224,7 @@ def torch_int4(plain: Tensor) -> Product:
 
 
 def torch_int8(plain: Tensor) -> Product:
-    """One scale for a row."""
+    """One scale per row."""
     scales = plain.float().abs().amax(1) / 127
     codes = (plain.float() / scales[:, None]).round().to(torch.int8)
     scales = scales.to(DTYPE)
@@ -232,7 +232,7 @@ def torch_int8(plain: Tensor) -> Product:
 
 
 def torch_fp8(plain: Tensor) -> Product:
-    """E4M3 with one scale for a row of weights and of activations, which are rounded too."""
+    """E4M3 with one scale per row of weights and of activations, which are rounded too."""
     codes, scales = _fp8_rows(plain)
 
     def multiply(x: Tensor) -> Tensor:
@@ -247,7 +247,7 @@ def gemlite_int4(plain: Tensor) -> Product:
     from gemlite.core import DType, GemLiteLinear
 
     codes, scales, zeros = _four_bits(plain)
-    # There w = (code - zero) · scale.
+    # In gemlite, w = (code - zero) · scale.
     outputs, inputs = plain.shape
     made = GemLiteLinear(
         4,
@@ -297,13 +297,13 @@ def _four_bits(plain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _fp8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes, and scales [rows, 1] float32."""
+    """FP8 codes, and scales [rows, 1] float32."""
     scales = x.float().abs().amax(1, keepdim=True).clamp(min=1e-12) / 448
     return (x.float() / scales).to(torch.float8_e4m3fn), scales
 
 
 def measure_attention(card: Card, peak: float) -> Iterator[Line]:
-    """One token of each session, next to PyTorch's attention over keys in one piece."""
+    """One token of each session, compared with PyTorch's attention over contiguous keys."""
     for sessions, tokens in TEXTS:
         pages = tokens // PAGE
         shape = (2, sessions * pages, PAGE, KV_HEADS, SIZE)
@@ -339,7 +339,7 @@ def measure_attention(card: Card, peak: float) -> Iterator[Line]:
 
 
 def _prompt(card: Card, count: int, tokens: int) -> Iterator[Line]:
-    """The last `count` of `tokens` tokens, next to PyTorch's FlashAttention."""
+    """The last `count` of `tokens` tokens, compared with PyTorch's FlashAttention."""
     pages = -(-tokens // PAGE)
     pool = torch.randn((2, pages, PAGE, KV_HEADS, SIZE), device=card.device, dtype=DTYPE)
     table = torch.randperm(pages, device=card.device).to(torch.int32)
@@ -350,7 +350,7 @@ def _prompt(card: Card, count: int, tokens: int) -> Iterator[Line]:
     on_card = (one.to(card.device) for one in (places, torch.from_numpy(blocks)))
     texts = Texts(table[None], *on_card, rows)
     query = torch.randn(count, HEADS, SIZE, device=card.device, dtype=DTYPE)
-    # [1, heads, tokens, size] each.
+    # Each is [1, heads, tokens, size].
     keys, values = (
         one[table.long()].flatten(0, 1)[:tokens].transpose(0, 1).contiguous()[None] for one in pool
     )
@@ -392,6 +392,6 @@ def _prompt(card: Card, count: int, tokens: int) -> Iterator[Line]:
 def line(
     what: str, by: str, seconds: float, nbytes: int, peak: float, error: float | None = None
 ) -> Measured:
-    """Of a call that reads `nbytes`, where copying reaches `peak` bytes a second."""
+    """The line of a call that reads `nbytes`; copying reaches `peak` bytes per second."""
     rate = nbytes / seconds
     return Measured(what, by, seconds * 1e6, rate / 1e9, rate / peak, error)

@@ -44,23 +44,23 @@ TYPES: Final[tuple[tuple[KvType, KvType], ...]] = (
     ("q8_0", "f16"),
 )
 ROW_TOKENS: Final = 4
-"""Of a step of `logits`: few enough for attention to read all keys where they are stored."""
+"""Tokens per step of `logits`: few enough for attention to read all keys where they are stored."""
 
 
 def per_head(numbers: Tensor) -> Tensor:
-    """int8 with one scale for a token and head."""
+    """`numbers` rounded to int8 with one scale per token and head."""
     scale = numbers.abs().amax(-1, keepdim=True) / 127
     return (numbers / scale).round() * scale
 
 
 def attended(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """[queries, head_dim] in float64."""
+    """Attention output [queries, head_dim], in float64."""
     scores = query.double() @ keys.double().T * query.shape[-1] ** -0.5
     return scores.softmax(-1) @ values.double()
 
 
 def attention() -> None:
-    """Errors of attention over random numbers."""
+    """Print the errors of attention over random numbers."""
     generator = torch.Generator().manual_seed(1)
     stored = {
         "f16": lambda x: x.half().float(),
@@ -92,7 +92,7 @@ def loaded(
     *,
     exact: bool = False,
 ) -> Loaded:
-    """With one thread; `exact`: activations are not rounded for products."""
+    """A model loaded with one thread; `exact`: activations are not rounded for products."""
     settings = ModelSettings(
         context=context,
         kv_type=types[0],
@@ -108,7 +108,7 @@ def loaded(
 
 
 def speed(path: Path, depth: int, rounds: int) -> None:
-    """Decode steps of the native runner."""
+    """Print the time of decode steps of the native runner."""
     runners: list[NativeRunner] = []
     for types in TYPES:
         runner = loaded(path, "native", types, depth + 64).runner
@@ -134,7 +134,7 @@ def speed(path: Path, depth: int, rounds: int) -> None:
             row = Row(0, depth + number % 32, (5,), 1, handle=handle)
             before = time.process_time()
             runner.step(StepPlan((row,)))
-            if number:  # The first warms up.
+            if number:  # The first one is a warm-up.
                 times[index].append(time.process_time() - before)
     print(f"{path.name}: a step behind {depth:,} tokens, median of {rounds}, least in brackets\n")
     print("| keys, values | ms of CPU time | of f16 | bytes a token | 32,768 tokens, MiB |")
@@ -151,7 +151,7 @@ def speed(path: Path, depth: int, rounds: int) -> None:
 def logits_of(
     path: Path, backend: BackendName, types: tuple[KvType, KvType], text: bytes, most: int
 ) -> NDArray[np.float64]:
-    """[tokens, vocabulary] log probabilities."""
+    """Log probabilities [tokens, vocabulary]."""
     model = loaded(path, backend, types, most + 16, exact=backend == "native")
     tokens = model.tokenizer.encode(text.decode(), special=False, add_bos=True)[:most]
     cached = CachedRunner(model.runner)
@@ -168,7 +168,7 @@ def logits_of(
 
 
 def logits(path: Path, text: bytes, most: int) -> None:
-    """Divergence of what comes next."""
+    """Print the divergence of the next-token distributions."""
     print("| runner | keys, values | mean KL, nats | largest | same most probable token |")
     print("|---|---|---:|---:|---:|")
     backends: tuple[BackendName, ...] = ("native", "llamacpp")

@@ -122,9 +122,9 @@ class Disk:
     """A slow disk.
 
     Attributes:
-        folder: below which every call waits.
-        environ: what a process needs to see it so.
-        counter: of the calls.
+        folder: every call on a path below it waits.
+        environ: environment variables that slow down a process.
+        counter: file that counts the calls.
     """
 
     folder: Path
@@ -138,7 +138,7 @@ class Disk:
 
 
 def slow_disk(work: Path, library: Path, delay_ms: float) -> Disk:
-    """Build the shim in `work`."""
+    """Build the preloaded C library in `work`."""
     source, shim, counter = work / "slow.c", work / "slow.so", work / "calls"
     source.write_text(SHIM)
     counter.write_bytes(bytes(4096))
@@ -176,7 +176,7 @@ def make_library(folder: Path, files: int) -> list[str]:
 
 @contextlib.contextmanager
 def home(disk: Disk, *, large: bool) -> Iterator[dict[str, str]]:
-    """The environment of a Hearth of its own, with the large library or without."""
+    """The environment of a separate Hearth, with or without the large library."""
     with tempfile.TemporaryDirectory(prefix="h.", dir="/tmp") as place:
         folders = json.dumps([str(disk.folder)] if large else [])
         (Path(place) / "config").mkdir()
@@ -196,7 +196,7 @@ def home(disk: Disk, *, large: bool) -> Iterator[dict[str, str]]:
 
 
 def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-    """One request; returns its status and what came back."""
+    """Send one request; returns the status and body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     try:
         content = None if body is None else json.dumps(body)
@@ -208,7 +208,7 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, by
 
 
 def longest_gap_ms(port: int, model: str, seconds: float) -> tuple[float, int]:
-    """The longest time between two parts of a stream, and how many parts came."""
+    """The longest time between two parts of a stream, and the number of parts."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     body = {
         "model": model,
@@ -229,7 +229,7 @@ def longest_gap_ms(port: int, model: str, seconds: float) -> tuple[float, int]:
         if not line.startswith(b"data: {"):
             continue
         now = time.perf_counter()
-        if last and now - began > 1.0:  # The first second is for the caches to fill.
+        if last and now - began > 1.0:  # The caches fill during the first second.
             gaps.append((now - last) * 1e3)
         began = began or now
         last = now
@@ -241,7 +241,7 @@ def longest_gap_ms(port: int, model: str, seconds: float) -> tuple[float, int]:
 
 
 def stream(disk: Disk, model: Path, names: list[str], seconds: float, *, large: bool) -> Row:
-    """One run with a server of its own."""
+    """One run with a separate server."""
     with home(disk, large=large) as environ:
         command = [*HEARTH, "serve", str(model), "--port", "0", "--threads", "1"]
         server = subprocess.Popen(
@@ -291,7 +291,7 @@ def stream(disk: Disk, model: Path, names: list[str], seconds: float, *, large: 
 
 
 def keys(disk: Disk, seconds: float, *, large: bool) -> Row:
-    """One run with an app of its own."""
+    """One run with a separate app."""
     with home(disk, large=large) as environ, tempfile.TemporaryDirectory() as folder:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
@@ -323,7 +323,7 @@ def keys(disk: Disk, seconds: float, *, large: bool) -> Row:
 
 @dataclass(frozen=True)
 class Row:
-    """What one run found: figures in ms, delayed calls, and how much was measured."""
+    """The result of one run: figures in ms, delayed calls, and how much was measured."""
 
     figures: dict[str, float]
     calls: int
@@ -331,7 +331,7 @@ class Row:
 
 
 def compare(title: str, runs: int, run: Callable[[bool], Row]) -> list[str]:
-    """Lines of the table: the median of `runs`, done in turns without and with the library."""
+    """Rows of the table: medians of `runs`, alternating without and with the library."""
     without, with_it = [], []
     for _ in range(runs):
         without.append(run(False))

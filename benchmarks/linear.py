@@ -30,14 +30,14 @@ from hearth.kernels.packed_weight import PackedWeight
 
 ROWS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 128, 512)
 NUMBERS: Final = 48 << 20
-"""Of all matrices together: more than caches hold."""
+"""Numbers in all matrices together: more than the caches hold."""
 
 
 Matrix = Any
 
 
 def least(function: Callable[[], object], repeats: int) -> float:
-    """Milliseconds."""
+    """The least milliseconds of `repeats` calls."""
     function()
     best = float("inf")
     for _ in range(repeats):
@@ -50,7 +50,7 @@ def least(function: Callable[[], object], repeats: int) -> float:
 def each(
     function: Callable[[torch.Tensor, Matrix], object], x: torch.Tensor, matrices: list[Matrix]
 ) -> Callable[[], None]:
-    """A call for each of the matrices."""
+    """A function that calls `function` with each of the matrices."""
 
     def call() -> None:
         for matrix in matrices:
@@ -60,7 +60,7 @@ def each(
 
 
 def products(weights: list[torch.Tensor], repeats: int) -> None:
-    """A table: milliseconds for one matrix."""
+    """Print a table of the milliseconds for one matrix."""
     print("| rows | plain | widened | as it is done | tiles |")
     print("|---:|---:|---:|---:|---:|")
     tiles = [prepare([PackedWeight(one)], exact=False) for one in weights] if multiplied() else []

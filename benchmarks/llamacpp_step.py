@@ -35,8 +35,8 @@ SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 
 
 class RawLoop:
-    """One-token steps on the C interface: numpy views on a llama_batch, logits of each row as a
-    view."""
+    """One-token steps through the C interface: numpy views of a llama_batch, and the logits of each
+    row as a view."""
 
     def __init__(self, path: Path, sessions: int, threads: int) -> None:
         self.api = api = load_library().api
@@ -111,7 +111,7 @@ class RunnerLoop:
 
 
 def measure(path: Path, sessions: int, steps: int, threads: int) -> dict[str, dict[str, float]]:
-    """Median microseconds of a step of each loop: in all, in C, in Python."""
+    """Median microseconds per step of each loop: total, in C, and in Python."""
     loops: dict[str, RawLoop | RunnerLoop] = {
         "raw": RawLoop(path, sessions, threads),
         "runner": RunnerLoop(path, sessions, threads),
@@ -139,7 +139,7 @@ def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
 
 
 def random_model(folder: Path) -> Path:
-    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is no installed package
+    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is not an installed package
     from gguf_builder import tiny_llama
 
     return tiny_llama(

@@ -70,11 +70,11 @@ PROMPT = f"# Rename describe to show, and repeat all of the code.\n{CODE}\n# The
 
 
 class Side:
-    """Sessions with drafts of one kind, on an engine of their own that goes on from one group of
+    """Sessions with drafts of one kind. They have their own engine, which is kept from one group of
     sessions to the next.
 
     Args:
-        loaded: the model; None: one of its own.
+        loaded: the model; None: load a separate one.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class Side:
             speculation = self.engine._speculation
             speculation.observe = speculation.costs.observe  # type: ignore[method-assign]
         self._paid_s = 0.0
-        """By "auto", for what it tried."""
+        """Seconds that "auto" paid for drafts that it tried."""
         if mode == "auto":
             self._count_payments()
         self.tokens: list[list[int]] = []
         self.seconds: list[float] = []
-        """Of each group, from the first token of all on;"""
+        """Seconds of each group, from the moment when all its sessions have a token."""
         self.new_tokens: list[int] = []
-        """and what it said in that time."""
+        """Tokens that each group generated during its `seconds`."""
         self.steps = 0
         self._clock, self._most = clock, args.draft_tokens
 
     def run(self, prompts: list[list[int]], count: int, *, ends: bool) -> Iterator[None]:
-        """`count` tokens at most after each of `prompts`, all at once; `TURN_S` at a time."""
+        """At most `count` tokens after each of `prompts`, all at once, in slices of `TURN_S`."""
         limits = Limits(count, 0, not ends, self.loaded.runner.info.end_ids)
         speculate: Speculate = "medusa" if self.mode in ("chain", "tree") else self.mode  # type: ignore[assignment]
         made = [
@@ -149,7 +149,7 @@ class Side:
         return sum(self.new_tokens) / sum(self.seconds)
 
     def cells(self, plain: Side, measured: float, sessions: int) -> list[str]:
-        """Its row of the table, next to the same model without drafts."""
+        """Its row of the table, compared with the same model without drafts."""
         stats = self.engine._count()
         drafted, accepted = stats.drafted_tokens, stats.accepted_tokens
         right = ", ".join(
@@ -158,7 +158,7 @@ class Side:
         per_step = sum(self.new_tokens) / self.steps / (sum(plain.new_tokens) / plain.steps)
         costs = ["", "", ""]
         if self.mode in ("ngram", "draft", "chain", "tree"):
-            # By place of a tree there is one number for all at a depth.
+            # For a tree there is one number for all nodes of a depth.
             width = sum(drafted) / self.steps if self.mode in ("ngram", "draft") else self._most
             seconds = [
                 side.engine._speculation.costs.seconds(round(tokens))
@@ -214,7 +214,7 @@ def main() -> None:
     print("|---:|---|---|---|---:|---:|---:|---:|---:|---:|")
     ends = args.questions is not None
     repeated: list[str] = []
-    """Of modes with several rows: the mean and its standard error."""
+    """For modes with several rows: the mean and its standard error."""
     for sessions in args.sessions:
         sides = [Side(mode, args, clock) for mode in modes]
         plain = [Side("off", args, clock, side.loaded) for side in sides]
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def _opened(mode: str, args: argparse.Namespace, clock: Clock) -> tuple[Loaded, list[Drafter]]:
-    """The model, and what may draft for it in this mode."""
+    """The model, and what drafts for it in this mode."""
     makes = mode in ("draft", "auto")
     settings = ModelSettings(
         context=2048,
@@ -266,11 +266,11 @@ def _opened(mode: str, args: argparse.Namespace, clock: Clock) -> tuple[Loaded, 
 
 
 def _in_turns(sides: list[Iterator[None]]) -> None:
-    """Go on with one after the other until all have ended, in another order each time: what ran
-    before leaves its own data in the caches.
+    """Alternate between the sides until all have ended, in a new random order each time, because
+    the previous side leaves its data in the caches.
     """
     gc.collect()
-    gc.disable()  # A collection would be at the expense of one of them.
+    gc.disable()  # A collection would be charged to one of the sides.
     while sides:
         random.shuffle(sides)
         sides = [side for side in sides if next(side, sides) is None]
@@ -278,7 +278,7 @@ def _in_turns(sides: list[Iterator[None]]) -> None:
 
 
 def _in_processes(count: int) -> None:
-    """Measure `count` times, from a cold start each time, and print what they found together."""
+    """Measure in `count` processes with a cold start each, and print the combined results."""
     at = sys.argv.index("--processes")
     command = [sys.executable, *sys.argv[:at], *sys.argv[at + 2 :]]
     print(f"command: python {' '.join(sys.argv)}\n")

@@ -42,7 +42,7 @@ def anonymous_bytes() -> int:
 
 
 class HighWater:
-    """The most anonymous memory between `start` and `stop`."""
+    """The peak of anonymous memory between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.most = anonymous_bytes()
@@ -50,11 +50,11 @@ class HighWater:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to sample."""
         self._thread.start()
 
     def stop(self) -> int:
-        """What was seen."""
+        """The peak since `start`."""
         self._over.set()
         self._thread.join()
         return self.most
@@ -65,7 +65,7 @@ class HighWater:
 
 
 def load(sessions: Sessions, count: int, prompt_tokens: int, answer: int, text: int) -> None:
-    """`count` sessions at once, texts to embed next to them, and the sessions' next questions."""
+    """Run `count` sessions at once, embed texts meanwhile, then ask each session again."""
     asked = [sessions.begin(prompt_tokens, answer) for _ in range(count)]
     texts = [sessions.embed(text) for _ in range(8)]
     while not all(one.done for one in (*asked, *texts)):

@@ -101,24 +101,24 @@ MODELS: Final[dict[str, tuple[Shape, FileType]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One worker."""
+    """The model and settings of one worker."""
 
     model: str
     context: int
     kv_type: KvType
     filled: int
     changes: bool = False
-    """Attention may change, and enough is decoded for it to."""
+    """Attention may switch kinds, and enough tokens are decoded for that."""
     backend: BackendName = "llamacpp"
 
     @property
     def new_tokens(self) -> int:
-        """To decode, the last of `filled`."""
+        """Number of tokens to decode, the last of `filled`."""
         return UNTIL_CHANGED if self.changes else NEW_TOKENS
 
     @property
     def settings(self) -> ModelSettings:
-        """A session of its own, whose pool is there at once or grows."""
+        """One session, with a static pool, or a growing one if the whole context is filled."""
         is_full = self.filled == self.context
         return ModelSettings(
             context=self.context,
@@ -133,7 +133,7 @@ class Case:
 def cases(
     *, full: bool, changes: bool, backend: BackendName, contexts: Sequence[int], filled: int
 ) -> Iterator[Case]:
-    """Every row of the table."""
+    """All rows of the table."""
     for model in MODELS:
         for context in contexts[1:] if changes else contexts:
             for kv_type in KV_TYPES[:1] if full or changes else KV_TYPES:
@@ -142,7 +142,7 @@ def cases(
 
 
 def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
-    """Flash attention is as good here, by what a worker before this one measured."""
+    """Whether flash attention always pays here, as measured by an earlier worker."""
     heads = heads_of(preflight.check(path))
     if heads is None:
         return True
@@ -150,7 +150,7 @@ def is_never_changed(path: Path, case: Case, cache: Path) -> bool:
 
 
 def predicted(path: Path, case: Case) -> MemoryUse:
-    """By the header, and what is free now."""
+    """The prediction from the header and the memory that is free now."""
     header = preflight.check(path)
     if case.backend == "native":
         needed = native_bytes(path, case.settings, scores=False)
@@ -193,13 +193,13 @@ def measured_bytes(path: Path, case: Case, cache: Path) -> int:
             peak_bytes = high_water_bytes(worker.pid)
             host = psutil.Process(worker.pid).parent()
             link.unload(worker.name)
-        if host is not None:  # It ends alone, and then its folder can go.
+        if host is not None:  # It ends by itself, after which its folder can be deleted.
             psutil.wait_procs([host], timeout=60)
         return peak_bytes
 
 
 def high_water_bytes(pid: int) -> int:
-    """The most that a process ever had in memory."""
+    """The peak resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
@@ -207,7 +207,7 @@ def high_water_bytes(pid: int) -> int:
 
 
 def written(folder: Path, name: str, sdist: Path | None) -> Path:
-    """The file of a model, made now if it is not there."""
+    """The file of a model, created now if missing."""
     shape, file_type = MODELS[name]
     path = folder / f"{name.replace(' ', '-')}.gguf"
     if not path.is_file():
@@ -251,7 +251,7 @@ def main() -> int:
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hearth-fit-")))
         folder = args.models or temporary
-        # The self-test and what attention costs are found once, not in a worker that is measured.
+        # Run the self-test and measure attention once, not in a worker that is measured.
         cache = temporary / "cache"
         known: set[tuple[str, str, KvType]] = set()
         every = [

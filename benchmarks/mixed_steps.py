@@ -27,7 +27,7 @@ TOKEN: Final = 1000
 
 
 def step_ms(cached: CachedRunner, decoding: int, tokens: int) -> float:
-    """A step of `tokens` in all, of which the sequences 0 to `decoding` - 1 have one each."""
+    """Milliseconds of a step of `tokens` tokens, one each for sequences 0 to `decoding` - 1."""
     times = []
     for _ in range(3):
         rows = [Row(slot, DEPTH, [TOKEN], 1) for slot in range(decoding)]

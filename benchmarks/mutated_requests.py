@@ -33,7 +33,7 @@ SECOND = ROOT / "assets" / "guide" / "guide-draft.f16.gguf"
 
 
 def show(outcome: Any) -> None:
-    """The table of statuses, the slowest headers, and what must not be."""
+    """Print the table of statuses, the slowest headers, and the violations."""
     families = sorted({family for family, _ in outcome.statuses})
     statuses = sorted({status for _, status in outcome.statuses})
     columns: Counter[int] = Counter()
@@ -57,7 +57,7 @@ def show(outcome: Any) -> None:
 
 
 def main() -> int:
-    """Send, print, and compare with the bars."""
+    """Send the requests, print the results, and compare them with the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first request")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 
 def measured(backend: str, model: Path, sessions: list[int], prompt: int) -> dict[str, float]:
-    """Tokens/s of the engine by test."""
+    """Tokens/s of the engine, by test."""
     command = [
         *(sys.executable, "-m", "hearth.app.cli.main", "bench", str(model), "--backend", backend),
         *("--tests", "pp,sessions", "--sessions", ",".join(map(str, sessions))),

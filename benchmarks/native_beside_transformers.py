@@ -56,7 +56,7 @@ from hearth.quant.safetensors import SafetensorsFolder
 
 PROMPT: Final = 512
 SHORT: Final = 32
-"""Tokens of the prompts before decoding is measured."""
+"""Length in tokens of the prompts before decoding is measured."""
 DTYPES: Final = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 SHAPES: Final = {
     "qwen3-0.6b": {
@@ -85,15 +85,15 @@ SHAPES: Final = {
 
 
 class _Speechless:
-    """In the place of a tokenizer: no text is looked at."""
+    """Stands in for a tokenizer: no text is looked at."""
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        """Nothing."""
+        """The empty piece."""
         return b""
 
 
 def engine_side(decoder: Decoder, plan: NativePlan) -> EngineSide:
-    """A loaded decoder under the engine, as a worker has it."""
+    """A loaded decoder under the engine, as in a worker."""
     threads = torch.get_num_threads()
     runner = NativeRunner(
         decoder,
@@ -123,7 +123,7 @@ class Ours:
         *,
         sessions: int | None = None,
     ) -> Ours:
-        """Args: sessions: most at the same time; None: as many as there are by default."""
+        """Args: sessions: most sessions at the same time; None: the default."""
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields)
         config = family.from_hf(fields).for_context(2048)
@@ -148,20 +148,20 @@ class Ours:
         return cls(engine_side(decoder, plan))
 
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds until its first token."""
+        """Seconds until the first token."""
         took = self._side.prefill(prompt)
         self._side.clear()
         return took
 
     def decode(self, prompts: list[list[int]], count: int) -> float:
-        """Seconds for `count` tokens of each, after the prompts."""
+        """Seconds for `count` tokens of each session, after the prompts."""
         self._side.start(prompts, len(prompts[0]) + count + 8)
         took = self._side.decode(count)
         self._side.clear()
         return took
 
     def whole(self, prompts: list[list[int]], count: int) -> float:
-        """Seconds for prompts and `count` tokens of each."""
+        """Seconds for the prompts and `count` tokens of each session."""
         began = time.perf_counter()
         self._side.start(prompts, len(prompts[0]) + count + 8)
         self._side.decode(count - 1)
@@ -187,18 +187,18 @@ class Theirs:
         )
 
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds of one forward pass, of whose logits only the last are made."""
+        """Seconds of one forward pass that computes the logits of the last token only."""
         return self._generate.prefill(prompt)
 
     def decode(self, prompts: list[list[int]], count: int) -> float:
-        """Seconds of `generate` for `count` tokens of each, after the prompts."""
+        """Seconds of `generate` for `count` tokens of each session, after the prompts."""
         self._generate.start(prompts, 0)
         took = self._generate.decode(count)
         self._generate.clear()
         return took
 
     def batcher(self, prompts: list[list[int]], count: int, *, is_sized: bool) -> float:
-        """Seconds of `generate_batch` for prompts and `count` tokens of each."""
+        """Seconds of `generate_batch` for the prompts and `count` tokens of each session."""
         return self._batching.whole(prompts, count, is_sized=is_sized)
 
 
@@ -211,7 +211,7 @@ _NO_INFO = ModelInfo(
 
 
 def write_model(folder: Path, shape: str, dtype: torch.dtype) -> None:
-    """A checkpoint with random weights."""
+    """Write a checkpoint with random weights."""
     import transformers
 
     torch.manual_seed(0)
@@ -220,7 +220,7 @@ def write_model(folder: Path, shape: str, dtype: torch.dtype) -> None:
 
 
 def described(shape: str, dtype: str, rounds: int) -> str:
-    """Where and on what a table was measured."""
+    """The conditions of a table: machine, model and versions."""
     import transformers
 
     kind = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
@@ -232,14 +232,14 @@ def described(shape: str, dtype: str, rounds: int) -> str:
 
 
 class Prompts:
-    """Random ones, other ones each time."""
+    """Random prompts, different ones each time."""
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._draw = torch.Generator().manual_seed(1)
 
     def __call__(self, sessions: int, length: int) -> list[list[int]]:
-        """One of `length` tokens for each session."""
+        """One prompt of `length` tokens for each session."""
         size = (sessions, length)
         drawn = torch.randint(0, self._vocabulary, size, generator=self._draw)
         return [list(map(int, row)) for row in drawn.tolist()]
@@ -248,7 +248,7 @@ class Prompts:
 def compare(
     name: str, unit: float, ours: Callable[[], float], theirs: Callable[[], float], rounds: int
 ) -> None:
-    """Both in turns, and a line of what was found."""
+    """Run both sides in turns and print a line with the result."""
     ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
@@ -261,7 +261,7 @@ def compare(
 def compare_all(
     ours: Ours, theirs: Theirs, prompts: Prompts, tests: str, count: int, rounds: int
 ) -> None:
-    """A table of `tests` (names with commas), of `count` tokens of each session."""
+    """Print a table of `tests` (comma-separated names), with `count` tokens per session."""
     print("| test           | ours tok/s | transformers | ratio  |")
     print("|----------------|-----------:|-------------:|-------:|")
     for test in tests.split(","):

@@ -64,26 +64,26 @@ SHAPE: Final = ModelConfig(
     norm_eps=1e-5,
     tied=False,
 )
-"""Llama 3 8B."""
+"""The configuration of Llama 3 8B."""
 DTYPE: Final = torch.bfloat16
 CONTEXT: Final = 4096
 MOST: Final = 64
-"""Sessions."""
+"""Maximum number of sessions."""
 TOKENS: Final = 64
-"""That each session decodes."""
+"""Number of tokens that each session decodes."""
 SHORT, LONG = 32, 2048
-"""Tokens of prompts, before decoding and of those that are measured."""
+"""Lengths in tokens of the prompts before decoding, and of the prompts that are measured."""
 LENGTHS: Final = range(97, 104)
-"""Of prompts each of which is the first one of its length."""
+"""Lengths of prompts that are each the first of their length."""
 ROUNDS: Final = 3
 DRAWN: Final = SamplingParams(seed=1)
-"""How tokens are drawn where they are not the likeliest ones."""
+"""Sampling parameters for runs that do not take the likeliest tokens."""
 FEW: Final = (4, 16)
-"""Sessions of which decoding is measured, beside one."""
+"""Numbers of sessions whose decoding is measured, in addition to one."""
 COMPARED_LAYERS: Final = 2
-"""Of the models whose tokens are compared."""
+"""Number of layers of the models whose tokens are compared."""
 ALONE: Final = {"bf16": 0.8, "FP8": 0.7, "INT4": 0.6, "Q4_K_M": 0.6}
-"""Kinds of weights, and the share of the bandwidth that decoding alone is to reach."""
+"""The share of the bandwidth that decoding alone should reach, by kind of weights."""
 OPTIONS: Final[dict[str, dict[str, Any]]] = {"INT4": {"group": 128}, "FP8": {"group": 0}}
 
 
@@ -96,12 +96,12 @@ class Figure:
     value: float
     unit: str
     wanted: str = ""
-    """What it is held against."""
+    """The number it is compared with."""
     is_met: bool | None = None
 
 
 def at_least(what: str, by: str, value: float, unit: str, least: float) -> Figure:
-    """A figure that is to be `least` or more."""
+    """A figure that should be at least `least`."""
     return Figure(what, by, value, unit, f"at least {least:g}", value >= least)
 
 
@@ -109,11 +109,11 @@ class Model:
     """A decoder with random weights under the engine.
 
     Args:
-        kind: of weights: see `random_decoder`.
-        is_plain: they are unpacked.
+        kind: kind of weights, see `random_decoder`.
+        is_plain: the weights are unpacked.
 
     Attributes:
-        read_bytes: of the weights that each step reads.
+        read_bytes: bytes of the weights that each step reads.
     """
 
     def __init__(
@@ -155,12 +155,12 @@ class Model:
 def random_decoder(
     kind: str, config: ModelConfig, device: torch.device, dtype: torch.dtype, *, is_plain: bool
 ) -> tuple[Decoder, int]:
-    """A decoder, and the bytes that a file of its weights has, without the header.
+    """A decoder, and the size in bytes of a file of its weights, without the header.
 
     Args:
         kind: bf16 (all of `dtype`), FP8 or INT4 (all but the embedding and the output matrix), or
             Q4_K_M with the types of llama.cpp's mix.
-        is_plain: the numbers are the same, unpacked to `dtype`.
+        is_plain: the same numbers are unpacked to `dtype`.
     """
     torch.manual_seed(0)
     decoder = Decoder(config, device, dtype, activations=dtype, context=config.context)
@@ -168,7 +168,7 @@ def random_decoder(
     size = 0
 
     def part(packing: str, outputs: int, inputs: int) -> PackedWeight:
-        """Drawn once of each shape; every matrix has memory of its own."""
+        """A matrix drawn once per shape; every matrix has its own memory."""
         nonlocal size
         if not packing:
             plain = torch.randn(outputs, inputs, device=device, dtype=dtype) / inputs**0.5
@@ -207,7 +207,7 @@ def random_decoder(
     queries, hidden, count = config.heads * config.head_dim, config.feed_forward, len(config.layers)
     for module in list(decoder.modules()):
         for leaf, tensor in list(module.named_parameters(recurse=False)):
-            if tensor.dtype == torch.float32 and tensor.ndim == 1:  # Of a norm.
+            if tensor.dtype == torch.float32 and tensor.ndim == 1:  # A norm.
                 ones = torch.ones(tensor.shape, device=device)
                 setattr(module, leaf, nn.Parameter(ones, requires_grad=False))
                 size += ones.nbytes
@@ -225,7 +225,7 @@ def random_decoder(
 
 
 def last_graph(model: Model) -> Graph | None:
-    """Of the last step that had one."""
+    """The graph of the last step that had one."""
     graphs = model.side._runner.graphs  # type: ignore[attr-defined]
     if graphs is None or not len(graphs):
         return None
@@ -235,7 +235,7 @@ def last_graph(model: Model) -> Graph | None:
 
 
 def graph_seconds(graph: Graph) -> float:
-    """Of a step on the card alone: its graph is started again and again."""
+    """Seconds of a step on the card alone, from replaying its graph again and again."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     graph.replay()
     start.record()
@@ -247,8 +247,8 @@ def graph_seconds(graph: Graph) -> float:
 
 
 def busy_clock(graph: Graph) -> float | None:
-    """MHz of the multiprocessors while they compute: cards of one kind differ, and one that is hot
-    is slower. None: nvidia-smi does not say.
+    """Clock in MHz of the multiprocessors under load: cards of one kind differ, and a hot card is
+    slower. None if nvidia-smi does not report it.
     """
     for _ in range(4 * TOKENS):
         graph.replay()
@@ -258,7 +258,7 @@ def busy_clock(graph: Graph) -> float | None:
 
 
 def asked(what: str) -> str:
-    """What nvidia-smi says of the first card; "?" where it is missing."""
+    """What nvidia-smi reports for the first card; "?" if it is missing or fails."""
     command = ["nvidia-smi", "-i", "0", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -268,16 +268,16 @@ def asked(what: str) -> str:
 
 
 def median(call: Callable[[], float]) -> float:
-    """Seconds. The first time does not count: kernels are compiled and graphs recorded in it."""
+    """Median seconds. The first call does not count: it compiles kernels and records graphs."""
     call()
     return statistics.median(call() for _ in range(ROUNDS))
 
 
 def measure_end(card: Card, peak: float) -> Iterator[Figure | Skipped]:
-    """Streams."""
+    """Measure streams."""
     device = card.device
     alone: dict[tuple[str, int], float] = {}
-    """Seconds of a step, by kind of weights and sessions."""
+    """Seconds per step, by kind of weights and number of sessions."""
     prefills: dict[str, float] = {}
     for kind, share in ALONE.items():
         try:
@@ -294,7 +294,7 @@ def measure_end(card: Card, peak: float) -> Iterator[Figure | Skipped]:
                 taken = card.allocated_bytes() - before
                 yield Figure("memory with a pool of 4,096 tokens", kind, taken / 1e9, "GB")
             del model
-        except Exception as error:  # noqa: BLE001 - What fails takes no other line with it.
+        except Exception as error:  # noqa: BLE001 - A failure must not prevent other lines.
             yield Skipped("streams", kind, f"{type(error).__name__}: {error}")
         _give_back(device)
     for kind in ("INT4", "Q4_K_M", "FP8"):
@@ -346,7 +346,7 @@ def _of_model(
 
 
 def _beside_batching(model: Model, device: torch.device) -> Iterator[Figure | Skipped]:
-    """Both sides compute prompts and tokens of `MOST` sessions that arrive together."""
+    """Both sides compute the prompts and tokens of `MOST` sessions that arrive together."""
     prompts = Prompts(SHAPE.vocab_size)
     what = f"{MOST} sessions"
     seconds = median(lambda: model.ours.whole(prompts(MOST, SHORT), TOKENS))
@@ -355,7 +355,7 @@ def _beside_batching(model: Model, device: torch.device) -> Iterator[Figure | Sk
     try:
         theirs = theirs_of(SHAPE, device)
         other = median(partial(theirs.batcher, prompts(MOST, SHORT), TOKENS, is_sized=True))
-    except Exception as error:  # noqa: BLE001 - Not installed, or it cannot.
+    except Exception as error:  # noqa: BLE001 - Not installed, or not able to.
         yield Skipped(what, by, f"{type(error).__name__}: {error}")
         return
     yield Figure(what, by, MOST * TOKENS / other, "tok/s")
@@ -363,7 +363,7 @@ def _beside_batching(model: Model, device: torch.device) -> Iterator[Figure | Sk
 
 
 def theirs_of(config: ModelConfig, device: torch.device) -> Theirs:
-    """transformers' model of the same shape, with random weights."""
+    """A transformers model of the same shape, with random weights."""
     import transformers
 
     about = transformers.LlamaConfig(
@@ -390,8 +390,8 @@ def theirs_of(config: ModelConfig, device: torch.device) -> Theirs:
 
 
 def _same_tokens(kind: str, device: torch.device) -> Figure:
-    """Of packed weights and of the same numbers unpacked, in float32: how many of `TOKENS` greedy
-    ones are the same before the first that is not.
+    """How many of `TOKENS` greedy tokens agree, before the first that differs, between packed
+    weights and the same numbers unpacked, in float32.
     """
     config = replace(SHAPE, layers=SHAPE.layers[:COMPARED_LAYERS])
     prompt = Prompts(SHAPE.vocab_size)(1, SHORT)
@@ -429,10 +429,10 @@ PARTS: Final[dict[str, Callable[[Card, float], Iterator[Any]]]] = {
 
 @torch.no_grad()
 def run(part: str, card: Card, results: Path | None, seconds: float) -> int:
-    """Measure a part and write its lines as they come.
+    """Measure a part and write each line when it is measured.
 
     Returns:
-        How many there are.
+        The number of lines.
     """
     end, count = time.monotonic() + seconds, 0
     peak = kernels_cuda.bandwidth(card)
@@ -450,7 +450,7 @@ def run(part: str, card: Card, results: Path | None, seconds: float) -> int:
 
 
 def shown(line: kernels_cuda.Line | Figure) -> str:
-    """A line for people."""
+    """A line as text."""
     if isinstance(line, Skipped):
         return f"{line.what:34} {line.by:20} not measured: {line.why}"
     if isinstance(line, Figure):
@@ -467,7 +467,7 @@ def shown(line: kernels_cuda.Line | Figure) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of what figures depend on."""
+    """The versions that figures depend on."""
     import triton
 
     return {

@@ -25,7 +25,7 @@ TOKEN: Final = 100
 
 
 def times_ms(runner: LlamaRunner, tokens: int) -> tuple[list[float], list[float], int]:
-    """Of each part out and in, and the bytes of one."""
+    """Milliseconds of each part out and in, and the bytes of one part."""
     cached = CachedRunner(runner)
     cache, store = cached.kv, runner.store
     whole = PARTS * tokens

@@ -39,26 +39,26 @@ MOST_REFUSAL_MS = 50.0
 MOST_GROWTH = 0.05
 MOST_RECOVERY_S = 5.0
 AS_FAST = 1.5
-"""A request that takes so many times the median from before is as fast as before."""
+"""A request that takes at most this many times the median from before counts as fast again."""
 CANARIES = 20
 
 
 @dataclass
 class Counts:
-    """What the clients saw."""
+    """What the clients received."""
 
     refused_ms: list[float] = field(default_factory=list)
     accepted_s: list[float] = field(default_factory=list)
     without_retry_after: int = 0
     unfinished: int = 0
-    """Accepted, and then cut or failed."""
+    """Requests that were accepted, then cut off or failed."""
     others: dict[str, int] = field(default_factory=dict)
-    """Answers that are neither, by status."""
+    """Other answers, by status."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that is printed."""
+    """Everything that is printed."""
 
     offered_per_s: float
     accepted_per_s: float
@@ -71,20 +71,20 @@ class Report:
     unfinished: int
     others: dict[str, int]
     rss_mib: dict[str, list[float]]
-    """Of each process, at each quarter."""
+    """Resident memory of each process at each quarter."""
     recovery_s: float
     recovery_ratio: float
-    """What the first fast request took, over the median from before."""
+    """Time of the first fast request, divided by the median from before."""
     cores_elsewhere: float
-    """Cores that were busy with other programs meanwhile: near 0, or the times mean little."""
+    """Cores that other programs used meanwhile: unless this is near 0, the times mean little."""
 
     @property
     def growth(self) -> dict[str, float]:
-        """Of each process, after the first quarter."""
+        """Memory growth of each process after the first quarter."""
         return {name: rss[-1] / rss[0] - 1 for name, rss in self.rss_mib.items()}
 
     def missed(self) -> Iterator[str]:
-        """The bars that are missed."""
+        """The bars that were missed."""
         if self.refused_p99_ms >= MOST_REFUSAL_MS:
             yield f"refusals take {self.refused_p99_ms:.1f} ms at p99"
         if self.without_retry_after:
@@ -133,7 +133,7 @@ def message(port: int, path: str, body: dict[str, Any]) -> bytes:
 async def ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: bytes
 ) -> tuple[int, bytes, bool]:
-    """Status, head in lower case, and whether the answer came to its end."""
+    """Status, head in lower case, and whether the answer was complete."""
     writer.write(question)
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     try:
@@ -148,7 +148,7 @@ async def ask(
 
 
 async def client(port: int, seed: int, until: float, pause_s: float, counts: Counts) -> None:
-    """Ask again and again until `until`."""
+    """Send requests in a loop until `until`."""
     rng = random.Random(seed)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     await asyncio.sleep(rng.random() * pause_s)
@@ -173,7 +173,7 @@ async def client(port: int, seed: int, until: float, pause_s: float, counts: Cou
 
 
 async def canary_s(port: int) -> float:
-    """Seconds for a small request over a new connection; nan where it is refused."""
+    """Seconds for a small request over a new connection; nan if it is refused."""
     body = {
         "model": "guide",
         "prompt": "Once upon a time",
@@ -189,11 +189,11 @@ async def canary_s(port: int) -> float:
     return time.perf_counter() - began if status == 200 else float("nan")
 
 
-# ---- the whole
+# ---- the measurements
 
 
 def busy_s(processes: dict[str, psutil.Process]) -> float:
-    """Processor seconds that were spent on this machine by others than `processes` and us."""
+    """Processor seconds used on this machine by programs other than `processes` and this one."""
     spent = psutil.cpu_times()
     ours = [*(one.cpu_times() for one in processes.values()), psutil.Process().cpu_times()]
     return sum(spent) - spent.idle - spent.iowait - sum(one.user + one.system for one in ours)
@@ -206,7 +206,7 @@ def resident_mib(processes: dict[str, psutil.Process]) -> dict[str, float]:
 async def measure(
     port: int, processes: dict[str, psutil.Process], clients: int, seconds: float, pause_s: float
 ) -> Report:
-    """The load, and what comes after it."""
+    """Run the load, and measure the recovery after it."""
     await canary_s(port)
     before_s = statistics.median([await canary_s(port) for _ in range(CANARIES)])
     counts = Counts()
@@ -250,7 +250,7 @@ async def measure(
 
 
 def run(clients: int, seconds: float, pause_s: float) -> Report:
-    """Measure a server of its own."""
+    """Measure a separate server."""
     sys.path.insert(0, str(SUPPORT))
     from served import served
 

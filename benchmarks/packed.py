@@ -40,7 +40,7 @@ ROTATED_BYTES: Final = 160 << 20
 
 
 def least(functions: list[Callable[[], object]], repeats: int) -> float:
-    """Seconds of one call, in turns through `functions`."""
+    """Least seconds per call, over rounds through all `functions`."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions:
         function()
@@ -54,7 +54,7 @@ def least(functions: list[Callable[[], object]], repeats: int) -> float:
 
 
 def read_gigabytes_a_second() -> float:
-    """Of a gigabyte, by all threads."""
+    """Read bandwidth over a gigabyte, with all threads."""
     memory = torch.ones(1 << 27, dtype=torch.int64)
     return memory.nbytes / least([memory.sum], 5) / 1e9
 

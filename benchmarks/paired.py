@@ -31,22 +31,22 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "llamacpp_step.py": ("--model", "{model}", "--steps", "40"),
     "engine_step.py": ("--runs", "3"),
 }
-"""By script; all of them print a table."""
+"""Arguments by script; every script prints a table."""
 OWN: Final = {"engine_step.py"}
-"""They use the fakes of the tests of their checkout."""
+"""Scripts that use the test fakes of their own checkout."""
 ENDPOINT: Final = "endpoint.py"
 DISK_BUDGET: Final = "HEARTH_KV_DISK_BUDGET"
 
 
 def environment(checkout: Path, folder: Path) -> dict[str, str]:
-    """Of processes that import `hearth` from `checkout`, by links in `folder`."""
+    """The environment of processes that import `hearth` from `checkout`, by links in `folder`."""
     package = folder / "hearth"
     package.mkdir(parents=True)
     for part in ("app", "backends", "quant", "kernels"):
         (package / part).symlink_to(checkout.resolve() / part)
     made = os.environ | {"PYTHONPATH": str(folder)}
     if "kv_disk_budget" in (checkout / "app" / "settings_keys.py").read_text(encoding="utf-8"):
-        made[DISK_BUDGET] = "0"  # As benchmarks/endpoint.py has it now.
+        made[DISK_BUDGET] = "0"  # As in benchmarks/endpoint.py.
     return made
 
 
@@ -64,8 +64,8 @@ def numbers(line: str) -> list[float]:
 
 
 def compared(before: list[list[str]], after: list[list[str]]) -> list[str]:
-    """A row for each line with numbers that are there in all rounds: its words, and for each number
-    the medians and the median of the ratios.
+    """One row for each line whose numbers occur in all rounds: its words, and for each number the
+    medians and the median of the ratios.
     """
     rows = []
     for lines in zip(*before, *after, strict=False):
@@ -117,7 +117,7 @@ def main() -> None:
             script = checkouts[1] / "benchmarks" / ENDPOINT
             command = [sys.executable, str(script), "--before", str(checkouts[0])]
             print(f"\n{ENDPOINT} --before\n", flush=True)
-            # It chooses the settings of both itself: the other may not know that of this one.
+            # It sets the variable for both sides itself: the other checkout may not know it.
             env = {name: value for name, value in envs[1].items() if name != DISK_BUDGET}
             subprocess.run(command, env=env, check=True)
 

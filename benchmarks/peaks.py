@@ -32,11 +32,11 @@ NEEDS: Final = {
     "amx_tdpbf16ps": "amx_bf16",
     "amx_load_tdpbf16ps": "amx_bf16",
 }
-"""The loops, and the flag that Linux shows where a processor has their instructions."""
+"""The loops, and the flag that Linux shows for processors with their instructions."""
 
 
 def peaks(threads: int, repeats: int = 5) -> dict[str, float]:
-    """GOP/s of `threads` threads together, by loop: the most of some repeats. Loops that this
+    """GOP/s of `threads` threads together, by loop: the best of `repeats`. Loops that this
     processor cannot run are left out.
     """
     flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()

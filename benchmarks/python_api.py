@@ -30,7 +30,7 @@ import httpx2
 
 CLIENTS = 64
 MOST_PROMPTS = 250
-"""Of one request."""
+"""Maximum number of prompts per request."""
 
 
 async def ask(url: str, bodies: list[dict[str, Any]], clients: int) -> int:
@@ -46,7 +46,7 @@ async def ask(url: str, bodies: list[dict[str, Any]], clients: int) -> int:
             tokens += used
 
     async def send(client: httpx2.AsyncClient, body: dict[str, Any]) -> int | None:
-        """Completion tokens; None where the server was busy, after the wait that it asked for."""
+        """Completion tokens; None after the requested wait if the server was busy."""
         async with client.stream("POST", f"{url}/completions", json=body) as answer:
             lines = [line async for line in answer.aiter_lines()]
         if answer.status_code == httpx2.codes.TOO_MANY_REQUESTS:

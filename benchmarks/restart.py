@@ -42,7 +42,7 @@ MADE: Final = 4
 async def first_token_s(
     client: HostClient, spec: ModelSpec, tokens: list[int]
 ) -> tuple[float, int]:
-    """Seconds to the first token after `tokens`, and how many of these were cached."""
+    """Seconds to the first token after `tokens`, and how many of `tokens` were cached."""
     request = Request(
         token_ids=tuple(tokens),
         sampling=SamplingParams(temperature=0.0),
@@ -61,7 +61,7 @@ async def first_token_s(
 
 
 async def kill(client: HostClient) -> None:
-    """End host and workers with SIGKILL, and wait until they are gone."""
+    """End the host and the workers with SIGKILL, and wait until they are gone."""
     host = psutil.Process((await client.stats()).pid)
     processes = [host, *host.children(recursive=True)]
     for process in processes:
@@ -70,7 +70,7 @@ async def kill(client: HostClient) -> None:
 
 
 def drop(files: list[Path]) -> None:
-    """Take `files` out of the page cache."""
+    """Drop `files` from the page cache."""
     for file in files:
         fd = os.open(file, os.O_RDONLY)
         os.fsync(fd)

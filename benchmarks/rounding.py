@@ -43,14 +43,14 @@ Result = TypeVar("Result")
 
 
 def timed(function: Callable[[], Result], weights: int) -> tuple[Result, float]:
-    """And the milliseconds for a million weights."""
+    """The result, and the milliseconds per million weights."""
     began = time.process_time()
     found = function()
     return found, (time.process_time() - began) * 1e9 / weights
 
 
 def of_normal_weights(weight: Tensor) -> None:
-    """The first table."""
+    """Print the first table."""
     print("| grid | plain | ms | weighted | ms | HQQ | ms |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     ones = torch.ones(weight.shape[1])
@@ -68,7 +68,7 @@ def of_normal_weights(weight: Tensor) -> None:
 
 
 def of_outputs(weight: Tensor, x: Tensor, others: Tensor) -> None:
-    """The second table."""
+    """Print the second table."""
     hessian = Hessian(weight.shape[1])
     _, summed = timed(lambda: hessian.add(x), weight.numel())
     _, factored = timed(lambda: hessian.feedback(act_order=True, damp=0.01), weight.numel())

@@ -40,7 +40,7 @@ CASES = {
 
 
 def model_like_logits(vocab: int) -> NDArray[np.float32]:
-    """[vocab] float32: a wide bell with some forty likely tokens, as a language model gives."""
+    """[vocab] float32: a wide bell with some forty likely tokens, as from a language model."""
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 2.5, vocab)
     logits[random.choice(vocab, 40, replace=False)] += random.uniform(8.0, 16.0, 40)
@@ -48,8 +48,8 @@ def model_like_logits(vocab: int) -> NDArray[np.float32]:
 
 
 def microseconds(params: SamplingParams, logits: NDArray[np.float32]) -> list[float]:
-    """After a prompt of 2,000 tokens the median and the 90th percentile of `draw` and `accept`, and
-    the medians of `guess` and of `verify`.
+    """After a prompt of 2,000 tokens: the median and the 90th percentile of `draw` and `accept`,
+    and the medians of `guess` and `verify`.
     """
     prompt = np.random.default_rng(1).integers(0, logits.size, 2000).tolist()
     sampler = Sampler(params, prompt_ids=prompt)

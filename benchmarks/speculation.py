@@ -73,7 +73,7 @@ from hearth.backends.worker.runners import open_model
 sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
 PIECE = 240
-"""Characters of a text that is not one of questions."""
+"""Length in characters of a piece of a text that does not consist of questions."""
 PARAMS = {
     "0": SamplingParams(temperature=0.0),
     "0.7": SamplingParams(temperature=0.7),
@@ -96,15 +96,15 @@ QUESTIONS = (
     ("What are the ingredients of a pizza?", "Which ingredients does a pizza have?"),
     ("How does a refrigerator work?", "Explain how a refrigerator works."),
 )
-"""And the same in other words."""
+"""The same questions in other words."""
 TEMPLATE = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 Row = tuple[str, ...]
 Script = Callable[[int], int]
-"""The token that is drawn at a position."""
+"""Returns the token that is drawn at a position."""
 
 
 class Played(Sampler):
-    """Draws as ever, for what that costs, and returns what `script` says."""
+    """Samples as usual, to include the cost, and returns the token of `script`."""
 
     def __init__(self, script: Script) -> None:
         super().__init__(SamplingParams(temperature=0.0))
@@ -115,13 +115,13 @@ class Played(Sampler):
         return dataclasses.replace(drawn, id=self.script(position))
 
     def fork(self) -> Sampler:
-        """What a draft model draws with, which knows nothing of the script."""
+        """The sampler of a draft model, which does not know the script."""
         return Sampler(self.params)
 
 
 class PlayedSide(EngineSide):
-    """Sessions that say what `script` says: another text for each round and session, the same in
-    all modes.
+    """Sessions that generate the tokens of `script`: a different text for each round and session,
+    the same in all modes.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class PlayedSide(EngineSide):
         self._script, self._many, self._made = script, sessions, 0
 
     def race(self, *args: Any, **how: Any) -> Raced:
-        """Without collections of garbage, which take longer than many steps."""
+        """As the base class, without garbage collections, which take longer than many steps."""
         gc.collect()
         gc.disable()
         try:
@@ -151,8 +151,8 @@ class PlayedSide(EngineSide):
 
 
 class Forced(Drafter):
-    """Computes what `model` would draft, and returns what will be drawn, each
-    token with the chance `right`, else another one.
+    """Runs `model` for the cost of drafting, and returns drafts whose tokens are each right with
+    the probability `right`.
     """
 
     mode = "draft"
@@ -188,14 +188,14 @@ class Forced(Drafter):
 
 
 def random_script(usable: Any, different: int) -> Callable[[int, int], int]:
-    """Random tokens of `different` ones: (session, position) -> token."""
+    """A script of random tokens out of `different` ones: (session, position) -> token."""
     tokens = np.random.default_rng(7).choice(usable, different, replace=False)
     drawn = np.random.default_rng(8).choice(tokens, (64, 8192)).tolist()
     return lambda session, position: int(drawn[session][position])
 
 
 def forced(args: argparse.Namespace, loaded: Loaded, draft: DraftModel) -> Iterator[Row]:
-    """The table of speed-ups by chance and sessions."""
+    """The table of speed-ups by probability and number of sessions."""
     prompts = texts(loaded, edits=True)
     yield ("CHANCE", *speculation_table([])[0], "SPEED-UP / PREDICTED", "(CPU)")
     for sessions in args.sessions:
@@ -222,7 +222,7 @@ def forced(args: argparse.Namespace, loaded: Loaded, draft: DraftModel) -> Itera
 
 
 def hopeless(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> Iterator[Row]:
-    """The table of "auto" by "off"."""
+    """The table of ratios of "auto" to "off"."""
     prompts = texts(loaded, edits=False)
     drafters: list[Drafter] = [] if draft is None else [draft]
     yield (
@@ -262,7 +262,7 @@ def hopeless(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None)
 
 
 class Likeliest(DraftModel):
-    """Drafts what it finds likeliest, so that nothing else was possible."""
+    """Drafts the likeliest tokens, as if no others were possible."""
 
     def _ahead(self, sequence: Generation) -> Lookahead:
         made = super()._ahead(sequence)
@@ -272,7 +272,7 @@ class Likeliest(DraftModel):
 
 
 def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> Iterator[Row]:
-    """The table of rules by temperature and drafts."""
+    """The table of rules, by temperature and kind of draft."""
     yield ("TEMPERATURE", "DRAFTS", "RULE", "DRAFTED ROWS", "ACCEPTED", "TOKENS A STEP")
     prompts = _asked(args, loaded)
     end_ids, piece = loaded.runner.info.end_ids, loaded.tokenizer.piece
@@ -300,7 +300,7 @@ def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) ->
         engine.submit(*made)
         while not all(one.done for one in made):
             engine.turn()
-        engine.turn()  # With nothing to do it counts.
+        engine.turn()  # A step without work updates the counts.
         stats = engine.stats()
         engine.kv.clear()
         drafted, right = stats.drafted_tokens, stats.accepted_tokens
@@ -310,7 +310,7 @@ def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) ->
 
 
 def chats(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) -> Iterator[Row]:
-    """The table of answers to what was asked before in other chats."""
+    """The table of answers to questions that were asked before in other chats."""
     yield (
         *("SECOND QUESTION", "MODE", "DRAFTS FROM", "TOKENS A STEP", "OWN: DRAFTED", "RIGHT"),
         *("CHATS: DRAFTED", "RIGHT", "SPEED-UP (CPU)", "FASTEST"),
@@ -356,7 +356,7 @@ def _second_answers(
     mode: str,
     shares: bool,
 ) -> tuple[float, EngineStats]:
-    """Seconds of a token of the second answers, and what was done for them alone."""
+    """Seconds per token of the second answers, and the counts for them alone."""
     engine = Engine(loaded.runner, drafters=drafters)
     end_ids, piece = loaded.runner.info.end_ids, loaded.tokenizer.piece
 
@@ -383,14 +383,14 @@ def _second_answers(
         before, began = engine.stats(), time.process_time()
         tokens += answer(other, 2 * ident + 1)
         taken_s += time.process_time() - began
-        engine.turn()  # With nothing to do it counts.
+        engine.turn()  # A step without work updates the counts.
         total = _added(total, before, engine.stats())
     engine.kv.clear()
     return taken_s / tokens, total
 
 
 def _added(total: EngineStats, before: EngineStats, after: EngineStats) -> EngineStats:
-    """`total` and what was done between `before` and `after`."""
+    """`total` plus the difference between `before` and `after`."""
 
     def more(name: str, at: int) -> int:
         none = (0, 0)
@@ -410,7 +410,7 @@ def _state(rule: SpeculateRule, *, has_model: bool, most: int) -> Speculating:
 
 
 def _asked(args: argparse.Namespace, loaded: Loaded) -> list[list[int]]:
-    """`--texts` prompts of `rules`, or fewer."""
+    """At most `--texts` prompts for `rules`."""
     if args.questions is None:
         return list(itertools.islice(itertools.cycle(texts(loaded, edits=True)), args.texts))
     text = args.questions.read_text(encoding="utf-8")
@@ -424,7 +424,7 @@ def _asked(args: argparse.Namespace, loaded: Loaded) -> list[list[int]]:
 
 
 def print_table(rows: Iterator[Row]) -> None:
-    """As Markdown, row by row."""
+    """Print as Markdown, row by row."""
     for at, row in enumerate(rows):
         print(f"| {' | '.join(row)} |", flush=True)
         if not at:
@@ -432,7 +432,7 @@ def print_table(rows: Iterator[Row]) -> None:
 
 
 def numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    """Of a list with commas."""
+    """A parser of comma-separated lists of `kind`."""
     return lambda text: [kind(part) for part in text.split(",")]
 
 

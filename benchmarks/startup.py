@@ -44,7 +44,7 @@ def first_byte(command: list[str], env: Mapping[str, str]) -> float:
 
 
 def cold_first_byte(env: Mapping[str, str]) -> float:
-    """`first_byte` of a question in a home of its own, where no host runs."""
+    """`first_byte` of a question in a separate home, where no host runs."""
     with tempfile.TemporaryDirectory(prefix="hearth-") as home:
         return first_byte(ASK, {**env, "HEARTH_HOME": home, "HEARTH_KEEP_ALIVE_S": "0"})
 

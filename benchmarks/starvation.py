@@ -54,7 +54,7 @@ def attack_body(kind: str) -> tuple[str, bytes]:
 
 
 def small_body(index: int) -> bytes:
-    """One of the victim's questions."""
+    """One of the victim's requests."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": f"{index}: what is a token?"}],
@@ -65,7 +65,7 @@ def small_body(index: int) -> bytes:
 
 
 class Client:
-    """One connection, kept open where the server keeps it."""
+    """One connection, kept open as long as the server keeps it."""
 
     def __init__(self, port: int, agent: str) -> None:
         self._port = port
@@ -118,7 +118,7 @@ async def attack(port: int, kind: str, agent: str) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What the victim saw."""
+    """What the victim measured."""
 
     p95_ms: float
     median_ms: float
@@ -126,7 +126,7 @@ class Run:
 
 
 async def victim(port: int, agent: str) -> Run:
-    """40 small requests, one after the other."""
+    """Send 40 small requests, one after the other."""
     client = Client(port, agent)
     took_ms: list[float] = []
     statuses: Counter[int] = Counter()
@@ -142,7 +142,7 @@ async def victim(port: int, agent: str) -> Run:
 
 @dataclass(frozen=True)
 class Case:
-    """One run of one kind of body."""
+    """One run with one kind of body."""
 
     context: int
     kind: str
@@ -150,17 +150,17 @@ class Case:
     attacked: Run
     attacker: dict[str, Any]
     rss_mib: dict[str, float]
-    """Of each process after the attack."""
+    """Resident memory of each process after the attack."""
 
     @property
     def ratio(self) -> float:
-        """Of p95 under attack to p95 alone."""
+        """p95 under attack divided by p95 alone."""
         return self.attacked.p95_ms / self.alone.p95_ms
 
 
 def measure(server: Any, context: int, kind: str, agents: tuple[str, str]) -> Case:
-    """The victim alone, then under attack."""
-    asyncio.run(victim(server.port, agents[1]))  # The model is loaded and warm afterwards.
+    """Measure the victim alone, then under attack."""
+    asyncio.run(victim(server.port, agents[1]))  # Loads and warms up the model.
     alone = asyncio.run(victim(server.port, agents[1]))
     command = [sys.executable, __file__, "--attack", str(server.port), kind, agents[0]]
     attacker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

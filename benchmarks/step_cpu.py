@@ -55,7 +55,7 @@ def main() -> None:
     common = asked.behind // page if asked.common else 0
     with (
         torch.inference_mode()
-    ):  # Pages that nothing was written to are one page of zeros in memory.
+    ):  # Written, since untouched pages are all one page of zeros in memory.
         for layer in range(len(runner.store.group_of)):
             for side in runner.store.layer(layer):
                 side.fill_(1)

@@ -34,11 +34,11 @@ from hearth.backends.worker.runners import open_model
 
 WAYS: Final = ("sinks", "no sinks", "fresh window")
 PARTS: Final = 4
-"""Of the text, whose perplexity is printed apart."""
+"""Parts of the text, whose perplexity is printed separately."""
 
 
 class LateScoring(Scoring):
-    """The tokens after the first `skipped`."""
+    """Scores the tokens after the first `skipped`."""
 
     def __init__(self, tokens: list[int], skipped: int) -> None:
         self.answers: list[Scores | Finished | Failed] = []
@@ -47,7 +47,7 @@ class LateScoring(Scoring):
         self._skipped = skipped
 
     def run(self, engine: Engine) -> list[float]:
-        """Their log probabilities."""
+        """Return their log probabilities."""
         engine.submit(self)
         while not self.done:
             engine.turn()
@@ -59,14 +59,14 @@ class LateScoring(Scoring):
 
 
 def evicted(engine: Engine, tokens: list[int], streaming: Streaming) -> list[float]:
-    """All tokens after the first context, in one sequence."""
+    """Score all tokens after the first context, in one sequence."""
     sequence = LateScoring(tokens, streaming.most - 1)
     sequence.streaming = streaming
     return sequence.run(engine)
 
 
 def fresh(engine: Engine, tokens: list[int], streaming: Streaming) -> list[float]:
-    """The same; what is before each chunk is computed for it."""
+    """As `evicted`, but the context of each chunk is computed again for it."""
     before, found = streaming.most - streaming.step, []
     for start in range(streaming.most, len(tokens), streaming.step):
         text = tokens[start - before : start + streaming.step]
@@ -76,7 +76,7 @@ def fresh(engine: Engine, tokens: list[int], streaming: Streaming) -> list[float
 
 
 def perplexity(logprobs: list[float]) -> float:
-    """Infinite where it is beyond what a float can say."""
+    """The perplexity, or infinity if a float cannot hold it."""
     mean = -sum(logprobs) / len(logprobs)
     return math.exp(mean) if mean < 700 else math.inf
 

@@ -305,7 +305,7 @@ QUESTIONS: tuple[tuple[str, Any], ...] = (
 
 @dataclass
 class Answer:
-    """What a server made of one request."""
+    """A server's answer to one request."""
 
     question: str
     reason: str
@@ -358,7 +358,7 @@ def follows(text: str, schema: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def servers(server: str, model: Path, threads: int | None) -> Iterator[dict[str, Running]]:
-    """Hearth and, if there is one, llama-server."""
+    """Hearth and, if `server` is given, llama-server."""
     with tempfile.TemporaryDirectory(prefix="hearth-bench-") as folder:
         if server:
             hearth, llama_server = start(server, model, Path(folder), threads)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 PROMPT_BOX = b"essage, or /"
-"""Its placeholder, without the letter under the cursor."""
+"""The placeholder of the prompt box, without the letter under the cursor."""
 PATIENCE_S = 60.0
 
 
@@ -56,14 +56,14 @@ def first_paint() -> float:
 
 
 def help_page() -> float:
-    """Seconds of `hearth --help`."""
+    """Seconds that `hearth --help` takes."""
     began = time.perf_counter()
     subprocess.run([*HEARTH, "--help"], check=True, capture_output=True)
     return time.perf_counter() - began
 
 
 def forget_files() -> None:
-    """Ask the kernel to forget the files of the program and of what it imports."""
+    """Ask the kernel to drop the program's files, and those it imports, from memory."""
     for file in _program_files():
         with contextlib.suppress(OSError), file.open("rb") as opened:
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -82,7 +82,7 @@ def _program_files() -> Iterator[Path]:
 
 
 def cold(measure: Callable[[], float]) -> float:
-    """`measure` with files that the kernel has forgotten."""
+    """The result of `measure` after `forget_files`."""
     forget_files()
     return measure()
 

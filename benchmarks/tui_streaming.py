@@ -78,13 +78,13 @@ def words(kind: str) -> Iterator[str]:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value that `share` of them do not exceed; 0 without values."""
+    """The value that this `share` of `values` does not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
 class Hearth:
-    """Our transcript."""
+    """Hearth's transcript."""
 
     def widget(self) -> Widget:
         from hearth.app.tui.widgets.transcript import Transcript
@@ -93,7 +93,7 @@ class Hearth:
         return self.transcript
 
     async def begin(self, text: str) -> None:
-        """Show `text`, which goes on."""
+        """Show `text`, which will be continued."""
         from hearth.app.tui.widgets.message import Shown
 
         await self.transcript.show([Shown("q", "user", "Write a lot.")])
@@ -112,7 +112,7 @@ class Hearth:
         self.view.catch_up()
 
     async def end(self) -> None:
-        """Until all is shown."""
+        """Wait until everything is shown."""
         while self.view.is_behind:  # noqa: ASYNC110 - the view has no event for it, and needs none
             await asyncio.sleep(0.01)
 
@@ -129,7 +129,7 @@ class Textual:
         return self.scroll
 
     async def begin(self, text: str) -> None:
-        """Show `text`, which goes on."""
+        """Show `text`, which will be continued."""
         from textual.widgets import Markdown
 
         self.scroll.anchor()
@@ -145,14 +145,14 @@ class Textual:
         await self.markdown.append(piece)
 
     async def end(self) -> None:
-        """Until all is shown."""
+        """Wait until everything is shown."""
         await self.stream.stop()
 
 
 def bench(
     widgets: Hearth | Textual, kind: str, rate: int, seconds: float, preload: int, report: Path
 ) -> App[None]:
-    """The child: an app in which text streams while somebody types."""
+    """The child process: an app in which text streams while keys are typed."""
     from textual.app import App, ComposeResult
     from textual.widgets import Input
 
@@ -178,7 +178,7 @@ def bench(
                 text += next(pieces)
             await widgets.begin(text)
             await self.drawn()
-            # What is there stays: without this, full collections of Python's garbage collector
+            # Freeze existing objects: otherwise, full collections of Python's garbage collector
             # halt everything for 50 ms every few seconds.
             gc.collect()
             gc.freeze()
@@ -229,7 +229,7 @@ def bench(
 
 
 def type_keys(child: subprocess.Popen[bytes], fd: int, ready: Path) -> list[float]:
-    """Type letters, none of which was there before; the milliseconds until each is shown."""
+    """Type letters that were not shown before; returns the milliseconds until each is shown."""
     found: list[float] = []
     letters = [chr(code) for code in (*range(0x14A, 0x180), *range(0x3B1, 0x52F))]
     seen = b""
@@ -270,7 +270,7 @@ def type_keys(child: subprocess.Popen[bytes], fd: int, ready: Path) -> list[floa
 def measure(
     widgets: str, kind: str, rate: int, seconds: float, preload: int, folder: Path
 ) -> dict[str, Any]:
-    """One kind of text at one rate."""
+    """Measure one kind of text at one rate."""
     report = folder / f"{widgets}-{kind}-{rate}.json"
     main, sub = pty.openpty()
     fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
@@ -311,7 +311,7 @@ def main() -> None:
         widgets, kind, rate, seconds, preload, report = sys.argv[2:]
         from hearth.app.tui.pace import set_pace
 
-        set_pace()  # Before Textual is imported; for both kinds of widgets.
+        set_pace()  # Must precede the import of Textual; applies to both kinds of widgets.
         made = Hearth() if widgets == "hearth" else Textual()
         bench(made, kind, int(rate), float(seconds), int(preload), Path(report)).run()
         return

@@ -87,7 +87,7 @@ def _anchor(endpoint: Endpoint) -> str:
 
 
 def _parameters() -> Iterator[str]:
-    """What each URL takes; what is described above already is only named."""
+    """The parameters of each URL; a table described above is only named."""
     told: dict[str, str] = {}
     for endpoint in ENDPOINTS:
         if endpoint.table is None and not endpoint.query:
@@ -111,8 +111,8 @@ def _parameters() -> Iterator[str]:
 
 
 def _rows(table: Table, prefix: str = "", key: str = "") -> Iterator[tuple[str, str]]:
-    """(name, the rest of its row) of each parameter, and of those in it; `key`, which tells the
-    table from others, is part of the prefix.
+    """(name, the rest of its row) of each parameter, including nested ones. `key`, the field that
+    distinguishes the table from others, is part of the prefix.
     """
     for parameter in table:
         if parameter.name == key:
@@ -160,7 +160,7 @@ def _meaning(parameter: Parameter) -> str:
 
 
 def _inside(schema: Schema) -> Iterator[tuple[str, Table, str]]:
-    """(path, table, the field that tells it from others) of the tables that a value may be."""
+    """(path, table, distinguishing field) of each table that a value may be."""
     if isinstance(schema, Table):
         yield "", schema, ""
     elif isinstance(schema, Tagged):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def count(file: Path) -> int:
-    """Statements in `file`. Raises `SyntaxError` if it is not Python."""
+    """Number of statements in `file`. Raises `SyntaxError` if it is not Python."""
     tree = ast.parse(file.read_bytes(), filename=str(file))
     return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
 

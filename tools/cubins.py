@@ -54,12 +54,12 @@ from random_weights import random_weight
 
 ARCHITECTURES: Final = (80, 86, 89, 90, 100, 120)
 MOST_STACK: Final = 72
-"""Bytes of a thread: eighteen registers."""
+"""Maximum bytes of stack per thread: eighteen registers."""
 MOST_SHARED: Final = {80: 163, 90: 227, 100: 227}
-"""KiB of a program; 99 on the others."""
+"""Shared memory limit in KiB per program, by architecture; 99 on the others."""
 ROOMY: Final = tuple(10 * major + minor for major, minor in ROOMY_CARDS if minor == 0)
 ROOMY_SHARED: Final = 113
-"""KiB of a program of which one multiprocessor of these has two."""
+"""KiB per program if two programs have to fit on one multiprocessor of these cards."""
 NAMES: Final = {
     torch.float32: "fp32",
     torch.float16: "fp16",
@@ -80,18 +80,18 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     **{f"FP8 {group}": {"group": group, "scales": torch.float32} for group in (128, 0)},
     **{f"NF4 {group}": {"group": group, "scales": torch.float32} for group in (64, 0)},
 }
-"""Kinds of weights, and what `random_weight` makes them of."""
+"""Kinds of weights, with the arguments of `random_weight` that make them."""
 SAMPLES: Final = ("Q4_K", "Q6_K", "FP8 128")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel, and what it is compiled for."""
+    """A kernel, with the types and constants that it is compiled for."""
 
     name: str
     kernel: Any
     arguments: dict[str, str | int]
-    """By name: the type of a pointer ("*fp16"), "i32" or "f32" of numbers."""
+    """Types by name: that of a pointer ("*fp16"), "i32" or "f32" for numbers."""
     constants: dict[str, Any]
     warps: int = 4
     stages: int = 3
@@ -99,23 +99,23 @@ class Variant:
     since_blackwell: dict[str, Any] = field(default_factory=dict)
     """Constants that differ on cards of compute capability 10.0 and later."""
     is_roomy: bool = False
-    """It is for cards of `ROOMY` alone."""
+    """Only for the cards of `ROOMY`."""
     is_pair: bool = False
-    """A multiprocessor is to have two programs of it."""
+    """Two programs of it should fit on a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What a variant takes on cards of an architecture."""
+    """The resources that a variant needs on an architecture."""
 
     name: str
     arch: int
     registers: int
-    """Of a thread."""
+    """Registers per thread."""
     stack: int
-    """Bytes of a thread."""
+    """Bytes of stack per thread."""
     shared: int
-    """Bytes of a program."""
+    """Bytes of shared memory per program."""
 
 
 def product_variants() -> Iterator[Variant]:
@@ -175,7 +175,7 @@ def product_variants() -> Iterator[Variant]:
 
 
 def attention_variants() -> Iterator[Variant]:
-    """Attention of single tokens, and of prompts."""
+    """Attention of single tokens and of prompts."""
     for (kind, shape), dtype in itertools.product(MODELS.items(), DTYPES):
         heads, kv_heads, size, page = shape
         name, is_packable = NAMES[dtype], reads_packed(size, dtype)
@@ -244,7 +244,7 @@ def attention_variants() -> Iterator[Variant]:
 
 
 def fused_variants() -> Iterator[Variant]:
-    """Norms and positions of heads, keeping keys and values, gates."""
+    """Norms and positions of heads, storing keys and values, gates."""
     for dtype in DTYPES:
         name = NAMES[dtype]
         is_sample = dtype == torch.bfloat16
@@ -368,7 +368,7 @@ def peak_variants() -> Iterator[Variant]:
 
 
 def draw_variants() -> Iterator[Variant]:
-    """Guesses of what is drawn."""
+    """Guesses of the tokens that the sampler will draw."""
     yield Variant(
         "tokens drawn from 1,024",
         draw.guess_kernel,
@@ -424,7 +424,7 @@ def code_variants() -> Iterator[Variant]:
 
 
 def row_pointers(rows: str, dtype: torch.dtype) -> dict[str, str]:
-    """Of keys and values in a pool, by what their rows are (`elementwise.sides_of`)."""
+    """Pointer types of the pool's keys and values, by kind of row (`elementwise.sides_of`)."""
     kept = {"plain": NAMES[dtype], "fp8": "u8", "q8_0": "i8"}[rows]
     scales = "fp16" if rows == "q8_0" else kept
     return {
@@ -443,13 +443,13 @@ MODELS: Final = {
     "Phi-3 mini": (32, 32, 96, 256),
     "Qwen 2 7B": (28, 4, 128, 256),
 }
-"""Heads, heads of keys, numbers of a head, tokens of a page."""
+"""(query heads, key heads, numbers per head, tokens per page)."""
 PRODUCT_NUMBERS: Final = ("M", "N", "K", "x_stride", "out_stride", "groups", "split")
 PLANES: Final = ("codes", "high", "scales", "zeros", "supers", "book")
 
 
 def variants(*, every: bool) -> list[Variant]:
-    """All of them, or a sample."""
+    """All variants, or a sample."""
     made = itertools.chain(
         product_variants(),
         code_variants(),
@@ -462,9 +462,9 @@ def variants(*, every: bool) -> list[Variant]:
 
 
 def compile_variant(variant: Variant, arch: int) -> Compiled:
-    """Compile one for cards of compute capability `arch` / 10."""
+    """Compile a variant for cards of compute capability `arch` / 10."""
     signature, fixed, attributes = {}, {}, {}
-    # Since Hopper kernels are started early.
+    # From Hopper on, kernels are launched early.
     constant = {**variant.constants, "EARLY": arch >= 90}
     if arch >= 100:
         constant |= variant.since_blackwell
@@ -474,7 +474,7 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
             fixed[(place,)] = constant[name]
             continue
         signature[name] = str(variant.arguments[name])
-        # What triton finds of such arguments by itself: numbers of rows may be anything.
+        # As triton specializes such arguments by itself; numbers of rows may have any value.
         if name not in (
             "M",
             "groups",
@@ -497,7 +497,7 @@ def compile_variant(variant: Variant, arch: int) -> Compiled:
 
 
 def is_too_heavy(variant: Variant, found: Compiled) -> bool:
-    """Whether it takes more than there should be."""
+    """Whether the variant exceeds the limits."""
     most = MOST_SHARED.get(found.arch, 99)
     if variant.is_pair:
         most = ROOMY_SHARED
@@ -505,7 +505,7 @@ def is_too_heavy(variant: Variant, found: Compiled) -> bool:
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and bytes of stack of a thread, as the `cuobjdump` of triton's wheel says."""
+    """Registers and bytes of stack per thread, from the `cuobjdump` of triton's wheel."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -528,7 +528,7 @@ def main() -> None:
     parser.add_argument("--every", action="store_true", help="every variant")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     options = parser.parse_args()
-    # On stderr once in each process, of a default that 3.10 changes.
+    # Printed to stderr once per process, about a default that 3.10 changes.
     warnings.filterwarnings("ignore", message="TRITON_DEFAULT_FP_FUSION")
     is_heavy = False
     some = variants(every=options.every)

@@ -35,13 +35,13 @@ _CONTROL, _USER_DEFINED = 3, 4
 
 
 def write_folder(path: Path, folder: Path, kind: str = "bf16") -> Path:
-    """The model of the GGUF file at `path`, in a new folder.
+    """Write the model of the GGUF file at `path` to a new folder.
 
     Args:
-        kind: of matrices, a key of `DTYPES`; norms are F32 where the file has them so.
+        kind: type of the matrices, a key of `DTYPES`; norms are F32 if the file has them so.
 
     Raises:
-        ValueError: a family, a scaling of rotary positions or a vocabulary that this does not know.
+        ValueError: an unknown family, scaling of rotary positions or vocabulary.
     """
     header = check(path)
     family, config = read_gguf_config(header)
@@ -95,7 +95,7 @@ def config_of(header: GgufFile, family: str, config: ModelConfig) -> dict[str, A
 
 
 def tokenizer_of(header: GgufFile) -> Tokenizer:
-    """A byte-level vocabulary with the file's own way of cutting words."""
+    """A byte-level vocabulary with the file's own splitting of words."""
     name = header.value("tokenizer.ggml.pre", "")
     found = next((how for how, known in NAMES.items() if known == name), None)
     if header.value("tokenizer.ggml.model", "") != "gpt2" or found is None:

@@ -21,7 +21,7 @@ def guide_path(name: str = "guide") -> Path:
 
 
 def derive(form: str, folder: Path, name: str = "guide") -> Path:
-    """The file of model `name` in `form` (one of `FORMS`), written to `folder` unless it is there.
+    """The file of model `name` in `form` (one of `FORMS`), written to `folder` unless it exists.
 
     Raises:
         RuntimeError: llama.cpp cannot write that form of this model.

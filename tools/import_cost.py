@@ -1,8 +1,8 @@
-"""Prints what importing each dependency costs: milliseconds of processor time above a bare
+"""Prints the cost of importing each dependency: milliseconds of processor time beyond a bare
 interpreter.
 
-Processor time, not wall time, so that a busy machine prints the same numbers: `.venv/bin/python
-tools/import_cost.py`.
+Processor time instead of wall time, so that a busy machine prints the same numbers.
+`.venv/bin/python tools/import_cost.py` runs it.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONVOLUTION_TAPS = 3
-"""Tokens that a layer of `Shape.recurrent_layers` sees, as in all of LFM2."""
+"""Tokens that a layer of `Shape.recurrent_layers` sees, as in all LFM2 models."""
 _ATTENTION_GAIN = 2**0.5
-"""On queries and on keys: attention then prefers some tokens, as a trained model's does."""
+"""Gain on queries and keys, so that attention prefers some tokens, as in a trained model."""
 _ROPE_TRAINED = 8192
 """Context that Llama 3's rotation frequencies were trained with before they were stretched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model looks like."""
+    """The architecture and dimensions of a model."""
 
     architecture: str
     layers: int
@@ -34,24 +34,23 @@ class Shape:
     context: int
     rope_base: float
     vocabulary: str = "synthetic"
-    """Where the tokens come from by default: "synthetic", or a name for `vocabularies.from_sdist`.
-    """
+    """Default source of the tokens: "synthetic", or a name for `vocabularies.from_sdist`."""
     tokens: int = 0
-    """Size of the embedding; 0: as many as the vocabulary has."""
+    """Number of rows of the embedding; 0: as many as the vocabulary has tokens."""
     tied: bool = False
-    """The embedding is used as the output matrix too."""
+    """The embedding is also used as the output matrix."""
     head_norms: bool = False
     post_norms: bool = False
     rope_stretch: float = 1.0
-    """Llama 3's scaling of the low rotation frequencies; 1 is none."""
+    """Llama 3's scaling of the low rotation frequencies; 1 for none."""
     sliding_window: int = 0
-    """Tokens that every other layer looks back, beginning with the first; 0: all look at all."""
+    """Window of every other layer in tokens, beginning with the first layer; 0: no windows."""
     recurrent_layers: tuple[int, ...] = ()
     """Layers with a short convolution over the last tokens in place of attention (LFM2)."""
     experts: int = 0
-    """Of a layer, each with a hidden layer of `feed_forward`; 0: layers are dense."""
+    """Number of experts per layer, each with a hidden layer of `feed_forward`; 0: dense layers."""
     active_experts: int = 0
-    """That a token goes through."""
+    """Number of experts that each token uses."""
 
 
 SHAPES: dict[str, Shape] = {
@@ -161,13 +160,13 @@ class Tensor:
 
     name: str
     dims: tuple[int, ...]
-    """As numpy writes them: [out, in] for matrices, [experts, out, in] for stacked ones."""
+    """In numpy's order: [out, in] for matrices, [experts, out, in] for stacked ones."""
     deviation: float = 0.0
     values: NDArray[np.float32] | None = None
 
     @property
     def is_matrix(self) -> bool:
-        """Whether llama.cpp would quantize it: convolution kernels and routers it never does."""
+        """Whether llama.cpp would quantize it; it never does so to convolutions and routers."""
         never = ("shortconv.conv." in self.name, "ffn_gate_inp." in self.name)
         return len(self.dims) > 1 and not any(never)
 
@@ -188,8 +187,8 @@ def tensors_of(shape: Shape, tokens: int) -> Iterator[Tensor]:
 
 
 def _layer(shape: Shape, layer: int) -> Iterator[Tensor]:
-    """Matrices keep the size of what they are given; those that add to the residual stream share
-    one step of growth among all (GPT-2's rule).
+    """Matrices preserve the size of their input. Those that add to the residual stream together
+    cause one step of growth (GPT-2's rule).
     """
     block = f"blk.{layer}."
     width, hidden = shape.width, shape.feed_forward
@@ -228,9 +227,9 @@ def _norm(name: str, size: int, weight: float = 1.0) -> Tensor:
 
 
 def _rope_factors(shape: Shape) -> NDArray[np.float32]:
-    """What each rotation frequency is divided by: 1 for those that turn four times or more within
-    the trained context, the full stretch for those that turn less than once, and between the two
-    in between.
+    """Divisor of each rotation frequency: 1 for frequencies with four or more turns within the
+    trained context, the full stretch for those with less than one turn, and interpolated between
+    the two otherwise.
     """
     powers = np.arange(0, shape.head_length, 2) / shape.head_length
     turns = _ROPE_TRAINED * shape.rope_base**-powers / (2 * math.pi)

@@ -1,6 +1,4 @@
-"""Writes constraints.txt: the version of every package in `.venv`, which is what the tests ran
-with.
-"""
+"""Writes constraints.txt: the version of every package in `.venv`, as used to run the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ NOT_OURS = {"hearth-llm", "pip"}
 
 
 def render(packages: list[dict[str, str]]) -> str:
-    """The file for pip's JSON list of packages."""
+    """The file's content for pip's JSON list of packages."""
     pins = {
         entry["name"].lower().replace("_", "-"): entry["version"].split("+")[0]
         for entry in packages

@@ -1,7 +1,8 @@
 """Random weights in the layouts of GGUF: rows of numbers, or of quantized blocks made directly.
 
-A block's numbers are random bytes; only its scales are chosen, so that what the block stands for
-has mean 0 and the deviation asked for. Layouts: ggml's `ggml-common.h`; `gguf.quants` reads them.
+The quantized numbers of a block are random bytes; only its scales are chosen, so that the
+dequantized weights have mean 0 and the requested deviation. Layouts: ggml's `ggml-common.h`;
+`gguf.quants` reads them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from numpy.typing import NDArray
 
 Kind = gguf.GGMLQuantizationType
 Blocks = NDArray[np.uint8]
-"""[blocks, bytes of a block]"""
+"""[blocks, bytes per block]"""
 
 KINDS = (Kind.F32, Kind.F16, Kind.Q4_0, Kind.Q5_0, Kind.Q8_0, Kind.Q4_K, Kind.Q6_K)
-"""What `random_rows` can write."""
+"""The types that `random_rows` can write."""
 
 _PLAIN: dict[Any, np.dtype[Any]] = {Kind.F32: np.dtype("<f4"), Kind.F16: np.dtype("<f2")}
 _BITS = {Kind.Q4_0: 4, Kind.Q5_0: 5, Kind.Q8_0: 8}
-"""Types of one signed scale, first in the block, and whole numbers of so many bits after it."""
+"""Types with one signed scale at the start of the block, followed by integers of this many bits."""
 _Q4_K_SCALES = (32, 64)
 _Q6_K_SCALES = (64, 128)
-"""Range of a sub-block's whole-number scale: the upper half of what the format can hold."""
+"""Range of a sub-block's integer scale: the upper half of what the format can hold."""
 
 
 def row_bytes(kind: Kind, columns: int) -> int:
@@ -42,7 +43,7 @@ def row_bytes(kind: Kind, columns: int) -> int:
 def random_rows(
     kind: Kind, rows: int, columns: int, deviation: float, rng: np.random.Generator
 ) -> NDArray[Any]:
-    """Random weights of mean 0, uniform rather than normal where they are plain numbers.
+    """Random weights of mean 0; plain numbers are uniformly rather than normally distributed.
 
     Args:
         kind: one of `KINDS`.
@@ -52,7 +53,7 @@ def random_rows(
         [rows, columns] of F32 or F16, else [rows, row_bytes] uint8.
 
     Raises:
-        ValueError: the type's blocks do not divide `columns`, or no writer knows it.
+        ValueError: the type's blocks do not divide `columns`, or the type cannot be written.
     """
     width = row_bytes(kind, columns)
     if kind in _PLAIN:
@@ -73,7 +74,7 @@ def random_rows(
 
 
 def _scale_simple(blocks: Blocks, bits: int, deviation: float, rng: np.random.Generator) -> None:
-    """d * q with q from -2**(bits-1) on: one more number is negative, so d has a random sign."""
+    """d * q with q from -2**(bits-1) on: q has one more negative value, so d has a random sign."""
     size = deviation / _deviation_of_signed(bits)
     signs = rng.integers(0, 2, len(blocks)) * 2 - 1
     blocks[:, 0:2] = _half_bytes(signs * size)
@@ -87,7 +88,7 @@ def _scale_q4_k(blocks: Blocks, deviation: float, rng: np.random.Generator) -> N
     blocks[:, 2:4] = _half_bytes(np.array([7.5 * size]))
     low, high = scales[:, :4], scales[:, 4:]
     blocks[:, 4:8] = blocks[:, 8:12] = low | (high >> 4) << 6
-    blocks[:, 12:16] = (high & 15) * 17  # the scale's four bits, and the minimum's, which are equal
+    blocks[:, 12:16] = (high & 15) * 17  # four bits each of the scale and the equal minimum
 
 
 def _scale_q6_k(blocks: Blocks, deviation: float, rng: np.random.Generator) -> None:
@@ -100,7 +101,7 @@ def _scale_q6_k(blocks: Blocks, deviation: float, rng: np.random.Generator) -> N
 
 
 def _deviation_of_signed(bits: int) -> float:
-    """Root mean square of the whole numbers from -2**(bits-1) to 2**(bits-1) - 1."""
+    """Root mean square of the integers from -2**(bits-1) to 2**(bits-1) - 1."""
     return float(((4**bits + 2) / 12) ** 0.5)
 
 

@@ -2,8 +2,8 @@
 
     python tools/random_models.py qwen3-0.6b --type q4_k_m --out DIR
 
-A file is a function of its arguments alone. Weights are scaled like a trained model's first state,
-so that logits are finite and differ; what such a model says is noise.
+A file depends on its arguments alone. Weights are scaled like the initial weights of a model before
+training, so that logits are finite and differ; the text of such a model is noise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from random_blocks import Kind, random_rows, row_bytes
 from vocabularies import Vocabulary
 
 FileType = Literal["f32", "f16", "q8_0", "q4_0", "q4_k_m"]
-"""q4_k_m and q4_0 are mixtures, as llama.cpp's own: see `storage_kind`."""
+"""q4_k_m and q4_0 are mixtures, as in llama.cpp: see `storage_kind`."""
 
 _FILE_TYPES: dict[FileType, tuple[gguf.LlamaFileType, Kind]] = {
     "f32": (gguf.LlamaFileType.ALL_F32, Kind.F32),
@@ -37,7 +37,7 @@ _FILE_TYPES: dict[FileType, tuple[gguf.LlamaFileType, Kind]] = {
     "q4_k_m": (gguf.LlamaFileType.MOSTLY_Q4_K_M, Kind.Q4_K),
 }
 _FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q6_K: Kind.Q8_0}
-"""Where a row is no whole number of 256-element blocks."""
+"""Types for rows that are not a whole number of 256-element blocks."""
 _CHUNK_BYTES = 16 << 20
 
 
@@ -49,13 +49,13 @@ def write_model(
     vocab: str | Path | Vocabulary | None = None,
     seed: int = 0,
 ) -> Path:
-    """Write a model and return its path; it appears there when it is complete.
+    """Write a model and return its path, where it appears only when it is complete.
 
     Args:
-        shape: one of `SHAPES` by name, or one of your own.
-        vocab: "synthetic" (`vocabularies.synthetic`), "sdist" (`vocabularies.from_sdist`, the
-            shape's own), a GGUF file to copy the vocabulary from, or a vocabulary; None: what the
-            shape names. It is padded with unused tokens to the shape's size.
+        shape: the name of one of `SHAPES`, or another shape.
+        vocab: "synthetic" (`vocabularies.synthetic`), "sdist" (`vocabularies.from_sdist` with the
+            name in the shape), a GGUF file to copy the vocabulary from, or a vocabulary; None: the
+            vocabulary that the shape names. It is padded with unused tokens to the shape's size.
         seed: of the weights.
 
     Raises:
@@ -86,8 +86,8 @@ def write_model(
 
 def storage_kind(tensor: Tensor, file_type: FileType, shape: Shape) -> Kind:
     """The type that llama.cpp's quantizer gives a tensor (`llama_tensor_get_type` in
-    `llama-quant.cpp`): better ones for the output matrix and, in q4_k_m, for half of the values and
-    of the matrices down.
+    `llama-quant.cpp`): a better one for the output matrix and, in q4_k_m, for half of the value
+    and down matrices.
     """
     if not tensor.is_matrix:
         return Kind.F32
@@ -101,7 +101,9 @@ def storage_kind(tensor: Tensor, file_type: FileType, shape: Shape) -> Kind:
 
 
 def _gets_more_bits(name: str, shape: Shape) -> bool:
-    """The first and last eighth of the layers, and every third between."""
+    """Whether `name` is a value or down matrix in the first or last eighth of its layers, or in
+    every third layer between them.
+    """
     block, _, part = name.removeprefix("blk.").partition(".")
     if part in ("ffn_down.weight", "ffn_down_exps.weight"):
         index, count = int(block), shape.layers

@@ -20,13 +20,13 @@ def random_weight(
     scales: torch.dtype = torch.float16,
     has_zeros: bool = False,
 ) -> PackedWeight:
-    """Random bytes with scales that are of some size.
+    """Random bytes with scales of ordinary magnitude.
 
     Args:
         packing: a GGUF type, or one of `CODE_BITS`.
-        group: inputs that share a scale, of codes; 0: all.
+        group: for codes, number of inputs that share a scale; 0: all.
         scales: dtype of the scales of codes.
-        has_zeros: codes stand for numbers around a code that is stored, of INT2 to INT8.
+        has_zeros: store a zero point per group, for INT2 to INT8.
     """
     rng = np.random.default_rng(seed)
     if packing in CODE_BITS:

@@ -43,7 +43,7 @@ View = Callable[[Any], Awaitable[None]]
 
 
 def build(home: Path) -> Any:
-    """The app's services over `home`."""
+    """The app's services, with their files in `home`."""
     from hearth.app.chats.store import ChatStore
     from hearth.app.host_connection import HostConnection
     from hearth.app.library.downloads import Downloads
@@ -75,7 +75,7 @@ async def shown(pilot: Any, *texts: str) -> None:
 
 
 async def ask(pilot: Any, text: str) -> None:
-    """Ask the model and wait for the end of its answer."""
+    """Send `text` to the model and wait for the end of its answer."""
     await pilot.press(*text, "enter")
     await polling.until(pilot, lambda: pilot.app.sessions.busy)
     for session in pilot.app.sessions.busy:
@@ -130,7 +130,7 @@ async def on_engine(pilot: Any) -> None:
 
 
 def on_tab(key: str, *texts: str) -> View:
-    """Go to the tab of the library that `key` opens and that shows `texts`."""
+    """Go to the library tab that `key` opens and wait until it shows `texts`."""
 
     async def go(pilot: Any) -> None:
         pilot.app.action_go("library")
@@ -176,7 +176,7 @@ VIEWS: dict[str, View] = {
 
 
 async def visit(home: Path, width: int, view: View) -> str:
-    """What `view` shows, as SVG."""
+    """The screen of `view`, as SVG."""
     from hearth.app.tui.app import HearthApp
 
     services = build(home)
@@ -195,7 +195,7 @@ async def visit(home: Path, width: int, view: View) -> str:
 
 
 def with_short_paths(drawn: str, names: Mapping[str, str]) -> str:
-    """The SVG `drawn` with `names` in place of paths; letters keep their width."""
+    """The SVG `drawn` with paths replaced by `names`; letters keep their width."""
 
     def shorten(text: re.Match[str]) -> str:
         length, attributes, shown = float(text[1]), text[2], text[3]
@@ -209,7 +209,7 @@ def with_short_paths(drawn: str, names: Mapping[str, str]) -> str:
 
 
 async def history(pilot: Any) -> None:
-    """Chats with real answers, the one with `QUESTION` last."""
+    """Make chats with real answers; the one with `QUESTION` is the last."""
     for text in (*FURTHER, QUESTION):
         await pilot.press("ctrl+n")
         await pilot.pause(0.3)
@@ -217,7 +217,7 @@ async def history(pilot: Any) -> None:
 
 
 def draw(names: Sequence[str], model: Path, home: Path) -> None:
-    """Draw these views in all widths and themes, the app's folders below `home`."""
+    """Draw these views in all widths and themes, with the app's folders in `home`."""
     from hearth.app.paths import find_paths
 
     os.environ |= {"HEARTH_HOME": str(home), "HF_HUB_CACHE": str(home / "hub")}

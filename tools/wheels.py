@@ -29,14 +29,14 @@ TARGETS: Final = {
     "macosx_11_0_x86_64": "x86_64-macos.11.0",
     "macosx_11_0_arm64": "aarch64-macos.11.0",
 }
-"""Of Zig, by the platform of the wheel. Linux: the glibc of Debian 10 and RHEL 8."""
+"""Zig's targets, by platform of the wheel. Linux: the glibc of Debian 10 and RHEL 8."""
 _FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 _FOLDERS = ("app", "backends", "quant", "kernels", "assets", "docs")
 
 
 def copy_sources(folder: Path) -> None:
-    """What wheels are made of, without what is ignored: a build leaves files behind. Raises
-    `CalledProcessError` where this is no clone.
+    """Copy the sources of a wheel, without ignored files, since a build leaves files behind. Raises
+    `CalledProcessError` outside a git clone.
     """
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
     listed = subprocess.run(
@@ -52,7 +52,7 @@ def pip_wheel(sources: Path, out: Path, *options: str, environment: Mapping[str,
     """The wheel of a copy of the sources, built in this environment and without a network.
 
     Raises:
-        RuntimeError: with pip's own words.
+        RuntimeError: with the output of pip.
     """
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     command += ["--no-index", "--wheel-dir", str(out), *options, str(sources)]
@@ -68,7 +68,7 @@ def build_for(platform: str, out: Path) -> Path:
     """The wheel for one of `TARGETS`, in the folder `out`.
 
     Raises:
-        NoCompiler: there is no `ziglang`, or it fails.
+        NoCompiler: `ziglang` is missing, or it fails.
         RuntimeError: pip fails.
     """
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[platform], "-s"]
@@ -85,7 +85,7 @@ def build_for(platform: str, out: Path) -> Path:
 
 
 def main() -> None:
-    """Build them all, or one."""
+    """Build all wheels, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist")
     parser.add_argument("--only", choices=TARGETS)

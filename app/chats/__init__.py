@@ -1,5 +1,5 @@
-"""The history of chats: trees of messages in one SQLite file, searched, exported and imported.
+"""The chat history: trees of messages in one SQLite file, with search, export and import.
 
-Standard library only, synchronous and safe to call from any thread. No widgets, no models, no
-network; what a chat says is never interpreted here.
+Standard library only, synchronous, and safe to call from any thread. No widgets, models or network;
+the content of chats is never interpreted here.
 """

@@ -1,4 +1,4 @@
-"""`Database`: the one connection of a store to its SQLite file, and the tables in it.
+"""`Database`: a store's single connection to its SQLite file, and the tables in that file.
 
 Source of the facts about SQLite: https://www.sqlite.org/wal.html, pragma.html, rescode.html,
 fileformat2.html.
@@ -35,14 +35,14 @@ from hearth.backends.errors import HearthError, InternalError
 log = logging.getLogger(__name__)
 
 APPLICATION_ID: Final = 0x48525448
-"""`HRTH`; says whose database it is."""
+"""`HRTH`; identifies the database as one of Hearth."""
 _FULL_BELOW_BYTES: Final = 1 << 20
-"""An input or output error with less room than this is that of a full disk."""
+"""With less free space than this, an I/O error is taken for that of a full disk."""
 _WAL_RETRY_S: Final = 0.02
 _OPEN: Final[list[Path]] = []
 """The files of all open databases of this process."""
 _HEAD: Final = struct.Struct(">BHHH")
-"""Kind of page, first free block, number of cells, where their contents begin."""
+"""Page type, first free block, number of cells, start of the cell contents."""
 _INTERIOR: Final = (2, 5)
 _LEAF: Final = (10, 13)
 
@@ -50,17 +50,16 @@ _LEAF: Final = (10, 13)
 class Database:
     """Transactions on the file at `path`, from any thread, one at a time.
 
-    Every commit is on the disk when it returns (WAL, synchronous=FULL). What is deleted is
-    overwritten; `close` removes the rest of its traces.
+    Every commit is on disk when it returns (WAL, synchronous=FULL). Deleted data is overwritten;
+    `close` removes the remaining traces.
 
     Args:
-        path: the file; made, for its owner alone, where it is missing.
+        path: the file; created if missing, accessible only to its owner.
         busy_timeout_s: how long to wait for other processes.
 
     Raises:
-        ChatsForeign, ChatsCorrupt: the file is not one that this version can use; it is left as it
-            is.
-        ChatsLocked, ChatsDiskFull, ChatsUnwritable: it cannot be used now.
+        ChatsForeign, ChatsCorrupt: this version cannot use the file, which is left unchanged.
+        ChatsLocked, ChatsDiskFull, ChatsUnwritable: the file cannot be used now.
     """
 
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
@@ -90,13 +89,13 @@ class Database:
         connection.execute("PRAGMA temp_store = MEMORY")
         while self._version() < LATEST:
             with self.write():
-                done = self._version()  # Another process may have done a migration meanwhile.
+                done = self._version()  # Another process may have migrated it meanwhile.
                 if done < LATEST:
                     MIGRATIONS[done](connection)
                     connection.execute(f"PRAGMA user_version = {done + 1}")
 
     def _refuse_foreign(self) -> None:
-        # In one transaction: another process may be making the file right now.
+        # In one transaction, because another process may be creating the file right now.
         with self.read() as connection:
             (application,) = connection.execute("PRAGMA application_id").fetchone()
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -120,8 +119,8 @@ class Database:
         return int(version)
 
     def _set_wal(self) -> None:
-        """Write-ahead log, where the file system can have one. SQLite does not wait by itself while
-        another process does the same.
+        """Turn on the write-ahead log, where the file system supports it. SQLite itself does not
+        wait while another process does the same.
         """
         deadline = time.monotonic() + self._busy_timeout_s
         while True:
@@ -134,11 +133,11 @@ class Database:
             time.sleep(_WAL_RETRY_S)
 
     def read(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction that sees one state of the file."""
+        """A read transaction, which sees one state of the file."""
         return self._transaction("BEGIN")
 
     def write(self) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction that is on the disk when the block ends, or undone when it raises."""
+        """A write transaction: on disk when the block ends, rolled back if the block raises."""
         return self._transaction("BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
@@ -149,14 +148,14 @@ class Database:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                # SQLite has done it itself after some errors, such as a full disk.
+                # After some errors, such as a full disk, SQLite has already rolled back.
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Within the block, a lock of another process is an error at once."""
+        """Within the block, a lock held by another process raises at once."""
         with self.lock, self.translated():
             self._connection.execute("PRAGMA busy_timeout = 0")
             try:
@@ -166,11 +165,11 @@ class Database:
                 self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}")
 
     def close(self) -> None:
-        """Close the file, after removing the traces of deleted chats. Further calls do nothing.
+        """Close the file after removing the traces of deleted chats. Further calls do nothing.
 
-        The index of words keeps deleted words until it is merged, and pages keep rows that were
-        moved elsewhere. Where the traces cannot be removed now (another process reads; the disk is
-        full), the next store that closes does it.
+        The word index keeps deleted words until it is merged, and pages keep rows that were moved
+        elsewhere. If the traces cannot be removed now (another process is reading, or the disk is
+        full), the next store that closes removes them.
         """
         with self.lock:
             if self._is_closed:
@@ -187,8 +186,8 @@ class Database:
                 except (ChatsLocked, ChatsDiskFull) as error:
                     log.warning("traces of deleted chats stay for now: %s", error.message)
                 finally:
-                    # Before the file: to close that frees the locks of SQLite in this process
-                    # (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+                    # Before `file` is closed: closing it would release SQLite's locks in this
+                    # process (https://www.sqlite.org/howtocorrupt.html, section 2.2).
                     self._connection.close()
                     _OPEN.remove(self.path)
 
@@ -209,7 +208,7 @@ class Database:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turns what SQLite and the system say into typed errors."""
+        """Convert errors of SQLite and the operating system into typed errors."""
         try:
             yield
         except sqlite3.Error as error:
@@ -259,8 +258,8 @@ class Database:
 
 
 def _make_private(path: Path) -> None:
-    """An empty file for its owner alone, where there is none; SQLite gives what it puts next to it
-    the same rights.
+    """Create an empty file that only its owner can access, unless it exists. SQLite gives the files
+    that it creates next to it the same permissions.
     """
     private_folder(path.parent)
     if not path.exists():
@@ -270,24 +269,24 @@ def _make_private(path: Path) -> None:
 
 
 def _is(error: sqlite3.Error, *codes: int) -> bool:
-    """The primary result code, which is the low byte of the extended one, is one of `codes`."""
+    """Whether the primary result code, the low byte of the extended code, is one of `codes`."""
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in codes
 
 
 def _zero_gaps(file: io.RawIOBase, page_bytes: int, roots: Iterable[int]) -> None:
-    """Overwrite the bytes between the pointers to cells and their contents, in all pages of these
-    B-trees: SQLite leaves rows there that it moved to another page. It never reads those bytes:
-    others may read the file meanwhile, but not write it.
+    """Overwrite the bytes between the cell pointers and the cell contents in all pages of these
+    B-trees: SQLite leaves rows there that it moved to another page. It never reads those bytes, so
+    other processes may read the file meanwhile, but must not write it.
 
     Source: https://www.sqlite.org/fileformat2.html, section 1.6.
 
     Args:
         file: the database, with an empty write-ahead log.
-        roots: numbers of root pages, from 1.
+        roots: numbers of root pages, counted from 1.
 
     Raises:
-        ChatsCorrupt: a page is not what its parent says.
+        ChatsCorrupt: a page is not of the form that its parent requires.
     """
     pending, seen = list(roots), set[int]()
     while pending:
@@ -317,8 +316,9 @@ def _zero_gaps(file: io.RawIOBase, page_bytes: int, roots: Iterable[int]) -> Non
 
 
 def m001_threads_and_messages(connection: sqlite3.Connection) -> None:
-    """Messages stand in one table, each with its parent; `branch` says which threads hold which,
-    so that a clone shares its past. A thread that holds a message holds its parent.
+    """Messages are stored in one table, each with its parent. `branch` records which threads hold
+    which messages, so that a clone shares its past. A thread that holds a message also holds its
+    parent.
     """
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     for statement in _TABLES:
@@ -326,11 +326,11 @@ def m001_threads_and_messages(connection: sqlite3.Connection) -> None:
 
 
 def m002_words(connection: sqlite3.Connection) -> None:
-    """The index of words (`hearth.app.chats.search`). Rewritten by `m004_parts`."""
+    """The word index (`hearth.app.chats.search`). Replaced by `m004_parts`."""
 
 
 def m003_drafts(connection: sqlite3.Connection) -> None:
-    """What is written in the prompt of each chat and not sent; of the new chat under ''."""
+    """The unsent text in the prompt of each chat; that of the new chat is stored under ''."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS draft "
         "(thread TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID"
@@ -338,8 +338,8 @@ def m003_drafts(connection: sqlite3.Connection) -> None:
 
 
 def m004_parts(connection: sqlite3.Connection) -> None:
-    """The index of words in parts, and the numbers of deleted messages that it still has. What the
-    tables of before held is removed for good when the store closes.
+    """The word index in parts, and the numbers of deleted messages that it still contains. The
+    content of the old tables is erased when the store closes.
     """
     for statement in _WORDS:
         connection.execute(statement)
@@ -356,8 +356,8 @@ MIGRATIONS: Final[tuple[Callable[[sqlite3.Connection], None], ...]] = (
 LATEST: Final = len(MIGRATIONS)
 
 
-# Numbers grow from parent to child, and from sibling to sibling in the order of their making.
-# References are checked at the end of a transaction, so that subtrees go in any order.
+# Numbers increase from parent to child, and from sibling to sibling in the order of creation.
+# References are checked at the end of a transaction, so that subtrees can be deleted in any order.
 _TABLES: Final = (
     """
     CREATE TABLE IF NOT EXISTS message (

@@ -1,4 +1,4 @@
-"""What can go wrong with the history of chats."""
+"""Errors of the chat history."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from hearth.quant.errors import HearthError
 
 
 class ChatsError(HearthError):
-    """Base of what can go wrong with the history of chats."""
+    """Base class of the errors of the chat history."""
 
     code = "chats_error"
 
 
 class ChatNotFound(ChatsError):
-    """No such chat, or no such message in it: it may have been deleted meanwhile."""
+    """The chat, or the message in it, does not exist; it may have been deleted meanwhile."""
 
     code = "chat_not_found"
     http_status = 404
 
 
 class MessageInUse(ChatsError):
-    """What was asked does not suit the message's state: it is being written, or it has ended, or
-    others build on it.
+    """The message's state does not allow the operation: the message is being written, has ended, or
+    has others that build on it.
     """
 
     code = "message_in_use"
@@ -28,14 +28,14 @@ class MessageInUse(ChatsError):
 
 
 class NotAnswered(ChatsError):
-    """A message was added to a chat, but its answer cannot begin; the message says why."""
+    """A message was added to a chat, but its answer cannot begin; the error message says why."""
 
     code = "not_answered"
 
 
 class InvalidChat(ChatsError):
-    """Something that is to be kept or imported is not what it must be; `field` in `data` names it,
-    such as "messages[3].parent".
+    """A value to be stored or imported is invalid; `field` in `data` names it, such as
+    "messages[3].parent".
     """
 
     code = "invalid_chat"
@@ -48,32 +48,32 @@ class InvalidChat(ChatsError):
 
 
 class ChatsLocked(ChatsError):
-    """Another process holds the file for longer than we wait."""
+    """Another process has held the file for longer than the busy timeout."""
 
     code = "chats_locked"
     http_status = 503
 
 
 class ChatsDiskFull(ChatsError):
-    """There is no room for what was to be written; nothing of it was, and nothing else is lost."""
+    """The disk has no room for the change; none of it was written, and nothing else is lost."""
 
     code = "chats_disk_full"
     http_status = 507
 
 
 class ChatsUnwritable(ChatsError):
-    """The file cannot be opened, read or written: rights, or a device that fails."""
+    """The file cannot be opened, read or written: permissions, or a failing device."""
 
     code = "chats_unwritable"
 
 
 class ChatsCorrupt(ChatsError):
-    """The file is damaged, or is no database."""
+    """The file is damaged or is not a database."""
 
     code = "chats_corrupt"
 
 
 class ChatsForeign(ChatsError):
-    """The file is a database of another program, or of a newer Hearth; it was left as it is."""
+    """The file is a database of another program or of a newer Hearth; it was left unchanged."""
 
     code = "chats_foreign"

@@ -1,5 +1,5 @@
-"""A chat as a file: Markdown to read, and JSON, of which every field is checked before anything of
-it is kept.
+"""A chat as a file: Markdown for reading, and JSON for import, of which every field is checked
+before anything is stored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FORMAT: Final = "hearth.chat"
 VERSION: Final = 1
 MOST_MESSAGES: Final = 100_000
 LONGEST_TEXT: Final = 16 << 20
-"""Characters of one text."""
+"""Upper limit of the characters of one text."""
 LONGEST_CHAT: Final = 256 << 20
-"""Characters of all texts together."""
+"""Upper limit of the characters of all texts together."""
 LATEST_S: Final = 253_402_214_399
-"""A day before the end of the year 9999 in UTC: a date in every time zone."""
+"""A day before the end of the year 9999 in UTC: a valid date in every time zone."""
 MOST_TOKENS: Final = 2**53
 _DEEPEST: Final = 32
 _LARGEST: Final = 2**64
@@ -37,9 +37,9 @@ _HINT: Final = "Only what Hearth exported as JSON can be imported; nothing was k
 
 
 def to_markdown(store: ChatStore, thread_id: str) -> str:
-    """The shown branch, with its dates and numbers; thoughts are folded.
+    """The shown branch, with its dates and numbers; the reasoning is folded.
 
-    The texts stand in it as they are: to print it to a terminal, pass it through `safe_text`.
+    Texts are included verbatim: to print the result to a terminal, pass it through `safe_text`.
     """
     thread = store.thread(thread_id)
     facts = [
@@ -58,7 +58,7 @@ def to_markdown(store: ChatStore, thread_id: str) -> str:
 
 def to_json(store: ChatStore, thread_id: str) -> dict[str, Any]:
     """The whole tree as JSON values: {"format", "version", "thread", "messages"}, parents before
-    children. Its fields are those of `Thread` and `ChatMessage`.
+    children. The fields are those of `Thread` and `ChatMessage`.
     """
     thread, tree = store.tree(thread_id)
     fields = asdict(thread)
@@ -92,7 +92,7 @@ def _message(message: ChatMessage) -> list[str]:
 
 
 def _line(message: ChatMessage) -> str:
-    """Date, numbers, and how it ended if not well."""
+    """Date, numbers, and how the answer ended if not normally."""
     facts = [_when(message.created_at), *_facts(message.numbers)]
     if message.state != "complete":
         facts.append("still being written" if message.state == "streaming" else message.state)
@@ -117,8 +117,8 @@ def _facts(numbers: Numbers | None) -> list[str]:
 
 
 def _closed(text: str) -> str:
-    """`text` with an end of the code block that it leaves open, so that what follows is none of
-    it. Source: CommonMark 0.31.2, section 4.5.
+    """`text` with its open code block closed, so that what follows is not part of that block.
+    Source: CommonMark 0.31.2, section 4.5.
     """
     opened = ""
     for line in text.splitlines():
@@ -138,13 +138,13 @@ def _when(time_s: float) -> str:
 
 
 def import_json(store: ChatStore, data: Any) -> Thread:
-    """Keep the chat that `to_json` made, under new ids.
+    """Store the chat that `to_json` made, under new ids.
 
     Args:
-        data: what `json.loads` gives.
+        data: the result of `json.loads`.
 
     Raises:
-        InvalidChat: it is not such a chat, or too large; `field` in `data` says where.
+        InvalidChat: `data` is not such a chat, or is too large; `field` in `data` says where.
     """
     top = _object(data, "chat", {"format", "version", "thread", "messages"})
     is_chat = top["format"] == FORMAT
@@ -166,7 +166,7 @@ class _Reader:
         self._left = LONGEST_CHAT
 
     def thread(self, value: Any, tree: list[ChatMessage]) -> Thread:
-        """The thread, whose leaf ends a branch of `tree`."""
+        """The thread; its leaf must end a branch of `tree`."""
         where = "thread.leaf"
         given = _object(value, "thread", _names(Thread) - {"id", "messages"})
         leaf = given["leaf"]
@@ -261,8 +261,8 @@ class _Reader:
 
 
 def _in_order(found: list[ChatMessage]) -> list[ChatMessage]:
-    """Parents before children, and otherwise as they stand. Raises `InvalidChat` for an id that is
-    there twice, a parent that is not there, and messages that follow themselves.
+    """Sort parents before children, keeping the order otherwise. Raises `InvalidChat` for an id
+    that occurs twice, a missing parent, and messages that follow themselves.
     """
     by_id: dict[str | None, ChatMessage] = {}
     for index, message in enumerate(found):
@@ -286,7 +286,7 @@ def _in_order(found: list[ChatMessage]) -> list[ChatMessage]:
 
 
 def _require(condition: bool, where: str, otherwise: str) -> None:
-    """Raises `InvalidChat`, which says `otherwise` of the field `where`, unless `condition`."""
+    """Raise `InvalidChat` for the field `where` with text `otherwise`, unless `condition`."""
     if not condition:
         raise InvalidChat(where, otherwise, _HINT)
 
@@ -296,7 +296,7 @@ def _names(kind: type[Any]) -> set[str]:
 
 
 def _object(value: Any, where: str, names: set[str]) -> Mapping[str, Any]:
-    """An object with exactly these fields."""
+    """`value`, if it is an object with exactly these fields."""
     if not isinstance(value, dict):
         raise InvalidChat(where, "it must be an object.", _HINT)
     for name in sorted(names - value.keys()):
@@ -313,7 +313,7 @@ def _one_of(value: Any, where: str, allowed: tuple[Any, ...]) -> Any:
 
 
 def _number(value: Any, where: str, most: float = math.inf) -> Any:
-    """A finite number from 0 on."""
+    """`value`, if it is a finite number, at least 0 and at most `most`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     _require(is_number, where, "it must be a number.")
     _require(0 <= value <= min(most, float(2**63)), where, "it is out of range.")
@@ -331,7 +331,7 @@ def _boolean(value: Any, where: str) -> Any:
 
 
 def _check_json(value: Any, where: str, depth: int) -> None:
-    """Raises `InvalidChat` for what is not a JSON value or is nested deeper than `depth`."""
+    """Raise `InvalidChat` if `value` is not a JSON value or is nested deeper than `depth`."""
     _require(depth >= 0, where, f"it is nested deeper than {_DEEPEST}.")
     if isinstance(value, dict):
         for name, inner in value.items():

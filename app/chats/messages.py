@@ -1,6 +1,6 @@
-"""Messages as rows: reading, adding, writing on and ending answers, removing what is not needed.
+"""Messages as rows: reading, adding, updating and ending answers, and removing what is not needed.
 
-All of it runs within a transaction of the caller.
+Every function runs within a transaction of the caller.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 
 def new_id() -> str:
-    """A name for a thread or message: 16 hexadecimal digits, of chance."""
+    """A random id for a thread or message: 16 hexadecimal digits."""
     return os.urandom(8).hex()
 
 
 def clean(text: str) -> str:
-    """`text` with U+FFFD for lone surrogates, which no file can hold."""
+    """`text` with lone surrogates, which cannot be encoded in a file, replaced by U+FFFD."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
@@ -43,7 +43,7 @@ def clean(text: str) -> str:
 
 
 def outline(connection: sqlite3.Connection, thread: str) -> Outline:
-    """The shape of the tree of `thread`."""
+    """The shape of the message tree of `thread`."""
     return Outline(
         connection.execute(
             "SELECT message.id, message.parent, branch.shown FROM branch "
@@ -57,7 +57,7 @@ def outline(connection: sqlite3.Connection, thread: str) -> Outline:
 def read(
     connection: sqlite3.Connection, shape: Outline, messages: Sequence[str]
 ) -> list[ChatMessage]:
-    """These messages of the thread with `shape`, in this order."""
+    """These messages of the thread with shape `shape`, in the given order."""
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(messages),),
@@ -100,8 +100,8 @@ def _message_of(row: Sequence[Any], siblings: tuple[str, ...]) -> ChatMessage:
 def append(
     connection: sqlite3.Connection, thread: str, message: ChatMessage, writer: str = ""
 ) -> ChatMessage:
-    """Say `message` in `thread`, now and under a new id, after its parent (None: first of all), and
-    show it.
+    """Add `message` to `thread`, with the current time and a new id, after its parent (None: as a
+    first message), and show it.
 
     Raises:
         ChatNotFound: the thread does not hold the parent.
@@ -125,8 +125,8 @@ def append(
 
 
 def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "") -> str:
-    """Add `message` to the table under a new id, which is returned, and if it has ended to the
-    index. Its parent has ended. `writer`: who writes it on, while it is streaming.
+    """Add `message` to the table under a new id, which is returned, and to the index if it has
+    ended. Its parent must have ended. `writer`: the store that writes it while it is streaming.
     """
     role, parent = message.role, message.parent
     if role not in ROLES:
@@ -163,7 +163,7 @@ def insert(connection: sqlite3.Connection, message: ChatMessage, writer: str = "
 
 
 def stopped(message: ChatMessage) -> ChatMessage:
-    """`message`; if it is under way, as a stopped one."""
+    """`message`, with a streaming one marked as stopped."""
     return replace(message, state="stopped") if message.state == "streaming" else message
 
 
@@ -171,7 +171,7 @@ def hold(
     connection: sqlite3.Connection, thread: str, messages: Iterable[str], leaf: str
 ) -> Outline:
     """Let `thread` hold `messages`, which are on one path or come with their parents, and show the
-    branch to `leaf`. Returns the shape that the thread has then.
+    branch to `leaf`. Returns the new shape of the thread.
     """
     connection.executemany(
         "INSERT INTO branch(thread, message) VALUES (?, ?)",
@@ -183,8 +183,8 @@ def hold(
 
 
 def show(connection: sqlite3.Connection, thread: str, shape: Outline, leaf: str) -> None:
-    """Make `leaf` the end of the shown branch, and note at each message before it which way that
-    goes.
+    """Make `leaf` the end of the shown branch, and record in each message before it which child the
+    branch continues with.
     """
     path = shape.path(leaf)
     connection.executemany(
@@ -194,7 +194,7 @@ def show(connection: sqlite3.Connection, thread: str, shape: Outline, leaf: str)
     connection.execute("UPDATE thread SET leaf = ? WHERE id = ?", (leaf, thread))
 
 
-# ---- answers under way
+# ---- answers in progress
 
 
 def save(
@@ -205,7 +205,7 @@ def save(
     reasoning: str,
     calls: Sequence[ToolCall],
 ) -> None:
-    """Keep what an answer has become."""
+    """Store the current state of an answer."""
     changed = connection.execute(
         "UPDATE message SET content = ?, reasoning = ?, tool_calls = ? "
         "WHERE id = ? AND state = 'streaming' AND writer = ?",
@@ -216,7 +216,7 @@ def save(
 
 
 def end(connection: sqlite3.Connection, answer: ChatMessage, writer: str) -> None:
-    """Give a saved answer its end, hash and place in the index."""
+    """Store the end state of a saved answer, with its hash, and add it to the index."""
     numbers = answer.numbers
     row = connection.execute(
         "SELECT number, parent, role, content, reasoning, tool_calls, numbers FROM message "
@@ -227,7 +227,7 @@ def end(connection: sqlite3.Connection, answer: ChatMessage, writer: str) -> Non
         raise _not_written(connection, answer.id)
     number, parent, role, content, reasoning, calls, begun = row
     if numbers is not None and not numbers.model and begun is not None:
-        # The model is known since the answer began.
+        # The model was stored when the answer began.
         known = Numbers(**json.loads(begun))
         numbers = replace(numbers, model=known.model, quantization=known.quantization)
     connection.execute(
@@ -246,7 +246,7 @@ def end(connection: sqlite3.Connection, answer: ChatMessage, writer: str) -> Non
 
 
 def resume(connection: sqlite3.Connection, message: str, writer: str) -> None:
-    """Let an ended answer go on, written by `writer`."""
+    """Reopen an ended answer, to be written by `writer`."""
     query = (
         "SELECT role, state, (SELECT count(*) FROM message WHERE parent = ?1) "
         "+ (SELECT count(*) FROM branch WHERE message = ?1) FROM message WHERE id = ?1"
@@ -272,13 +272,13 @@ def resume(connection: sqlite3.Connection, message: str, writer: str) -> None:
 
 
 def unfinished(connection: sqlite3.Connection) -> list[str]:
-    """The names of the writers that have answers under way."""
+    """The names of the writers that have answers in progress."""
     query = "SELECT DISTINCT writer FROM message WHERE state = 'streaming'"
     return [row[0] for row in connection.execute(query)]
 
 
 def stop_cut_off(connection: sqlite3.Connection, is_alive: Callable[[str], bool]) -> None:
-    """Let the answers of writers that are gone be stopped ones."""
+    """Mark the unfinished answers of writers that are gone as stopped."""
     for writer in unfinished(connection):
         if not is_alive(writer):
             query = "SELECT id FROM message WHERE state = 'streaming' AND writer = ?"
@@ -301,7 +301,7 @@ def _not_written(connection: sqlite3.Connection, message: str) -> Exception:
 
 
 def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) -> None:
-    """Let `thread` hold `messages` no longer; those that no other thread holds are deleted."""
+    """Remove `messages` from `thread`, and delete those that no other thread holds."""
     gone = json.dumps(messages)
     connection.execute(
         "UPDATE branch SET shown = NULL "
@@ -325,12 +325,12 @@ def leave(connection: sqlite3.Connection, thread: str, messages: Sequence[str]) 
 
 
 def _calls_json(calls: Sequence[ToolCall]) -> str:
-    """A list of [id, name, arguments]."""
+    """A JSON list of [id, name, arguments]."""
     return json.dumps([[clean(call.id), clean(call.name), clean(call.arguments)] for call in calls])
 
 
 def _numbers_json(numbers: Numbers | None) -> str | None:
-    """An object of the fields, or None."""
+    """A JSON object of the fields, or None."""
     return None if numbers is None else json.dumps(asdict(numbers))
 
 
@@ -342,10 +342,11 @@ def _hash_of(
     reasoning: str,
     calls: str,
 ) -> bytes:
-    """BLAKE2b of a message and of all before it, so that equal pasts have equal hashes. 32 bytes.
+    """BLAKE2b (32 bytes) of a message and all messages before it, so that equal pasts have equal
+    hashes.
 
     Args:
-        calls: as `_calls_json` gives them.
+        calls: as returned by `_calls_json`.
     """
     before = b""
     if parent is not None:

@@ -1,13 +1,13 @@
-"""Search over messages and titles: their words, the index of them, and snippets that show them.
+"""Search over messages and titles: the words of a text, the index, and the snippets of the results.
 
-A word is a run of letters and digits, without case and accents. In scripts that put no spaces
-between words, each character counts as one. Both what is kept and what is asked go through `words`,
-so that they agree; SQLite only sees words between spaces.
+A word is a run of letters and digits, ignoring case and accents. In scripts that put no spaces
+between words, each character is a word. Both stored texts and queries are split by `words`, so that
+they agree; SQLite only sees words separated by spaces.
 
-The index has the words of each ended message and each title, under their numbers. FTS5 keeps
-deleted words until it has merged everything that a table holds. Messages are indexed in parts, so
-that this work does not grow with the history, and it is done when the store closes: `deleted_words`
-has the numbers of messages until then, which are not used again.
+The index holds the words of each ended message and each title, under their numbers. FTS5 keeps
+deleted words until everything in a table has been merged. Messages are therefore indexed in parts,
+so that the cost of merging does not grow with the history. The merge runs when the store closes;
+until then, `deleted_words` holds the numbers of deleted messages, which are not reused.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from typing import Final, NamedTuple
 from hearth.app.chats.tree import Hit
 
 WIDTH: Final = 160
-"""Characters of a snippet."""
+"""Length of a snippet in characters."""
 _BEFORE: Final = 40
-"""Of them before the first mark."""
+"""Characters of a snippet before the first mark."""
 _MOST_MATCHES: Final = 1000
-"""Maximum number of places of one message that are compared."""
+"""Maximum number of matches in one message that are compared."""
 TITLES: Final = -1
-"""Stands for titles where the number of a deleted message is meant."""
+"""Stands for titles in place of the number of a deleted message."""
 _PART: Final = 4096
-"""Numbers of messages that one table indexes."""
+"""Number of messages that one table indexes."""
 LONGEST: Final = 64
-"""Characters of a word that count; runs of base64 need no more."""
+"""Characters of a word that are significant; runs of base64 need no more."""
 MOST_ASKED: Final = 64
-"""Number of words of a query that are searched: the first. SQLite bounds the depth of a query."""
+"""Maximum number of words of a query that are searched, from the first: SQLite limits the depth of
+a query.
+"""
 
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai and Lao, Myanmar, Khmer
@@ -51,13 +53,13 @@ class Word(NamedTuple):
     """A word of a text."""
 
     text: str
-    """Without case and accents."""
+    """The word, without case and accents."""
     start: int
     end: int
 
 
 class Phrase(NamedTuple):
-    """Words that must follow each other; with `is_open`, the last may go on."""
+    """Words that must follow each other; if `is_open`, the last may be the beginning of a word."""
 
     words: tuple[str, ...]
     is_open: bool
@@ -69,7 +71,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 def words(text: str) -> Iterator[Word]:
-    """The words of `text`, first to last."""
+    """The words of `text`, in order."""
     for match in _pattern().finditer(text):
         word = _bare(match[0])
         if word:
@@ -77,7 +79,7 @@ def words(text: str) -> Iterator[Word]:
 
 
 def spaced(text: str) -> str:
-    """The words of `text` with spaces between: what goes into the index."""
+    """The words of `text` separated by spaces: the form stored in the index."""
     return " ".join(word.text for word in words(text))
 
 
@@ -90,15 +92,17 @@ def _bare(word: str) -> str:
 
 
 def _counts(character: str) -> bool:
-    """Not an accent; and not what one letter may decompose into and SQLite would split at."""
+    """Whether `character` belongs in the index: not an accent, and not a character that a letter's
+    decomposition can produce and SQLite would split at.
+    """
     if character.isascii():
         return character.isalnum()
     return not unicodedata.combining(character) and not character.isspace()
 
 
 def phrases(query: str) -> list[Phrase]:
-    """What a person's query asks for: all of these, in any order. Nothing in it is syntax: what
-    stands between spaces is a phrase of one word or more, and the last may be unfinished.
+    """The phrases of a query, all of which must occur, in any order. The query has no syntax: each
+    part between spaces is a phrase of one or more words, and the last word may be unfinished.
     """
     found = [tuple(word.text for word in words(part)) for part in query.split()]
     kept = [part for part in found if part][:MOST_ASKED]
@@ -106,7 +110,7 @@ def phrases(query: str) -> list[Phrase]:
 
 
 def match_expression(query: list[Phrase]) -> str:
-    """`query` in FTS5's language; words have no quotes in them.
+    """`query` in the query language of FTS5; words never contain quotes.
 
     Source: https://www.sqlite.org/fts5.html, section 3.
     """
@@ -128,23 +132,23 @@ def _parts(connection: sqlite3.Connection) -> list[str]:
 
 
 def index_message(connection: sqlite3.Connection, number: int, content: str) -> None:
-    """Note the words of the message `number`, in place of those it had."""
+    """Index the words of the message `number`, replacing its previous ones."""
     _index(connection, _part_of(connection, number), number, content)
 
 
 def index_title(connection: sqlite3.Connection, number: int, title: str) -> None:
-    """Note the words of the title of the thread `number`, in place of those it had."""
+    """Index the words of the title of the thread `number`, replacing its previous ones."""
     _index(connection, "title_words", number, title)
 
 
 def forget(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
-    """Note that these messages are deleted, or titles."""
+    """Record that these messages, or titles (`TITLES`), are deleted."""
     rows = ((number,) for number in numbers)
     connection.executemany("INSERT INTO deleted_words(message) VALUES (?)", rows)
 
 
 def remove_forgotten(connection: sqlite3.Connection) -> None:
-    """Remove the words of all that was deleted."""
+    """Remove the words of everything that was deleted from the index."""
     tables = set[str]()
     for (number,) in connection.execute("SELECT message FROM deleted_words").fetchall():
         table = "title_words" if number == TITLES else _part_of(connection, number)
@@ -155,7 +159,7 @@ def remove_forgotten(connection: sqlite3.Connection) -> None:
 
 
 def index_everything(connection: sqlite3.Connection) -> None:
-    """Note the words of all that is kept, in place of the whole index."""
+    """Rebuild the whole index from the stored messages and titles."""
     for table in (*_parts(connection), "title_words"):
         connection.execute(f"DELETE FROM {table}")
     ended = "SELECT number, content FROM message WHERE state <> 'streaming'"
@@ -172,7 +176,7 @@ def _index(connection: sqlite3.Connection, table: str, number: int, text: str) -
 
 
 def _part_of(connection: sqlite3.Connection, number: int) -> str:
-    """The table that indexes the message `number`, made where it is missing."""
+    """The table that indexes the message `number`, created if missing."""
     table = f"message_words_{number // _PART}"
     connection.execute(
         f"CREATE VIRTUAL TABLE IF NOT EXISTS {table} USING fts5(words, tokenize = 'ascii')"
@@ -190,8 +194,9 @@ class _Match(NamedTuple):
 
 
 def find(connection: sqlite3.Connection, query: str, limit: int) -> list[Hit]:
-    """Titles, then messages that have all that `query` asks for, the best first; a message of
-    several threads once, in the one that changed last, archived ones behind others.
+    """Titles, then messages, that match all phrases of `query`: titles by date with archived
+    threads last, messages best first. A message in several threads is found once, in the thread
+    that changed last, and in an archived one only if all are.
     """
     asked = phrases(query)
     if not asked or limit < 1:
@@ -244,8 +249,8 @@ def _messages(
 
 
 def snippet(text: str, asked: Sequence[Phrase]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """About `WIDTH` characters of `text`, in one line, where most of what is asked stands together;
-    and where in them it is.
+    """About `WIDTH` characters of `text` in one line, from the place where the most phrases of
+    `asked` occur together, and the positions of the matches in that line.
     """
     found = list(islice(_matches(list(words(text)), asked), _MOST_MATCHES))
     first = max(range(len(found)), key=lambda at: _variety(found, at), default=None)
@@ -260,8 +265,8 @@ def snippet(text: str, asked: Sequence[Phrase]) -> tuple[str, tuple[tuple[int, i
 
 
 def _variety(found: Sequence[_Match], at: int) -> int:
-    """How many different phrases stand in a snippet whose first mark is `found[at]`; they are
-    sorted by their starts.
+    """The number of different phrases in a snippet whose first mark is `found[at]`; `found` is
+    sorted by start.
     """
     end = found[at].start + WIDTH - _BEFORE
     near = found[at : bisect_left(found, end, at, key=attrgetter("start"))]

@@ -1,4 +1,4 @@
-"""`ChatStore`: the chats of this user, kept."""
+"""`ChatStore`: the stored chats of this user."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ _LONGEST_RETRY_S: Final = 30.0
 class ChatStore:
     """Threads and the trees of their messages, in one SQLite file.
 
-    What a method changes is on the disk when it returns. Any thread may call, and several processes
-    may have the same file open. Messages that have ended never change: an edit is a sibling, and
-    a clone shares them. Lone surrogates in texts are kept as U+FFFD.
+    The changes of a method are on disk when it returns. Any thread may call, and several processes
+    may have the same file open. Messages that have ended never change: an edit adds a sibling, and
+    a clone shares messages. Lone surrogates in texts are stored as U+FFFD.
 
     Args:
-        path: the file; made, for its owner alone, where it is missing.
+        path: the file; created if missing, accessible only to its owner.
         busy_timeout_s: how long to wait for other processes.
 
     Raises (here and from every method):
         ChatsLocked, ChatsDiskFull, ChatsUnwritable, ChatsCorrupt, ChatsForeign: the file cannot be
-            used; what was kept before stays.
-        ChatNotFound: no such thread, or no such message in it.
+            used; what was stored before is kept.
+        ChatNotFound: the thread does not exist, or has no such message.
     """
 
     def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
@@ -75,8 +75,8 @@ class ChatStore:
             raise
 
     def close(self) -> None:
-        """Close the file. Answers of this store that are under way become stopped ones; what cannot
-        be written now is written when a store is opened next.
+        """Close the file. Unfinished answers of this store are marked as stopped; what cannot be
+        written now is written when a store is next opened.
         """
         self._is_closed = True
         try:
@@ -99,8 +99,8 @@ class ChatStore:
     # ---- threads
 
     def threads(self, *, archived: bool = False, limit: int | None = None) -> list[Thread]:
-        """Pinned ones first, then by their last change, the newest first. Either those that are
-        archived, or those that are not.
+        """The archived threads, or those that are not archived: pinned ones first, then by last
+        change, newest first.
         """
         with self._database.read() as connection:
             rows = connection.execute(
@@ -118,12 +118,12 @@ class ChatStore:
         model: str = "",
         settings: dict[str, Any] | None = None,
     ) -> Thread:
-        """A new thread, empty."""
+        """Create an empty thread."""
         with self._write() as connection:
             return _get(connection, _insert(connection, title, system, model, settings or {}))
 
     def thread(self, thread_id: str) -> Thread:
-        """The thread as it is now."""
+        """The thread in its current state."""
         with self._database.read() as connection:
             return _get(connection, thread_id)
 
@@ -138,7 +138,7 @@ class ChatStore:
         system: str | None = None,
         settings: dict[str, Any] | None = None,
     ) -> Thread:
-        """Change what is given. With an empty title, the next message of the user gives one."""
+        """Change the given fields. With an empty title, the user's next message supplies one."""
         fields = {
             "title": None if title is None else one_line(title),
             "pinned": pinned,
@@ -153,10 +153,10 @@ class ChatStore:
             return _get(connection, thread_id)
 
     def clone(self, thread_id: str, leaf: str | None = None) -> Thread:
-        """Another thread with the path to `leaf` (by default the shown one) as its past.
+        """Create a thread whose past is the path to `leaf` (default: the end of the shown branch).
 
-        It shares these messages, except for an answer at the end: that is copied, since it may go
-        on in one thread and not in the other.
+        The new thread shares these messages, except for an answer at the end: that one is copied,
+        since it may be continued in one thread and not in the other.
         """
         with self._tree(self._write, thread_id, leaf) as (connection, old, shape):
             new = _insert(connection, old.title, old.system, old.model, old.settings)
@@ -169,8 +169,8 @@ class ChatStore:
             return _get(connection, new)
 
     def delete(self, thread_id: str) -> None:
-        """Delete a thread, and the messages that no other one shares. When the store has closed,
-        the file and the files next to it hold no trace of them.
+        """Delete a thread and the messages that no other thread shares. After the store is closed,
+        neither the file nor the files next to it contain any trace of them.
         """
         with self._tree(self._write, thread_id) as (connection, _, shape):
             (number,) = connection.execute(
@@ -182,14 +182,14 @@ class ChatStore:
             connection.execute("DELETE FROM draft WHERE thread = ?", (thread_id,))
 
     def draft(self, thread_id: str = "") -> str:
-        """The text in the prompt of this chat that is not sent yet; '': the new chat."""
+        """The unsent text in the prompt of this chat; '' stands for the new chat."""
         with self._database.read() as connection:
             query = "SELECT text FROM draft WHERE thread = ?"
             row = connection.execute(query, (thread_id,)).fetchone()
             return row[0] if row else ""
 
     def keep_draft(self, thread_id: str, text: str) -> None:
-        """Keep the text that is not sent yet; an empty one is removed."""
+        """Store the unsent text; an empty text removes it."""
         with self._write() as connection:
             if thread_id:
                 _get(connection, thread_id)
@@ -201,19 +201,19 @@ class ChatStore:
     # ---- messages
 
     def path(self, thread_id: str, leaf: str | None = None) -> list[ChatMessage]:
-        """From the first message to `leaf`, by default to the end of the shown branch."""
+        """The messages from the first to `leaf` (default: the end of the shown branch)."""
         with self._tree(self._database.read, thread_id, leaf) as (connection, thread, shape):
             path = shape.path(leaf or thread.leaf)
             return self._with_unsaved(messages.read(connection, shape, path))
 
     def tree(self, thread_id: str) -> tuple[Thread, list[ChatMessage]]:
-        """The thread and all its messages in the order of their making, parents first."""
+        """The thread and all its messages in the order of creation, parents first."""
         with self._tree(self._database.read, thread_id) as (connection, thread, shape):
             return thread, self._with_unsaved(messages.read(connection, shape, shape.messages))
 
     def message(self, message_id: str) -> ChatMessage:
-        """The message; its siblings are those of the thread, of several that share it, that changed
-        last.
+        """The message. If several threads share it, its siblings are those of the thread that
+        changed last.
         """
         with self._database.read() as connection:
             row = connection.execute(
@@ -235,7 +235,7 @@ class ChatStore:
         reasoning: str = "",
         tool_calls: Sequence[ToolCall] = (),
     ) -> ChatMessage:
-        """Say something after `parent` (None: first of all); the branch that ends here is shown.
+        """Add a message after `parent` (None: as a first message) and show the branch that it ends.
 
         Raises:
             MessageInUse: `parent` is still being written.
@@ -252,8 +252,8 @@ class ChatStore:
     def edit(
         self, thread_id: str, message_id: str, content: str, reasoning: str | None = None
     ) -> ChatMessage:
-        """A sibling with other words (`reasoning` None: the same thoughts), which is shown. The
-        message itself, and what followed it, stays.
+        """Add a sibling with different text (`reasoning` None: the same reasoning) and show it. The
+        message itself and its descendants stay.
         """
         with self._tree(self._write, thread_id, message_id) as (connection, _, shape):
             (old,) = messages.read(connection, shape, [message_id])
@@ -263,8 +263,8 @@ class ChatStore:
             return messages.append(connection, thread_id, other)
 
     def select(self, thread_id: str, message_id: str) -> list[ChatMessage]:
-        """Show the branch through this message, down to where it was last shown or made; returns
-        its messages.
+        """Show the branch through this message, down to the end that was last shown or created.
+        Returns its messages.
         """
         with self._tree(self._write, thread_id, message_id) as (connection, _, shape):
             leaf = shape.end_of(message_id)
@@ -272,9 +272,9 @@ class ChatStore:
             return messages.read(connection, shape, shape.path(leaf))
 
     def delete_branch(self, thread_id: str, message_id: str) -> list[ChatMessage]:
-        """Delete this message and all that follows it, as `delete` does, as far as no other thread
-        shares it. Where it was shown, a sibling's branch is shown next, or the parent. Returns the
-        shown messages.
+        """Delete this message and all its descendants, as `delete` does, unless another thread
+        shares them. If the branch was shown, a sibling's branch is shown next, or the parent.
+        Returns the shown messages.
         """
         with self._tree(self._write, thread_id, message_id) as (connection, thread, shape):
             gone = shape.subtree(message_id)
@@ -292,7 +292,7 @@ class ChatStore:
     # ---- answers
 
     def begin_answer(self, thread_id: str, parent: str | None, model: str = "") -> ChatMessage:
-        """An empty answer after `parent`, which this store will write; it is shown.
+        """Add and show an empty answer after `parent`, to be written by this store.
 
         Raises:
             MessageInUse: `parent` is still being written.
@@ -312,24 +312,24 @@ class ChatStore:
         reasoning: str,
         tool_calls: Sequence[ToolCall] = (),
     ) -> None:
-        """Keep the whole of what an answer has become.
+        """Store the current state of an answer.
 
         Raises:
-            MessageInUse: it has ended, or another store writes it.
+            MessageInUse: the answer has ended, or another store writes it.
         """
         writer = self._own_name()
         with self._write() as connection:
             messages.save(connection, message_id, writer, content, reasoning, tool_calls)
 
     def end_answer(self, answer: ChatMessage) -> None:
-        """Keep the whole of an answer, and that it has ended.
+        """Store the complete answer and its end state.
 
         When the file cannot be written (`ChatsLocked`, `ChatsDiskFull`, `ChatsUnwritable`), the
-        answer is kept in memory and in a second file, every method shows it, and it is written
-        with the next change, by retries, or when a store is opened next.
+        answer is kept in memory and in a second file, and every method returns it. It is written to
+        the database with the next change, by retries, or when a store is next opened.
 
         Raises:
-            MessageInUse: it has ended before, or another store writes it.
+            MessageInUse: the answer had already ended, or another store writes it.
         """
         ending = Ending(answer, self._own_name())
         with self._database.lock:
@@ -344,18 +344,18 @@ class ChatStore:
             raise
 
     def continue_answer(self, message_id: str) -> None:
-        """Let an answer that has ended go on; this store will write it.
+        """Reopen an answer that has ended, to be written by this store.
 
         Raises:
-            MessageInUse: it is being written, is no answer, or others build on it.
+            MessageInUse: the message is being written, is not an answer, or others build on it.
         """
         writer = self._own_name()
         with self._write() as connection:
             messages.resume(connection, message_id, writer)
 
     def stop_cut_off(self) -> None:
-        """Save what stores that were killed left, and mark their other unfinished answers as
-        stopped. Done whenever a store is opened.
+        """Store the answers left behind by stores that were killed, and mark their other unfinished
+        answers as stopped. Runs whenever a store is opened.
         """
         with self._database.lock, self._database.translated():
             self._writers.clear()
@@ -369,18 +369,18 @@ class ChatStore:
     # ---- all of them
 
     def search(self, query: str, limit: int = 50) -> list[Hit]:
-        """Where all the words of `query` stand, the last one perhaps unfinished: titles first, then
-        messages, the best first. Nothing in `query` is syntax; archived threads are searched too.
+        """Find titles, then messages, that contain all words of `query`, of which the last may be
+        unfinished; the best first. The query has no syntax. Archived threads are searched too.
         """
         with self._database.read() as connection:
             return find(connection, query, limit)
 
     def insert(self, thread: Thread, tree: Sequence[ChatMessage]) -> Thread:
-        """Add a thread that comes from elsewhere, with new ids.
+        """Add a thread from elsewhere, with new ids.
 
         Args:
-            thread: `leaf` is one of the messages, and has no children.
-            tree: parents before children; streaming ones come in as stopped.
+            thread: its `leaf` is one of the messages and has no children.
+            tree: parents before children; streaming messages are stored as stopped.
         """
         with self._write() as connection:
             new = _insert(connection, thread.title, thread.system, thread.model, thread.settings)
@@ -409,7 +409,9 @@ class ChatStore:
         thread_id: str,
         message_id: str | None = None,
     ) -> Iterator[tuple[sqlite3.Connection, Thread, Outline]]:
-        """A transaction of `begin`, this thread and its shape, which has the message, if any."""
+        """A transaction of `begin`, the thread and its shape. Raises `ChatNotFound` if the thread
+        does not exist or does not hold `message_id`.
+        """
         with begin() as connection:
             thread = _get(connection, thread_id)
             shape = messages.outline(connection, thread_id)
@@ -419,12 +421,12 @@ class ChatStore:
 
     @contextlib.contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that changes the file, also by what could not be saved before."""
+        """A write transaction, which also stores the answers that could not be saved before."""
         with self._database.lock:
             waiting = list(self._unsaved.endings.values())
             with self._database.write() as connection:
                 for ending in waiting:
-                    # It may have been deleted, or ended by another store.
+                    # The answer may have been deleted, or ended by another store.
                     with contextlib.suppress(ChatNotFound, MessageInUse):
                         _end(connection, ending)
                 yield connection
@@ -446,7 +448,7 @@ class ChatStore:
             self._retry_later(error, min(2 * waited_s, _LONGEST_RETRY_S))
 
     def _with_unsaved(self, found: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """`found`, with the text and state of answers that could not be saved yet."""
+        """`found`, with the current text and state of answers that could not be saved yet."""
         return [
             replace(
                 ending.answer,
@@ -496,8 +498,8 @@ def _thread_of(row: Sequence[Any]) -> Thread:
 
 
 def _settings_of(text: str) -> dict[str, Any]:
-    """Settings of a chat. Imported ones were not checked at first: what has not the form of
-    settings is left out here, and a value out of range is refused when the chat is asked something.
+    """The settings of a chat. Earlier versions did not check imported settings: values of the wrong
+    form are left out here, and a value out of range is refused when the chat sends a request.
     """
     found = json.loads(text)
     settings = found if isinstance(found, dict) else {}
@@ -509,7 +511,7 @@ def _settings_of(text: str) -> dict[str, Any]:
 
 @functools.lru_cache
 def _warn_of(settings: str) -> None:
-    """Once, although chats are read often."""
+    """Log each text once, although chats are read often."""
     log.warning("settings of a chat are ignored: %s", settings)
 
 
@@ -548,7 +550,7 @@ def _insert(
 
 
 def _settings_json(settings: dict[str, Any]) -> str:
-    """Raises `InvalidChat` for what JSON cannot say."""
+    """Raises `InvalidChat` for values that JSON cannot represent."""
     try:
         return json.dumps(settings, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -558,7 +560,7 @@ def _settings_json(settings: dict[str, Any]) -> str:
 
 
 def _change(connection: sqlite3.Connection, thread: str, fields: Mapping[str, Any]) -> None:
-    """Set these columns."""
+    """Set these columns of the thread."""
     for name, value in fields.items():
         query = f"UPDATE thread SET {name} = ? WHERE id = ? RETURNING number"
         (number,) = connection.execute(query, (value, thread)).fetchone()
@@ -567,12 +569,12 @@ def _change(connection: sqlite3.Connection, thread: str, fields: Mapping[str, An
 
 
 def _touch(connection: sqlite3.Connection, thread: str) -> None:
-    """Its messages change now."""
+    """Record that the thread's messages change now."""
     _change(connection, thread, {"changed_at": time.time()})
 
 
 def _end(connection: sqlite3.Connection, ending: Ending) -> None:
-    """Keep the whole of an answer, and that it has ended."""
+    """Store the complete answer and its end state."""
     answer, writer = ending
     parts = answer.content, answer.reasoning, answer.tool_calls
     messages.save(connection, answer.id, writer, *parts)

@@ -1,5 +1,5 @@
-"""What the history holds: threads, the messages of their trees and the shape of those, and what a
-search finds.
+"""The contents of the history: threads, their messages, the shape of their trees, and search
+results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EndState = Literal["complete", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What was measured while an answer was made; 0 or "" where nothing was."""
+    """Measurements of an answer; 0 or "" for what was not measured."""
 
     ttft_s: float = 0
     tok_per_s: float = 0
@@ -34,9 +34,9 @@ class Thread:
 
     id: str
     title: str = ""
-    """One line. Empty until the first message of the user gives one."""
+    """One line; empty until the user's first message supplies a title."""
     created_at: float = 0
-    """Seconds since 1970, as all times here."""
+    """In seconds since 1970, as all times here."""
     changed_at: float = 0
     """When its messages last changed."""
     pinned: bool = False
@@ -46,15 +46,15 @@ class Thread:
     settings: dict[str, Any] = field(default_factory=dict)
     """Sampling and preset overrides, as JSON values."""
     leaf: str | None = None
-    """Where the shown branch ends; None: there is no message."""
+    """The end of the shown branch; None if there are no messages."""
     messages: int = 0
-    """How many messages the tree has, those of hidden branches included."""
+    """The number of messages in the tree, including hidden branches."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a tree. The messages after it are its children; alternatives to it have the
-    same parent.
+    """One message of a tree. The messages that follow it are its children; its alternatives have
+    the same parent.
     """
 
     id: str
@@ -67,20 +67,20 @@ class ChatMessage:
     state: State = "complete"
     finish_reason: str = ""
     error: str = ""
-    """Why it failed."""
+    """Why the answer failed."""
     numbers: Numbers | None = None
     siblings: tuple[str, ...] = ()
-    """All alternatives in the order they were made, this one among them."""
+    """All alternatives in the order of creation, including this message."""
     hash: str = ""
-    """Hexadecimal; of this message and all before it. Empty while it is being written."""
+    """Hash in hexadecimal of this message and all before it; empty while it is being written."""
 
 
 class Outline:
     """The shape of a thread's tree: which message follows which.
 
     Args:
-        rows: (message, parent, the child last shown or made), in the order of their making; every
-            parent is among the messages.
+        rows: (message, parent, child last shown or created), in the order of creation; every parent
+            is among the messages.
     """
 
     def __init__(self, rows: Iterable[tuple[str, str | None, str | None]]) -> None:
@@ -95,18 +95,18 @@ class Outline:
 
     @property
     def messages(self) -> list[str]:
-        """All of them, in the order of their making."""
+        """All messages, in the order of creation."""
         return list(self._parents)
 
     def __contains__(self, message: str) -> bool:
         return message in self._parents
 
     def siblings(self, message: str) -> tuple[str, ...]:
-        """All alternatives with the same parent, itself among them."""
+        """All alternatives with the same parent, including `message` itself."""
         return tuple(self._children[self._parents[message]])
 
     def path(self, leaf: str | None) -> list[str]:
-        """From the first message to `leaf`."""
+        """The messages from the first to `leaf`."""
         path = []
         while leaf is not None:
             path.append(leaf)
@@ -114,8 +114,8 @@ class Outline:
         return path[::-1]
 
     def end_of(self, message: str) -> str:
-        """The end of the branch through `message` that was last shown or made; where it is gone,
-        of the newest.
+        """The end of the branch through `message` that was last shown or created. Where that child
+        is gone, the newest one is followed.
         """
         while children := self._children.get(message):
             shown = self._shown.get(message)
@@ -123,15 +123,15 @@ class Outline:
         return message
 
     def subtree(self, message: str) -> list[str]:
-        """`message` and all that follows it, on any branch; parents before their children."""
+        """`message` and all its descendants on any branch, parents before their children."""
         found = [message]
         for each in found:
             found.extend(self._children.get(each, ()))
         return found
 
     def after_deletion(self, message: str) -> str | None:
-        """The leaf that is shown when the subtree of `message` is gone: of the sibling before it,
-        else of the one after it, else the parent.
+        """The leaf to show when the subtree of `message` is deleted: that of the previous sibling,
+        else of the next one, else the parent.
         """
         siblings = self.siblings(message)
         if len(siblings) == 1:
@@ -142,15 +142,15 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A place that a search found."""
+    """A search result."""
 
     thread_id: str
     title: str
     message_id: str
-    """Empty: the words are in the title."""
+    """Empty if the words are in the title."""
     role: Role | Literal["title"]
     snippet: str
-    """One line of text around the words."""
+    """One line of text around the matched words."""
     marks: tuple[tuple[int, int], ...]
-    """Where the words are in `snippet`: first character, and the one after the last."""
+    """Positions of the words in `snippet`: (first character, one past the last)."""
     created_at: float

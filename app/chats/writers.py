@@ -1,12 +1,12 @@
-"""Which stores live, and the ends of answers that they could not write to the database.
+"""Which stores are open, and the ends of answers that they could not write to the database.
 
-A store that writes answers holds a lock file next to the database, whose name it notes with each
-answer. The system frees the lock however the process ends, also of a killed one, and also after a
-restart of the machine, when the number of a process means nothing.
+A store that writes answers holds a lock file next to the database, and records its name with each
+answer. The operating system releases the lock however the process ends, including when it is
+killed, and after a restart of the machine, when a process id means nothing.
 
-Next to it is a file for ends of answers. It gets its full size before the first answer begins, so
-that a full disk does not prevent the write. Its two halves are written in turn, each with a
-checksum: a crash during a write leaves the half before.
+Another file next to the database holds the ends of answers. It gets its full size before the first
+answer begins, so that a full disk does not prevent the write. Its two halves are written in turn,
+each with a checksum: a crash during a write leaves the previous half valid.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _KEPT: Final = (
     "error",
     "numbers",
 )
-"""What an end changes of an answer."""
+"""The fields of an answer that its end changes."""
 _HEADER: Final = struct.Struct("<QQ32s")
-"""Number of the write, bytes of JSON, their BLAKE2b."""
+"""Number of the write, length of the JSON in bytes, and its BLAKE2b."""
 
 
 class Writers:
@@ -53,14 +53,14 @@ class Writers:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.name: str | None = None
-        """The own one; None: this store has written nothing yet."""
+        """This store's name; None until it has written something."""
         self._lock: LockFile | None = None
 
     def own(self) -> str:
-        """The name under which this store writes; its lock file is made at the first call.
+        """The name under which this store writes; the first call creates its lock file.
 
         Raises:
-            ChatsUnwritable: the file system has no locks.
+            ChatsUnwritable: the file system does not support locks.
         """
         for _ in range(_TRIES):
             if self.name is not None:
@@ -68,7 +68,7 @@ class Writers:
             name = os.urandom(8).hex()
             file = self._file(name)
             lock = LockFile(file)
-            # Another process may take it for a dead one's and remove it, before it is locked.
+            # Before it is locked, another process may take it for a dead store's and remove it.
             if lock.acquire() and file.exists():
                 self.name, self._lock = name, lock
                 return name
@@ -80,8 +80,8 @@ class Writers:
         )
 
     def is_alive(self, name: str) -> bool:
-        """The store that writes under `name` is open, in this process or another one. The file of
-        a dead one is removed.
+        """Whether the store that writes under `name` is open, in this process or another. Removes
+        the lock file of a dead store.
         """
         file = self._file(name)
         if not _NAME.fullmatch(name) or not file.exists():
@@ -94,12 +94,12 @@ class Writers:
         return False
 
     def clear(self) -> None:
-        """Remove the files of all that are dead."""
+        """Remove the lock files of all dead stores."""
         for name in _names(self._file("")):
             self.is_alive(name)
 
     def release(self) -> None:
-        """This store writes no more."""
+        """Release the lock: this store writes no more."""
         if self.name is not None and self._lock is not None:
             self._file(self.name).unlink(missing_ok=True)
             self._lock.release()
@@ -117,17 +117,19 @@ class Ending(NamedTuple):
 
 
 class Unsaved:
-    """What the database at `path` still lacks. The caller holds the lock of the database."""
+    """Ended answers that the database at `path` lacks. The caller holds the lock of the
+    database.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writer = ""
         self._writes = 0
         self.endings: dict[str, Ending] = {}
-        """By the id of the message."""
+        """By message id."""
 
     def reserve(self, writer: str) -> None:
-        """Make the file of this store, at the first call. Raises `OSError`, as for a full disk."""
+        """Create the file of this store on the first call. Raises `OSError`, as for a full disk."""
         if self._writer:
             return
         file = os.open(self._file(writer), os.O_WRONLY | os.O_CREAT, 0o600)
@@ -136,12 +138,12 @@ class Unsaved:
         self._writer = writer
 
     def keep(self, ending: Ending) -> None:
-        """Add one. If the file cannot be written either, that is logged."""
+        """Add an ending. If the file cannot be written either, that is logged."""
         self.endings[ending.answer.id] = ending
         self._write()
 
     def forget(self, saved: Sequence[Ending]) -> None:
-        """Remove those that the database has now."""
+        """Remove the endings that are now in the database."""
         for ending in saved:
             if self.endings.get(ending.answer.id) is ending:
                 del self.endings[ending.answer.id]
@@ -151,7 +153,7 @@ class Unsaved:
             self._write()
 
     def recover(self, is_alive: Callable[[str], bool]) -> None:
-        """Add what stores that were killed left in their files."""
+        """Add the endings that killed stores left in their files."""
         for name in _names(self._file("")):
             if not is_alive(name):
                 endings = _read(self._file(name))
@@ -160,7 +162,7 @@ class Unsaved:
                     self._file(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the file of this store, unless something is left for the next start."""
+        """Remove the file of this store, unless endings are left for the next start."""
         if self._writer and not self.endings:
             self._file(self._writer).unlink(missing_ok=True)
 
@@ -185,7 +187,7 @@ class Unsaved:
 
 
 def _read(file: Path) -> list[Ending]:
-    """What the newer valid half of `file` holds."""
+    """The endings in the newer valid half of `file`."""
     whole = file.read_bytes()
     newest, found = 0, list[Ending]()
     for start in (0, _HALF_BYTES):
@@ -222,6 +224,6 @@ def _digest(body: bytes) -> bytes:
 
 
 def _names(prefix: Path) -> Iterator[str]:
-    """The rest of the names of the files that begin with `prefix`."""
+    """The remainders of the names of the files whose names begin with `prefix`."""
     for file in prefix.parent.glob(f"{glob.escape(prefix.name)}*"):
         yield file.name.removeprefix(prefix.name)

@@ -1,5 +1,5 @@
-"""The `hearth` command: `main` and one module a command.
+"""The `hearth` command: `main`, and one module per command.
 
-stdout is data, stderr is narration. A command's module is imported when the command runs; no module
-here imports torch, llama_cpp, numpy or textual.
+Data goes to stdout, narration to stderr. The module of a command is imported when the command runs;
+no module here imports torch, llama_cpp, numpy or textual.
 """

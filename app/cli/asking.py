@@ -1,5 +1,5 @@
-"""One request from a command: its text is streamed, Ctrl+C stops it and keeps the text, and what
-is printed about the model and the answer.
+"""One request from a command: streams its text, lets Ctrl+C stop it and keep the text, and formats
+what is printed about the model and the answer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def ask(
     show: Callable[[str], None],
     think: Callable[[str], None],
 ) -> Answer:
-    """The answer to `request`, also where it fails or Ctrl+C stops it (`reason` "cancelled").
+    """The answer to `request`, also when it fails or Ctrl+C stops it (`reason` "cancelled").
 
     Args:
-        show: gets each piece of text.
-        think: gets each piece of the reasoning.
+        show: called with each piece of text.
+        think: called with each piece of the reasoning.
     """
     answer = Answer(request.n)
     with link.stream(spec, request) as events, on_interrupt(events.interrupt):
@@ -61,7 +61,7 @@ def require_template(info: ModelInfo) -> None:
 
 
 def announce(state: State, info: ModelInfo, *, stats: bool) -> None:
-    """Print on stderr which model answers, and what the user should know about it."""
+    """Print on stderr which model answers, and notices about it."""
     if stats or state.output.narrates_to_terminal:
         state.output.note(headline(info))
     for notice in info.notices:
@@ -69,7 +69,7 @@ def announce(state: State, info: ModelInfo, *, stats: bool) -> None:
 
 
 def headline(info: ModelInfo) -> str:
-    """The line that says what answers, such as "guide · F16 · context 2,048 · f16 KV"."""
+    """The line that names the model, such as "guide · F16 · context 2,048 · f16 KV"."""
     if info.backend == "remote":
         context = f"context {info.context:,}" if info.context else ""
         parts = (info.name, f"{info.architecture} at {info.path}", info.backend_version, context)
@@ -94,23 +94,23 @@ def statistics(answer: Answer, seed: int | None) -> str:
 
 
 def _drafts(timings: Timings) -> str:
-    """How many guessed tokens were right."""
+    """How many draft tokens were accepted."""
     drafted, accepted = sum(timings.drafted_tokens), sum(timings.accepted_tokens)
     parts = right_by_position(timings.drafted_tokens, timings.accepted_tokens)
     return f"drafts {accepted:,} of {drafted:,} right (by position {parts})" if drafted else ""
 
 
 def ending(answer: Answer, info: ModelInfo, max_tokens: int | None) -> str:
-    """Why the answer stops before its end; empty if it does not."""
+    """Why the answer was cut short; empty if it was not."""
     if answer.reason == "cancelled":
         return "(stopped)"
     if answer.reason != "length":
         return ""
     if max_tokens is not None and answer.usage.completion_tokens >= max_tokens:
         return f"(cut at --max-tokens {max_tokens:,})"
-    if 0 < info.context <= answer.usage.completion_tokens:  # It streams.
+    if 0 < info.context <= answer.usage.completion_tokens:  # With attention sinks.
         return f"(cut after {answer.usage.completion_tokens:,} tokens; --max-tokens allows more)"
-    if not info.context:  # a remote model whose server does not say
+    if not info.context:  # a remote model whose server does not report its context
         return "(cut: the other end's limit of tokens is reached)"
     return f"(cut: the context of {info.context:,} tokens is full)"
 

@@ -1,5 +1,5 @@
-"""`hearth bench`: how fast a model is here, next to a raw loop over the same library or to
-transformers; and how fast a server answers.
+"""`hearth bench`: measures how fast a model runs, compared with a bare loop over the same library
+or with transformers, and how fast a server answers.
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ _SIZES: dict[str, dict[str, Any]] = {
     "ablate": {"repeats": 3, "sessions": (4,), "session_gen_tokens": 16},
     "speculate": {"repeats": 5, "sessions": (1, 4, 8), "gen_tokens": 96},
 }
-"""Fields of `Job` that --quick, --tune, --ablate and --speculate make smaller, where nothing was
-typed.
-"""
+"""Fields of `Job` that --quick, --tune, --ablate and --speculate reduce, unless they were typed."""
 _DRAFTS: dict[str, tuple[Speculate, ...]] = {
     "ngram": ("ngram", "auto"),
     "draft": ("draft", "auto"),
     "medusa": ("medusa", "auto"),
     "auto": ("auto",),
 }
-"""What is measured next to no drafts, by what --speculate says; --draft alone says "draft", or
-"medusa" where it names heads."""
+"""What is measured against no drafts, by the value of --speculate. --draft alone means "draft", or
+"medusa" if it names heads."""
 
 
 def _numbers(
     ctx: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[int, ...] | None:
-    """Whole numbers from 1 on with commas between them, in the order in which they were typed."""
+    """Positive whole numbers separated by commas, in the order in which they were typed."""
     if value is None:
         return None
     try:
@@ -67,7 +65,7 @@ def _numbers(
 
 
 def _tests(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
-    """Kinds of tests with commas between them."""
+    """Kinds of tests separated by commas."""
     kinds = None if value is None else tuple(part.strip() for part in value.split(","))
     for kind in kinds or ():
         if kind not in TEST_KINDS:
@@ -166,7 +164,7 @@ def bench(ctx: click.Context, /, model: str, url: str | None, as_json: bool, **o
 
 
 def _speculate(ctx: click.Context, flags: Layer) -> tuple[Speculate, ...]:
-    """What --speculate or --draft asks to be measured; nothing: the tests."""
+    """What --speculate or --draft asks to measure; empty if the usual tests should run."""
     typed = [name for name in ("speculate", "draft", "draft_tokens") if name in flags]
     if not typed:
         return ()
@@ -204,14 +202,14 @@ _URL_ONLY = ("concurrency", "requests", "shared_prefix", "ignore_eos", "api_key_
 
 
 def _refuse(ctx: click.Context, names: tuple[str, ...], reason: str) -> None:
-    """Raise a usage error if one of the options `names` was typed."""
+    """Raise a usage error if any of the options `names` was typed."""
     for param in ctx.command.params:
         if param.name in names and ctx.params[param.name] not in (None, False):
             raise click.UsageError(reason.format(flag=param.opts[0]), ctx)
 
 
 def _refuse_flags(flags: Layer, names: set[str], reason: str) -> None:
-    """Raise a usage error if one of the settings `names` was typed."""
+    """Raise a usage error if any of the settings `names` was typed."""
     for name, setting in flags.items():
         if name in names:
             raise click.UsageError(f"{setting.origin} {reason}.")
@@ -264,7 +262,7 @@ def _run_load(state: State, model: str, url: str, options: dict[str, Any], *, as
     """Measure the server at `url`; returns the exit code, which is not 0 if a request failed.
 
     Raises:
-        NetworkTrouble: the URL is none, Hearth is offline, or the server does not answer.
+        NetworkTrouble: the URL is invalid, Hearth is offline, or the server does not answer.
     """
     import asyncio
 
@@ -314,7 +312,7 @@ def _run_load(state: State, model: str, url: str, options: dict[str, Any], *, as
 
 
 def _explain(state: State, results: list[Served]) -> None:
-    """Say what the numbers were counted by."""
+    """Print how the tokens were counted."""
     if any(served.counted_by == "pieces" for served in results):
         state.output.note("tok/s counts pieces of text: the server says no usage")
     said = [served.prompt_tokens for served in results if served.prompt_tokens is not None]

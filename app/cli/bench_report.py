@@ -1,4 +1,4 @@
-"""What `hearth bench` prints: a table that grows row by row, or one JSON document."""
+"""The output of `hearth bench`: a table that grows row by row, or one JSON document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hearth.backends.bench.job import (
 )
 
 _WIDTH = 16
-"""Of a column; that of a ratio has less where several sides stand next to each other."""
+"""Width of a column; columns of ratios are narrower if there are several reference sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Column:
     """A column of the table.
 
     Attributes:
-        cell: what it says of one test.
+        cell: returns the text of the cell for one test.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Column:
 
 
 class Report:
-    """Takes the messages of a measuring process and says them: results to stdout, the rest to
+    """Takes the messages of a measuring process and prints them: results to stdout, the rest to
     stderr.
     """
 
@@ -67,7 +67,7 @@ class Report:
         self._name_width = max((len(case.name) for case in cases(job)), default=0)
 
     def take(self, message: Message) -> None:
-        """Say `message`, or keep it for the JSON document."""
+        """Print `message`, or keep it for the JSON document."""
         if isinstance(message, Progress):
             if self._output.narrates_to_terminal:
                 self._output.note(f"{message.text} …")
@@ -89,7 +89,7 @@ class Report:
             self._keep(message)
 
     def end(self) -> None:
-        """Everything was measured."""
+        """Finish the output: everything has been measured."""
         if self._as_json:
             self._output.json(self._document())
         elif self._ablated:
@@ -176,7 +176,7 @@ class Report:
 
 
 def columns(setup: Setup, job: Job) -> list[Column]:
-    """Those that have something to say of any test of `job`."""
+    """The columns that apply to at least one test of `job`."""
     shown = [Column("engine tok/s", lambda found: _rate(Spread.of(found.engine)))]
     for name in setup.beside:
         shown += _beside(name, alone=len(setup.beside) == 1)
@@ -186,7 +186,7 @@ def columns(setup: Setup, job: Job) -> list[Column]:
 
 
 def _beside(name: str, *, alone: bool) -> list[Column]:
-    """The rate of the side `name`, and how many times faster the engine is."""
+    """The rate of the reference side `name`, and the engine's rate divided by it."""
     title = f"engine / {name}" if alone else f"/ {name}"
     return [
         Column(f"{name} tok/s", lambda found: _rate(Spread.of(found.beside[name]))),
@@ -199,7 +199,7 @@ def _beside(name: str, *, alone: bool) -> list[Column]:
 
 
 def ablation_table(found: list[Ablated], job: Job) -> list[tuple[str, ...]]:
-    """Medians, and in brackets how many times those with all on."""
+    """A table of medians, with the ratio to the run with everything on in brackets."""
 
     def cell(name: str, one: Ablated, scale: float, unit: str) -> str:
         value, base = (statistics.median(getattr(each, name)) for each in (one, found[0]))
@@ -218,7 +218,7 @@ def ablation_table(found: list[Ablated], job: Job) -> list[tuple[str, ...]]:
 
 
 def speculation_table(found: list[Speculated]) -> list[tuple[str, ...]]:
-    """Medians, and next to each speed-up what the formula predicts."""
+    """A table of medians, with each measured speed-up next to the one that the formula predicts."""
     head = ("SESSIONS", "DRAFTS", "RIGHT BY POSITION", "TOKENS A STEP", "COST K+1", "COST OF DRAFT")
     rows: list[tuple[str, ...]] = [
         (*head, "PREDICTED", "SPEED-UP", "PREDICTED (CPU)", "SPEED-UP (CPU)", "SAME TOKENS")
@@ -243,7 +243,7 @@ def speculation_table(found: list[Speculated]) -> list[tuple[str, ...]]:
 
 
 def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:
-    """What was measured, with what, and where."""
+    """Lines that state what was measured, with which software, and on which machine."""
     info = setup.info
     native = f"native, PyTorch {info.backend_version}"
     library = native if info.backend == "native" else info.backend_version
@@ -259,7 +259,7 @@ def headlines(setup: Setup, machine: Machine, date: str) -> list[str]:
 
 
 def flags(choice: Choice) -> str:
-    """The flags that make a model run as `choice` says."""
+    """The command-line flags that select `choice`."""
     return (
         f"--threads {choice.threads} --max-batch-tokens {choice.max_batch_tokens} "
         f"--kv-type {choice.kv_type} --max-sessions {choice.sessions}"

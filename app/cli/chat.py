@@ -1,4 +1,4 @@
-"""`hearth chat`: the terminal app, or a conversation line by line."""
+"""`hearth chat`: the terminal app, or a line-by-line conversation."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def open_chat(
     stats: bool = False,
     resume: bool = False,
 ) -> int:
-    """Chat until the user leaves: in the terminal app, or line by line where there is no terminal
-    or it is asked for. Returns the exit code.
+    """Chat until the user leaves: in the terminal app, or line by line if there is no terminal or
+    `plain` is set. Returns the exit code.
     """
     if not (plain or stats) and can_draw():
         from hearth.app.tui.pace import quick_start
@@ -68,7 +68,7 @@ def open_chat(
             if model:
                 state.find(model)
             return open_app(state.paths, settings, state.library, model, resume=resume)
-    # What the terminal app does without would cost it 50 ms.
+    # Imported here because the terminal app does not need them: they would cost it 50 ms.
     from hearth.app.cli.repl import Repl
     from hearth.app.cli.typed import LineReader
 
@@ -80,7 +80,7 @@ def open_chat(
 
 @contextmanager
 def _history(state: State) -> Iterator[ChatStore]:
-    """The history; where it cannot be used, an empty one that is not kept."""
+    """The history; if it cannot be used, an empty one that is not saved."""
     from tempfile import TemporaryDirectory
 
     from hearth.app.chats.store import ChatStore

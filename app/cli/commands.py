@@ -1,4 +1,4 @@
-"""The commands of `hearth`, each of which is imported when it runs."""
+"""The commands of `hearth`, each imported when it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "hearth"
 
-# name: (module in hearth.app.cli, name in it, help); so that listing imports no command.
+# name: (module in hearth.app.cli, name in it, help), so that listing them imports no command.
 COMMANDS = {
     "run": ("run", "run", "Ask a model once; the answer goes to stdout."),
     "chat": ("chat", "chat", "Open the chat app, or chat line by line."),
@@ -53,10 +53,10 @@ ALIASES = {"ls": "list"}
 
 
 class Commands(click.Group):
-    """A group whose commands are imported when they run."""
+    """A group that imports a command when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of this version's commands."""
+        """The names of the commands of this version."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -71,7 +71,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with. Raises UsageError with the nearest name."""
+        """The command that `args` begin with. Raises `UsageError` with the nearest name."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-"):
             from hearth.app.nearest import did_you_mean
@@ -83,7 +83,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands, and what exit codes mean."""
+        """Write the list of commands and the meaning of the exit codes."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
         with formatter.section("Exit codes"):

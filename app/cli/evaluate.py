@@ -1,5 +1,5 @@
-"""`hearth eval`: how good models are on a text, next to a reference, and what methods of
-quantization make of one.
+"""`hearth eval`: the quality of models on a text, compared with a reference, and the effect of
+quantization methods on a model.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 _PROTOCOLS: Final = ("windows", "second-half")
 _TEMPORARY: Final = "eval-"
-"""Folders in the cache folder are named so, and by the process whose they are."""
+"""Prefix of the names of this command's folders in the cache folder; the process id follows."""
 _SOURCES: Final = ("dequantized", "served")
 _FILE_NAME: Final = str.maketrans("=/\\: ", "-----")
-"""What of options is written otherwise in names of files."""
+"""Characters of options that are replaced in file names."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """A row to come.
+    """A model to be measured, one row of the report.
 
     Attributes:
-        spec: as it is computed.
-        chosen: the model, whose speed is measured; None: it is the reference in other numbers.
+        spec: how it is computed.
+        chosen: the model, whose speed is measured; None for the reference in other number formats.
     """
 
     name: str
@@ -191,7 +191,7 @@ def evaluate(
 
 
 def _draw(state: State, report: dict[str, Any], path: Path) -> bool:
-    """Write the picture; False, with a message, where there is none."""
+    """Write the picture. Returns False, after a message, if there is nothing to draw."""
     from hearth.app.cli.evaluate_picture import picture
     from hearth.app.library.errors import FileTrouble
 
@@ -223,14 +223,16 @@ def _subject(name: str, chosen: Chosen, logits: Source) -> _Subject:
 
 
 def _computed(spec: ModelSpec, logits: Source) -> ModelSpec:
-    """`spec` as `logits` says."""
+    """`spec` changed so that it computes its logits as `logits` says."""
     from hearth.backends.bench.logits import as_dequantized
 
     return as_dequantized(spec) if logits == "dequantized" else spec
 
 
 def _noise(reference: Chosen, logits: Source) -> list[_Subject]:
-    """The reference once more, and in half precision: differences below theirs mean nothing."""
+    """The reference once more, and in half precision: smaller differences than theirs mean
+    nothing.
+    """
     if logits == "served":
         return [_Subject("reference, again", logits, reference.spec, None)]
     spec = reference.spec
@@ -245,7 +247,7 @@ class _Evaluation:
     """Runs the jobs of one command, one after the other.
 
     Args:
-        leaving: removes temporary files.
+        leaving: removes the temporary files when it is closed.
     """
 
     def __init__(self, state: State, conditions: Conditions, leaving: ExitStack) -> None:
@@ -261,13 +263,13 @@ class _Evaluation:
 
     @property
     def reference_logits(self) -> Source:
-        """What those of the reference were computed with."""
+        """How the logits of the reference were computed."""
         assert self._reference is not None
         return self._reference.logits
 
     def measure_reference(self, chosen: Chosen, logits: Source) -> None:
-        """Write its logits into a temporary file. Where the native runner does not know the model,
-        it is measured as served.
+        """Write the reference's logits to a temporary file. A model that the native runner does not
+        support is measured as served.
         """
         if logits == "dequantized" and (why := _not_dequantized(chosen)):
             self._state.output.note(f"{chosen.found.name} is measured as served: {why}.")
@@ -286,11 +288,12 @@ class _Evaluation:
         requantize: bool,
         replace: bool,
     ) -> list[tuple[str, dict[str, Any]]]:
-        """What to ask the jobs that quantize `source` in each way of `names`, all of which can be.
+        """The questions for the jobs that quantize `source` by each method of `names`, all of them
+        checked to be possible.
 
         Raises:
-            HearthError: there is no such way, it cannot be done, or the file is there already.
-            UsageError: two ways are the same.
+            HearthError: a method does not exist or cannot be applied, or its file already exists.
+            UsageError: two of the methods are the same.
         """
         from hearth.app.library import quantize_job
         from hearth.app.library.errors import FileTrouble
@@ -335,7 +338,7 @@ class _Evaluation:
     def make(
         self, wishes: Sequence[tuple[str, dict[str, Any]]], flags: Layer
     ) -> list[tuple[str, Chosen]]:
-        """Make what `plan` gave."""
+        """Run the jobs of `plan` and return the new models."""
         from hearth.app.chosen import with_settings
         from hearth.app.library import quantize_job
         from hearth.app.library.local import FoundModel
@@ -350,7 +353,7 @@ class _Evaluation:
         return made
 
     def run(self, subjects: Sequence[_Subject], *, measures_speed: bool) -> dict[str, Any]:
-        """The report. What cannot be measured has its error in its row."""
+        """Measure `subjects` and return the report. The row of one that fails has its error."""
         from hearth.app.jobs.child import Stopped
         from hearth.app.library.evaluation import (
             comparisons,
@@ -386,7 +389,7 @@ class _Evaluation:
         }
 
     def store(self, report: dict[str, Any], subjects: Sequence[_Subject]) -> None:
-        """Write a report next to each model that was measured."""
+        """Write a report next to each measured model."""
         from hearth.app.library.evaluation import store
 
         for subject, row in zip(subjects, report["rows"], strict=True):
@@ -438,7 +441,7 @@ class _Evaluation:
 
 
 def _remove_orphans(cache: Path) -> None:
-    """Delete the temporary folders of commands that were killed: they hold a lot."""
+    """Delete the temporary folders of killed commands, which can be large."""
     import psutil
 
     for folder in cache.glob(f"{_TEMPORARY}*-*"):
@@ -448,7 +451,7 @@ def _remove_orphans(cache: Path) -> None:
 
 
 def _not_dequantized(chosen: Chosen) -> str:
-    """Why the native runner cannot compute the model; empty if it can, as far as headers tell."""
+    """Why the native runner cannot compute the model; empty if it can, judging by the headers."""
     from hearth.backends.worker.choice import not_native
     from hearth.quant.gguf import preflight
 

@@ -1,4 +1,4 @@
-"""What `hearth eval --svg` draws: KL divergence, on a logarithmic axis, over bits a weight."""
+"""The picture of `hearth eval --svg`: KL divergence on a logarithmic axis over bits per weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 880, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 856, 64, 486
 """The edges of the plot."""
 _CHARACTER, _LINE = 7.6, 14
-"""Width and height of the text of labels, about."""
+"""Approximate character width and line height of labels."""
 _STYLE: Final = """
 svg { color: #1f2328; font: 12px system-ui, sans-serif; }
 .paper { fill: #ffffff; }
@@ -38,7 +38,7 @@ text { fill: currentColor; }
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A row that can be drawn: a model's, or, without bits, what differences mean nothing below."""
+    """A row that can be drawn: a model, or, without `bits`, a level of noise."""
 
     name: str
     bits: float | None
@@ -49,7 +49,7 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """From values to places: linear, of values or of their logarithms."""
+    """Maps values to positions, linearly or by their logarithms."""
 
     least: float
     most: float
@@ -63,7 +63,9 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> Iterator[float]:
-        """Round numbers; on a logarithmic axis powers of ten, in short ones 2 and 5 of each."""
+        """Round numbers; on a logarithmic axis powers of ten, and on a short one also 2 and 5 times
+        them.
+        """
         if self.is_logarithmic:
             steps = (1,) if self.most > 1000 * self.least else (1, 2, 5)
             low, high = math.floor(math.log10(self.least)), math.ceil(math.log10(self.most))
@@ -81,8 +83,8 @@ class _Axis:
 
 
 def picture(report: dict[str, Any]) -> str:
-    """An SVG of the models of `report`, as `hearth eval --json` has it; the same for the same
-    report. Empty: no model in it has both bits a weight and a KL divergence above zero.
+    """An SVG of the models of `report` (the object of `hearth eval --json`), which depends on
+    nothing else. Empty if no model has both bits per weight and a KL divergence above zero.
     """
     rows = [row for row in report["rows"] if "error" not in row]
     every = [point for row in rows if (point := _point(row)) is not None]
@@ -125,7 +127,7 @@ def picture(report: dict[str, Any]) -> str:
 
 
 def _point(row: dict[str, Any]) -> _Point | None:
-    """None: a logarithmic axis has no place for it."""
+    """The point of `row`; None if it has no place on a logarithmic axis."""
     found = row.get("kl_divergence")
     if found is None or not found["value"] or found["value"] < 0:
         return None
@@ -139,7 +141,7 @@ def _point(row: dict[str, Any]) -> _Point | None:
 def _axes(points: Sequence[_Point], every: Sequence[_Point]) -> tuple[_Axis, _Axis]:
     bits = [one.bits for one in points if one.bits is not None]
     margin = (max(bits) - min(bits)) / 12 or 0.5
-    # The end of a bar that reaches below zero is not on the axis; a tenth of its value is enough.
+    # An error bar that reaches below zero has no end on this axis; it is cut at a tenth of it.
     low = min(max(one.divergence - one.error, one.divergence / 10) for one in every)
     high = max(one.divergence + one.error for one in every)
     wide = max(2.3, (high / low) ** 0.06)
@@ -186,7 +188,7 @@ def _labels(
     """Where each name begins: next to its point, where it covers other names and points least.
 
     Args:
-        lines: heights of those across the plot, whose names are above them on the right.
+        lines: heights of the lines across the plot, whose names are above them on the right.
     """
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in spots]
     taken += [(_RIGHT - 160, y - _LINE, _RIGHT, y + 1) for y in lines]
@@ -205,7 +207,7 @@ def _labels(
 def _covered(
     wide: float, taken: Sequence[tuple[float, float, float, float]]
 ) -> Callable[[tuple[float, float]], float]:
-    """The area of a name that would be over something else, or outside of the plot."""
+    """A function that gives the area of a name that covers something or is outside the plot."""
 
     def area(place: tuple[float, float]) -> float:
         x, y = place
@@ -231,5 +233,5 @@ def _label(x: float, y: float, text: str, kind: str, anchor: str = "start") -> s
 
 
 def _text(text: str) -> str:
-    """For XML, which has no control characters."""
+    """`text` escaped for XML, without control characters, which XML does not allow."""
     return escape(safe_text(text))

@@ -1,4 +1,4 @@
-"""What `hearth eval` prints: a table of the models, the conditions, and which is better."""
+"""The output of `hearth eval`: a table of the models, the conditions, and which model is better."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hearth.app import format as words
 from hearth.app.cli.output import Output
 
 SESSIONS: Final = (1, 8)
-"""Numbers of sessions whose speed is measured."""
+"""Numbers of parallel sessions whose speed is measured."""
 _BASELINE: Final = "bf16"
-"""The method that speeds are given relative to, or the end of the name of what it made."""
+"""The method whose speed is the baseline, or the suffix of the name of the file it made."""
 
 
 def add_ratios(rows: list[dict[str, Any]]) -> None:
-    """To speeds, how many times that of the baseline they are."""
+    """Add to each speed its ratio to the baseline."""
     base = next((row["speed"]["tok_per_s"] for row in rows if _is_baseline(row)), None)
     if base is None:
         return
@@ -34,7 +34,7 @@ def _is_baseline(row: dict[str, Any]) -> bool:
 
 
 def print_report(output: Output, report: dict[str, Any]) -> None:
-    """Print `report`, as `hearth eval --json` has it."""
+    """Print `report`, the object of `hearth eval --json`."""
     rows: list[tuple[str, ...]] = [tuple(title for title, _ in _COLUMNS)]
     rows += [
         tuple(cell(row) for _, cell in _COLUMNS) for row in report["rows"] if "error" not in row
@@ -68,7 +68,7 @@ def print_report(output: Output, report: dict[str, Any]) -> None:
 
 
 def _neighbours(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The comparisons of models that follow each other, the best one first."""
+    """The comparisons of neighbouring models in the order from best to worst."""
     wins = {row["name"]: 0 for row in report["rows"]}
     for one in report["comparisons"]:
         wins[one["better"]] += 1
@@ -78,7 +78,7 @@ def _neighbours(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(estimate: dict[str, float | None] | None, form: str) -> str:
-    """A value with its standard error; empty: there is none."""
+    """A value with its standard error; empty if None."""
     if estimate is None:
         return ""
     if estimate["value"] is None:

@@ -1,5 +1,5 @@
 """`hearth fit`: whether a model fits this machine, downloaded or not, and how fast it can be; and
-the same sums of a model that is only numbers.
+the same calculation for a model given only by its dimensions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One model, or one quant of a repository."""
+    """The result for one model, or for one quant of a repository."""
 
     name: str
     size_bytes: int
@@ -44,12 +44,12 @@ class Verdict:
 
 
 class _Size(click.ParamType[int]):
-    """A size in decimal or binary units, in bytes."""
+    """A size in decimal or binary units, converted to bytes."""
 
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes that `value` means."""
+        """The number of bytes that `value` means."""
         found = words.parse_size(value.removesuffix("/s")) if isinstance(value, str) else value
         if not found:
             self.fail(f"{value!r} is no size: 24GB is decimal, 24GiB or 24G binary.", param, ctx)
@@ -193,7 +193,7 @@ def _sizing(
     sessions: int,
     room: Room,
 ) -> Sizing:
-    """Of a model that is only numbers. Raises a usage error where they do not suffice."""
+    """The sizing of a model given by its dimensions. Raises a usage error if too few are given."""
     from hearth.app.library.fit import USUAL_CONTEXT
     from hearth.quant.memory_sessions import Sizing
     from hearth.quant.memory_shape import shape_given
@@ -225,7 +225,7 @@ def _sizing(
 def _check_options(
     verdicts: Sequence[Verdict], precision: str | None, sessions: int, price: float | None
 ) -> None:
-    """Raises a usage error for an option of which a table of several quants shows nothing."""
+    """Raise a usage error for options that have no effect on a table of several quants."""
     asked = {
         "--precision": precision is not None,
         "--sessions": sessions > 1,
@@ -238,7 +238,7 @@ def _check_options(
 
 
 def _holds(sizing: Sizing) -> bool:
-    """Whether all sessions fit, as far as that is known."""
+    """Whether all sessions fit; True if the size of the weights is not known."""
     return not sizing.weight_bytes or sizing.total <= sizing.memory_bytes
 
 
@@ -250,8 +250,8 @@ def _is_usable(found: Fit, precision: str | None) -> bool:
 
 
 def _as_asked(found: Fit, precision: str | None, sessions: int) -> Fit:
-    """With other weights and for more sessions than one. Raises a usage error where it is not known
-    how many weights there are.
+    """`found` recomputed for `precision` and `sessions`. Raises a usage error if the number of
+    weights is needed but not known.
     """
     if found.sizing is None:
         return found
@@ -265,18 +265,18 @@ def _as_asked(found: Fit, precision: str | None, sessions: int) -> Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Of generating, where memory bandwidth is the limit."""
+    """The cost of generating, where memory bandwidth is the limit."""
 
     tok_per_s: float
-    """Of all sessions together."""
+    """Tokens per second of all sessions together."""
     per_million: float
-    """In the unit of the price."""
+    """Price of a million tokens, in the currency of the price per hour."""
     source: str
-    """Of the bandwidth."""
+    """Where the bandwidth comes from."""
 
 
 def _cost(sizing: Sizing | None, room: Room, price_per_hour: float | None) -> _Cost | None:
-    """None where no price was given, or bandwidth or weights are not known."""
+    """The cost; None if no price was given, or if the bandwidth or the weights are not known."""
     if sizing is None or price_per_hour is None or room.bandwidth is None:
         return None
     speed = sizing.tok_per_s(room.bandwidth.bytes_per_s)
@@ -290,10 +290,10 @@ def _json_of(cost: _Cost | None) -> dict[str, Any]:
 
 
 def _verdicts(state: State, model: str, flags: Layer, room: Room) -> Sequence[Verdict]:
-    """Of a model that is here one; else one of each quant that `model` can mean.
+    """One verdict for a model on this machine; otherwise one for each quant that `model` may mean.
 
     Raises:
-        ModelNotFound: neither this machine nor the catalogue nor the Hub has it.
+        ModelNotFound: it is neither on this machine, in the catalogue nor on the Hub.
         HearthError: as `Hub.repository` and `hub_files.offer`.
     """
     from hearth.app.library.catalogue import load_catalogue
@@ -309,7 +309,7 @@ def _verdicts(state: State, model: str, flags: Layer, room: Room) -> Sequence[Ve
 
 
 def _is_repository(model: str) -> bool:
-    """`model` can name a repository, and is no path."""
+    """Whether `model` can name a repository and is not a path."""
     return "/" in model and not model.startswith(("/", ".", "~")) and not model.endswith(".gguf")
 
 
@@ -319,7 +319,7 @@ def _local(state: State, model: str, flags: Layer, room: Room) -> Verdict:
     from hearth.backends.native.model_folder import read_model_folder
     from hearth.quant.gguf import preflight
 
-    # Not `State.choose`, which offers to download what is missing.
+    # Not `State.choose`, because that offers to download a missing model.
     chosen = with_settings(state.library.resolve(model), state.settings.with_flags(flags))
     if chosen.found.remote is not None:
         url = chosen.found.remote.url
@@ -366,7 +366,9 @@ def _remote(
 def _room(
     state: State, *, downloads: bool, measures: bool, memory: int | None, bandwidth: int | None
 ) -> Room:
-    """What there is, or what was given; with `measures`, memory is timed now if it never was."""
+    """The memory and bandwidth of this machine, or those given. With `measures`, the bandwidth is
+    measured now if it never was.
+    """
     from hearth.app.library.bandwidth import Bandwidth, known_bandwidth, measure_bandwidth
     from hearth.app.library.cache_layout import hub_cache
     from hearth.app.library.fit import room_here
@@ -387,7 +389,7 @@ def _room(
 
 
 def _print_sizing(state: State, sizing: Sizing, cost: _Cost | None) -> None:
-    """Weights, KV cache, scratch memory, and how many sessions fit."""
+    """Print weights, KV cache and scratch memory, and how many sessions fit."""
     import psutil
 
     from hearth.quant.memory_sessions import STEP_TOKENS, packing_bytes
@@ -506,7 +508,7 @@ def _print_all(state: State, verdicts: Sequence[Verdict]) -> None:
 
 
 def _speed(found: Fit) -> str:
-    """From the end of a context to its beginning, what reading memory allows."""
+    """The speeds that memory bandwidth allows at the end and at the beginning of a context."""
     if found.speed is None:
         return ""
     most, least = found.speed.tok_per_s, found.speed.full_tok_per_s

@@ -1,5 +1,5 @@
-"""`hearth doctor`, `hearth settings` and `hearth completion`: the state of the installation, what
-is set, and the completion of commands in shells.
+"""`hearth doctor`, `hearth settings` and `hearth completion`: the state of the installation, the
+settings in force, and shell completion.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def doctor(state: State, measure: bool, kernels: bool, as_json: bool) -> int:
 
 
 def _kernels(state: State, *, as_json: bool) -> None:
-    """What multiplies, by the native backend. Raises `BackendUnavailable` without PyTorch."""
+    """Print which kernels the native backend multiplies with. Raises `BackendUnavailable` without
+    PyTorch.
+    """
     report = kernel_report()
     if as_json:
         state.output.json(asdict(report))

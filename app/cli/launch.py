@@ -1,4 +1,4 @@
-"""`hearth launch`: start a coding agent that uses a Hearth server."""
+"""`hearth launch`: starts a coding agent that uses a Hearth server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class ClientNotInstalled(HearthError):
-    """The program that should be started is not on the PATH."""
+    """The program to start is not on the PATH."""
 
     code = "client_not_installed"
 
@@ -42,7 +42,7 @@ class ServerRefuses(HearthError):
 
 
 class _PassesOn(click.Command):
-    """A command that leaves what follows `--` to the program it starts."""
+    """A command that passes everything after `--` to the program it starts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -97,8 +97,8 @@ def launch(ctx: click.Context, /, client: str, model: str, only_print: bool, **_
         _print(state, chosen, target, rest, place)
         return ExitCode.OK
     run = partial(_run, state, chosen, program, rest)
-    # Ctrl+C reaches the client, which decides what it means; this process waits for it to end.
-    # SIG_IGN would do the same, but the client would inherit it.
+    # Ctrl+C reaches the client, which handles it as it likes; this process waits for the client to
+    # end. SIG_IGN would have the same effect here, but the client would inherit it.
     ctrl_c_is_for_the_client = on_interrupt(lambda: None)
     if target is not None:
         with ctrl_c_is_for_the_client:
@@ -125,7 +125,7 @@ def _wants_key(settings: Settings) -> bool:
 
 
 def _ask(root: str, path: str, key: str = "") -> tuple[int, Any]:
-    """Status and JSON of `GET path`. Raises OSError or ValueError if there is no such answer."""
+    """Status and JSON of `GET path`. Raises `OSError` or `ValueError` without such an answer."""
     import http.client
     from urllib.parse import urlsplit
 
@@ -150,10 +150,10 @@ def _is_hearth(root: str) -> bool:
 
 
 def _target(root: str, model: str, place: KeyPlace) -> Target:
-    """The model called `model` (if empty, the one that the server was started with) at `root`.
+    """The model called `model` at `root` (if empty, the one that the server was started with).
 
     Raises:
-        ServerRefuses: the key is wrong, or there is no such model.
+        ServerRefuses: the key is wrong, or the server does not have the model.
         KeyFileError, InvalidParameter: the key file cannot be used.
     """
     from urllib.parse import quote
@@ -181,7 +181,7 @@ def _target(root: str, model: str, place: KeyPlace) -> Target:
 async def _run(
     state: State, client: Client, program: str, rest: tuple[str, ...], target: Target
 ) -> int:
-    """Run `client` for `target`; returns its exit code."""
+    """Run `client` with `target`; returns its exit code."""
     import asyncio
 
     if 0 < target.context < client.least_context:
@@ -199,8 +199,8 @@ async def _run(
 
 @asynccontextmanager
 async def _own_server(settings: Settings, model: str) -> AsyncIterator[str]:
-    """The root of a server for `model`, on a free port of the loopback address, until the end of
-    the block. Raises `EndpointFailed`.
+    """Run a server for `model` on a free loopback port until the end of the block; yields its root
+    URL. Raises `EndpointFailed`.
     """
     from hearth.app import endpoint_control
 
@@ -222,7 +222,7 @@ def _environ(recipe: Recipe) -> dict[str, str]:
 def _print(
     state: State, client: Client, target: Target, rest: tuple[str, ...], place: KeyPlace
 ) -> None:
-    """Print how `client` is started as shell commands, with the place of the key in its stead."""
+    """Print the shell commands that start `client`, with a reference to the key instead of it."""
     recipe = client.recipe(target)
     for name in recipe.unset:
         state.output.data(f"unset {name}")

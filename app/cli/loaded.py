@@ -1,4 +1,4 @@
-"""`hearth ps` and `hearth stop`: the models that are loaded, what they do, and unloading them."""
+"""`hearth ps` and `hearth stop`: the loaded models and their state, and unloading them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hearth.app.terminal import can_draw, use_utf8
 
 
 def _open_app() -> int:
-    """The chat app, which needs no command line to be read: importing click takes 8 ms."""
+    """Open the chat app without parsing a command line: importing click takes 8 ms."""
     from hearth.app.cli.state import State
     from hearth.app.tui.pace import quick_start
 
@@ -23,7 +23,7 @@ def _open_app() -> int:
 
 
 def _run(args: list[str]) -> int | None:
-    """Run the command of `args`; returns its exit code."""
+    """Run the command in `args`; returns its exit code."""
     from hearth.app.cli.commands import PROGRAM, cli
 
     code: int | None = cli.main(args, prog_name=PROGRAM, standalone_mode=False)
@@ -32,13 +32,13 @@ def _run(args: list[str]) -> int | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `hearth` with `argv`, by default the process's arguments; returns the exit code."""
+    """Run `hearth` with `argv` (default: the arguments of the process); returns the exit code."""
     use_utf8()
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(args) if args or not can_draw() else _open_app()
     except BrokenPipeError:
-        # The reader is gone, and the interpreter flushes stdout once more at its exit.
+        # The reader is gone, and the interpreter flushes stdout once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except BaseException as error:  # noqa: BLE001 - report() decides

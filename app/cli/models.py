@@ -1,5 +1,5 @@
-"""`hearth list`, `hearth import` and `hearth rm`: the models on this machine, those of others that
-the settings name, and what is taken into the library folder or deleted.
+"""`hearth list`, `hearth import` and `hearth rm`: lists the models on this machine and the remote
+ones of the settings, imports models into the library folder, and deletes them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
     adoption = plan_adoption(source, state.library, way, name)
     with ProgressLine(adoption.name) as line:
         path = adopt(adoption, lambda done_bytes: line.show(done_bytes, adoption.size_bytes))
-    # A bundled or remote model may have that name.
+    # A bundled or remote model may already have that name.
     known = state.library.found()
     name = next((found.name for found in known if found.path == path), adoption.name)
     if as_json:
@@ -127,8 +127,8 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
     models = {model.name.lower(): model for model in state.library.found()}
     planned: dict[Path, tuple[FoundModel, Removal]] = {}
     deleted: set[Path] = set()
-    for name in names:  # All before the first deletion, so that a wrong name deletes nothing.
-        # By its listed name a damaged model is found as well, which `resolve` refuses.
+    for name in names:  # All are looked up before any is deleted, so a wrong name deletes nothing.
+        # The listed name also finds a damaged model, which `resolve` refuses.
         found = models.get(name.lower()) or state.library.resolve(name)
         if found.path not in planned:
             removal = plan_removal(found, state.library, deleted)
@@ -170,7 +170,7 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
 
 
 def _unload(state: State, found: FoundModel) -> None:
-    """Unload the model if a host has it loaded: its file is mapped or about to be read again."""
+    """Unload the model if a host has it loaded: its file is mapped or may be read again."""
     path = os.path.realpath(found.path)
     with state.running_host() as link:
         stats = link.stats()

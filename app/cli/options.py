@@ -1,4 +1,4 @@
-"""Options that several commands share; `settings_keys` declares those of models and sampling."""
+"""Options shared by several commands; `settings_keys` declares those of models and sampling."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _KEYS = (*keys.SAMPLING, *LOADING, keys.ALL["system"])
 
 
 class KeyType(click.ParamType[Any]):
-    """The values of one setting."""
+    """The values that one setting accepts."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.name = key.kind
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The placeholder in help."""
+        """The placeholder shown in the help."""
         if self.key.choices:
             return "|".join(self.key.choices)
         words = {"int": "N", "float": "X", "size": "SIZE", "biases": "ID=X", "bool": "true|false"}
@@ -58,7 +58,7 @@ def flag_of(key: Key) -> str:
 
 
 def setting_options(declared: Sequence[Key]) -> Callable[[Command], Command]:
-    """Options for settings, and `--offline`; `typed_settings` reads them."""
+    """Add the options of settings and `--offline` to a command; `typed_settings` reads them."""
 
     def decorate(command: Command) -> Command:
         for key in reversed(declared):
@@ -81,7 +81,7 @@ def setting_options(declared: Sequence[Key]) -> Callable[[Command], Command]:
 def _help(key: Key) -> str:
     text = key.help[0].upper() + key.help[1:] + "."
     default = key.shown(keys.default_of(key))
-    # Some say what happens without them; of others the default is nothing.
+    # Some help texts state the default themselves; other settings have an empty default.
     nothing: tuple[object, ...] = (keys.AUTO, "", (), {}, None, False)
     return text if default in nothing else f"{text} Default: {default}."
 
@@ -98,16 +98,16 @@ offline_option = click.option(
     callback=_go_offline,
     help="Open no network connection.",
 )
-"""`--offline`, which people type after the command as well as before it."""
+"""`--offline`, which is accepted after the command as well as before it."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, with stable keys.")
 model_options = setting_options(_KEYS)
-"""The options of sampling, loading and the system prompt."""
+"""The options for sampling, loading and the system prompt."""
 loading_options = setting_options(LOADING)
-"""How a model is loaded: for commands whose requests come from elsewhere."""
+"""The options for loading a model, for commands whose requests come from elsewhere."""
 
 
 def typed_settings(ctx: click.Context) -> Layer:
-    """What was typed of `model_options` or `loading_options`."""
+    """The settings that were typed as `model_options` or `loading_options`."""
     typed: Layer = {}
     for key in _KEYS:
         if ctx.get_parameter_source(key.name) is not ParameterSource.COMMANDLINE:
@@ -122,7 +122,7 @@ def typed_settings(ctx: click.Context) -> Layer:
 
 
 def shown_setting(name: str, value: keys.Value) -> str:
-    """The value of the setting called `name`, for people."""
+    """The value of the setting `name` as shown to the user."""
     value = keys.ALL[name].shown(value) if name in keys.ALL else value
     if isinstance(value, tuple):
         return " ".join(repr(text) for text in value) or "none"
@@ -132,7 +132,7 @@ def shown_setting(name: str, value: keys.Value) -> str:
 def complete_model(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The names of the library that begin with `incomplete`, and files of the shell."""
+    """The names in the library that begin with `incomplete`, and files completed by the shell."""
     from hearth.app.cli.state import State
 
     names = (model.name for model in State().library.found())
@@ -140,5 +140,5 @@ def complete_model(
 
 
 def beginning_with(incomplete: str, names: Iterable[str]) -> list[CompletionItem]:
-    """Those of `names` that begin with `incomplete`, in any case of letters."""
+    """The items of `names` that begin with `incomplete`, ignoring case."""
     return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]

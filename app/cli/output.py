@@ -1,5 +1,5 @@
-"""Where commands write: data to stdout, which is safe text on a terminal, and narration to stderr,
-which is always safe text: other programs show it on theirs.
+"""The output of commands: data to stdout, made safe on a terminal, and narration to stderr, always
+made safe because other programs show it on their terminals.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Output:
 
     @property
     def to_terminal(self) -> bool:
-        """stdout is a terminal."""
+        """Whether stdout is a terminal."""
         return is_terminal(sys.stdout)
 
     @property
     def narrates_to_terminal(self) -> bool:
-        """stderr is a terminal."""
+        """Whether stderr is a terminal."""
         return is_terminal(sys.stderr)
 
     def data(self, text: str, end: str = "\n") -> None:
-        """Write to stdout: as it is into a pipe or file, safe on a terminal."""
+        """Write to stdout: unchanged into a pipe or file, made safe on a terminal."""
         print(safe_text(text) if self.to_terminal else text, end=end, flush=True)
 
     def json(self, value: Any) -> None:
@@ -52,20 +52,20 @@ class Output:
         self.data(json.dumps(value, ensure_ascii=self.to_terminal, indent=indent))
 
     def stream(self) -> StreamWriter:
-        """A writer to stdout for text that comes in pieces."""
+        """A writer to stdout for text that arrives in pieces."""
         return StreamWriter(sys.stdout, safe=self.to_terminal)
 
     def thoughts(self) -> StreamWriter:
-        """A writer to stderr for what a model thinks before it answers, which is no data."""
+        """A writer to stderr for the reasoning of a model, which is not part of the data."""
         return StreamWriter(sys.stderr, safe=True)
 
     def note(self, text: str) -> None:
-        """A line of narration on stderr."""
+        """Write a line of narration to stderr."""
         self._narrate(text, _DIM)
 
     @contextmanager
     def note_if_slow(self, text: str) -> Iterator[None]:
-        """Say `text` on a terminal if the block takes long enough to make a person wonder."""
+        """Show `text` on a terminal if the block takes long enough to be noticed."""
         if not self.narrates_to_terminal:
             yield
             return
@@ -78,11 +78,11 @@ class Output:
             timer.join()
 
     def problem(self, text: str) -> None:
-        """A line on stderr that something went wrong."""
+        """Write a line to stderr that reports a problem."""
         self._narrate(text, _RED)
 
     def error(self, error: HearthError) -> None:
-        """What happened and what to do next, on stderr."""
+        """Write to stderr what went wrong and what to do next."""
         self.problem(f"error: {error.message}")
         if error.hint:
             self.note(error.hint)
@@ -99,7 +99,9 @@ class Output:
         return sys.platform != "win32" or "WT_SESSION" in self._environ
 
     def table(self, rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-        """Columns of text on stdout under the first row; those in `right` are right-aligned."""
+        """Write columns of text to stdout, the first row being the header. Columns whose numbers
+        are in `right` are right-aligned.
+        """
         if self.to_terminal:
             rows = [[safe_text(cell) for cell in row] for row in rows]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -112,7 +114,7 @@ class Output:
 
 
 class StreamWriter:
-    """Writes pieces of foreign text at once, and knows whether the line is complete."""
+    """Writes pieces of untrusted text at once, and tracks whether the line is complete."""
 
     def __init__(self, stream: TextIO, *, safe: bool) -> None:
         self._stream = stream
@@ -120,11 +122,11 @@ class StreamWriter:
         self._last = "\n"
 
     def write(self, text: str) -> None:
-        """Show a piece."""
+        """Write a piece."""
         self._put(self._safe.feed(text) if self._safe else text)
 
     def end(self) -> None:
-        """The text is over; the next output begins on a line of its own."""
+        """End the text; the next output begins on a new line."""
         if self._safe:
             self._put(self._safe.flush())
         if self._last != "\n":
@@ -138,12 +140,13 @@ class StreamWriter:
 
 
 class ProgressLine(AbstractContextManager["ProgressLine"]):
-    """A line on stderr that says how far a long command is, rewritten in place; on a terminal only.
+    """The progress of a long command, shown in one line on stderr that is rewritten in place. Shown
+    on a terminal only.
 
-    Use it in a `with` block; the line is gone after it.
+    Use it in a `with` block, which removes the line at its end.
 
     Args:
-        title: what is worked on.
+        title: describes the work.
     """
 
     def __init__(self, title: str) -> None:
@@ -164,7 +167,7 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
         after: str = "",
         amount: Callable[[int], str] = size,
     ) -> None:
-        """Show `done` of `total`, and the words `after` them; bytes, unless `amount` says what."""
+        """Show `done` of `total`, followed by `after`. `amount` formats the two; default: bytes."""
         if not self._shown:
             return
         share = min(1.0, done / total) if total else 1.0
@@ -179,8 +182,8 @@ class ProgressLine(AbstractContextManager["ProgressLine"]):
         self._write("  ".join(part for part in parts if part))
 
     def _write(self, text: str) -> None:
-        """Over what stood there. Cut to the window, since a line that wraps cannot be rewritten."""
-        from shutil import get_terminal_size  # It loads every kind of archive.
+        """Replace the line. Cut to the window, since a line that wraps cannot be rewritten."""
+        from shutil import get_terminal_size  # Imported here: it loads every archive format.
 
         text = text[: max(1, get_terminal_size().columns - 1)]
         print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
@@ -194,7 +197,7 @@ def run_shown(
     log_dir: Path,
     amount: Callable[[int], str] = size,
 ) -> dict[str, Any]:
-    """`run_job`, with a line that says how much of it is done. Raises as that does."""
+    """`run_job` with a progress line. Raises as `run_job` does."""
     from hearth.app.jobs.job import run_job
 
     with ProgressLine(title) as line:
@@ -212,8 +215,8 @@ def run_pausable(
     log_dir: Path,
     amount: Callable[[int], str] = size,
 ) -> dict[str, Any]:
-    """`run_job` of a job that the same command resumes, with a line that says how much of a phase
-    is done and how long the rest takes. Raises `Stopped` after Ctrl+C; what is complete is kept.
+    """`run_job` for a job that the same command resumes, with a line that shows the progress of
+    each phase and the time left. Raises `Stopped` after Ctrl+C; completed parts are kept.
     """
     from hearth.app.jobs.child import Stopped
     from hearth.app.jobs.job import run_job
@@ -241,7 +244,7 @@ def run_pausable(
 
 
 def error_json(error: HearthError) -> dict[str, Any]:
-    """The object that stands for `error` in JSON output."""
+    """The object for `error` in JSON output."""
     return {
         "code": error.code,
         "message": error.message,

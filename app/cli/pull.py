@@ -36,7 +36,7 @@ _WAITS = {"waiting": "another download holds it", "checking": "checking"}
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of the catalogue that begin with `incomplete`."""
+    """The names in the catalogue that begin with `incomplete`."""
     return beginning_with(incomplete, (entry.name for entry in load_catalogue().entries))
 
 
@@ -80,10 +80,10 @@ def pull(
 
 
 def offer_to_pull(state: State, name: str, missing: HearthError) -> bool:
-    """Ask whether to download what `name` means, if a person is at the terminal; True if that is
-    done.
+    """If a person is at the terminal, offer to download the model that `name` means. Returns
+    whether it was downloaded.
 
-    What goes wrong before the download begins is only noted: the caller raises `missing`.
+    An error before the download begins is only noted: the caller then raises `missing`.
 
     Raises:
         HearthError: the download failed.
@@ -106,10 +106,11 @@ def offer_to_pull(state: State, name: str, missing: HearthError) -> bool:
 
 
 def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tuple[Menu, str]:
-    """What the repository that `name` means offers, and which of it was named; empty if none was.
+    """The menu of the repository that `name` means, and which of its files was named (empty if
+    none).
 
     Raises:
-        ModelNotFound: neither the catalogue nor the Hub has it.
+        ModelNotFound: it is neither in the catalogue nor on the Hub.
         HearthError: as `Hub.repository` and `hub_files.offer`.
     """
     from hearth.app.library.hub import Hub
@@ -130,16 +131,16 @@ def look_up(state: State, name: str, revision: str, catalogue: Catalogue) -> tup
 
 
 def describe_choice(menu: Menu, choice: Choice) -> str:
-    """What will be downloaded, and from where, in two lines."""
+    """Two lines that describe what will be downloaded, and from where."""
     size = words.size(choice.size_bytes)
     return f"{_headline(menu)}\n{choice.name}, {size}: {_fit_words(menu.fits[choice.name])}"
 
 
 def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel:
-    """Download `choice`, and say how to use it, or why it cannot be.
+    """Download `choice`, and report how to use it, or why it cannot be used.
 
     Raises:
-        Stopped: by Ctrl+C; what came is kept.
+        Stopped: by Ctrl+C; the downloaded part is kept.
         HearthError: as `Downloader.run`.
     """
     from hearth.app.jobs.child import Stopped
@@ -183,10 +184,10 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
 
 
 def _with_repositories(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
-    """`error` with repositories of the Hub that go by `name`, where it can be asked."""
+    """`error` with repositories of the Hub that match `name`, if the Hub can be asked."""
     try:
         repos = [found.repo_id for found in hub.search(name, limit=_SEARCHED, tag="gguf")]
-    except HearthError:  # The catalogue's own answer stands without it.
+    except HearthError:  # The answer of the catalogue is valid without them.
         repos = []
     if not repos:
         return error
@@ -199,11 +200,11 @@ def _with_repositories(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFou
 
 
 def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> Choice | None:
-    """What is downloaded; None if the person would rather not.
+    """The choice to download; None if the user declines.
 
     Raises:
-        ChoiceNotFound, UsageError: nothing that the repository has was named.
-        DoesNotFit: it would not, and there is no terminal to ask.
+        ChoiceNotFound, UsageError: the repository has nothing of the given name.
+        DoesNotFit: it does not fit, and there is no terminal to ask at.
     """
     if len(menu.choices) == 1:
         wanted = wanted or menu.recommended
@@ -235,13 +236,13 @@ def _choose(state: State, menu: Menu, wanted: str, *, asks: bool, yes: bool) -> 
 
 
 def _fit_words(fit: Fit) -> str:
-    """How a choice suits this machine, with the speed that memory allows where that is known."""
+    """How a choice fits this machine, with the speed that memory allows if that is known."""
     speed = f", up to {fit.speed.tok_per_s:,.0f} tok/s" if fit.speed is not None else ""
     return f"{fit.words}{speed}"
 
 
 def _headline(menu: Menu) -> str:
-    """What the repository is, in a line."""
+    """One line that describes the repository."""
     found = menu.repository
     parts = [
         found.repo_id,
@@ -254,7 +255,7 @@ def _headline(menu: Menu) -> str:
 
 
 def _show_menu(state: State, menu: Menu) -> None:
-    """The choices on stderr, numbered, under Small, Balanced and Large."""
+    """Print the choices on stderr, numbered, grouped as Small, Balanced and Large."""
     state.output.note(_headline(menu))
     names = max(len(choice.name) for choice in menu.choices)
     numbers = enumerate(menu.choices, 1)
@@ -274,10 +275,10 @@ def _show_menu(state: State, menu: Menu) -> None:
 
 
 def _ask_which(state: State, menu: Menu) -> Choice:
-    """The choice that a person types, by number or name; Enter takes the recommended one.
+    """Ask for a choice by number or name; Enter takes the recommended one.
 
     Raises:
-        Abort: the end of input.
+        Abort: end of input.
     """
     while True:
         typed = ask(f"Which? [{menu.recommended}]")
@@ -292,7 +293,7 @@ def _ask_which(state: State, menu: Menu) -> Choice:
 
 
 def _choice_json(menu: Menu, choice: Choice) -> dict[str, Any]:
-    """The object of one choice in JSON output."""
+    """The object for one choice in JSON output."""
     return {
         "name": choice.name,
         "kind": choice.kind,
@@ -306,7 +307,7 @@ def _choice_json(menu: Menu, choice: Choice) -> dict[str, Any]:
 
 
 def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel:
-    """Say what the new model is called, or why it cannot be used."""
+    """Report the name of the new model, or why it cannot be used."""
     from hearth.app.library.local import FoundModel, describe
     from hearth.app.library.model_files import identity, stem
 
@@ -314,7 +315,7 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
         path = path.parent
     new = identity(path)
     here = (model for model in state.library.found() if identity(model.path) == new)
-    # Folders of unknown families are not listed; what is wrong with this one is reported below.
+    # Folders of unknown families are not listed; the error of this one is reported below.
     model = describe(next(here, FoundModel(stem(path), path, "huggingface")))
     if model.error:
         state.output.problem(f"{model.name} cannot be run: {model.error}")

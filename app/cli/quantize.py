@@ -1,4 +1,4 @@
-"""`hearth quantize`: make a smaller file of a model, and measure what that changed."""
+"""`hearth quantize`: makes a smaller file of a model and measures the effect."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _FileOr(click.Path):
-    """A file, or one of some words."""
+    """A file, or one of several words."""
 
     def __init__(self, choices: tuple[str, ...]) -> None:
         super().__init__(exists=True, dir_okay=False, resolve_path=True)
@@ -33,7 +33,7 @@ class _FileOr(click.Path):
 
 
 def _method_options(command: Command) -> Command:
-    """The options of all methods, each once, with the names of the methods that have it."""
+    """Add the options of all methods, each once, with the names of the methods that have it."""
     from hearth.app.library.quantize_methods import all_methods
 
     owners: dict[str, list[str]] = {}
@@ -69,7 +69,7 @@ def _click_options(option: Option, about: str) -> list[Callable[[Command], Comma
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What is to be made; it can be."""
+    """A file to be made; it has been checked that it can be."""
 
     source: FoundModel
     method: Method
@@ -282,7 +282,7 @@ def convert(
 
 
 def _local(state: State, source: str) -> FoundModel:
-    """The model called `source`. Raises `UnsupportedModel` for one on another machine."""
+    """The model called `source`. Raises `UnsupportedModel` if it is on another machine."""
     from hearth.backends.errors import UnsupportedModel
 
     found = state.library.resolve(source)
@@ -310,7 +310,7 @@ def _wish(
 
 
 def _make(state: State, question: dict[str, Any]) -> dict[str, Any]:
-    """Run the job, or resume it. Raises `Stopped` after Ctrl+C; what is complete is kept."""
+    """Run or resume the job. Raises `Stopped` after Ctrl+C; completed parts are kept."""
     from hearth.app.cli.output import run_pausable
     from hearth.app.library import quantize_job
     from hearth.app.paths import own_folder
@@ -320,7 +320,7 @@ def _make(state: State, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Quality]:
-    """Source and result, the same way, one after the other."""
+    """The quality of the source and of the result, measured one after the other."""
     from hearth.app.chosen import with_settings
     from hearth.app.library.compare_quality import measure_on
     from hearth.app.library.local import FoundModel

@@ -1,4 +1,4 @@
-"""The chat line by line, over the same sessions and history as the terminal app."""
+"""The line-by-line chat, which uses the same sessions and history as the terminal app."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hearth.backends.errors import HearthError, InvalidParameter
 T = TypeVar("T")
 
 _LISTED = 10
-"""Chats that `/chats` lists."""
+"""Number of chats that `/chats` lists."""
 
 
 class Leave(Exception):
@@ -42,16 +42,16 @@ class Repl:
 
     Args:
         state: library, paths and output.
-        settings: with the flags of the command line.
-        link: to the host.
+        settings: include the flags of the command line.
+        link: the connection to the host.
         chats: the history.
         reader: reads the messages.
-        model: name or path; the default model if empty.
+        model: name or path; empty for the default model.
         stats: print numbers after each answer.
         resume: open the chat that changed last.
 
     Raises:
-        HearthError: the first model cannot be found, loaded or chatted with.
+        HearthError: the first model cannot be found or loaded, or cannot chat.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Repl:
         self._sessions = Sessions(self._services)
         self._session: ChatSession | None = None
         self._next: dict[str, Any] = {"model": "", "system": "", "settings": {}}
-        """Values of the next new chat."""
+        """Values for the next new chat."""
         if resume:
             self._resume(chats.threads(limit=1))
         if model or self._session is None:
@@ -84,7 +84,7 @@ class Repl:
             self._load(self._session.thread.model)
 
     def run(self) -> int:
-        """Read and answer until the user leaves.
+        """Read messages and answer them until the user leaves.
 
         Returns the exit code: that of the last failure if the questions were piped in.
         """
@@ -135,7 +135,7 @@ class Repl:
             self._next |= fields
 
     def _load(self, model: str) -> Loaded:
-        """Load the model, and print what answers. Raises HearthError, with nothing changed."""
+        """Load the model and print which one answers. Raises HearthError, with nothing changed."""
         changes = self._values["settings"].get("set", {})
         name = model or self._services.settings.text("model")
         with self._output.note_if_slow(f"loading {name} …"):
@@ -192,7 +192,7 @@ class Repl:
             raise ended.error
 
     def _print(self, events: SimpleQueue[SessionEvent]) -> Ended:
-        """Print what comes up to the end of the answer; notices in the middle come after it."""
+        """Print the events until the answer ends. Notices amid the text are printed after it."""
         writer, thoughts = self._output.stream(), self._output.thoughts()
         notices: list[str] = []
         has_text = False

@@ -19,7 +19,7 @@ _ISSUES = "If it happens again, please report it with that file."
 
 
 class UsageProblem(HearthError):
-    """A command line that cannot be understood."""
+    """A command line that cannot be parsed."""
 
     code = "usage"
     exit_code = ExitCode.USAGE
@@ -58,7 +58,7 @@ def _typed(error: Exception) -> HearthError:
 
 
 def _keep(error: Exception) -> str:
-    """Write the traceback to the log file, which stays small; returns the hint."""
+    """Write the traceback to the log file, whose size is limited; returns the hint."""
     try:
         path = private_folder(find_paths().log) / "hearth.log"
         head = f"{datetime.now(UTC).isoformat()} hearth {' '.join(sys.argv[1:2])}\n"
@@ -70,8 +70,8 @@ def _keep(error: Exception) -> str:
 
 
 def _frames(error: BaseException | None) -> list[str]:
-    """The traceback of `error` and of its causes, without the messages, which may contain what the
-    user wrote.
+    """The tracebacks of `error` and of its causes, without their messages, which may contain text
+    of the user.
     """
     if error is None:
         return []

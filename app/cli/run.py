@@ -1,4 +1,4 @@
-"""`hearth run`: one request, its answer on stdout."""
+"""`hearth run`: sends one request and prints its answer to stdout."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run_once(
 
 
 def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
-    """The request for `text` under the settings of `chosen`, with a seed that can be reported."""
+    """The request for `text` with the settings of `chosen`, and a seed that can be reported."""
     use = chosen.use
     sampling = replace(use.sampling, seed=reportable_seed(use))
     request = Request(
@@ -142,7 +142,7 @@ def build_request(chosen: Chosen, text: str, *, raw: bool) -> Request:
 
 
 def exit_code(answer: Answer) -> int:
-    """What a command that ends with `answer` exits with."""
+    """The exit code of a command that ends with `answer`."""
     if answer.error is not None:
         return from_info(answer.error).exit_code
     return ExitCode.INTERRUPTED if answer.reason == "cancelled" else ExitCode.OK

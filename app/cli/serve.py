@@ -182,14 +182,14 @@ async def _serve(
     strict: bool,
     manage: bool,
 ) -> None:
-    """Serve, and load a model meanwhile.
+    """Serve, while loading a model in the background.
 
     Args:
-        chosen: the model of requests that name none.
-        roots: the server's URLs without a path, the first one is printed to stdout.
+        chosen: the model for requests that name none.
+        roots: the server's URLs without a path; the first one is printed to stdout.
         policy: which requests are accepted.
-        load: load `chosen`.
-        strict: parameters without an effect are refused.
+        load: load `chosen` at the start.
+        strict: refuse parameters that have no effect.
         manage: clients may download, delete and copy models.
     """
     import asyncio
@@ -208,7 +208,7 @@ async def _serve(
 
     settings = state.settings.with_flags(flags)
     catalog = Catalog(state.library, chosen.found, lambda found: with_settings(found, settings))
-    catalog.index.refresh()  # So that the first request that needs it finds it read.
+    catalog.index.refresh()  # Read now, so that the first request that needs it does not wait.
     logs = own_folder(state.paths.log)
     hosts = HostConnection(state.paths.host_place(), *settings.host_options)
     requests = RequestLog(logs / REQUESTS_LOG)

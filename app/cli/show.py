@@ -1,4 +1,4 @@
-"""`hearth show`: what the headers of a model say, and whether its weights are right."""
+"""`hearth show`: what the headers of a model contain, and whether its weights are intact."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOKENIZER = "tokenizer.json"
 _RANK_POOLING = 4
 """LLAMA_POOLING_TYPE_RANK of llama.h."""
 _SHOWN: Final = 5
-"""Tensors that a line about verified weights names; all of them are in the JSON."""
+"""Number of tensors named in a line about verified weights; the JSON lists all of them."""
 
 
 @click.command("show")
@@ -98,7 +98,7 @@ def _print(state: State, facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
-    """Where a remote model is, and what its server says of it."""
+    """Print where a remote model is, and what its server reports about it."""
     with state.link() as link:
         info = link.info(state.choose(remote.name, {}).spec)
     facts = {
@@ -118,7 +118,7 @@ def _show_remote(state: State, remote: RemoteServer, *, as_json: bool) -> None:
 
 
 def _backend(state: State, found: FoundModel) -> dict[str, str | None]:
-    """What would run it under the settings, and why; no runner where there is none for it."""
+    """The runner that the settings select, and why; the runner is None if there is none."""
     from hearth.app.chosen import with_settings
     from hearth.backends.worker.choice import choose
 
@@ -130,10 +130,10 @@ def _backend(state: State, found: FoundModel) -> dict[str, str | None]:
 
 
 def describe(found: FoundModel, *, tensors: bool) -> dict[str, Any]:
-    """The object of `hearth show --json`, with the template, and the list of tensors on request.
+    """The object of `hearth show --json`, with the template and, if `tensors`, the list of tensors.
 
     Raises:
-        CorruptFile, UnsupportedModel, OSError: the headers are not right.
+        CorruptFile, UnsupportedModel, OSError: the headers are invalid or cannot be read.
     """
     facts = _folder_facts(found.path) if found.path.is_dir() else _gguf_facts(found.path)
     weights_bytes = sum(tensor["size_bytes"] for tensor in facts["tensors"])
@@ -162,7 +162,7 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
     tokens = header.value(_TOKENS)
     kv_bytes: dict[str, int | None] = dict.fromkeys(get_args(KvType))
     for kv_type in kv_bytes:
-        with suppress(HearthError):  # This model's heads cannot be stored in that type.
+        with suppress(HearthError):  # The heads of this model cannot be stored in that type.
             kv_bytes[kv_type] = header.kv_bytes_per_token(kv_type, kv_type)
     return {
         "title": _text(header, "general.name"),
@@ -174,7 +174,7 @@ def _gguf_facts(path: Path) -> dict[str, Any]:
         "context": header.context_length,
         "purpose": _purpose(header),
         "kv_bytes_per_token": kv_bytes,
-        # llama.cpp keeps each token in layers with a window too, as they are run here (`swa_full`).
+        # llama.cpp keeps every token also in layers with a window, because of `swa_full`.
         "kv_window_bytes": {kv_type: size and 0 for kv_type, size in kv_bytes.items()},
         "tokenizer": _text(header, "tokenizer.ggml.model"),
         "pre_tokenizer": _text(header, "tokenizer.ggml.pre"),
@@ -206,7 +206,7 @@ def _folder_facts(path: Path) -> dict[str, Any]:
     context = folder.config.context
     sizes: dict[KvType, KvSizes | None] = dict.fromkeys(get_args(KvType))
     for kv_type in sizes:
-        with suppress(InvalidParameter):  # The native runner keeps none of that type.
+        with suppress(InvalidParameter):  # The native runner does not support that type.
             sizes[kv_type] = kv_sizes(folder.config, ModelSettings(kv_type=kv_type), page=PAGE)
     return {
         "title": None,
@@ -239,14 +239,14 @@ def _folder_facts(path: Path) -> dict[str, Any]:
 
 
 def _end_tokens(folder: Path, rows: int, named: frozenset[int]) -> dict[int, str | None]:
-    """The tokens that end an answer and their texts, by id. Where there is no tokenizer that can be
-    read, those that `generation_config.json` names, without texts.
+    """The tokens that end an answer, as a map from id to text. If no tokenizer can be read, the ids
+    that `generation_config.json` names, without texts.
     """
     from hearth.backends.text.vocab.load import open_folder
 
     try:
         tokenizer = open_folder(folder, rows=rows)
-    except HearthError:  # `--verify` says what is wrong with it, and so does who loads the model.
+    except HearthError:  # Reported by `--verify`, and when the model is loaded.
         return dict.fromkeys(sorted(named))
     ids = sorted(ident for ident in tokenizer.end_ids | named if ident < tokenizer.vocab_size)
     return {ident: tokenizer.decode([ident]) for ident in ids}
@@ -260,7 +260,7 @@ def _purpose(header: GgufFile) -> str:
 
 
 def _text(header: GgufFile, key: str) -> str | None:
-    """The text of `key`; None where the file has none or something else there."""
+    """The text value of `key`; None if the file has none or it is not a text."""
     found = header.value(key)
     return found if isinstance(found, str) else None
 
@@ -309,7 +309,7 @@ def _drafts_line(facts: dict[str, Any]) -> str:
 
 
 def _verify(state: State, found: FoundModel) -> dict[str, Any]:
-    """What the job found (`verify_job`), and under "sound" whether all is right.
+    """The result of the job (`verify_job`), with "sound" set to whether all is right.
 
     Raises:
         Stopped: by Ctrl+C.

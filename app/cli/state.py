@@ -1,4 +1,4 @@
-"""What a command holds: its output, and paths, settings and library read when first asked for."""
+"""The state of a command: its output, and paths, settings and library, read on first use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class State:
     """One invocation of `hearth`; `ctx.obj` of every command.
 
     Args:
-        offline: `--offline` was typed; it may also come after the command's name.
-        offer: offers to download the model of this name, which is missing; True if it was
-            downloaded.
+        offline: `--offline` was typed; it may also follow the name of the command.
+        offer: offers to download a missing model by name; returns True if it was downloaded.
     """
 
     def __init__(self, *, offline: bool = False, offer: Offer | None = None) -> None:
@@ -36,14 +35,16 @@ class State:
 
     @cached_property
     def paths(self) -> Paths:
-        """Where Hearth keeps its files."""
+        """The places of Hearth's files."""
         from hearth.app.paths import find_paths
 
         return find_paths()
 
     @cached_property
     def settings(self) -> Settings:
-        """File and environment, and the flags of `hearth` itself. Raises `SettingsError`."""
+        """Settings of the file, the environment and the flags of `hearth` itself. Raises
+        `SettingsError`.
+        """
         from hearth.app.settings import Setting, load_settings
 
         flags = {"offline": Setting(True, "--offline")} if self.offline else {}
@@ -51,19 +52,19 @@ class State:
 
     @cached_property
     def library(self) -> Library:
-        """The models on this machine, and those of others that the settings name."""
+        """The models on this machine, and the remote models that the settings name."""
         from hearth.app.chosen import library_of
         from hearth.app.settings import Settings
         from hearth.backends.errors import SettingsError
 
         try:
             settings = self.settings
-        except SettingsError:  # Commands that need the settings report what is wrong with them.
+        except SettingsError:  # Reported by the commands that need the settings.
             settings = Settings(self.paths.settings_file)
         return library_of(self.paths, settings)
 
     def choose(self, model: str, flags: Layer) -> Chosen:
-        """The model called `model` (the default one if empty) with its settings.
+        """The model called `model` (empty: the default model) with its settings.
 
         Raises:
             ModelNotFound, UnsupportedModel, CorruptFile: as `Library.resolve`.
@@ -74,8 +75,8 @@ class State:
         return with_settings(self.find(model), self.settings.with_flags(flags))
 
     def find(self, model: str) -> FoundModel:
-        """The model called `model` (the default one if empty); one that is missing and can be
-        downloaded is offered to the user. Raises as `Library.resolve`.
+        """The model called `model` (empty: the default model). If it is missing and can be
+        downloaded, the user is asked. Raises as `Library.resolve`.
         """
         from hearth.backends.errors import ModelNotFound
 
@@ -89,13 +90,13 @@ class State:
         return self.library.resolve(name)
 
     def link(self) -> HostLink:
-        """A link to the host, which is started if need be; use it in a `with` block."""
+        """A link to the host, which is started if needed; use it in a `with` block."""
         from hearth.app.host_link import HostLink
 
         return HostLink(self.paths.host_place(), *self.settings.host_options)
 
     def running_host(self) -> HostLink:
-        """A link for commands that only look at the host: its limits stay as they are."""
+        """A link for commands that only inspect the host, whose limits stay unchanged."""
         from hearth.app.host_link import HostLink
 
         return HostLink(self.paths.host_place(), self.settings.host_idle_s)

@@ -1,4 +1,4 @@
-"""`hearth train-medusa`: heads that guess tokens ahead for a model, trained on this machine."""
+"""`hearth train-medusa`: trains Medusa heads for a model on this machine."""
 
 from __future__ import annotations
 

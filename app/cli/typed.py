@@ -1,4 +1,4 @@
-"""What people type or pipe in: prompts, answers to questions, the lines of a chat, and Ctrl+C."""
+"""Input that is typed or piped in: prompts, answers to questions, chat lines, and Ctrl+C."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _QUOTES = '"""'
 
 
 def read_prompt(words: Sequence[str]) -> str:
-    """Piped text first, then `words`, with an empty line between the two. Raises UsageError if
-    stdin is not UTF-8.
+    """Piped text followed by `words`, with an empty line between them. Raises `UsageError` if stdin
+    is not UTF-8.
     """
     typed = clean(" ".join(words))
     if sys.stdin is None or is_terminal(sys.stdin):
@@ -41,20 +41,20 @@ def decode(data: bytes) -> str:
 
 
 def clean(text: str) -> str:
-    """`text` without the lone surrogates that undecodable arguments and key strokes become."""
+    """`text` with the lone surrogates of undecodable arguments and key strokes replaced."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def somebody_is_there() -> bool:
-    """A person can read a question and answer it."""
+    """Whether a person can read a question and answer it."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 def ask(question: str) -> str:
-    """What the person types after `question`, without spaces around it.
+    """The line that is typed after `question`, stripped of surrounding spaces.
 
     Raises:
-        Abort: the end of input.
+        Abort: end of input.
         KeyboardInterrupt: Ctrl+C.
     """
     print(safe_text(question), end=" ", file=sys.stderr, flush=True)
@@ -66,8 +66,8 @@ def ask(question: str) -> str:
 
 
 def confirm(question: str, *, default: bool) -> bool:
-    """The person says yes to `question`; Enter alone means `default`. Anything but yes and no is
-    asked again. Raises as `ask`.
+    """Whether the answer to `question` is yes; Enter alone means `default`. Asks again until the
+    answer is yes or no. Raises as `ask`.
     """
     choices = "[Y/n]" if default else "[y/N]"
     while True:
@@ -80,7 +80,7 @@ def confirm(question: str, *, default: bool) -> bool:
 
 @contextmanager
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl+C calls `stop` in place of raising KeyboardInterrupt; in the main thread alone."""
+    """Make Ctrl+C call `stop` instead of raising KeyboardInterrupt; in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,7 +96,7 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class LineReader:
-    """Reads messages from stdin; a person who types has readline's editing, where there is one."""
+    """Reads messages from stdin, with readline's editing at a terminal if it is available."""
 
     def __init__(self) -> None:
         self.interactive = is_terminal(sys.stdin)
@@ -106,8 +106,8 @@ class LineReader:
         """The next message, its lines joined by newlines; None at the end of input.
 
         Raises:
-            KeyboardInterrupt: Ctrl+C; what was typed of the message is dropped.
-            UsageError: piped text that is not UTF-8.
+            KeyboardInterrupt: Ctrl+C; the part of the message typed so far is dropped.
+            UsageError: piped text is not UTF-8.
         """
         line = self._line(PROMPT)
         if line is None:
@@ -151,7 +151,7 @@ class LineReader:
 
 
 def _has_readline() -> bool:
-    """Switch on line editing for `input`; Windows consoles have their own."""
+    """Turn on line editing for `input`; Windows consoles have their own."""
     try:
         importlib.import_module("readline")
     except ImportError:

@@ -1,3 +1,3 @@
-"""Long jobs in child processes of their own: progress, cancelling, and no orphans. `child` is the
-side that works, `job` the one that waits.
+"""Long jobs in their own child processes, with progress, cancellation and no orphans. `child` is
+the working side, `job` the waiting side.
 """

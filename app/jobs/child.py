@@ -1,9 +1,9 @@
-"""The side of a job that works: a question comes in on stdin, progress and the answer go out.
+"""The working side of a job: reads a question from stdin and writes progress and the answer.
 `python -m hearth.app.jobs.child MODULE FUNCTION` is its process.
 
-What travels are lines of JSON: in, the question, then perhaps `"stop"`; out, `{"progress": …}` as
-often as there is any, then exactly one `{"done": …}` or `{"failed": …}`. When stdin ends, whoever
-wanted the job is gone, and it stops as if it were told to.
+Both directions carry lines of JSON. In: the question, then possibly `"stop"`. Out: any number of
+`{"progress": …}`, then exactly one `{"done": …}` or `{"failed": …}`. The end of stdin means that
+the waiting process is gone, and has the same effect as `"stop"`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ log = logging.getLogger(__name__)
 
 _REPORT_EVERY_S: Final = 0.1
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
-"""Errors of a disk; those of an open file do not name it."""
+"""Errors of a disk; when they concern an open file, they do not name it."""
 _STOP_GRACE_S: Final = 20.0
-"""How long work that was told to stop may take to notice."""
+"""How long the work may take to notice a stop."""
 
 Values = dict[str, Any]
 
 
 class Stopped(HearthError):
-    """The job was stopped before it was done; what it has finished by then stays."""
+    """The job was stopped before it was done; what it had finished is kept."""
 
     code = "job_stopped"
     exit_code = 130
@@ -47,7 +47,7 @@ STOPPED: Final = ("The job was stopped.", "Start it again: it goes on from where
 
 
 class Reporter:
-    """What the work says while it goes on, and whether it should. Thread-safe."""
+    """Reports the progress of the work, and tells the work whether to stop. Thread-safe."""
 
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
@@ -58,17 +58,17 @@ class Reporter:
 
     @property
     def stopped(self) -> bool:
-        """The work should end soon: no one waits for it any more."""
+        """Whether the work should end soon, because its result is no longer wanted."""
         return self._stop.is_set()
 
     def check(self) -> None:
-        """Raises `Stopped` when the work should end."""
+        """Raise `Stopped` if the work should end."""
         if self.stopped:
             raise Stopped(*STOPPED)
 
     def progress(self, **values: Any) -> None:
-        """Tell how far it is, in JSON values; what comes faster than ten times a second is told
-        with the next, or with the end.
+        """Report progress as JSON values. At most ten reports per second are sent; a later report
+        replaces one that was held back, and the last is sent before the outcome.
         """
         with self._lock:
             self._untold = values
@@ -76,7 +76,7 @@ class Reporter:
                 self._tell()
 
     def tell(self, **values: Any) -> None:
-        """As `progress`, but at once: none of it is replaced by what comes next."""
+        """As `progress`, but sent at once and never replaced by a later report."""
         with self._lock:
             self._tell()
             self._write({"progress": values})
@@ -86,7 +86,7 @@ class Reporter:
         self._stop.set()
 
     def end(self, **outcome: Any) -> None:
-        """Tell the last progress, and the outcome."""
+        """Send the last progress and the outcome."""
         with self._lock:
             self._tell()
             self._write(outcome)
@@ -106,14 +106,14 @@ class Reporter:
 
 
 Work = Callable[[Values, Reporter], Values]
-"""What a job does, a function of a module. It gets the question and a `Reporter`, and returns JSON
-values. It should look at `Reporter.stopped` at least once a second, and leave nothing half done
-under a final name. A `HearthError` that it raises reaches the process that waits; an `OSError` of a
-file or a disk reaches it as `FileTrouble`."""
+"""The function of a job, defined at the top level of a module. It gets the question and a
+`Reporter`, and returns JSON values. It should check `Reporter.stopped` at least once a second, and
+leave nothing incomplete under a final name. A `HearthError` that it raises reaches the waiting
+process; an `OSError` of a file or disk reaches it as `FileTrouble`."""
 
 
 def serve(work: Work) -> None:
-    """Do `work` with the question on stdin and report how it went; the body of a job's process."""
+    """Run `work` on the question from stdin and report the outcome; the body of a job's process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     input_fd, output_fd = take_private_pipes()
     questions, answers = os.fdopen(input_fd, "rb"), os.fdopen(output_fd, "wb")
@@ -134,7 +134,7 @@ def serve(work: Work) -> None:
 
 
 def _failure(error: Exception) -> HearthError:
-    """What is reported of an error without a type of its own."""
+    """The typed error to report for an untyped one."""
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK):
         return FileTrouble(
             f"{error.filename or 'A file cannot be read or written'}: {error.strerror or error}.",

@@ -1,4 +1,4 @@
-"""The side of a job that waits for it: in an event loop, or in a command that Ctrl+C stops."""
+"""The waiting side of a job: in an event loop, or in a command that Ctrl+C stops."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hearth.backends.errors import ErrorInfo, HearthError, InternalError, from_i
 from hearth.backends.machine.logs import open_log
 
 _MOST_LINE_BYTES: Final = 256 << 20
-"""An answer is one line, and that of `evaluate_job.quality` has some 80 bytes for each token."""
+"""An answer is one line; that of `evaluate_job.quality` has some 80 bytes per token."""
 
 
 class Job:
-    """One job in a child process. Make it with `start`; take its `updates` to their end, then its
-    `result`. Leaving it behind ends it: `close`.
+    """One job in a child process. Create it with `start`, read its `updates` to the end, then its
+    `result`. Call `close` to end it early.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, work: Work) -> None:
@@ -35,11 +35,11 @@ class Job:
 
     @classmethod
     async def start(cls, work: Work, question: Values, log_dir: Path | None = None) -> Job:
-        """Start a process that does `work`, and ask it `question`.
+        """Start a process that runs `work` on `question`.
 
         Args:
             question: JSON values.
-            log_dir: where `jobs.log` takes what it prints; None: it goes nowhere.
+            log_dir: folder of `jobs.log`, which receives its stderr; None: the output is dropped.
         """
         log = open_log(log_dir / "jobs.log") if log_dir is not None else None
         try:
@@ -51,7 +51,7 @@ class Job:
                 stderr=log if log is not None else asyncio.subprocess.DEVNULL,
                 limit=_MOST_LINE_BYTES,
                 env=dict(os.environ),
-                start_new_session=True,  # Ctrl+C in the terminal is for the process that waits.
+                start_new_session=True,  # Ctrl+C in the terminal is meant for the waiting process.
             )
         finally:
             if log is not None:
@@ -65,28 +65,28 @@ class Job:
         return self._process.pid
 
     async def updates(self) -> AsyncIterator[Values]:
-        """What it tells of its progress, until it ends."""
+        """The progress that the job reports, until the job ends."""
         while (values := await self._updates.get()) is not None:
             yield values
 
     async def result(self) -> Values:
-        """What came out. Raises the `HearthError` that it ended with."""
+        """The job's answer. Raises the `HearthError` that it ended with."""
         return await asyncio.shield(self._outcome)
 
     def stop(self) -> None:
-        """Ask it to end; it answers with `child.Stopped`, also if it must be killed for that."""
+        """Ask the job to end. Its outcome is then `child.Stopped`, even if it has to be killed."""
         self._is_stopped = True
         stdin = self._process.stdin
         if stdin is not None and not stdin.is_closing():
             stdin.close()
 
     async def close(self) -> None:
-        """End it at once, if it still runs."""
+        """End the job at once, if it is still running."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._reading
         if self._outcome.done() and not self._outcome.cancelled():
-            self._outcome.exception()  # It was told, whether or not anybody asked.
+            self._outcome.exception()  # Marks it as retrieved, so that asyncio logs nothing.
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -100,7 +100,7 @@ class Job:
                     outcome = message["done"]
                 else:
                     outcome = from_info(ErrorInfo(**message["failed"]))
-        except asyncio.CancelledError:  # The event loop ends, and takes only closed pipes well.
+        except asyncio.CancelledError:  # The event loop is closing, and needs the pipes closed.
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.communicate()
@@ -114,7 +114,7 @@ class Job:
             outcome = self._without_answer(code)
         self.stop()
         assert self._process.stdin is not None
-        # Else its pipe may be closed only after the event loop.
+        # Otherwise its pipe may be closed only after the event loop.
         with contextlib.suppress(ConnectionError):
             await self._process.stdin.wait_closed()
         self._updates.put_nowait(None)
@@ -124,7 +124,7 @@ class Job:
             self._outcome.set_result(outcome)
 
     def _without_answer(self, code: int) -> HearthError:
-        """What it ended with that ended with this exit code alone."""
+        """The error of a process that exited with `code` without an answer."""
         if self._is_stopped:
             return Stopped(*STOPPED)
         how, hint = f"exit code {code}", "Try again; `hearth doctor` shows where its log is."
@@ -143,14 +143,14 @@ async def follow_job(
     *,
     is_command: bool = False,
 ) -> Values:
-    """What the job answers; see `Job.start`. Being cancelled ends it.
+    """Run a job and return its answer; see `Job.start`. Cancellation ends the job.
 
     Args:
-        on_progress: gets what it reports.
-        is_command: Ctrl+C stops it.
+        on_progress: called with each progress report.
+        is_command: let Ctrl+C stop the job.
 
     Raises:
-        HearthError: what it ended with; after Ctrl+C `child.Stopped`.
+        HearthError: the error that the job ended with; `child.Stopped` after Ctrl+C.
     """
     job = await Job.start(work, question, log_dir)
     if is_command and sys.platform != "win32":

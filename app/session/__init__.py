@@ -1,4 +1,4 @@
-"""Chats that are open: their messages, the answer that is being generated, and what they need.
+"""Open chats: their messages, the answer that is being generated, and the services they use.
 
-Knows no user interface; the terminal app and the line-by-line chat are built on it.
+Independent of any user interface; the terminal app and the line-by-line chat are built on it.
 """

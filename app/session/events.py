@@ -15,7 +15,7 @@ TurnState = Literal["idle", "loading", "prefill", "generating", "stopping"]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The messages of the shown branch have changed; read them again."""
+    """The messages of the shown branch have changed and must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Piece:
     """The answer continues with `text`.
 
     Attributes:
-        message: its id.
+        message: the id of the answer.
     """
 
     message: str
@@ -33,14 +33,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The turn is in another state, or further in the prompt."""
+    """The turn has changed its state, or advanced in the prompt."""
 
     state: TurnState
     done: int = 0
-    """Prompt tokens that are computed."""
+    """Number of prompt tokens already computed."""
     total: int = 0
     left_s: float | None = None
-    """Seconds until the prompt is computed, by the speed so far; None while that is unknown."""
+    """Seconds until the prompt is computed, at the speed so far; None while unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something that the user should know."""
+    """A notice for the user."""
 
     text: str
     severity: Literal["information", "warning", "error"] = "information"

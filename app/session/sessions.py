@@ -1,5 +1,5 @@
-"""Chats that are open: their messages, the answers that are generated, and what they work with.
-Knows no widgets.
+"""Open chats: their messages, the answers that are being generated, and the services they use.
+Independent of any widgets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that is loaded, with the settings that hold for it."""
+    """A loaded model, with the settings that apply to it."""
 
     chosen: Chosen
     backend: Backend
@@ -50,11 +50,11 @@ class Loaded:
 
 @dataclass(slots=True)
 class ChatServices:
-    """Everything behind the open chats.
+    """The services behind the open chats.
 
     Attributes:
-        settings: file, environment and flags.
-        shown_notices: notices of models, by their paths, that were shown already.
+        settings: of the file, the environment and flags.
+        shown_notices: notices of models, with the models' paths, that were already shown.
         index: the names of the library's models, for lookups on the event loop.
     """
 
@@ -70,10 +70,10 @@ class ChatServices:
         self.index = LibraryIndex(self.library)
 
     async def choose(self, model: str, changes: Mapping[str, Any]) -> Chosen:
-        """The model called `model` (the default one if empty) with the settings that hold for it.
+        """The model called `model` (empty: the default model) with the settings that apply to it.
 
         Args:
-            changes: values of settings by name, which a chat has of its own.
+            changes: the chat's own values of settings, by name.
 
         Raises:
             HearthError: as `LibraryIndex.resolve`.
@@ -81,28 +81,28 @@ class ChatServices:
         """
         settings = self.settings.with_flags(layer_of(changes, "this chat"))
         found = await self.index.resolve(model or settings.text("model"))
-        # A template file is read for it.
+        # In a thread, because it may read a template file.
         return await asyncio.to_thread(with_settings, found, settings)
 
     async def load(self, model: str, changes: Mapping[str, Any]) -> Loaded:
-        """As `choose`, and the model is loaded. Raises HearthError."""
+        """As `choose`, and load the model. Raises HearthError."""
         chosen = await self.choose(model, changes)
         backend = await self.host.backend(chosen.spec)
         return Loaded(chosen, backend, await backend.info())
 
 
 class ChatSession:
-    """A chat that is open. Its answers go on without subscribers.
+    """An open chat. Its answers continue without subscribers.
 
-    Every change is in the store before it has an effect. Methods that change something raise `Busy`
-    while an answer is generated or another of them has begun, except `stop`.
+    Every change is in the store before it takes effect. Methods that change something, except
+    `stop`, raise `Busy` while an answer is being generated or another of them is running.
 
     Attributes:
         thread: title, model, system prompt, settings.
         messages: the shown branch, oldest first.
-        live: the answer that is generated; None between turns.
-        progress: where the turn is.
-        info: of the model that answered last; None before the first answer.
+        live: the answer that is being generated; None between turns.
+        progress: the state of the turn.
+        info: describes the model that answered last; None before the first answer.
     """
 
     def __init__(self, services: ChatServices, thread: Thread, messages: list[ChatMessage]) -> None:
@@ -112,7 +112,7 @@ class ChatSession:
         self.progress = Moved("idle")
         self.info: ModelInfo | None = None
         self.unread = False
-        """An answer ended without a subscriber."""
+        """Whether an answer ended without a subscriber."""
         self._is_prepared = False
         self._is_changing = False
         self._services = services
@@ -123,13 +123,13 @@ class ChatSession:
     # ---- watching
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with each event from now on; returns what ends that."""
+        """Call `listener` with each event from now on; returns a function that unsubscribes it."""
         self._listeners.append(listener)
         self.unread = False
         return lambda: self._listeners.remove(listener)
 
     def emit(self, event: SessionEvent) -> None:
-        """Call all listeners."""
+        """Call all listeners with `event`."""
         if isinstance(event, Moved):
             self.progress = event
         for listener in tuple(self._listeners):
@@ -137,7 +137,7 @@ class ChatSession:
 
     @property
     def is_busy(self) -> bool:
-        """An answer is being generated."""
+        """Whether an answer is being generated."""
         is_over = self._task is None or self._task.done()
         return self.live is not None and not is_over
 
@@ -148,13 +148,13 @@ class ChatSession:
 
     @property
     def left_out(self) -> int:
-        """Number of first messages that are not sent any more: the context is full."""
+        """Number of first messages that are no longer sent because the context is full."""
         first = self._turn.first if self._turn is not None else ""
         return next((at for at, one in enumerate(self.messages) if one.id == first), 0)
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of prompt and answer of the last turn, as its worker counted them."""
+        """Tokens of prompt and answer of the last turn, as counted by its worker."""
         for message in reversed(self.messages):
             if message.numbers is not None and message.numbers.prompt_tokens:
                 return message.numbers.prompt_tokens + message.numbers.completion_tokens
@@ -163,11 +163,11 @@ class ChatSession:
     # ---- turns
 
     async def send(self, text: str) -> None:
-        """Add `text` and let the model answer.
+        """Add `text` and start the answer.
 
         Raises:
-            NotAnswered: `text` is added, but its answer cannot begin.
-            HearthError: it is not added.
+            NotAnswered: `text` was added, but its answer cannot begin.
+            HearthError: `text` was not added.
         """
         with self._changing():
             parent = self.messages[-1].id if self.messages else None
@@ -182,14 +182,14 @@ class ChatSession:
                 ) from error
 
     async def regenerate(self, message: str) -> None:
-        """Let the model answer again: as an alternative to this answer, or to this question."""
+        """Answer again: as an alternative to this answer, or to the answers to this question."""
         with self._changing():
             at = self._index(message)
             is_answer = self.messages[at].role == "assistant"
             await self._answer(self.messages[:at] if is_answer else self.messages[: at + 1])
 
     async def resume(self, message: str) -> None:
-        """Let the model continue this answer, the last of the branch."""
+        """Continue this answer, which must be the last message of the branch."""
         with self._changing():
             at = self._index(message)
             if self.messages[at].role != "assistant" or at + 1 < len(self.messages):
@@ -201,8 +201,8 @@ class ChatSession:
             await self._answer(self.messages[:at], begun=self.messages[at])
 
     async def edit(self, message: str, content: str) -> None:
-        """Add an alternative to this message; a question is answered again. The old branch
-        stays.
+        """Add an alternative to this message and keep the old branch. A question is answered
+        again.
         """
         with self._changing():
             role = self.messages[self._index(message)].role
@@ -212,25 +212,25 @@ class ChatSession:
                 await self._answer(self.messages)
 
     def stop(self) -> None:
-        """End the answer that is being generated; its text so far stays."""
+        """End the answer that is being generated; its text so far is kept."""
         if self._turn is not None and self.is_busy:
             self.emit(Moved("stopping"))
             self._turn.stop()
 
     async def wait(self) -> None:
-        """Until the answer that is being generated has ended."""
+        """Wait until the answer that is being generated has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """End the answer that is being generated; its text so far stays."""
+        """End the answer that is being generated; its text so far is kept."""
         self.stop()
         await self.wait()
 
     # ---- the tree
 
     async def step(self, message: str, by: int) -> None:
-        """Show the `by`-th next alternative of this message, and what followed it."""
+        """Show the alternative `by` positions after this message, and the messages below it."""
         siblings = self.messages[self._index(message)].siblings
         wanted = siblings.index(message) + by
         if 0 <= wanted < len(siblings):
@@ -244,10 +244,10 @@ class ChatSession:
             await self.refresh()
 
     async def delete_branch(self, message: str) -> None:
-        """Delete this message and what followed it, and the chat's keys and values on disk.
+        """Delete this message and its descendants, and the chat's keys and values on disk.
 
         Raises:
-            FolderUnusable: these cannot be deleted; the messages are.
+            FolderUnusable: the keys and values cannot be deleted; the messages are deleted.
         """
         with self._changing():
             await to_thread(self._services.chats.delete_branch, self.thread.id, message)
@@ -255,7 +255,7 @@ class ChatSession:
             await self.refresh()
 
     async def clone(self, message: str | None = None) -> Thread:
-        """Another chat with the same past, up to this message."""
+        """Create another chat with the same past up to this message."""
         return await to_thread(self._services.chats.clone, self.thread.id, message)
 
     async def change(self, **fields: Any) -> None:
@@ -266,12 +266,12 @@ class ChatSession:
         self.emit(Changed())
 
     async def refresh(self) -> None:
-        """Read thread and messages again."""
+        """Read the thread and its messages again."""
         await self._read()
         self.emit(Changed())
 
     async def refresh_idle(self) -> None:
-        """As `refresh`, but nothing while the messages are being changed."""
+        """As `refresh`, but do nothing while the messages are being changed."""
         with suppress(Busy), self._changing():
             await self.refresh()
 
@@ -280,14 +280,14 @@ class ChatSession:
         self.thread = await to_thread(chats.thread, self.thread.id)
         self.messages = await to_thread(chats.path, self.thread.id)
 
-    # ---- within
+    # ---- internal
 
     async def request_for(
         self, messages: Sequence[ChatMessage]
     ) -> tuple[Request, ModelInfo, Backend, Overflow]:
-        """The request for an answer to `messages`, its model, which is loaded, and what is done if
-        they exceed the context. The notices of the model are emitted, each once, and only to
-        subscribers.
+        """The request for an answer to `messages`, its model, which is loaded now, and what to do
+        if they exceed the context. Notices of the model are emitted once each, and only if there
+        are subscribers.
         """
         from hearth.app.session.turn import build
 
@@ -303,8 +303,8 @@ class ChatSession:
         return build(self.thread, messages, use, info), info, loaded.backend, overflow
 
     async def prepare(self) -> None:
-        """The user writes: load the model that answered before, and bring back what the disk has of
-        the chat. What goes wrong is told when something is sent.
+        """Called when the user starts typing: load the model that answered before, and restore the
+        chat's keys and values from disk. Errors are reported when a message is sent.
         """
         if self._is_prepared or self.is_busy or not self.messages:
             return
@@ -316,7 +316,9 @@ class ChatSession:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """What changes the messages runs alone: an answer begins some writes after the check."""
+        """Exclude other changes of the messages until the block ends. The check at its beginning is
+        not enough, since an answer begins only after some writes.
+        """
         self._check_idle()
         self._is_changing = True
         try:
@@ -342,7 +344,7 @@ class ChatSession:
             begin = self._services.chats.begin_answer
             begun = await to_thread(begin, self.thread.id, parent, self.model)
             await self._refresh_begun(replace(begun, state="failed"))
-        # What a turn needs is imported with the first one, not before the app is drawn.
+        # Imported with the first turn, so that drawing the app does not wait for it.
         from hearth.app.session.turn import StreamingAnswer, Turn
 
         self.live = StreamingAnswer(begun)
@@ -357,7 +359,7 @@ class ChatSession:
         self._task = asyncio.create_task(self._run(self._turn))
 
     async def _refresh_begun(self, otherwise: ChatMessage) -> None:
-        """As `refresh`, once an answer has begun in the store; if it fails, the answer ends there
+        """As `refresh`, after an answer has begun in the store; if it fails, the answer is stored
         as `otherwise`.
         """
         try:
@@ -376,9 +378,9 @@ class ChatSession:
                 await to_thread(self._services.chats.end_answer, ended)
             except HearthError as error:
                 self.emit(Noticed(f"The answer is not saved: {error.message}", "error"))
-            with suppress(HearthError):  # It is read again before the next change.
+            with suppress(HearthError):  # The messages are read again before the next change.
                 await self._read()
-            # Nothing is awaited from here on: a session is not busy when it says that it ended.
+            # Nothing is awaited from here on, so that the session is idle when it emits `Ended`.
             self.live = None
             self.messages = [ended if one.id == ended.id else one for one in self.messages]
             self.unread = not self._listeners
@@ -389,13 +391,13 @@ class ChatSession:
 
 @dataclass(slots=True)
 class Sessions:
-    """The chats that are open."""
+    """The open chats."""
 
     services: ChatServices
     open_ones: dict[str, ChatSession] = field(default_factory=dict)
 
     async def open(self, thread: str) -> ChatSession:
-        """The chat with this id, opened now if need be; one that is open is read again, since
+        """The chat with this id, opened if needed. One that is already open is read again, since
         another process may have changed it. Raises what the store raises.
         """
         if thread in self.open_ones:
@@ -407,7 +409,7 @@ class Sessions:
         return self.open_ones.setdefault(thread, ChatSession(self.services, found, path))
 
     async def create(self, model: str = "", system: str = "", settings: Any = None) -> ChatSession:
-        """A new chat."""
+        """Create a chat."""
         create = self.services.chats.create
         thread = await to_thread(create, model=model, system=system, settings=settings)
         return await self.open(thread.id)
@@ -416,7 +418,7 @@ class Sessions:
         """Delete a chat permanently, and its keys and values on disk.
 
         Raises:
-            FolderUnusable: these cannot be deleted; the chat is.
+            FolderUnusable: the keys and values cannot be deleted; the chat is deleted.
         """
         session = self.open_ones.pop(thread, None)
         if session is not None:
@@ -426,9 +428,9 @@ class Sessions:
 
     @property
     def busy(self) -> list[ChatSession]:
-        """Those whose answers are being generated."""
+        """The sessions whose answers are being generated."""
         return [session for session in self.open_ones.values() if session.is_busy]
 
     async def close(self) -> None:
-        """End every answer that is being generated; the texts so far stay."""
+        """End all answers that are being generated; their texts so far are kept."""
         await asyncio.gather(*(session.close() for session in self.open_ones.values()))

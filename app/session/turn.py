@@ -1,5 +1,5 @@
-"""One answer of a chat, from the request to its end: loading, prefill, generating; it is saved
-meanwhile.
+"""One answer of a chat, from the request to its end: loading, prefill and generating. It is saved
+at intervals meanwhile.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SAVE_EVERY_S: Final = 0.5
 def build(
     thread: Thread, messages: Sequence[ChatMessage], use: ModelUse, info: ModelInfo
 ) -> Request:
-    """The request to `info`'s model for an answer to `messages`.
+    """The request to the model of `info` for an answer to `messages`.
 
     Raises:
-        NoChatTemplate: it cannot chat.
+        NoChatTemplate: the model cannot chat.
     """
     if not info.has_chat_template:
         raise NoChatTemplate(
@@ -62,8 +62,8 @@ def build(
 
 
 def reportable_seed(use: ModelUse) -> int | None:
-    """The seed of the settings, or a random one; None where a seed would not repeat the text, as
-    drafts are accepted by rejection sampling.
+    """The seed of the settings, or a random one. None if a seed would not reproduce the text,
+    because drafts are accepted by rejection sampling.
     """
     seed, load = use.sampling.seed, use.load
     if seed is not None or (load.speculate_rule == "rejection" and load.speculate != "off"):
@@ -72,7 +72,7 @@ def reportable_seed(use: ModelUse) -> int | None:
 
 
 def _message_of(kept: ChatMessage) -> Message:
-    """A message of the store as the contract has it."""
+    """A message of the store as a message of the contract."""
     reasoning = kept.reasoning if kept.role == "assistant" else ""
     calls = kept.tool_calls if kept.role == "assistant" else ()
     return Message(kept.role, kept.content, reasoning, calls)
@@ -86,7 +86,7 @@ def constraint_of(settings: dict[str, Any]) -> Constraint | None:
 
 def _answered(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     """`messages` without the questions whose answers failed or were stopped before their first
-    word: most templates want an answer after each question.
+    word, because most templates require an answer after each question.
     """
     sent: list[ChatMessage] = []
     for message in messages:
@@ -112,12 +112,12 @@ class StreamingAnswer(Answer):
     """An answer that becomes a message of a chat.
 
     Args:
-        begun: the message; what it contains is continued.
+        begun: the message; its content is continued.
 
     Attributes:
         id: of the message.
-        info: of the model that generates it.
-        request: what the model was asked.
+        info: describes the model that generates it.
+        request: the request that was sent to the model.
     """
 
     def __init__(self, begun: ChatMessage) -> None:
@@ -135,7 +135,7 @@ class StreamingAnswer(Answer):
             parts.append(Part("call", call.id, call.name, pieces=[call.arguments]))
 
     def message(self, state: EndState, error: str = "") -> ChatMessage:
-        """The message, ended in `state`."""
+        """The message with the end state `state`."""
         return replace(
             self._begun,
             content=self.content,
@@ -148,7 +148,7 @@ class StreamingAnswer(Answer):
         )
 
     def numbers(self) -> Numbers:
-        """What was measured so far: by the worker, once the answer is complete."""
+        """The measurements so far; those of the worker once the answer is complete."""
         usage, timings, begun = self.usage, self.timings, self._begun.numbers or Numbers()
         ttft_s, tok_per_s = timings.ttft_s, timings.decode_tok_per_s
         if self.finished is None and self.first_s is not None:
@@ -170,16 +170,16 @@ class Turn:
     """Runs one answer.
 
     Args:
-        chats: stores the answer while it is generated, not its end.
-        answer: to be filled.
-        messages: those before the answer, of which the first may be left out.
-        ask: makes the request for an answer to some messages, and loads the model.
-        emit: gets the events.
+        chats: stores the answer while it is generated, but not its end.
+        answer: is filled while it is generated.
+        messages: those before the answer; the first of them may be left out.
+        ask: makes the request for an answer to given messages, and loads the model.
+        emit: called with the events.
 
     Attributes:
-        first: id of the first message that is sent; empty: all are.
-        ended: the message that the answer has become, once `run` has ended.
-        failure: why it failed.
+        first: id of the first message that is sent; empty if all are sent.
+        ended: the final message, once `run` has ended.
+        failure: why the answer failed.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class Turn:
         self._saved = (answer.content, answer.reasoning)
 
     def stop(self) -> None:
-        """End the answer; its text so far stays."""
+        """End the answer; its text so far is kept."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Generate the answer; returns at its end, whatever that is."""
+        """Generate the answer; returns when it has ended, in whatever way."""
         state: EndState = "failed"
         why = "The app was closed."
         saving = asyncio.create_task(self._save_on())
@@ -219,7 +219,7 @@ class Turn:
             why = ""
         except HearthError as error:
             self.failure = error
-        except Exception as error:  # noqa: BLE001 - a defect of ours must not lose the answer
+        except Exception as error:  # noqa: BLE001 - a bug in Hearth must not lose the answer
             self.failure = InternalError(f"The answer failed: {type(error).__name__}: {error}")
         finally:
             saving.cancel()
@@ -249,7 +249,7 @@ class Turn:
         sent = self._sent()
         request, answer.info, backend, overflow = await self._ask(sent)
         streams = request.attention_sinks is not None
-        if self.first and (streams or overflow == "refuse"):  # What was left out is sent again.
+        if self.first and (streams or overflow == "refuse"):  # Send what was left out before.
             self.first = ""
             sent = self._sent()
             request, *_ = await self._ask(sent)
@@ -267,7 +267,7 @@ class Turn:
                 self._report(event)
 
     def _sent(self) -> Sequence[ChatMessage]:
-        """The messages from `first` on, and system messages; all where it is none of them."""
+        """The messages from `first` on, and system messages; all if `first` is not among them."""
         ids = [message.id for message in self._messages]
         start = ids.index(self.first) if self.first in ids else 0
         return [
@@ -314,7 +314,7 @@ class Turn:
                 save = self._chats.save_answer
                 await asyncio.to_thread(save, answer.id, *now, answer.calls)
                 self._saved = now
-            except HearthError as error:  # Such as a full disk: the next attempt may succeed.
+            except HearthError as error:  # For example a full disk; the next attempt may succeed.
                 if not warned:
                     self._emit(Noticed(f"The answer is not saved yet: {error.message}", "error"))
                 warned = True
