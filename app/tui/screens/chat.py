@@ -372,7 +372,7 @@ class ChatScreen(HearthScreen):
 
     @work(group="sync")
     async def _sync(self) -> None:
-        """Let the transcript show what the session holds, with as little change as can be."""
+        """Update the transcript to what the session holds, with as few changes as possible."""
         async with self._syncing:
             session = self.session
             if session is None:
@@ -475,7 +475,7 @@ class ChatScreen(HearthScreen):
 
     @work(group="facts", exclusive=True)
     async def _find_facts(self, model: str) -> None:
-        """Find out what is known of the model called `model` before it is loaded."""
+        """Look up and show the facts about `model` before it is loaded."""
         await self.hearth.drawn.wait()
         from hearth.app.tui.model_facts import facts_of
 
@@ -546,13 +546,13 @@ class ChatScreen(HearthScreen):
 
     @work(group="prepare")
     async def _prepare(self) -> None:
-        """Get model and memory of the chat ready while the user writes."""
+        """Load the model and restore the chat's KV cache while the user writes."""
         if self.session is not None:
             await self.session.prepare()
 
     @work(group="draft", exclusive=True)
     async def _count_draft(self) -> None:
-        """Keep and count what is being written, once the writer pauses."""
+        """Save the draft and count its tokens, once the user pauses typing."""
         await asyncio.sleep(0.3)
         await self.told(self._keep_draft(self.prompt.text, self._shown_thread))
         self._draft_tokens, hint = await self._count(self.prompt.text)
@@ -564,7 +564,7 @@ class ChatScreen(HearthScreen):
 
     @work(group="command")
     async def command(self, command: Command, written: str = "") -> None:
-        """Run a slash command; one that fails is `written` in the prompt again."""
+        """Run a slash command; if it fails, put `written` back into the prompt."""
         if not await self.told(self._run(command)) and written:
             self.prompt.restore(written)
 
@@ -578,7 +578,7 @@ class ChatScreen(HearthScreen):
 
     @work(group="link", exclusive=True)
     async def on_link_asked(self, event: LinkAsked) -> None:
-        """Open a link of an answer, if the user says so to its host."""
+        """Open a link in an answer, if the user confirms its host."""
         from hearth.app.tui.screens.dialogs import Confirm
 
         with self.errors_shown():

@@ -112,7 +112,7 @@ class CompareScreen(Dialog[None]):
 
     @work(group="compare", exclusive=True)
     async def ask(self, text: str) -> None:
-        """Let both answer: at the same time, or, of a pair, one after the other."""
+        """Let both models answer: at the same time, or one after the other if they are a pair."""
         columns = self.query(CompareColumn)
         if not self._is_paired:
             await asyncio.gather(*(column.ask(text) for column in columns))

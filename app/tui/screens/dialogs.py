@@ -293,7 +293,7 @@ class EditText(SmallDialog[str | None]):
 
     @work(group="leave", exclusive=True)
     async def action_leave(self) -> None:
-        """Discard the changes, after asking."""
+        """Close without saving; ask first if there are changes."""
         if self.area.text == self._begun or await self.app.push_screen_wait(discarding()):
             self.dismiss(None)
 

@@ -269,7 +269,7 @@ class EndpointScreen(HearthScreen):
 
     @work(group="endpoint.switch")
     async def action_switch(self) -> None:
-        """Switch it on or off; while it waits for requests, once more stops them."""
+        """Switch the endpoint on or off; again, while it waits for requests, stops them."""
         if self.control.state != "off":
             self.control.stop()
             return

@@ -113,7 +113,7 @@ class EngineScreen(HearthScreen):
     @on(ScreenResume)
     @work(group="engine.look")
     async def look(self) -> None:
-        """Ask the host and read the log once, unless that is under way."""
+        """Ask the host and read the log once, unless this is already in progress."""
         if self._looking:
             return
         self._looking = True

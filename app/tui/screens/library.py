@@ -268,8 +268,9 @@ class LibraryScreen(HearthScreen):
 
     @work(group="memory")
     async def _time_memory(self) -> None:
-        """Measure how fast memory is read, unless it was measured before. Not while a model
-        answers: both would be slow.
+        """Measure memory bandwidth, unless it was measured before.
+
+        Skipped while a model answers, since each would slow down the other.
         """
         services = self.services
         if services.measure_bandwidth is None or self._has_timed_memory:
@@ -335,7 +336,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="fits", exclusive=True)
     async def on_column_list_sorted(self, event: ColumnList.Sorted) -> None:
-        """Sorting by speed needs that of every model."""
+        """Find the speed of every model when the list is sorted by speed."""
         lacking = [
             model
             for model in self._here.values()
@@ -463,7 +464,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="chat", exclusive=True)
     async def action_compare(self) -> None:
-        """Ask the model and its original the same."""
+        """Compare the model with its original on the same prompt."""
         from hearth.app.tui.screens.compare import CompareScreen
 
         if self._pair is not None:
@@ -493,7 +494,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="here.act", exclusive=True)
     async def action_draft(self) -> None:
-        """Let the first of the models or heads that can draft for the model do so, or no longer."""
+        """Use the first model or head that can draft for the model, or stop drafting."""
         model = self._here.get(self._chosen or "")
         if model is None or not (drafts := self._drafts.get(str(model.path))):
             return
@@ -513,7 +514,7 @@ class LibraryScreen(HearthScreen):
 
     @work(group="here.act", exclusive=True)
     async def action_remove(self) -> None:
-        """Delete the model, after saying what that frees."""
+        """Delete the model, after showing how much space that frees."""
         if (model := self._here.get(self._chosen or "")) is not None:
             await self.told(self._remove(model))
             self.refresh_models()

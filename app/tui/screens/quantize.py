@@ -170,8 +170,9 @@ class QuantizeScreen(HearthScreen):
     @on(ScreenResume)
     @work(group="sources", exclusive=True)
     async def refresh_sources(self) -> None:
-        """Read the models that can be quantized, one of which another screen may have chosen, and
-        those that were made of them.
+        """Read the models that can be quantized, and those that were made from them.
+
+        Select the source that another screen asked for, if any.
         """
         models = await asyncio.to_thread(self.services.library.list)
         made = await asyncio.to_thread(quantized, models)
@@ -215,7 +216,7 @@ class QuantizeScreen(HearthScreen):
 
     @work(group="plan", exclusive=True)
     async def plan_all(self) -> None:
-        """Show what every method would make of the chosen source."""
+        """Plan and show every type that the chosen source can be quantized to."""
         source = self._planned = self._source
         is_first = not self._types
         self._types = {}
@@ -312,7 +313,7 @@ class QuantizeScreen(HearthScreen):
 
     @work(group="start", exclusive=True)
     async def action_start(self) -> None:
-        """Make the selected type of the chosen source."""
+        """Quantize the chosen source to the selected type, after asking."""
         source, one = self._source, self._type
         if source is None or one is None or one.plan is None:
             return

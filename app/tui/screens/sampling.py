@@ -155,7 +155,7 @@ class SamplingScreen(Dialog[dict[str, Any] | None]):
 
     @work(group="leave", exclusive=True)
     async def action_leave(self) -> None:
-        """Discard the changes, after asking."""
+        """Close without saving; ask first if there are changes."""
         before = {"set": {}, "thinking": None, "constraint": None, "preset": "", **self._settings}
         is_same = self.answer == before and not any(row.error for row in self.rows)
         if is_same or await self.app.push_screen_wait(discarding()):

@@ -79,7 +79,7 @@ class SearchScreen(Dialog[Hit | None]):
 
     @work(group="search", exclusive=True)
     async def look(self, *, pause_s: float = _PAUSE_S, then_open: bool = False) -> None:
-        """Show what is found for what is written, and open the first of it if `then_open`."""
+        """Show the results of the current query; open the first one if `then_open`."""
         results, query_line = self.query_one(OptionList), self.query_one(SafeInput)
         count = self.query_one("#count", Static)
         await asyncio.sleep(pause_s)

@@ -354,7 +354,7 @@ class PromptBox(Vertical):
 
     @work(exclusive=True, group="completions")
     async def _offer_paths(self, line: str) -> None:
-        """Offer files; reading a folder may take a while, so only if the text is still the same."""
+        """Offer files, unless the text has changed while the folder was read."""
         found = await asyncio.to_thread(of_paths, line, self._folder)
         if self._line == line and self.text != self._closed_for:
             self._offer(found)
