@@ -1,1 +1,1 @@
-"""What runs a model."""
+"""Running models: the engine, its runners, and the processes around them."""

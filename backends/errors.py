@@ -11,12 +11,12 @@ from typing import Any
 
 from hearth.quant.errors import CorruptFile, HearthError, UnsupportedModel
 
-# Re-exported; what is declared here needs no mention.
+# Only the re-exported names; the classes declared below need no entry.
 __all__ = ["CorruptFile", "HearthError", "UnsupportedModel"]
 
 
 class InvalidParameter(HearthError):
-    """A parameter has a value that cannot be honoured; `param` in `data` names it."""
+    """A parameter has a value that cannot be honoured; `param` in `data` is its name."""
 
     code = "invalid_parameter"
     exit_code = 2
@@ -34,13 +34,13 @@ class UnsupportedParameter(InvalidParameter):
 
 
 class ConflictingParameters(InvalidParameter):
-    """Two parameters that cannot stand together, each right by itself."""
+    """Two parameters that are each valid but cannot be combined."""
 
     code = "conflicting_parameters"
 
 
 class LimitExceeded(InvalidParameter):
-    """A parameter is right in all its parts and too much as a whole: bytes, depth, their number."""
+    """Each part of a parameter is valid, but there is too much of it: bytes, depth or items."""
 
     code = "limit_exceeded"
 
@@ -59,7 +59,7 @@ class SettingsError(HearthError):
 
 
 class ModelNotFound(HearthError):
-    """No model goes by that name or lies at that path."""
+    """No model has that name, and none is stored at that path."""
 
     code = "model_not_found"
     exit_code = 3
@@ -67,7 +67,7 @@ class ModelNotFound(HearthError):
 
 
 class DoesNotFit(HearthError):
-    """The model, at the asked context, needs more memory than there is; both numbers are in
+    """The model needs more memory for the requested context than there is; both numbers are in
     `data`.
     """
 
@@ -78,7 +78,8 @@ class DoesNotFit(HearthError):
 
 class PromptTooLong(InvalidParameter):
     """A prompt or text exceeds the context; `prompt_tokens` and `context` are in `data`.
-    `prompt_too_long` makes one.
+
+    Made by `prompt_too_long`.
     """
 
     code = "prompt_too_long"
@@ -98,14 +99,15 @@ def prompt_too_long(
     at_least: bool = False,
     hint: str = "",
 ) -> PromptTooLong:
-    """The error for an input of more tokens than the context holds. Clients match on its wording:
-    LiteLLM and OpenAI's on "This model's maximum context length is N tokens", Anthropic's on
-    "prompt is too long: N tokens > M maximum".
+    """The error for an input of more tokens than the context holds.
+
+    Clients match on its wording: LiteLLM and OpenAI's on "This model's maximum context length is N
+    tokens", Anthropic's on "prompt is too long: N tokens > M maximum".
 
     Args:
-        param: `Request.messages`, `text` or `token_ids`, or one item, such as "texts[3]".
+        param: "messages", "text" or "token_ids" of `Request`, or one item, such as "texts[3]".
         answers: one token of the context must be left for an answer.
-        at_least: `prompt_tokens` is a lower bound, from the number of bytes.
+        at_least: `prompt_tokens` is a lower bound, computed from the number of bytes.
     """
     name = "The prompt" if param in ("messages", "text", "token_ids") else param
     bound = "at least " if at_least else ""
@@ -135,7 +137,9 @@ class TemplateError(HearthError):
 
 
 class Busy(HearthError):
-    """No room for the request now; `retry_after_s` in `data` says when to try again."""
+    """There is no room for the request now; `retry_after_s` in `data` is the time to wait before
+    a retry.
+    """
 
     code = "busy"
     http_status = 429
@@ -163,7 +167,7 @@ class HostUnreachable(HearthError):
 
 
 class NoHost(HostUnreachable):
-    """No host process is running, and none was to be started."""
+    """No host process is running, and the caller asked not to start one."""
 
     code = "no_host"
 
@@ -179,7 +183,7 @@ class InternalError(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """A `HearthError` on its way between processes; `from_info` makes it one again."""
+    """A `HearthError` in the form that is sent between processes; `from_info` turns it back."""
 
     code: str
     message: str
@@ -189,8 +193,10 @@ class ErrorInfo:
 
 @functools.cache
 def _of_code(code: str) -> type[HearthError]:
-    """The class of errors with `code`. Raises `KeyError` if there is none; that is not remembered:
-    the module that declares it may be imported later.
+    """The class of errors with `code`.
+
+    Raises `KeyError` if there is none. A failure is not cached, because the module that declares
+    the class may be imported later.
     """
     found: dict[str, type[HearthError]] = {}
     pending: list[type[HearthError]] = [HearthError]
@@ -202,14 +208,16 @@ def _of_code(code: str) -> type[HearthError]:
 
 
 def to_info(error: BaseException) -> ErrorInfo:
-    """What travels between processes for `error`; anything untyped becomes `internal_error`."""
+    """`error` in the form that is sent between processes; any error that is not a `HearthError`
+    becomes `internal_error`.
+    """
     if isinstance(error, HearthError):
         return ErrorInfo(error.code, error.message, error.hint, dict(error.data))
     return to_info(InternalError(f"{type(error).__name__}: {error}"))
 
 
 def from_info(info: ErrorInfo) -> HearthError:
-    """The typed error for `info`; an unknown code (a newer peer) gives a plain `HearthError`."""
+    """The typed error for `info`; an unknown code, from a newer peer, gives a `HearthError`."""
     try:
         cls = _of_code(info.code)
     except KeyError:

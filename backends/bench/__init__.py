@@ -1,3 +1,3 @@
-"""Measures a model: the engine beside a raw ctypes loop over the same loaded library, or beside
-transformers. Front ends run it in a process of its own. Nothing of a user's requests comes in here.
+"""Benchmarks of a model: the engine compared with a raw ctypes loop over the same loaded library,
+or with transformers. Front ends run them in a separate process, without data of users' requests.
 """

@@ -1,5 +1,5 @@
-"""What the means by which the engine is fast are worth: the same requests with one of them off, in
-turns with all on.
+"""Measures the gain of each optimization of the engine: the same requests with one of them off,
+alternating with all of them on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from hearth.backends.errors import DoesNotFit, InvalidParameter
 from hearth.backends.worker.runners import open_model
 
 Answering = Callable[[list[list[int]], int], list[Answer]]
-"""Answers to prompts, of a number of tokens each."""
+"""Function that answers prompts with a given number of tokens each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A request alone, then as many as there are sessions that begin like it: see `Ablated`."""
+    """One request alone, then requests of all sessions with the same prefix: see `Ablated`."""
 
     computed_by: str
     ttft_s: float
@@ -38,15 +38,15 @@ class Sample:
     tok_per_s: float
     computed_tokens: int
     tokens: list[list[int]]
-    """Of each answer."""
+    """Tokens of each answer."""
 
 
 def ablate(job: Job) -> Iterator[Message]:
-    """Measure with all on, and without each that can be switched off.
+    """Measure with all optimizations on, and without each that can be switched off.
 
     Raises:
         InvalidParameter: a number of the job cannot be honoured.
-        DoesNotFit: its tokens need more memory than there is.
+        DoesNotFit: the tokens of the job need more memory than there is.
         HearthError: what `open_model` raises.
     """
     check_job(job)
@@ -91,7 +91,7 @@ def ablate(job: Job) -> Iterator[Message]:
 
 
 def _unpacked(spec: ModelSpec, packed: Loaded) -> Loaded:
-    """The same model with no weights packed, next to `packed` and on as many threads."""
+    """The same model with unpacked weights, loaded next to `packed` with as many threads."""
     from hearth.backends.native import load
 
     threads, batch_threads = packed.info.threads, packed.info.batch_threads
@@ -102,14 +102,14 @@ def _unpacked(spec: ModelSpec, packed: Loaded) -> Loaded:
 def _measured(
     variants: Mapping[Means, Callable[[], Sample]], repeats: int
 ) -> dict[Means, tuple[Sample, ...]]:
-    """Each in turns with the others, after one sample that does not count."""
+    """Samples of each variant, measured alternately, after one warm-up sample of each."""
     for measure in variants.values():
         measure()
     return dict(zip(variants, alternate(list(variants.values()), repeats), strict=True))
 
 
 def _not_applicable(loaded: Loaded) -> dict[Means, str]:
-    """What cannot be switched off, and why."""
+    """The optimizations that cannot be switched off, with the reasons."""
     found: dict[Means, str] = {}
     if not loaded.runner.info.keeps_past:
         found["prefix reuse"] = "this model's memory cannot share a part of a prompt"
@@ -130,7 +130,7 @@ def _not_applicable(loaded: Loaded) -> dict[Means, str]:
 def _variants(
     loaded: Loaded, case: Case, without: Mapping[Means, str]
 ) -> dict[Means, Callable[[], Sample]]:
-    """All on, and without each that `loaded` can be measured without as it is."""
+    """The variants that can be measured on `loaded`: all optimizations on, and one of them off."""
     side = EngineSide(loaded)
     sample = partial(_sample, loaded, side, case)
     whole = partial(sample, side.answer)
@@ -163,7 +163,7 @@ def _sample(loaded: Loaded, side: EngineSide, case: Case, answer: Answering) -> 
 
 
 def _recompute(side: EngineSide, prompts: list[list[int]], count: int) -> list[Answer]:
-    """Answers of which each token begins with an empty memory, as if there were no KV cache."""
+    """Answers for which every token is computed from an empty KV cache, as if there were none."""
     found = [Answer([], []) for _ in prompts]
     began = time.perf_counter()
     for _ in range(count):
@@ -177,7 +177,7 @@ def _recompute(side: EngineSide, prompts: list[list[int]], count: int) -> list[A
 
 
 def _unfused(loaded: Loaded, measure: Callable[[], Sample]) -> Sample:
-    """`measure` with PyTorch's layers."""
+    """The result of `measure` with PyTorch's layers in place of the fused ones."""
     from hearth.backends.native.runner import NativeRunner
 
     assert isinstance(loaded.runner, NativeRunner)
@@ -205,7 +205,7 @@ def _ablated(off: Means, samples: Sequence[Sample], expected: list[list[int]]) -
 
 
 def _computed_by(loaded: Loaded) -> str:
-    """Layers, and the types of weights that they multiply."""
+    """The implementation of the layers, and the types of the weights that they multiply."""
     if loaded.info.backend != "native":
         return f"llama.cpp, {loaded.info.quantization}"
     from hearth.backends.native.runner import NativeRunner

@@ -1,4 +1,4 @@
-"""The tests of a job, one by one: their names, sizes, and what they need of the model."""
+"""The tests of a job: their names, their sizes, and their requirements on the model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hearth.backends.bench.job import Job, TestKind
 from hearth.backends.errors import InvalidParameter
 
 SLACK_TOKENS = 64
-"""Room for what the first sessions generate while the others' prompts are computed, where the KV
-cache has these not: of memories that keep no past."""
+"""Room for tokens that the first sessions generate while the prompts of the others are computed.
+This happens if the KV cache cannot keep those prompts: for memories that keep no past."""
 _CELLS = 256
-"""llama.cpp rounds a pool up to a multiple of this."""
+"""llama.cpp rounds the size of a pool up to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,11 @@ class Case:
     """One test.
 
     Attributes:
-        prompt_tokens: of each session.
-        shared_tokens: of those, the first ones that all sessions have in common.
+        prompt_tokens: tokens of the prompt of each session.
+        shared_tokens: length of the prefix of the prompt that all sessions have in common.
         gen_tokens: new tokens of each session in one measurement; 0: the prompt is measured.
-        fresh: each measurement begins with an empty context; else each goes on where the last
-            ended, because a prompt of that length takes longer than the measurement.
+        fresh: each measurement begins with an empty context. False: each continues where the last
+            one ended, because a prompt of that length takes longer than the measurement.
     """
 
     name: str
@@ -36,18 +36,19 @@ class Case:
     fresh: bool
 
     def tokens(self, repeats: int) -> int:
-        """Most tokens that one session comes to hold; the warm-up is one more measurement."""
+        """Most tokens of one session; the warm-up counts as one more measurement."""
         stretches = 1 if self.fresh else repeats + 1
         return self.prompt_tokens + SLACK_TOKENS + stretches * self.gen_tokens
 
     def context(self, repeats: int) -> int:
-        """Tokens of a context that the model is loaded with: at most half of a pool is for
-        sequences that have ended, and their prompts are to stay there until all begin.
+        """Context to load the model with. It is doubled for several sessions: at most half of a
+        pool holds sequences that have ended, and their prompts must stay there until all sessions
+        begin.
         """
         return self.tokens(repeats) if self.sessions == 1 else 2 * self.tokens(repeats)
 
     def pool_tokens(self, repeats: int) -> int:
-        """Room that all sessions need together; the engine does not count on sharing."""
+        """Tokens of a pool for all sessions together; the engine does not rely on sharing."""
         return self.sessions * self.context(repeats)
 
 
@@ -75,13 +76,13 @@ def cases(job: Job) -> Iterator[Case]:
 
 
 def pool_tokens(found: list[Case], repeats: int) -> int:
-    """Tokens of a pool in which each of `found` has room, as llama.cpp rounds it."""
+    """Tokens of a pool that is large enough for each of `found`, rounded as llama.cpp does."""
     most = max((case.pool_tokens(repeats) for case in found), default=1)
     return -(-most // _CELLS) * _CELLS
 
 
 def check_job(job: Job) -> None:
-    """Refuse what cannot be measured. Raises `InvalidParameter` with the name of the field."""
+    """Raises `InvalidParameter`, with the name of the field, if `job` cannot be measured."""
     sizes = {
         **{one.name: getattr(job, one.name) for one in fields(job) if one.type == "int"},
         "sessions": min(job.sessions, default=0),

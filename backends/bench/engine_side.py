@@ -1,7 +1,7 @@
-"""Our side of a measurement: the real engine over the real runner, without clients.
+"""Hearth's side of a measurement: the real engine on the real runner, without clients.
 
-Each session is a `Generation` like that of any request: its tokens are drawn by the sampler, become
-text and leave as events.
+Each session is a `Generation` like that of any request: its tokens are drawn by the sampler,
+converted to text and emitted as events.
 """
 
 from __future__ import annotations
@@ -25,53 +25,55 @@ from hearth.backends.engine.speculation import Drafter
 from hearth.backends.errors import InternalError, from_info
 
 _UNHURRIED_S = 1e6
-"""Target of inter-token latency: nobody waits while prompts are computed."""
+"""Target of inter-token latency, in seconds, so high that it never limits prefill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request was answered."""
+    """The answer to a request."""
 
     tokens: list[int]
     times: list[float]
-    """When each was there, in seconds after all requests arrived."""
+    """When each token was generated, in seconds after the arrival of all requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """What sessions said from the moment that all had a token until one had enough more."""
+    """Result of `EngineSide.race`, measured from the time when all sessions have a token until one
+    has the requested number of further tokens.
+    """
 
     tokens: list[list[int]]
-    """Of each session, prompts left out."""
+    """Tokens of each session, without the prompts."""
     new_tokens: int
-    """In the time that was measured, of all together."""
+    """Tokens of all sessions together in the measured time."""
     steps: int
     rows: int
-    """Sessions in a step, over all steps."""
+    """Sessions in a step, summed over all steps."""
     depth: int
-    """Tokens of the longest draft of a step, over all steps; not counted without drafters."""
+    """Tokens of the longest draft of a step, summed over all steps; 0 without drafters."""
     wall_s: float
     cpu_s: float
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
-    """Both by position in a draft."""
+    """Like `drafted`, counts by position in a draft."""
 
     def rate(self, clock: int) -> float:
-        """Tokens per second; clock 1: of CPU time."""
+        """Tokens per second, of wall time if `clock` is 0, of CPU time if it is 1."""
         return self.new_tokens / (self.cpu_s if clock else self.wall_s)
 
 
 class EngineSide:
     """Sessions that decode at the same time on one engine.
 
-    No token ends a session: the raw loop does not look for ends either.
+    No token ends a session, because the raw loop does not check for end tokens either.
 
     Args:
-        drafters: for sessions that speculate.
+        drafters: drafters for sessions that speculate.
 
     Attributes:
-        params: of sessions that begin.
-        cached_tokens: prompt tokens that were found with other prompts.
+        params: sampling parameters of new sessions.
+        cached_tokens: prompt tokens that were found in the KV cache.
     """
 
     def __init__(self, loaded: Loaded, drafters: Sequence[Drafter] = ()) -> None:
@@ -82,25 +84,25 @@ class EngineSide:
         self._idents = itertools.count(1)
         self._sessions: list[Generation] = []
         self._failure: Failed | None = None
-        """Of the session that failed last."""
+        """Failure of the session that failed last."""
         self.params = SamplingParams(temperature=0.0)
         self.cached_tokens = 0
 
     @property
     def usable_tokens(self) -> NDArray[np.int64]:
-        """Ids that prompts may be made of: all but the ends."""
+        """Ids that prompts may consist of: all but the end tokens."""
         info = self._runner.info
         return np.setdiff1d(np.arange(info.vocab_size), np.fromiter(info.end_ids, np.int64))
 
     def start(self, prompts: list[list[int]], most: int) -> list[list[int]]:
-        """Compute `prompts` and let each session draw a token; returns their tokens so far, of
-        which the last one is not computed.
+        """Compute `prompts` and let each session draw a token; returns the tokens of the sessions,
+        of which the last one is not computed yet.
 
-        Prompts are computed one after the other, and sessions begin when all are in the KV cache:
-        else the first would decode for as long as the others' prompts take.
+        Prompts are computed one after the other, and sessions begin when all prompts are in the KV
+        cache: otherwise the first sessions would decode while the other prompts are computed.
 
         Args:
-            most: tokens that a session may come to hold.
+            most: most tokens of a session, including the prompt.
         """
         for prompt in prompts:
             self.answer([prompt], 1)
@@ -136,7 +138,7 @@ class EngineSide:
         """`count` tokens for each of `prompts`, all at the same time.
 
         Args:
-            reuses_prefix: what others computed is used.
+            reuses_prefix: prefixes that other requests computed are reused.
         """
         added = [
             self._new(prompt, len(prompt) + count, reuses_prefix=reuses_prefix)
@@ -156,12 +158,12 @@ class EngineSide:
         ]
 
     def race(self, prompts: list[list[int]], count: int, mode: Speculate, most: int) -> Raced:
-        """Begin with `prompts`, without drafts until all have a token, and decode until a session
-        has `count` more.
+        """Run sessions with `prompts`, without drafts until all have a token, then until one
+        session has `count` further tokens.
 
         Args:
-            mode: how tokens are guessed.
-            most: of them in a draft.
+            mode: how tokens are drafted.
+            most: most tokens of a draft.
         """
         sessions = [self._new(prompt, self._runner.info.context) for prompt in prompts]
         self._engine.submit(*sessions)
@@ -195,12 +197,12 @@ class EngineSide:
         )
 
     def computed_tokens(self) -> int:
-        """That went through the model so far."""
-        self._engine.turn()  # With nothing to do it counts.
+        """Tokens that went through the model so far."""
+        self._engine.turn()  # Without work, a call updates the counters.
         return self._engine.stats().computed_tokens
 
     def clear(self) -> None:
-        """End all sessions and forget what they held."""
+        """End all sessions and clear the KV cache."""
         for session in self._sessions:
             self._engine.cancel(session.id)
         self._engine.clear_cache(lambda _: None)
@@ -229,8 +231,8 @@ class EngineSide:
             self._failure = event
 
     def _turn(self) -> None:
-        """One step of the engine. Raises what made a session fail, or `InternalError` if none can
-        go on.
+        """Run one step of the engine. Raises the error of a failed session, or `InternalError` if
+        no session can continue.
         """
         worked = self._engine.turn()
         if self._failure is not None:
@@ -240,7 +242,7 @@ class EngineSide:
 
 
 def _by_position(states: Sequence[Speculating]) -> tuple[list[int], list[int]]:
-    """How many tokens of all sessions were drafted at each position of a draft, and were right."""
+    """Drafted tokens and accepted tokens of all sessions, by position in a draft."""
     size = max((len(one.drafted) for one in states), default=0)
     drafted, accepted = [0] * size, [0] * size
     for one in states:

@@ -1,5 +1,5 @@
-"""What is measured, and what came of it: the types between a front end, which sends one `Job`, and
-the measuring process, which answers with `Message`s.
+"""Benchmark jobs and their results: a front end sends one `Job` to the measuring process, which
+answers with `Message`s.
 """
 
 from __future__ import annotations
@@ -14,56 +14,56 @@ from hearth.backends.contract.sampling import Speculate
 
 TestKind = Literal["pp", "tg", "depth", "sessions", "shared"]
 Means = Literal["nothing", "KV cache", "prefix reuse", "fused calls", "quantization"]
-"""What can be switched off."""
+"""Optimizations that can be switched off."""
 TEST_KINDS: tuple[TestKind, ...] = ("pp", "tg", "depth", "sessions", "shared")
 ReferenceName = Literal["transformers"]
 REFERENCES: tuple[ReferenceName, ...] = ("transformers",)
-"""Libraries that the native runner can be measured beside."""
+"""Libraries that the native runner can be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to measure. The model is loaded with the settings of `spec`, apart from its context,
-    sessions and pool, which are made as large as the tests need them.
+    """What to measure. The model is loaded with the settings of `spec`, except that context,
+    sessions and pool are as large as the tests need.
     """
 
     spec: ModelSpec
     cache_dir: str
-    """Where verdicts about this machine are kept."""
+    """Where self-test results for this machine are kept."""
     tests: tuple[TestKind, ...] = TEST_KINDS
     repeats: int = 5
-    """Rounds of one measurement of the engine and one of each side beside it."""
+    """Number of rounds; a round has one measurement of the engine and of each other side."""
     sessions: tuple[int, ...] = (1, 2, 4, 8, 16)
     prompt_tokens: int = 512
-    """Of "pp"."""
+    """Prompt tokens of "pp"."""
     gen_tokens: int = 128
-    """Of "tg" and "depth"."""
+    """New tokens of "tg" and "depth"."""
     depth_tokens: int = 4096
-    """What "depth" has in its context before it begins."""
+    """Tokens in the context of "depth" before it begins."""
     session_prompt_tokens: int = 128
-    """What each session of "sessions" and "shared" begins with."""
+    """Prompt tokens of each session of "sessions" and "shared"."""
     session_gen_tokens: int = 32
-    """New tokens of each of them in one measurement."""
+    """New tokens of each of these sessions in one measurement."""
     tune: bool = False
-    """Search for settings in place of the tests."""
+    """Search for settings instead of running the tests."""
     ablate: bool = False
-    """Switch off what makes the engine fast, one after the other, in place of the tests."""
+    """Switch off the optimizations of the engine one by one instead of running the tests."""
     speculate: tuple[Speculate, ...] = ()
-    """Measure these drafts next to none, in place of the tests."""
+    """Compare these drafts with decoding without drafts instead of running the tests."""
     reference: ReferenceName | None = None
-    """What the native runner is measured beside, on the same weights."""
+    """Library to compare the native runner with, on the same weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is being done now."""
+    """What the process is doing now."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The model is loaded; how both sides run it."""
+    """Sent when the model is loaded: how all sides run it."""
 
     info: ModelInfo
     batch: int
@@ -73,28 +73,28 @@ class Setup:
     pool_tokens: int
     """n_ctx of both contexts, one unified pool each."""
     flash_attention: str
-    """on, off or auto (the library decides); of the native runner: by PyTorch."""
+    """on, off or auto (the library decides); for the native runner: by PyTorch."""
     weight_bytes: int
-    """Of all tensors; 0: not known."""
+    """Size of all tensors; 0: unknown."""
     mixture: bool
-    """A mixture of experts: a token does not read all weights."""
+    """The model is a mixture of experts, so a token does not read all weights."""
     read_bytes_per_s: float
     """Memory read bandwidth: the best of a few sums over 256 MiB by numpy, on as many threads as
     decode uses.
     """
     beside: tuple[str, ...] = ()
-    """The sides that the engine is measured beside: "raw", the loop over llama.cpp's library, or
+    """The sides that the engine is compared with: "raw", the loop over llama.cpp's library, or
     "generate" and "batching" of transformers.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several measurements of one thing."""
+    """Statistics of repeated measurements."""
 
     median: float
     deviation: float
-    """Sample standard deviation; 0 of a single measurement."""
+    """Sample standard deviation; 0 for a single measurement."""
     low: float
     high: float
 
@@ -107,7 +107,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One test: tokens per second of each round, all sessions together."""
+    """The result of one test: tokens per second in each round, all sessions together."""
 
     test: str
     """In llama-bench's terms, e.g. "pp512", "tg128 @ d4096", "tg32 × 8"."""
@@ -116,21 +116,21 @@ class Measured:
     depth: int
     """Tokens in the context of each session when the first measurement began."""
     tokens: int
-    """That one measurement computed, all sessions together."""
+    """Tokens computed in one measurement, all sessions together."""
     engine: tuple[float, ...]
     beside: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Of each side in `Setup.beside`."""
+    """Tokens per second of each side in `Setup.beside`."""
     cached_tokens: int = 0
-    """Prompt tokens that the engine did not compute, because another session held them."""
+    """Prompt tokens that the engine did not compute because another session held them."""
 
     def ratio(self, name: str) -> Spread:
-        """Engine to the side `name`, round by round."""
+        """Speed of the engine divided by that of the side `name`, round by round."""
         rounds = zip(self.engine, self.beside[name], strict=True)
         return Spread.of(tuple(engine / other for engine, other in rounds))
 
     def bandwidth_share(self, setup: Setup) -> float | None:
-        """Of the time that reading all weights takes at the measured memory bandwidth, what a step
-        of the engine takes: 1 is the limit of decoding. None where it is no such limit.
+        """Time to read all weights at the measured memory bandwidth, divided by the time of a step
+        of the engine: 1 is the limit of decoding. None if this limit does not apply or is unknown.
         """
         if self.kind == "pp" or setup.mixture or not setup.read_bytes_per_s * setup.weight_bytes:
             return None
@@ -140,7 +140,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A test that was not made, and why."""
+    """A test that was not run, and the reason."""
 
     test: str
     reason: str
@@ -148,7 +148,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Settings that were measured, and what they give."""
+    """Settings that were measured, and the resulting speed."""
 
     threads: int
     batch_threads: int
@@ -157,81 +157,92 @@ class Choice:
     sessions: int
     prefill_tok_per_s: float
     decode_tok_per_s: float
-    """All sessions together."""
+    """Of all sessions together, like `prefill_tok_per_s`."""
     request_s: float
-    """Seconds of one request of `Job.prompt_tokens` and `Job.gen_tokens` among `sessions`."""
+    """Seconds of a request of `Job.prompt_tokens` and `Job.gen_tokens`, one of `sessions` at the
+    same time.
+    """
     generated_tok_per_s: float
-    """New tokens of `sessions` such requests by the seconds that they take, prefill included."""
+    """New tokens per second of `sessions` such requests, with the time of prefill included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best settings found: for one answer soon, and for many answers in all."""
+    """The best settings found, for latency and for throughput."""
 
     latency: Choice
     throughput: Choice
     tried: int
-    """Measurements that it was chosen from."""
+    """Number of measurements that they were chosen from."""
     library: str
-    """The version that it holds for (`ModelInfo.backend_version`)."""
+    """Version of the library that the choice applies to (`ModelInfo.backend_version`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ablated:
-    """Greedy requests without one of the means by which the engine is fast: one alone, then as many
-    as there are sessions, of whose prompts seven eighths are those of the first.
+    """Greedy requests with one optimization of the engine off: first one request alone, then those
+    of all sessions at the same time, which share seven eighths of its prompt.
     """
 
     off: Means
     computed_by: str
-    """Whose layers, and the types of weights that they multiply."""
+    """The implementation of the layers, and the types of the weights that they multiply."""
     ttft_s: tuple[float, ...]
-    """Of the request alone, round by round as all of these."""
+    """Time to first token of the single request, in each round."""
     shared_ttft_s: tuple[float, ...]
-    """Of the others, the median."""
+    """Median time to first token of the other requests, in each round."""
     tpot_s: tuple[float, ...]
-    """From token to token, of the request alone."""
+    """Time per output token of the single request, in each round."""
     tok_per_s: tuple[float, ...]
-    """Generated ones of the others together, prompts included in the time."""
+    """Generated tokens per second of the other requests together, with the time of their prompts
+    included, in each round.
+    """
     computed_tokens: int
-    """That went through the model in a round."""
+    """Tokens that went through the model in a round."""
     tokens: int
-    """That were generated."""
+    """Tokens that were generated in a round."""
     same_tokens: int
-    """Of them those before the first that differs from the same answer with all on."""
+    """Generated tokens before the first one that differs from the answer with all optimizations on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Speculated:
-    """Greedy sessions with drafts, next to the same without."""
+    """Greedy sessions with drafts, compared with the same sessions without drafts."""
 
     mode: Speculate
     sessions: int
     drafted_tokens: tuple[int, ...]
     accepted_tokens: tuple[int, ...]
-    """Both by position in a draft, of all rounds."""
+    """Like `drafted_tokens`, counts over all rounds by position in a draft."""
     tokens_a_step: float
-    """Of a session."""
+    """Tokens per step and session."""
     drafts_a_step: float
-    """Of a session, steps without drafts included."""
+    """Drafted tokens per step and session, including steps without drafts."""
     cost_ratio: float
-    """A step with the most drafts by one without, wall time, of the runner alone."""
+    """Wall time of a step with the longest drafts divided by that of a step without drafts, in the
+    runner alone.
+    """
     draft_ratio: float
-    """A token of the draft model for all sessions by a step without drafts; 0: n-grams."""
+    """Wall time to draft one token for all sessions with a drafter, divided by that of a step
+    without drafts; 0: n-grams.
+    """
     predicted: float
-    """Speed-up: tokens a step by what a step costs with as many drafts as there were."""
+    """Predicted speed-up: tokens per step divided by the relative cost of a step with the measured
+    number of drafts.
+    """
     predicted_cpu: float
-    """The same where costs are CPU time."""
+    """The predicted speed-up with costs in CPU time."""
     speed_up: tuple[float, ...]
-    """Tokens per second by those without drafts, round by round."""
+    """Tokens per second divided by those without drafts, in each round."""
     speed_up_cpu: tuple[float, ...]
-    """The same by CPU time."""
+    """The same ratio for tokens per second of CPU time."""
     plain_tok_per_s: float
-    """Without drafts, all sessions together."""
+    """Median tokens per second without drafts, all sessions together."""
     same_tokens: int
-    """Those before the first that differs from the same answer without drafts."""
+    """Tokens before the first one that differs from the answer without drafts."""
     tokens: int
-    """That could be compared."""
+    """Tokens that could be compared."""
 
 
 Message = Progress | Setup | Measured | Skipped | Tuned | Ablated | Speculated

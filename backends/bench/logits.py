@@ -1,5 +1,5 @@
-"""The logits of given tokens, step by step, by a runner that is loaded with a model: as it is
-served, or so exactly that the weights alone decide.
+"""The logits of given tokens, step by step, from a loaded runner: with the settings of normal use,
+or so exactly that only the weights matter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _SLOT = 0
 
 
 def as_dequantized(spec: ModelSpec) -> ModelSpec:
-    """`spec` in float32 throughout: weights with the very numbers that the file stands for,
-    activations, products, keys and values. What differs from other logits is due to the weights.
+    """`spec` with float32 for everything: dequantized weights, activations, products, keys and
+    values. Differences from other logits computed in this way are then due to the weights.
     """
     exact = replace(spec.settings, dtype="f32", kv_type="f32", flash_attention=False)
     return replace(spec, backend="native", settings=exact)
@@ -28,17 +28,18 @@ def as_dequantized(spec: ModelSpec) -> ModelSpec:
 def next_token_logits(
     runner: CachedRunner, tokens: Sequence[int], first: int
 ) -> Iterator[NDArray[np.float32]]:
-    """The logits by which `tokens[first:]` are predicted, each of what comes before it: [some,
-    vocabulary] each time, read-only and valid until the next.
+    """The logits that predict `tokens[first:]`, each from the tokens before it. Yields arrays of
+    shape [rows, vocabulary], which are read-only and valid until the next one.
 
-    The tokens are computed in steps as a request's are; slot 0 must be empty, and is afterwards.
+    The tokens are computed in steps like those of a request; slot 0 must be empty, and is empty
+    afterwards.
 
     Args:
         first: 1 or more.
     """
     info = runner.runner.info
     computed, start, silent = tokens[:-1], 0, first - 1
-    runner.kv.open(_SLOT, ())  # Nothing that was computed before is used.
+    runner.kv.open(_SLOT, ())  # No cached prefix is used.
     try:
         while start < len(computed):
             if start < silent:

@@ -1,4 +1,4 @@
-"""All sides measured in turns: A B, B A, A B ..., so that none has the quieter machine."""
+"""Measures all sides alternately: A B, B A, A B ..., so that no side gets a quieter machine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _T = TypeVar("_T")
 
 
 class Reference(Protocol):
-    """What the engine is measured beside, another way to run the same weights: greedy sessions that
-    decode at the same time. No token ends one.
+    """Another way to run the same weights, which the engine is compared with: greedy sessions that
+    decode at the same time. No token ends a session.
     """
 
     def start(self, histories: list[list[int]], shared_tokens: int) -> None:
-        """Begin a session with each of `histories`, of which the last token is not computed.
+        """Begin a session with each of `histories`, whose last tokens are not computed yet.
 
         Args:
-            shared_tokens: so many first tokens are the same in all.
+            shared_tokens: length of the prefix that all histories have in common.
         """
         ...
 
     def decode(self, steps: int) -> float:
-        """Seconds of `steps` more tokens for each session."""
+        """Seconds to decode `steps` further tokens for each session."""
         ...
 
     def prefill(self, prompt: list[int]) -> float:
@@ -44,12 +44,12 @@ class Reference(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what it holds. May be called twice."""
+        """Free all resources. May be called twice."""
         ...
 
 
 def alternate(sides: Sequence[Callable[[], _T]], repeats: int) -> tuple[tuple[_T, ...], ...]:
-    """`repeats` results of each of `sides`, in rounds whose order turns each time."""
+    """`repeats` results of each of `sides`, in rounds whose order is reversed each time."""
     results: list[list[_T]] = [[] for _ in sides]
     for turn in range(repeats):
         order = range(len(sides))
@@ -61,9 +61,10 @@ def alternate(sides: Sequence[Callable[[], _T]], repeats: int) -> tuple[tuple[_T
 def measure(
     case: Case, engine: EngineSide, beside: Mapping[str, Reference], repeats: int
 ) -> Measured:
-    """`case` on all sides, after one untimed measurement of each.
+    """Measure `case` on all sides, after one untimed measurement of each.
 
-    All begin with the same tokens in each session, and compute the same number in each step.
+    All sides begin with the same tokens in each session, and compute the same number of tokens in
+    each step.
 
     Args:
         beside: the other sides by their names; may be empty.
@@ -118,19 +119,19 @@ def median_rate(case: Case, engine: EngineSide, repeats: int) -> float:
 
 
 def same_tokens(one: Sequence[int], other: Sequence[int]) -> int:
-    """First tokens that are in both."""
+    """Length of the common prefix of both."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def random_prompts(case: Case, usable: NDArray[np.int64]) -> list[list[int]]:
-    """A prompt for each session: ids drawn from `usable`, the first `case.shared_tokens` the same
-    in all, and else nothing in common.
+    """A prompt for each session, of ids drawn from `usable`. The first `case.shared_tokens` are the
+    same in all prompts; the rest has nothing in common.
     """
     stream = np.random.default_rng(_SEED)
     drawn = stream.choice(usable, (case.sessions, case.prompt_tokens))
     drawn[:, : case.shared_tokens] = drawn[0, : case.shared_tokens]
     if case.shared_tokens < case.prompt_tokens:
-        # Different from the first on: a chance match must not be shared.
+        # The first token of the rest differs, so that a chance match is not shared.
         firsts = stream.permutation(usable)[: case.sessions]
         drawn[:, case.shared_tokens] = np.resize(firsts, case.sessions)
     return [[int(token) for token in row] for row in drawn]

@@ -1,4 +1,4 @@
-"""What measuring must know of a model before it is loaded, from its headers alone."""
+"""Facts about a model that a benchmark needs before it is loaded, read from its headers only."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from hearth.quant.gguf.file import GgufFile
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model, and how it will be run."""
+    """Facts about a model and how it will be run."""
 
     spec: ModelSpec
-    """With the runner that "auto" stands for."""
+    """The spec with the runner chosen for "auto"."""
     context: int
-    """Tokens that it was trained for; 0: not said."""
+    """Tokens that the model was trained for; 0: unknown."""
     kv_bytes: Callable[[KvType, KvType], int]
-    """Of one token, by the types of keys and values; raises `InvalidParameter` or
-    `UnsupportedModel` for one that the runner or the model cannot have.
+    """Bytes of one token, by the types of keys and values; raises `InvalidParameter` or
+    `UnsupportedModel` for a type that the runner or the model does not support.
     """
     weight_bytes: int
-    """That each token reads; 0: not known, because the runner may unpack them."""
+    """Bytes of weights that each token reads; 0: unknown, because the runner may unpack them."""
     mixture: bool = False
     state_bytes: int = 0
-    """Recurrent, of one sequence."""
+    """Bytes of the recurrent state of one sequence."""
     folder: ModelFolder | None = None
-    """Of safetensors, or None."""
+    """The folder of safetensors; None for a GGUF."""
 
 
 def read_facts(job: Job) -> ModelFacts:

@@ -1,8 +1,8 @@
-"""The reference: the same model on llama.cpp's C interface, a loop of batch, decode, arg max.
+"""The reference: the same model on llama.cpp's C interface, in a loop of batch, decode, arg max.
 
-It shares the loaded weights with the engine's runner, and has a context of its own, made with the
-same parameters: no scheduler, KV manager or sampler, only sequence ids counted by hand, and logits
-read where llama.cpp wrote them.
+It shares the loaded weights with the engine's runner, and has its own context, made with the same
+parameters. It has no scheduler, KV manager or sampler: sequence ids are counted by hand, and logits
+are read where llama.cpp wrote them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class RawLoop:
     """Greedy sessions in one unified pool.
 
     Args:
-        model: the loaded weights, whose owner outlives this.
-        plan: what the runner's contexts are made with.
-        cells: size of the pool.
-        threads, batch_threads: of one-token steps, and of larger ones.
+        model: the loaded weights, whose owner must outlive this object.
+        plan: the parameters that the runner's contexts are made with.
+        cells: size of the pool in tokens.
+        threads, batch_threads: numbers of threads for one-token steps, and for larger ones.
 
     Raises:
         DoesNotFit: the context could not be made.
@@ -42,11 +42,11 @@ class RawLoop:
         self._lengths = np.zeros(0, np.int32)
         self._pending = np.zeros(0, np.int64)
         self.drawn: list[NDArray[np.int64]] = []
-        """The tokens of each step since `start`: [sessions] ids each."""
+        """The tokens of each step since `start`, arrays of [sessions] ids."""
 
     def start(self, histories: list[list[int]], shared_tokens: int) -> None:
-        """Compute all but the last of the tokens of each session, the first `shared_tokens` once
-        for all.
+        """Compute all tokens of each session but the last; the first `shared_tokens` are computed
+        once for all sessions.
         """
         for sequence, history in enumerate(histories):
             known = 0
@@ -58,7 +58,7 @@ class RawLoop:
         self._pending = np.array([history[-1] for history in histories])
 
     def decode(self, steps: int) -> float:
-        """Seconds of `steps` steps of one token for each session."""
+        """Seconds of `steps` steps with one token for each session."""
         count, batch = len(self._lengths), self._batch
         batch.sequences[:count] = np.arange(count)
         batch.wanted[:count] = 1
@@ -92,7 +92,7 @@ class RawLoop:
         self._context.close()
 
     def _prompt(self, sequence: int, tokens: list[int], known: int) -> None:
-        """Compute `tokens` from position `known` on, with logits after the last."""
+        """Compute `tokens` from position `known` on, with logits for the last one."""
         for start in range(known, len(tokens), self._capacity):
             part = tokens[start : start + self._capacity]
             outputs = int(start + len(part) == len(tokens))

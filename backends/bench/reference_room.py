@@ -1,5 +1,5 @@
-"""Whether a model can be measured beside transformers: its kind, its runner, and room in memory
-for all that both sides hold. Nothing is loaded for that.
+"""Whether a model can be compared with transformers: checks its kind, its runner, and the memory
+that both sides need, without loading anything.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from hearth.backends.machine.memory import available_bytes
 from hearth.backends.native.model_folder import DTYPE_BYTES, ModelFolder
 from hearth.backends.native.workspace import Workspace
 
-if TYPE_CHECKING:  # It needs msgspec, which a machine with nothing but PyTorch may lack.
+if TYPE_CHECKING:  # It needs msgspec, which may be missing where only PyTorch is installed.
     from hearth.backends.bench.model_facts import ModelFacts
 
 
 _POOLS: Final = 3
-"""Of keys and values: the engine's, and one for each way of transformers to generate."""
+"""Number of pools of keys and values: the engine's, and one for each of the two ways in which
+transformers generates.
+"""
 
 
 def missing(reason: str = "") -> BackendUnavailable:
-    """The error where transformers is not installed, or does not load because of `reason`."""
+    """The error if transformers is not installed, or cannot be imported because of `reason`."""
     why = f": {reason}" if reason else "."
     return BackendUnavailable(
         f"--reference transformers needs transformers, which cannot be imported{why}",
@@ -37,11 +39,11 @@ def missing(reason: str = "") -> BackendUnavailable:
 
 
 def check_reference(facts: ModelFacts) -> None:
-    """Refuse what transformers cannot be measured beside.
+    """Refuse a model that cannot be compared with transformers.
 
     Raises:
-        InvalidParameter: another runner than the native one.
-        UnsupportedModel: no folder of safetensors.
+        InvalidParameter: the runner is not the native one.
+        UnsupportedModel: the model is not a folder of safetensors.
         BackendUnavailable: transformers is not installed.
     """
     if facts.spec.backend != "native":
@@ -63,7 +65,7 @@ def check_reference(facts: ModelFacts) -> None:
 
 
 def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
-    """Refuse a model whose weights do not fit twice, with `pool_tokens` of each side.
+    """Refuse a model whose weights do not fit twice, with the pools of `pool_tokens` of all sides.
 
     Raises:
         DoesNotFit: with both numbers.
@@ -92,7 +94,7 @@ def check_room(spec: ModelSpec, facts: ModelFacts, pool_tokens: int) -> None:
 
 
 def _on_device(spec: ModelSpec, folder: ModelFolder) -> tuple[Dtype, int]:
-    """What the weights are held in where the model will run, and the memory there in bytes."""
+    """The type of the weights on the device that will run the model, and its free bytes."""
     import torch
 
     from hearth.kernels import device as devices
@@ -103,5 +105,5 @@ def _on_device(spec: ModelSpec, folder: ModelFolder) -> tuple[Dtype, int]:
     if device.type == "cpu":
         return spec.settings.dtype or folder.dtype, available_bytes()
     wide = devices.default_dtype(device) == torch.float32
-    # Both half precisions take the same room.
+    # Both half-precision types take the same memory.
     return spec.settings.dtype or ("f32" if wide else "bf16"), devices.free_bytes(device)

@@ -1,4 +1,4 @@
-"""One job from a model file to its results: load once, then test after test on all sides."""
+"""Runs one job: loads the model once, then runs the tests one after the other on all sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLASH_ATTENTION = {-1: "auto", 0: "off", 1: "on"}
 
 
 def run_tests(job: Job) -> Iterator[Message]:
-    """Every test of `job` that the model can do, and why not for the others.
+    """The results of every test of `job` that the model supports, and the reasons for the others.
 
     Raises:
         InvalidParameter: a number of the job, or a setting, cannot be honoured.
@@ -74,18 +74,18 @@ def impossible(case: Case, job: Job, facts: ModelFacts) -> str:
 
 
 def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
-    """The model's spec with context, sessions and pool as large as `wanted` need; the pool is made
-    whole at load, so that no measurement waits for it to grow.
+    """The model's spec with context, sessions and pool as large as `wanted` need. The whole pool is
+    allocated at load, so that no measurement waits for it to grow.
 
     Raises:
-        InvalidParameter, UnsupportedModel: a KV type that the runner or model cannot have.
+        InvalidParameter, UnsupportedModel: the runner or the model does not support the KV type.
     """
     settings = job.spec.settings
     pool = pool_tokens(wanted, job.repeats)
     context = max(case.context(job.repeats) for case in wanted)
     sessions = max(case.sessions for case in wanted)
     token_bytes = facts.kv_bytes(settings.kv_type, settings.value_type)
-    # Recurrent states come out of the same budget, with some for kept prefixes.
+    # Recurrent states, including some for kept prefixes, count against the same budget.
     states = facts.state_bytes * (2 * sessions + KEPT_STATES)
     return replace(
         facts.spec,
@@ -101,29 +101,29 @@ def sized(job: Job, facts: ModelFacts, wanted: list[Case]) -> ModelSpec:
 
 @dataclass(slots=True)
 class Bench:
-    """A loaded model with all sides."""
+    """A loaded model, with all sides that run it."""
 
     loaded: Loaded
     engine: EngineSide
     beside: Mapping[str, Reference]
-    """By the names of `Setup.beside`; empty: the engine is measured alone."""
+    """The other sides by their names in `Setup.beside`; empty: the engine is measured alone."""
     setup: Setup
 
     @property
     def room(self) -> int:
-        """Tokens that a pool holds."""
+        """Size of a pool in tokens."""
         return self.loaded.runner.info.pool_tokens
 
 
 @contextmanager
 def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Iterator[Bench]:
-    """Load the model once for all sides, until the block ends; transformers holds its weights once
-    more.
+    """Load the model once for all sides, until the block ends; transformers loads the weights a
+    second time.
 
     Raises:
         DoesNotFit: the weights or pools of all sides need more memory than there is.
         BackendUnavailable, UnsupportedModel: transformers is missing, or cannot run this model.
-        HearthError: what else `open_model` raises.
+        HearthError: any other error of `open_model`.
     """
     spec = sized(job, facts, wanted)
     if job.reference is not None:
@@ -140,7 +140,7 @@ def opened(job: Job, facts: ModelFacts, wanted: list[Case]) -> Iterator[Bench]:
 
 
 def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
-    """The other sides of `loaded` by their names."""
+    """The sides that `loaded` is compared with, by their names."""
     runner = loaded.runner
     if isinstance(runner, LlamaRunner):
         cells = runner.store.context.cells
@@ -148,7 +148,7 @@ def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
         return {"raw": RawLoop(runner.model, runner.plan, cells, threads, batch_threads)}
     if job.reference is None:
         return {}
-    # PyTorch is imported by now, and where llama.cpp runs models it never is.
+    # Imported here because it imports PyTorch, which is not imported where llama.cpp runs models.
     from hearth.backends.bench.transformers_side import (
         BatchingSide,
         GenerateSide,
@@ -168,7 +168,7 @@ def _beside(job: Job, loaded: Loaded) -> dict[str, Reference]:
 
 
 def setup_of(loaded: Loaded, facts: ModelFacts, beside: tuple[str, ...]) -> Setup:
-    """How a model that is loaded is run, and with which other settings."""
+    """How a loaded model is run, and with which settings."""
     runner = loaded.runner
     if isinstance(runner, LlamaRunner):
         batch, ubatch = runner.plan.batch, runner.plan.ubatch

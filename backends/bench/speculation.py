@@ -1,5 +1,5 @@
-"""What drafts bring: the same greedy sessions without and with them, in turns, and what a step with
-drafts and a drafted token cost.
+"""Measures what drafts gain: the same greedy sessions without and with drafts, alternately, and the
+cost of a step with drafts and of a drafted token.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from hearth.backends.worker.prompts import Prompts
 from hearth.backends.worker.runners import open_model
 
 PROMPT_TOKENS: Final = 384
-"""Of the texts below, in any vocabulary, at most."""
+"""Upper limit of the tokens of each text below, in any vocabulary."""
 COST_STEPS: Final = 24
-"""Steps of each width that are measured, in turns."""
+"""Number of steps of each width that are measured, alternately."""
 _CODE: Final = """\
 def area(width, height):
     return width * height
@@ -67,11 +67,11 @@ _QUESTIONS: Final = (
 
 
 class Timed:
-    """Drafts by another drafter, and counts what it takes.
+    """Wraps a drafter and measures the time that it takes.
 
     Attributes:
         calls_s: wall and CPU seconds of all calls.
-        depth: tokens one after the other, of all calls.
+        depth: sequentially drafted tokens, summed over all calls.
     """
 
     def __init__(self, drafter: Drafter) -> None:
@@ -94,19 +94,19 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of steps of some sessions, wall and CPU: medians."""
+    """Median wall and CPU seconds of steps of several sessions."""
 
     plain_s: tuple[float, float]
-    """Of one token a session;"""
+    """Steps with one token for each session."""
     wider_s: tuple[float, float]
-    """of one, and as many drafts as there are at most."""
+    """Steps with one token and a draft of the greatest length for each session."""
 
 
 def speculate(job: Job) -> Iterator[Message]:
     """Measure `job.speculate` for each number of `job.sessions`.
 
     Raises:
-        InvalidParameter: a number of the job, or the draft model, is of no use.
+        InvalidParameter: a number of the job, or the draft model, cannot be used.
         UnsupportedModel: the model's memory cannot roll back.
         HearthError: what `open_model` raises.
     """
@@ -157,12 +157,12 @@ def measure(
     count: int,
     repeats: int,
 ) -> Iterator[Speculated]:
-    """Each of `modes` next to no drafts, for sessions with `prompts`, after one round that does not
-    count.
+    """Compare each of `modes` with decoding without drafts, for sessions with `prompts`, after one
+    round that does not count.
 
     Args:
-        most: tokens of a draft.
-        count: new tokens of the session that is there first.
+        most: most tokens of a draft.
+        count: new tokens after which the first session ends the race.
     """
     costs = measure_costs(loaded, prompts, most)
     side = EngineSide(loaded, timed)
@@ -193,10 +193,10 @@ def compared(
     most: int,
     sessions: int,
 ) -> Speculated:
-    """What `raced` brought over `plain`, round by round, and what the formula predicts.
+    """The speed-up of `raced` over `plain`, round by round, and the predicted one.
 
     Args:
-        draft_s: of one token of a drafter for all sessions.
+        draft_s: wall and CPU seconds to draft one token for all sessions; 0 for n-grams.
     """
     drafted = _summed([one.drafted for one in raced])
     accepted = _summed([one.accepted for one in raced])
@@ -204,7 +204,7 @@ def compared(
     a_step = new_tokens / rows
     width = sum(drafted) / rows
     by_model = draft_s[0] > 0
-    # A step has all tokens of a draft or none of it, and drafting is as deep as the longest one.
+    # A step has either a whole draft or none, and the longest draft determines the drafting time.
     depth = sum(one.depth for one in raced) / sum(one.steps for one in raced) if by_model else 0.0
     predicted = []
     for clock in (0, 1):
@@ -240,7 +240,9 @@ def compared(
 
 
 def measure_costs(loaded: Loaded, prompts: list[list[int]], most: int) -> Costs:
-    """Steps of one token a session and of one with `most` drafts, in turns, after `prompts`."""
+    """Costs of steps with one token for each session, and with `most` drafted tokens in addition,
+    measured alternately after `prompts`.
+    """
     cached = CachedRunner(loaded.runner)
     kv, widths = cached.kv, (1, 1 + most)
     chunk = loaded.runner.info.max_batch_tokens
@@ -272,8 +274,8 @@ def measure_costs(loaded: Loaded, prompts: list[list[int]], most: int) -> Costs:
 
 
 def texts(loaded: Loaded, *, edits: bool) -> list[list[int]]:
-    """Prompts: code to be repeated with a name changed, or questions, by the model's template where
-    it has one.
+    """Prompts: code to be repeated with a name changed if `edits`, else questions, rendered by the
+    model's chat template if it has one.
     """
     encode = partial(loaded.tokenizer.encode, special=False, add_bos=True)
     if edits:

@@ -1,4 +1,4 @@
-"""How fast a runner is with one kind of model: measured on a small random one, in seconds."""
+"""Measures within seconds how fast a runner is with one kind of model, on a small random model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hearth.quant.ggml import Ggml
 from hearth.quant.gguf.types import TensorType
 
 _SHAPE: Final = Shape(1024, 2816, 1024, Heads(16, 4, 64, 64), layers=4, vocab=4096)
-"""53 million weights, which no cache holds, in rows of whole blocks."""
+"""53 million weights, more than fit into a cache, in rows of whole blocks."""
 _PROMPT: Final = 256
 _STEPS: Final = 24
 _REPEATS: Final = 3
@@ -29,15 +29,15 @@ _SEED: Final = 20_011
 
 
 def measure_runner(runner: BackendName, kind: str, cache_dir: Path) -> Speed:
-    """Prefill and decode of one session: the medians of three measurements, after one that does not
-    count.
+    """Speed of prefill and decode of one session: the medians of three measurements, after one that
+    does not count.
 
     Args:
         kind: from `hearth.backends.worker.speeds.kind_of`.
-        cache_dir: where verdicts about this machine are kept.
+        cache_dir: where self-test results for this machine are kept.
 
     Raises:
-        UnsupportedModel: there is no such type, or no random weights of it can be made.
+        UnsupportedModel: there is no such type, or random weights of it cannot be made.
         HearthError: what `open_model` raises.
     """
     with tempfile.TemporaryDirectory(prefix="hearth-speed-") as folder:
@@ -54,7 +54,7 @@ def measure_runner(runner: BackendName, kind: str, cache_dir: Path) -> Speed:
 
 
 def write_probe(path: Path, kind: str) -> Path:
-    """A llama with random weights of the GGUF type `kind`; all its layers are alike.
+    """Write a llama model with random weights of the GGUF type `kind`; all its layers are the same.
 
     Raises:
         UnsupportedModel: there is no such type, or it needs more than random weights.

@@ -1,5 +1,6 @@
-"""transformers on the weights that the native runner has: its `generate`, and its continuous
-batching (`generate_batch`). The only module that imports transformers, and only when it is asked.
+"""transformers on the same weights as the native runner: its `generate`, and its continuous
+batching (`generate_batch`). This is the only module that imports transformers, and only when it is
+used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hearth.backends.bench.reference_room import missing
 from hearth.backends.errors import DoesNotFit, UnsupportedModel
 
 _PAGE = 256
-"""Tokens of a page of transformers' continuous batching, by its own default."""
+"""Tokens of a page in transformers' continuous batching, by its default."""
 _MEASURE_LESS = "Measure fewer --sessions, or use a smaller --depth."
 
 
@@ -28,7 +29,7 @@ class TransformersModel:
     """A causal model of transformers, and how many threads it may use on a processor.
 
     Attributes:
-        threads, batch_threads: of decoding, and of prompts.
+        threads, batch_threads: numbers of threads for decoding, and for prompts.
     """
 
     model: Any
@@ -51,11 +52,11 @@ def load_transformers(
     batch_threads: int,
 ) -> TransformersModel:
     """The model in `folder`, with the attention that transformers chooses for it. Nothing is
-    downloaded, and no code of the folder runs.
+    downloaded, and no code from the folder is run.
 
     Raises:
         BackendUnavailable: transformers is not installed.
-        UnsupportedModel: it does not load this model.
+        UnsupportedModel: transformers cannot load this model.
         DoesNotFit: there is no memory for its weights.
     """
     try:
@@ -76,15 +77,15 @@ def load_transformers(
         ) from error
     except Exception as error:
         raise _unsupported(f"load {folder}", error) from error
-    # In place of what the folder recommends: greedy, and no token ends a text.
+    # Replaces the settings of the folder: greedy decoding, and no token ends a text.
     model.generation_config = _greedy(None)
     return TransformersModel(model, threads, batch_threads)
 
 
 class GenerateSide:
-    """`generate` over the cache that it makes by default; all sessions are one batch.
+    """`generate` with the cache that it makes by default; all sessions are one batch.
 
-    Histories are cut to the length of the shortest: others would be padded, which costs more.
+    Histories are cut to the length of the shortest, because padding the others would cost more.
     """
 
     def __init__(self, model: TransformersModel) -> None:
@@ -95,7 +96,7 @@ class GenerateSide:
 
     @torch.inference_mode()
     def start(self, histories: list[list[int]], shared_tokens: int) -> None:
-        """See `Reference`; `generate` shares no prompts, so each is computed."""
+        """See `Reference`; `generate` does not share prompts, so each one is computed."""
         import transformers
 
         length = min(map(len, histories))
@@ -113,7 +114,7 @@ class GenerateSide:
 
     @torch.inference_mode()
     def decode(self, steps: int) -> float:
-        """Seconds of one call of `generate` that goes on with `steps` tokens."""
+        """Seconds of one call of `generate` that continues with `steps` tokens."""
         mask = torch.ones_like(self._ids)
         with _using_threads(self._loaded.threads):
             self._wait()
@@ -129,7 +130,7 @@ class GenerateSide:
 
     @torch.inference_mode()
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds of one forward pass, of whose logits only the last are made."""
+        """Seconds of one forward pass with logits for the last token only."""
         ids = torch.tensor([prompt], device=self._loaded.device)
         with _using_threads(self._loaded.batch_threads):
             began = time.perf_counter()
@@ -153,13 +154,13 @@ class GenerateSide:
         self._model = None
 
     def _wait(self) -> None:
-        """Until a GPU has done what it was given."""
+        """Wait until a GPU has finished its work."""
         if self._loaded.device.type == "cuda":
             torch.cuda.synchronize(self._loaded.device)
 
 
 class BatchingSide:
-    """`generate_batch`. Its manager lives from one `clear` to the next, so that it is set up once
+    """`generate_batch`. Its manager is kept from one `clear` to the next, so that it is set up once
     for all measurements of a test; it works in a thread that it starts for each call.
     """
 
@@ -169,14 +170,14 @@ class BatchingSide:
         self._histories: list[list[int]] = []
 
     def start(self, histories: list[list[int]], shared_tokens: int) -> None:
-        """See `Reference`; prompts are computed by `decode`, before its clock starts, and what
-        they have in common is found by transformers itself.
+        """See `Reference`; `decode` computes the prompts before its clock starts, and transformers
+        itself finds their common prefix.
         """
         self._histories = histories
 
     def decode(self, steps: int) -> float:
-        """Seconds of `steps` tokens for each session at the pace at which they come while all
-        sessions decode.
+        """Seconds of `steps` tokens for each session, at the speed measured while all sessions
+        decode.
         """
         with _using_threads(self._loaded.threads):
             found = self._run(self._histories, steps + 1, keep=True)
@@ -187,18 +188,17 @@ class BatchingSide:
         return steps * len(found) / tok_per_s([one.timestamps for one in found])
 
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds from the arrival of a request with `prompt` to its one token."""
+        """Seconds from the arrival of a request with `prompt` to its only token."""
         with _using_threads(self._loaded.batch_threads):
             (found,) = self._run([prompt], 1, keep=True)
         return float(found.timestamps[0] - found.created_time)
 
     def whole(self, prompts: list[list[int]], count: int, *, is_sized: bool = True) -> float:
-        """Seconds of one call with all that belongs to it: its set-up, prompts, and `count` tokens
-        for each.
+        """Seconds of one complete call: its setup, the prompts, and `count` tokens for each prompt.
 
         Args:
-            is_sized: its cache is as large as these sessions need; else as it makes it by itself,
-                which is most of the memory that is left.
+            is_sized: the cache is as large as these sessions need. False: transformers chooses the
+                size, which is most of the remaining memory.
         """
         self.clear()
         began = time.perf_counter()
@@ -210,7 +210,7 @@ class BatchingSide:
         return self._histories
 
     def clear(self) -> None:
-        """Forget all sessions, and what is kept of their prompts."""
+        """Forget all sessions, and the cached parts of their prompts."""
         self._histories = []
         if self._model is not None:
             self._model.destroy_cached_continuous_batching_manager()
@@ -226,15 +226,15 @@ class BatchingSide:
         """A `GenerationOutput` with `count` tokens for each of `prompts`.
 
         Raises:
-            DoesNotFit: there is no memory for its cache.
-            UnsupportedModel: transformers cannot do it with this model.
+            DoesNotFit: there is no memory for the cache.
+            UnsupportedModel: transformers does not support this for the model.
         """
         import transformers
 
         pages = sum(math.ceil((len(prompt) + count) / _PAGE) + 1 for prompt in prompts)
         config = transformers.ContinuousBatchingConfig
         names = {field.name for field in dataclasses.fields(config)}
-        page = "page_size" if "page_size" in names else "block_size"  # As it was before 5.20.
+        page = "page_size" if "page_size" in names else "block_size"  # Its name before 5.20.
         sized = config(num_blocks=pages, **{page: _PAGE})
         try:
             found = self._model.generate_batch(
@@ -259,11 +259,11 @@ class BatchingSide:
 
 
 def tok_per_s(times: list[list[float]]) -> float:
-    """Tokens per second of all sessions while all of them decode; where they never do so at the
-    same time, from the first token to the last.
+    """Tokens per second of all sessions while all of them decode; if they never decode at the same
+    time, from the first token to the last.
 
     Args:
-        times: of each session, when each of its tokens was there; two or more.
+        times: for each session, the times of its tokens, two or more.
     """
     began, ended = max(own[0] for own in times), min(own[-1] for own in times)
     if ended <= began:
@@ -279,7 +279,7 @@ def _unsupported(what: str, why: object) -> UnsupportedModel:
 
 
 def _greedy(count: int | None, **more: Any) -> Any:
-    """A `GenerationConfig`: the likeliest token, `count` times."""
+    """A `GenerationConfig` for greedy decoding of `count` tokens."""
     import transformers
 
     return transformers.GenerationConfig(
@@ -289,7 +289,9 @@ def _greedy(count: int | None, **more: Any) -> Any:
 
 @contextmanager
 def _using_threads(count: int) -> Iterator[None]:
-    """PyTorch uses `count` threads; as many as before afterwards, since the runner counts on it."""
+    """PyTorch uses `count` threads in the block, and the previous number afterwards, on which the
+    runner relies.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

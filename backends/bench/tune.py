@@ -1,10 +1,10 @@
-"""Searches the settings that suit this machine and model: threads, chunk, KV type, sessions.
+"""Searches for the settings that suit this machine and model: threads, chunk, KV type, sessions.
 
-Decode is measured for each number of sessions, prefill for each chunk (a chunk does not matter to
-decode), both for each KV type that the runner has and each number of threads that matters to it.
-The choice is then arithmetic: a request of
-P prompt and G new tokens among S sessions takes `S * P / prefill + S * G / decode` seconds, where
-both are tokens per second of all sessions together.
+Decode is measured for each number of sessions, and prefill for each chunk size (which does not
+affect decode), both for each KV type of the runner and each number of threads that may matter. The
+choice is then computed: a request with P prompt tokens and G new tokens, one of S sessions, takes
+`S * P / prefill + S * G / decode` seconds, where `prefill` and `decode` are tokens per second of
+all sessions together.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from hearth.backends.machine.threads import candidates, usable_cores, usable_thr
 from hearth.backends.worker.runners import open_model
 
 CHUNKS = (512, 256, 128)
-"""The library's default first: of two that are as fast, the earlier one is chosen."""
+"""Chunk sizes, the library's default first: of two that are equally fast, the earlier is chosen."""
 KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0")
 CLEARLY_BETTER = 1.03
-"""A later candidate must be so much faster: single timings are noisy."""
+"""Factor by which a later candidate must be faster, because single timings are noisy."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What was measured with one KV type, in tokens per second of all sessions together."""
+    """Speeds measured with one KV type, in tokens per second of all sessions together."""
 
     kv_type: KvType
     prefill: dict[tuple[int, int], float]
-    """By (threads, chunk)."""
+    """Prefill speed by (threads, chunk)."""
     decode: dict[tuple[int, int], float]
-    """By (threads, sessions)."""
+    """Decode speed by (threads, sessions)."""
 
 
 def tune(job: Job) -> Iterator[Message]:
-    """Measure, then choose. KV types that the model's heads do not allow are skipped.
+    """Measure, then choose the settings. KV types that cannot be used are skipped.
 
     Raises:
         InvalidParameter: a number of the job cannot be honoured.
@@ -74,8 +74,8 @@ def tune(job: Job) -> Iterator[Message]:
 
 
 def thread_counts(spec: ModelSpec) -> list[int]:
-    """Numbers of threads worth trying, physical cores first; that alone where the native runner
-    computes on a GPU, which leaves nothing to threads.
+    """Numbers of threads worth trying, the number of physical cores first; only that if the native
+    runner computes on a GPU, where threads do not matter.
     """
     counts = candidates(usable_cores(), usable_threads())
     has_gpu = has_cuda() or sys.platform == "darwin"
@@ -97,14 +97,14 @@ def _refusal(job: Job, facts: ModelFacts, kv_type: KvType) -> str:
 
 
 def _measure_kv_type(job: Job, facts: ModelFacts, speeds: Speeds) -> Generator[Message, None, str]:
-    """Fill `speeds`; returns the version of the library."""
+    """Measure into `speeds`; returns the version of the library."""
     library = ""
     for threads in thread_counts(facts.spec):
         sessions = job.sessions
         for chunk in CHUNKS:
             yield Progress(f"{speeds.kv_type} KV · {threads} threads · chunk {chunk}")
             library = yield from _measure_load(job, facts, speeds, threads, chunk, sessions)
-            sessions = ()  # a chunk does not matter to decode
+            sessions = ()  # The chunk size does not affect decode.
     return library
 
 
@@ -116,7 +116,7 @@ def _measure_load(
     chunk: int,
     sessions: tuple[int, ...],
 ) -> Generator[Message, None, str]:
-    """Load once, and measure prefill with `chunk` and decode of `sessions`."""
+    """Load the model once, and measure prefill with `chunk` and decode for each of `sessions`."""
     prompt, decodes = _prompt_case(job), _decode_cases(job, sessions)
     settings = replace(
         job.spec.settings,
@@ -153,7 +153,8 @@ def _decode_cases(job: Job, sessions: tuple[int, ...]) -> list[Case]:
 
 
 def choose(found: Sequence[Speeds], job: Job, library: str) -> Tuned:
-    """The settings with the shortest single request, and those with the most new tokens a second.
+    """The settings with the shortest request, for the fewest sessions, and those with the most new
+    tokens per second.
 
     Raises `DoesNotFit` if nothing was measured.
     """
@@ -177,7 +178,7 @@ def choose(found: Sequence[Speeds], job: Job, library: str) -> Tuned:
 
 
 def preferred(options: Sequence[_T], rate: Callable[[_T], float]) -> _T:
-    """The first of `options` that no other one clearly beats."""
+    """The first of `options` that no other option clearly beats."""
     best = max(map(rate, options))
     return next(option for option in options if rate(option) * CLEARLY_BETTER >= best)
 

@@ -1,4 +1,4 @@
-"""What a front end holds to run one model."""
+"""The interface through which a front end uses one model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from hearth.backends.contract.requests import Pooling, Request
 
 
 class Backend(Protocol):
-    """What a front end holds to run one model; `host.client` implements it over the host."""
+    """The interface through which a front end uses one model; `host.client` implements it over the
+    host.
+    """
 
     async def info(self) -> ModelInfo:
-        """Load the model if need be and say what it is."""
+        """Load the model if it is not loaded; returns its description."""
         ...
 
     def generate(self, request: Request) -> AsyncIterator[Event]:
@@ -24,8 +26,9 @@ class Backend(Protocol):
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
-        """Token ids of `text`; with `special`, special tokens written in it are recognised; with
-        `add_special`, between those that the model wants at the beginning and end of a text.
+        """Token ids of `text`. With `special`, special tokens written in `text` are recognised;
+        with `add_special`, the tokens that the model expects at the beginning and end of a text are
+        added.
         """
         ...
 
@@ -34,18 +37,18 @@ class Backend(Protocol):
         ...
 
     async def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`; nothing is generated."""
+        """The prompt that the model would get for `request`; nothing is generated."""
         ...
 
     async def restore(self, request: Request) -> None:
-        """`request`, or one that goes on from it, is sent soon: bring what the disk has of its
-        prompt back into the KV cache.
+        """Read the part of the prompt that is on disk back into the KV cache, because `request`, or
+        one that continues it, will be sent soon.
         """
         ...
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it, and the `top`
-        likeliest in its place. `session` as in `Request`.
+        """Log probability of each of `ids` (two or more) given the tokens before it, and the `top`
+        likeliest tokens at its position. `session` as in `Request`.
         """
         ...
 
@@ -57,11 +60,12 @@ class Backend(Protocol):
         session: str = "",
         truncate: bool = False,
     ) -> Embeddings:
-        """One vector a text (or its token ids); `pooling` "model" is what the model was trained
-        with, else mean. With `truncate`, texts that exceed the context are cut at their end.
+        """One vector for each text (or its token ids). `pooling` "model" is the pooling that the
+        model was trained with, or mean if the model names none. With `truncate`, texts that exceed
+        the context are cut at their end.
         """
         ...
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
-        """How well each text answers `query`, by a model that was trained to say so."""
+        """How well each text answers `query`; needs a model trained for ranking."""
         ...

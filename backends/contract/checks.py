@@ -1,7 +1,7 @@
-"""Checks of single values, which the checks of whole calls are made of.
+"""Checks of single values, from which the checks of whole calls are built.
 
-Types are not checked one by one: what comes in a frame has those that the contract declares, and
-`typed` is for what does not come in one.
+Types are not checked one by one: values from a frame have the types that the contract declares, and
+`typed` checks values from elsewhere.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _T = TypeVar("_T")
 
 
 def typed(value: _T) -> _T:
-    """`value`, a dataclass of the contract, with every field of the type that is declared.
+    """`value`, a dataclass of the contract, with every field converted to its declared type.
 
     Raises:
-        InvalidParameter: a field has another; `param` is its path, without `sampling`.
+        InvalidParameter: a field has another type; `param` is its path, without `sampling`.
     """
-    import msgspec  # The native runner checks its settings where there may be none.
+    import msgspec  # Not at module level: the native runner may check settings without msgspec.
 
     try:
         return msgspec.convert(
@@ -57,7 +57,9 @@ def check_number(field: Field, value: float | None) -> None:
 
 
 def check_token_ids(param: str, ids: Collection[int], vocab_size: int | None) -> None:
-    """Raises `UnknownToken` unless all of `ids` are below `vocab_size`, if that is known."""
+    """Raises `UnknownToken` unless all of `ids` are in [0, `vocab_size`); if `vocab_size` is None,
+    the limit is `MOST_TOKENS`.
+    """
     most = MOST_TOKENS if vocab_size is None else vocab_size
     for token in (min(ids), max(ids)) if ids else ():
         if not 0 <= token < most:
@@ -70,7 +72,9 @@ def check_token_ids(param: str, ids: Collection[int], vocab_size: int | None) ->
 
 
 def check_strings(param: str, strings: Sequence[str], most: int, longest_bytes: int) -> None:
-    """Raises `InvalidParameter` unless these are at most so many strings, none empty or longer."""
+    """Raises `InvalidParameter` if there are more than `most` strings, or one is empty or longer
+    than `longest_bytes`.
+    """
     check_count(param, strings, most)
     for string in strings:
         if not check_text(param, string, longest_bytes):
@@ -109,10 +113,10 @@ def check_size(param: str, size_bytes: int, most_bytes: int) -> None:
 
 
 def check_settings(settings: ModelSettings, max_sequences: int) -> None:
-    """Refuse values that no runner can take; what one of them refuses besides, it checks itself.
+    """Refuse values that no runner supports; each runner checks its own further restrictions.
 
     Args:
-        max_sequences: that the runner can run at the same time.
+        max_sequences: most sequences that the runner can run at the same time.
 
     Raises:
         InvalidParameter: with the name of the field and its bounds.
@@ -151,7 +155,9 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
 
 
 def _check_device(settings: ModelSettings) -> None:
-    """Whether it has a device of that name is for the runner to say."""
+    """Check the form of `device` and its consistency with `gpu_layers`; whether the device exists
+    is checked by the runner.
+    """
     device, layers = settings.device, settings.gpu_layers
     if device is None:
         return
@@ -172,12 +178,12 @@ def _check_device(settings: ModelSettings) -> None:
 def context_notices(
     settings: ModelSettings, context: int, trained: int, *, is_budget: bool
 ) -> tuple[str, ...]:
-    """What a user should know of a context that was planned.
+    """Notices for the user about the planned context.
 
     Args:
-        context: tokens that a sequence may have.
-        trained: tokens that the model was trained for; 0: not known.
-        is_budget: the KV budget is what limits the context.
+        context: most tokens of a sequence.
+        trained: tokens that the model was trained for; 0: unknown.
+        is_budget: the context is limited by the KV budget.
     """
     notices = []
     if context < (settings.context or trained):
@@ -194,7 +200,7 @@ def context_notices(
 
 
 def depth_of(value: Any, enough: int) -> int:
-    """How many levels of lists and objects `value` has, counted up to `enough`."""
+    """Number of nested levels of lists and objects in `value`, counted up to `enough`."""
     depth = 0
     level = [value]
     while depth < enough:
@@ -207,8 +213,8 @@ def depth_of(value: Any, enough: int) -> int:
 
 
 def check_text(param: str, text: str, most_bytes: int | None = None) -> bytes:
-    """The UTF-8 of `text`; raises `InvalidParameter` if it has none, `LimitExceeded` if that is
-    longer than `most_bytes`.
+    """`text` as UTF-8. Raises `InvalidParameter` if it cannot be encoded, `LimitExceeded` if the
+    result is longer than `most_bytes`.
     """
     try:
         encoded = text.encode()
@@ -225,7 +231,7 @@ def check_text(param: str, text: str, most_bytes: int | None = None) -> bytes:
 
 
 def json_text(param: str, value: Any) -> str:
-    """`value` as JSON; raises `InvalidParameter` if it cannot be written so."""
+    """`value` as JSON; raises `InvalidParameter` if it cannot be written as JSON."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What is said in answer to a call: the events of a stream, and the answers that come whole."""
+"""Answers to calls: the events of a stream, and answers that are sent as a whole."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ class TokenLogprob:
     text: str
     logprob: float
     top: tuple[tuple[int, str, float], ...] = ()
-    """(id, text, logprob) of the likeliest, best first."""
+    """(id, text, logprob) of the likeliest tokens, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counted tokens of one request."""
+    """Token counts of one request."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens that were found and not computed."""
+    """Prompt tokens that were found in the KV cache and not computed."""
     completion_tokens: int = 0
     reasoning_tokens: int = 0
-    """Of the completion's: those before the answer."""
+    """Completion tokens of the reasoning before the answer."""
     kept_tokens: int = 0
-    """Prompt tokens that `Message.keep_s` asks to keep, and that were not found."""
+    """Prompt tokens that `Message.keep_s` asks to keep and that were not found in the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Measured in the worker, in seconds and tokens per second; 0 where nothing was measured."""
+    """Times measured in the worker, in seconds and tokens per second; 0 if not measured."""
 
     queued_s: float = 0.0
     ttft_s: float = 0.0
-    """Arrival of the request in the worker to its first token."""
+    """From the arrival of the request in the worker to its first token."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     prefill_tok_per_s: float = 0.0
     decode_tok_per_s: float = 0.0
     drafted_tokens: tuple[int, ...] = ()
-    """Tokens that were guessed, by their position in the draft,"""
+    """Drafted tokens, by their position in the draft."""
     accepted_tokens: tuple[int, ...] = ()
-    """and how many of them were right."""
+    """Drafted tokens that were accepted, by their position in the draft."""
 
 
 if TYPE_CHECKING:
@@ -60,23 +60,25 @@ if TYPE_CHECKING:
 else:
     try:
         from msgspec import Struct
-    except ModuleNotFoundError:  # The native runner alone (docs/cuda.md): events cross no pipe.
+    except ModuleNotFoundError:  # The native runner alone (docs/cuda.md): no events cross pipes.
 
         class Struct:
-            """In place of msgspec's: subclasses are dataclasses."""
+            """Replacement for msgspec's `Struct`: subclasses become dataclasses."""
 
             def __init_subclass__(cls, **_options: Any) -> None:
                 dataclass(cls)
 
 
 class _StreamPart(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """An event after which its stream goes on. One is made for each token in every process that it
-    passes: a struct of msgspec is made, encoded and decoded without Python code.
+    """An event after which its stream continues.
+
+    One is made for each token in every process that the token passes, so it is a msgspec struct,
+    which is created, encoded and decoded without Python code.
     """
 
 
 class Started(_StreamPart):
-    """The prompt is rendered and counted, and the request runs."""
+    """The prompt is rendered and its tokens counted, and the request is running."""
 
     prompt_tokens: int
     cached_tokens: int = 0
@@ -91,40 +93,40 @@ class Progress(_StreamPart):
 
 
 class Token(_StreamPart):
-    """More text. `ids` are the tokens since the last event; text of a token that may begin a stop
-    string, or a tool call, comes later.
+    """A piece of text. `ids` are the tokens since the last event. The text of a token that may
+    begin a stop string or a tool call is sent later.
     """
 
     text: str
     ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     index: int = 0
-    """Which choice, with `Request.n` over 1."""
+    """Number of the choice, if `Request.n` is over 1."""
     channel: Channel = "content"
 
 
 class ToolCallPart(_StreamPart):
-    """A piece of a tool call: the first one has `id` and `name`, and the `arguments` of all its
-    pieces, joined, are a JSON text.
+    """A piece of a tool call. The first piece has `id` and `name`; the `arguments` of all pieces,
+    joined, are a JSON text.
     """
 
     position: int
-    """Which call of the answer, from 0."""
+    """Number of the call in the answer, from 0."""
     id: str = ""
     name: str = ""
     arguments: str = ""
     ids: tuple[int, ...] = ()
     """The tokens since the last event."""
     index: int = 0
-    """Which choice, with `Request.n` over 1."""
+    """Number of the choice, if `Request.n` is over 1."""
 
 
 Part = Token | ToolCallPart
-"""Of an answer; parsers of output give them without tokens and choice."""
+"""A part of an answer; output parsers return parts without token ids and choice."""
 
 
 class ChoiceFinished(_StreamPart):
-    """One of several choices is complete; sent only where `Request.n` is over 1."""
+    """One of several choices is complete; sent only if `Request.n` is over 1."""
 
     index: int
     reason: FinishReason
@@ -133,24 +135,24 @@ class ChoiceFinished(_StreamPart):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of a stream that went well. With several choices: the reason of the first, and the
-    tokens of all.
+    """The end of a successful stream. With several choices, `reason` is that of the first choice,
+    and `usage` counts the tokens of all.
     """
 
     reason: FinishReason
     usage: Usage = Usage()
     timings: Timings = Timings()
     stop: str | None = None
-    """The stop string that ended it, if one did."""
+    """The stop string that ended the answer; None if none did."""
     notices: tuple[str, ...] = ()
-    """What the reader should know of the answer, e.g. that a tool call in it could not be read and
-    was given as text.
+    """Notices about the answer, e.g. that a tool call in it could not be parsed and is returned as
+    text.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The end of a stream that did not; text that came before it stands."""
+    """The end of a failed stream; text sent before it remains valid."""
 
     error: ErrorInfo
 
@@ -160,7 +162,7 @@ Event = Started | Progress | Token | ToolCallPart | ChoiceFinished | Finished | 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model gets for a request."""
+    """The prompt that a model gets for a request."""
 
     text: str
     ids: tuple[int, ...]
@@ -169,13 +171,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What a model thinks of given tokens: `logprobs[i]` is the natural-log probability of token
-    i + 1 after the tokens before it, so there is one fewer than there are tokens.
+    """Log probabilities of given tokens: `logprobs[i]` is the natural-log probability of token
+    i + 1 given the tokens before it, so there is one fewer than there are tokens.
     """
 
     logprobs: tuple[float, ...]
     tokens: tuple[TokenLogprob, ...] = ()
-    """The same tokens with their texts and the likeliest others, where `top` was asked for."""
+    """The same tokens with their texts and the likeliest alternatives, if `top` was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class Embeddings:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """How well each text answers the query: higher is better, the scale is the model's own."""
+    """How well each text answers the query: higher is better, on a scale of the model's own."""
 
     scores: tuple[float, ...]
     prompt_tokens: int

@@ -1,8 +1,8 @@
-"""Numbers that requests and settings carry, with their ranges: declared once for all that show or
-check them.
+"""The numeric fields of requests and settings with their ranges, declared once for all code that
+shows or checks them.
 
-The command line makes its flags from them, the settings file its keys, the endpoint its schema and
-its documentation.
+The flags of the command line, the keys of the settings file, and the schema and documentation of
+the endpoint are made from them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_TOP: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A number that people may set."""
+    """A number that a user may set."""
 
     name: str
     kind: Kind
@@ -39,7 +39,7 @@ class Field:
 
 
 def plain(value: float) -> str:
-    """A number as people write it: 1, 0.5, -100; huge integers by their size."""
+    """A number as people write it: 1, 0.5, -100; for huge integers their size in bits."""
     if isinstance(value, int) and abs(value) > 2**64:
         return f"a whole number of {value.bit_length()} bits"
     return str(int(value)) if math.isfinite(value) and value == int(value) else str(value)
@@ -48,8 +48,8 @@ def plain(value: float) -> str:
 def number(
     default: float | None, minimum: float, maximum: float, what: str = "", *, above: bool = False
 ) -> Any:
-    """A field of a dataclass with these bounds, a float if `default` or `minimum` is one; with
-    `above` the minimum itself is refused.
+    """A dataclass field with these bounds: a float if `default` or `minimum` is a float, else an
+    integer. With `above` the minimum itself is refused.
     """
     is_float = isinstance(default, float) or isinstance(minimum, float)
     kind: Kind = "float" if is_float else "int"
@@ -58,7 +58,7 @@ def number(
 
 
 def numbers_of(kind: type) -> tuple[Field, ...]:
-    """What `number` declares in the dataclass `kind`."""
+    """The fields that `number` declares in the dataclass `kind`."""
     found = (one for one in fields(kind) if "number" in one.metadata)
     return tuple(replace(one.metadata["number"], name=one.name) for one in found)
 
@@ -93,4 +93,4 @@ REQUEST_FIELDS: Final = (
     Field("n", "int", 1, 16, "answers to the same prompt"),
     Field("priority", "int", -100, 100, "higher goes first among those that wait"),
 )
-"""The numbers of `Request`."""
+"""The numeric fields of `Request`."""

@@ -1,4 +1,4 @@
-"""What is loaded now, and what it does."""
+"""Which models are loaded, and what they are doing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Capability = Literal["chat", "tools", "thinking", "infill", "embed", "rank"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A loaded model, as measured or read from it; what is not known is 0 or empty."""
+    """A loaded model, as measured or as read from its file; unknown values are 0 or empty."""
 
     name: str
     path: str
@@ -22,11 +22,11 @@ class ModelInfo:
     parameters: int = 0
     size_bytes: int = 0
     context: int = 0
-    """Tokens a sequence may hold here."""
+    """Most tokens of a sequence, as loaded here."""
     trained_context: int = 0
     vocab_size: int = 0
     kv_bytes_per_token: int = 0
-    """Of keys and values, in all layers that see everything."""
+    """Bytes of keys and values, over all layers with full attention."""
     kv_type: str = ""
     threads: int = 0
     batch_threads: int = 0
@@ -35,128 +35,134 @@ class ModelInfo:
     has_chat_template: bool = False
     template_sha256: str = ""
     notices: tuple[str, ...] = ()
-    """Things the user should know, e.g. that the library runs in a slower mode, and why."""
+    """Notices for the user, e.g. that the library runs in a slower mode, and why."""
     capabilities: tuple[Capability, ...] = ()
-    """What it can do, by its template, its vocabulary and its runner."""
+    """What the model can do, derived from its template, vocabulary and runner."""
     max_sessions: int = 0
     max_batch_tokens: int = 0
     longest_token_bytes: int = 0
-    """Most bytes of text that one token stands for; 0: not known, because the tokenizer may leave
-    out or shorten text.
+    """Most bytes of text that one token can stand for; 0 if unknown, because the tokenizer may
+    drop or shorten text.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """One request that an engine runs, or that waits for it; several choices count together."""
+    """One request that is running or waiting in an engine; its choices are counted together."""
 
     id: int
-    """What the host calls it in the worker that runs it; see `wire.EndRequest`."""
+    """The host's id for the request, unique within the worker that runs it; see `wire.EndRequest`.
+    """
     session: str
     state: RequestState
     prompt_tokens: int = 0
-    """0: it is not prepared yet."""
+    """0 while the request is not prepared."""
     computed_tokens: int = 0
-    """Tokens of it that are in the key-value memory."""
+    """Its tokens that are in the KV cache."""
     cached_tokens: int = 0
-    """Prompt tokens that were found and not computed."""
+    """Prompt tokens that were found in the KV cache and not computed."""
     generated_tokens: int = 0
     tok_per_s: float = 0.0
-    """Since its first token; 0 before the second."""
+    """Measured from its first token; 0 before the second."""
     forgotten_tokens: int = 0
-    """Computed, and not in the key-value memory any more, with attention sinks."""
+    """Tokens that were computed and, with attention sinks, have left the KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What the key-value memory holds; tokens count once, however many sequences share them."""
+    """What the KV cache holds. A token counts once, however many sequences share it."""
 
     allocated_tokens: int = 0
-    """What there is memory for now."""
+    """Tokens for which memory is allocated now."""
     live_tokens: int = 0
-    """Held by running sequences."""
+    """Tokens held by running sequences."""
     kept_tokens: int = 0
-    """Held by nobody who runs, to be found again as prefixes."""
+    """Tokens that no running sequence holds, kept so that they can be reused as prefixes."""
     kept_prefixes: int = 0
     pinned_tokens: int = 0
-    """Held by prefixes that must stay for a while (`Message.keep_s`), whether or not others hold
-    them.
+    """Tokens of prefixes that must stay for a while (`Message.keep_s`), whether or not sequences
+    hold them too.
     """
     offloaded_tokens: int = 0
-    """Of prefixes that are kept in plain memory, where they do not slow down those who run."""
+    """Tokens of prefixes offloaded to host memory, where they do not slow down running sequences.
+    """
     offloaded_prefixes: int = 0
     window_bytes: int = 0
-    """What layers that see a window only take of memory now."""
+    """Memory that layers with a sliding window take now."""
     state_bytes: int = 0
-    """What recurrent states take, of running sequences and kept prefixes."""
+    """Memory that recurrent states of running sequences and kept prefixes take."""
     offloaded_bytes: int = 0
-    """What prefixes in plain memory take."""
+    """Memory that offloaded prefixes take."""
     disk_tokens: int = 0
-    """Of prefixes on disk, which a restart finds again."""
+    """Tokens of prefixes on disk, which are found again after a restart."""
     disk_bytes: int = 0
-    """What these take on disk."""
+    """Disk space that these prefixes take."""
     disk_written_bytes: int = 0
-    """Written to disk since the model was loaded."""
+    """Bytes written to disk since the model was loaded."""
     disk_read_tokens: int = 0
-    """Copied from disk into the key-value memory since the model was loaded."""
+    """Tokens copied from disk into the KV cache since the model was loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats(CacheStats):
-    """What an engine does now, and has done since it was loaded."""
+    """What an engine is doing now, and what it has done since it was loaded."""
 
     running: int = 0
     waiting: int = 0
     pool_tokens: int = 0
-    """Most tokens that the key-value memory may hold."""
+    """Most tokens that the KV cache may hold."""
     kv_bytes_per_token: int = 0
-    """In all layers that see everything; others are in `window_bytes`."""
+    """Over all layers with full attention; the others are counted in `window_bytes`."""
     computed_tokens: int = 0
     """Prompt and generated tokens that went through the model."""
     cached_tokens: int = 0
-    """Prompt tokens that did not have to, because they were found."""
+    """Prompt tokens that were found in the KV cache and did not go through the model."""
     generated_tokens: int = 0
     steps: int = 0
     rows: int = 0
-    """Sequences that had a part in a step, over all steps: `rows / steps` ran together."""
+    """Sequences that took part in a step, summed over all steps: `rows / steps` is the mean batch
+    size.
+    """
     preemptions: int = 0
     drafted_tokens: tuple[int, ...] = ()
-    """Guessed before a step, by their position in the draft,"""
+    """Tokens drafted before a step, by their position in the draft."""
     accepted_tokens: tuple[int, ...] = ()
-    """and how many of them were right."""
+    """Drafted tokens that were accepted, by their position in the draft."""
     drafts_by: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The same sums by what made them: "ngram", "chats" (n-grams of other texts), or the mode of a
-    drafter."""
+    """(drafted, accepted) tokens by their source: "ngram", "chats" (n-grams of other texts), or the
+    mode of a drafter."""
     declined_drafts: int = 0
-    """That "auto" did without, because they would not have paid."""
+    """Drafts that "auto" left out because they would not have paid off."""
     requests: tuple[RequestStats, ...] = ()
-    """Those that run, then those that wait; the first 256."""
+    """Running requests, then waiting ones; the first 256."""
     window_pool_bytes: int = 0
-    """What layers that see a window only take at most."""
+    """Most memory that layers with a sliding window may take."""
     beside_bytes: int = 0
-    """What other contexts have for keys and values: of a prompt that is computed in the background,
-    and of texts to embed or rank."""
+    """Memory outside the pool: keys and values of background prefill, of texts to embed or rank and
+    of drafters, and the texts that drafts are taken from."""
 
     @property
     def tokens_a_step(self) -> float:
-        """That a sequence generated in a step, on average; 1 without drafts, 0 before the first."""
+        """Tokens that a sequence generates in a step, on average: 1 without drafts, 0 before the
+        first step.
+        """
         steps = self.generated_tokens - sum(self.accepted_tokens)
         return self.generated_tokens / steps if steps > 0 else 0.0
 
     @property
     def allocated_bytes(self) -> int:
-        """What keys and values take of memory now, in the pool."""
+        """Memory that keys and values in the pool take now."""
         return self.allocated_tokens * self.kv_bytes_per_token + self.window_bytes
 
     @property
     def taken_bytes(self) -> int:
-        """What an engine takes of memory now for keys, values and states, wherever they are."""
+        """Memory that keys, values and states take now, wherever they are stored."""
         held = self.allocated_bytes + self.state_bytes
         return held + self.offloaded_bytes + self.beside_bytes
 
     @property
     def pool_bytes(self) -> int:
-        """What they may take."""
+        """Most memory that keys and values in the pool may take."""
         return self.pool_tokens * self.kv_bytes_per_token + self.window_pool_bytes
 
 
@@ -167,18 +173,18 @@ class WorkerStats:
     name: str
     path: str
     pid: int = 0
-    """0: it is not loaded yet, because others must make way for it."""
+    """0 while the model is not loaded because other models must be unloaded first."""
     running: int = 0
     waiting: int = 0
     restarts: int = 0
     idle_s: float = 0.0
     info: ModelInfo | None = None
     engine: EngineStats | None = None
-    """None while it is loading, or where it does not answer at once."""
+    """None while the model is loading, or if the worker does not answer in time."""
     keep_alive_s: float | None = None
-    """Unloaded after so many idle seconds; negative: never; None: not said."""
+    """The model is unloaded after this many idle seconds; negative: never; None: not reported."""
     stalled_s: float = 0.0
-    """Seconds without progress while calls wait for it."""
+    """Seconds without progress while calls wait for the worker."""
 
 
 @dataclass(frozen=True, slots=True)

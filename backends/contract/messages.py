@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that the model asks for."""
+    """A tool call that the model asks for."""
 
     id: str
     name: str
@@ -26,25 +26,25 @@ class Message:
     role: Role
     content: str = ""
     reasoning: str = ""
-    """What the model thought before it answered; only of the assistant."""
+    """The model's reasoning before the answer; only for the role "assistant"."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Only of the assistant."""
+    """Only for the role "assistant"."""
     tool_call_id: str = ""
-    """Which call a message of the role "tool" answers."""
+    """The id of the call that a message of the role "tool" answers."""
     name: str = ""
-    """Who speaks, or which tool answers, where the template can say so."""
+    """Name of the speaker, or of the tool that answers, for templates that show it."""
     keep_s: float = 0.0
-    """Keep what is computed for the prompt up to the end of this message, so many seconds from its
-    last use, in spite of others who need room; 0: as long as there is room.
+    """Seconds from its last use for which the computed prompt up to the end of this message is
+    kept, even if other requests need the room; 0: as long as there is room.
     """
     parts: tuple[str, ...] = ()
-    """The texts that `content` joins with newlines, where more than one was sent: chat templates
-    that iterate over parts get these.
+    """The texts that `content` joins with newlines, if more than one was sent; chat templates that
+    iterate over parts get these.
     """
 
     @classmethod
     def of_parts(cls, role: Role, parts: Iterable[str], **fields: Any) -> Self:
-        """The message that says `parts`, joined by newlines; empty ones are left out."""
+        """A message whose content is `parts` joined by newlines; empty parts are left out."""
         texts = tuple(filter(None, parts))
         parted = texts if len(texts) > 1 else ()
         return cls(role, "\n".join(texts), parts=parted, **fields)

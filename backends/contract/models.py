@@ -1,4 +1,4 @@
-"""Which model is meant and how it is loaded, and how much may be loaded."""
+"""Which model to use, how to load it, and how much may be loaded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KvType = Literal["f32", "f16", "q8_0", "q4_0", "fp8"]
 KvPool = Literal["grow", "static"]
 Dtype = Literal["f32", "f16", "bf16"]
 BackendName = Literal["auto", "llamacpp", "native", "remote"]
-"""What runs a model. "auto": what suits the file and the machine (`backends.worker.choice`)."""
+"""The backend that runs a model. "auto": chosen by file and machine (`backends.worker.choice`)."""
 
 MAX_CONTEXT: Final = 1 << 24
 OUTPUT_BYTES: Final = 64 << 20
-"""Most memory that rows of logits take for drafts."""
+"""Most memory for the rows of logits that drafts need."""
 MAX_THREADS: Final = 512
 """GGML_MAX_N_THREADS of ggml.h."""
 HEADS_SUFFIX: Final = ".medusa.safetensors"
@@ -26,88 +26,88 @@ _HEADS_IN_FOLDERS: Final = "medusa_lm_head"
 
 
 def heads_path(model: Path) -> Path:
-    """Where the Medusa heads of a model are looked for: next to its file, or in its folder."""
+    """Where the Medusa heads of a model are expected: next to its file, or in its folder."""
     if model.is_dir():
         return model / f"{_HEADS_IN_FOLDERS}.safetensors"
     return model.with_name(model.stem + HEADS_SUFFIX)
 
 
 def is_heads(path: Path) -> bool:
-    """Whether a file is one of Medusa heads, by its name: that of FasterDecoding's, or our own."""
+    """Whether a file holds Medusa heads, by its name: FasterDecoding's or Hearth's own."""
     is_theirs = path.stem == _HEADS_IN_FOLDERS and path.suffix in (".safetensors", ".pt")
     return is_theirs or path.name.endswith(HEADS_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is loaded. None means: decided on this machine, and reported in `ModelInfo`."""
+    """How a model is loaded. None: chosen on this machine and reported in `ModelInfo`."""
 
     context: int | None = number(None, 1, MAX_CONTEXT)
-    """Context length in tokens; None: what the model was trained for or what fits, whichever is
-    less.
+    """Context length in tokens; None: the length that the model was trained for or the length that
+    fits, whichever is less.
     """
     kv_type: KvType = "f16"
-    """Of keys, and of values unless `kv_type_v` says otherwise."""
+    """Type of keys, and of values unless `kv_type_v` is set."""
     kv_type_v: KvType | None = None
     gpu_layers: int | None = number(None, 0, 1 << 20)
-    """Layers on Metal or CUDA; None: all where the library has a GPU, else none."""
+    """Layers on Metal or CUDA; None: all of them if the library has a GPU, else none."""
     device: str | None = None
-    """What the native runner computes on: cpu, mps, cuda, or cuda:N for one of several cards; None:
-    the first card, else Apple's GPU, else the processor.
+    """Device of the native runner: cpu, mps, cuda, or cuda:N for one of several cards; None: the
+    first card, else Apple's GPU, else the processor.
     """
     threads: int | None = number(None, 1, MAX_THREADS)
     batch_threads: int | None = number(None, 1, MAX_THREADS)
     max_batch_tokens: int = number(512, 1, 8192)
     """Most tokens of one step, prefill and decode of all sessions together."""
     target_itl_ms: float = number(50.0, 0, 1e9, above=True)
-    """While others stream, prefill is cut so that a step takes about this long, or twice a step
-    without prefill where that is longer.
+    """While other sequences decode, prefill is limited so that a step takes about this long, or
+    twice as long as a step without prefill if that is longer.
     """
     flash_attention: bool | None = None
     """None: the library decides. False with kv_type "f32" is the exact mode of the tests."""
     dtype: Dtype | None = None
-    """Of weights that are not packed, and of activations, in the native runner; None: as stored,
-    where the device can use it.
+    """Type of unpacked weights and of activations in the native runner; None: as stored, if the
+    device can use it.
     """
     rope_scaling: RopeScalingName | None = None
     rope_factor: float | None = number(None, 1.0, 1024)
     rope_base: float | None = number(None, 1.0, 1e12)
     rope_original_context: int | None = number(None, 1, MAX_CONTEXT)
-    """RoPE scaling in place of the file's own, see `RopeChange`; None: as the file says."""
+    """These four replace the RoPE scaling of the file, see `RopeChange`; None: as in the file."""
     deterministic: bool = False
-    """What a greedy answer says does not depend on batch mates, chunking or prefix hits, bit for
-    bit; slower. Of the native runner.
+    """A greedy answer does not depend, bit for bit, on the other rows of its batches, on chunking
+    or on prefix hits. Slower; only in the native runner.
     """
     extra_buffers: bool | None = None
-    """llama.cpp's repacked and AMX weights; None: on where the self-test passed."""
+    """llama.cpp's repacked and AMX weights; None: on if the self-test passed."""
     max_sessions: int = 8
     """Sequences that run at the same time."""
     max_waiting: int = number(64, 0, 1 << 20)
-    """Requests that may wait beside those that run; more are refused as `Busy`."""
+    """Requests that may wait in addition to those that run; more are refused as `Busy`."""
     speculate: Speculate = "auto"
-    """For requests that do not say otherwise."""
+    """Default for requests."""
     speculate_rule: SpeculateRule = "match"
-    """For requests that do not say otherwise."""
+    """Default for requests."""
     draft: str = ""
-    """Path of a model of the same vocabulary that makes drafts, or of Medusa heads; empty: none
-    does. With `speculate` "medusa" heads in the model's `heads_path` are found without it.
+    """Path of a draft model with the same vocabulary, or of Medusa heads; empty: none. With
+    `speculate` "medusa", heads in the model's `heads_path` are found even if this is empty.
     """
     draft_tokens: int = number(4, 1, 32)
-    """Most tokens that are guessed for a sequence before a step."""
+    """Most tokens that are drafted for a sequence before a step."""
     kv_budget_bytes: int | None = number(None, 1, 1 << 60)
     """Most memory for keys and values of all sessions and kept prefixes; None: what
-    `memory_fraction` leaves, and no more than every session can use.
+    `memory_fraction` leaves, but no more than all sessions can use.
     """
     kv_disk_budget_bytes: int = number(4 << 30, 0, 1 << 60)
-    """Most that keys and values on disk may take, of all models together; 0: none are written."""
+    """Most disk space for keys and values of all models together; 0: none are written."""
     kv_pool: KvPool = "grow"
     """grow: start small and double when full. static: take the whole budget at load."""
     memory_fraction: float = number(0.9, 0, 1, above=True)
     """Share of the free memory that weights, keys and values may take."""
     chat_template: str | None = None
-    """Jinja source to use in place of the model's own."""
+    """Jinja source to use in place of the model's own template."""
     keep_alive_s: float = 300.0
-    """Unload after so many idle seconds; negative: never."""
+    """Unload the model after this many idle seconds; negative: never."""
 
     @property
     def rope(self) -> RopeChange:
@@ -128,24 +128,24 @@ class ModelSettings:
         return self.kv_type if same else f"{self.kv_type}/{self.value_type}"
 
     def outputs(self, vocab_size: int) -> int:
-        """Rows of logits that a step needs where each session has a draft of `draft_tokens`; fewer
-        where these took more than `OUTPUT_BYTES`.
+        """Rows of logits that a step needs if each session has a draft of `draft_tokens`; fewer if
+        these rows would take more than `OUTPUT_BYTES`.
         """
         return min(self.max_sessions * (1 + self.draft_tokens), OUTPUT_BYTES // (4 * vocab_size))
 
     @property
     def is_on_processor(self) -> bool:
-        """No GPU is wanted."""
+        """Whether the settings exclude GPUs."""
         return self.gpu_layers == 0 or self.device == "cpu"
 
     @property
     def card(self) -> int:
-        """The number of the NVIDIA card, where there are several."""
+        """The number of the NVIDIA card, from 0."""
         return int((self.device or "").partition(":")[2] or 0)
 
     @property
     def of_load(self) -> ModelSettings:
-        """Those that matter to what is loaded: not how many may wait, nor how long it stays."""
+        """The settings that matter to loading, with the queue length and keep-alive time reset."""
         return replace(self, keep_alive_s=0.0, max_waiting=0)
 
 
@@ -155,14 +155,14 @@ class ModelSpec:
 
     path: str
     name: str = ""
-    """What people call it; the file's stem if empty."""
+    """Display name of the model; empty: the file's stem."""
     backend: BackendName = "auto"
     settings: ModelSettings = ModelSettings()
 
     @property
     def draft(self) -> ModelSpec | None:
-        """The draft model, loaded in the same way, into half of the memory that is left; None:
-        there is none, or `draft` names heads.
+        """The spec of the draft model, with the same settings and half of the remaining memory;
+        None if there is no draft model, or `draft` names Medusa heads.
         """
         if not self.settings.draft or is_heads(Path(self.settings.draft)):
             return None
@@ -179,11 +179,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """How much one host may have loaded at the same time. A model alone may always try to load."""
+    """How much one host may have loaded at the same time. A single model may always try to load."""
 
     models_memory_bytes: int | None = None
-    """Most memory that all models may need together; None: nine tenths of what was free when
-    nothing was loaded.
+    """Most memory that all models may need together; None: nine tenths of the memory that was free
+    when nothing was loaded.
     """
     max_models: int | None = None
-    """Most models; None: as many as fit."""
+    """Most models loaded at the same time; None: as many as fit."""

@@ -1,4 +1,4 @@
-"""RoPE scaling that a user sets in place of what a model's file says."""
+"""RoPE scaling that a user sets in place of the scaling in a model's file."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from hearth.quant.families.ropes import yarn_mscale
 
 RopeScalingName = Literal["none", "linear", "yarn"]
 _FIXED: Final = ("llama3", "longrope")
-"""Scalings by a list of numbers that belongs to the weights: nothing can replace them."""
+"""Scalings whose list of numbers belongs to the weights, so that they cannot be replaced."""
 
 SHARED_WITH_WINDOWS: Final = "its layers with a sliding window share them with the others"
 
 
 @dataclass(frozen=True, slots=True)
 class RopeChange:
-    """What is set; None: as the file says."""
+    """The user's settings; None: as in the file."""
 
     scaling: RopeScalingName | None = None
     factor: float | None = None
-    """How many times the original context becomes the context."""
+    """Factor by which the original context is extended."""
     base: float | None = None
     """Theta, from which the frequencies are computed."""
     original_context: int | None = None
-    """Of YaRN: tokens that the model was trained for before any scaling."""
+    """For YaRN: tokens that the model was trained for before any scaling."""
 
     def __bool__(self) -> bool:
         return self != RopeChange()
 
     def applied(self, rope: Rope, trained: int) -> tuple[Rope, int]:
-        """The rotary positions of a model as changed, and the tokens that its context may have.
+        """The changed rotary positions of a model, and the most tokens of its context.
 
         Args:
-            rope: as the file says.
+            rope: as in the file.
             trained: tokens that the model was trained for, with the file's own scaling.
 
         Raises:
@@ -79,7 +79,7 @@ class RopeChange:
             return replace(rope, scaling=scaling), round(before * factor)
         original = self.original_context or before
         scaling = own if own is not None and own.kind == "yarn" else RopeScaling("yarn")
-        # What a file says of cosine and sine besides YaRN's own formula stays.
+        # The file's factor of cosine and sine beyond YaRN's own formula is kept.
         more = scaling.attention_factor / yarn_mscale(scaling.factor)
         scaling = replace(
             scaling,
@@ -90,11 +90,12 @@ class RopeChange:
         return replace(rope, scaling=scaling), round(original * factor)
 
     def applied_to(self, config: ModelConfig) -> ModelConfig:
-        """`config` as changed. Layers with a window keep positions of their own.
+        """The changed `config`. Layers with a sliding window keep their own positions.
 
         Raises:
-            InvalidParameter, UnsupportedParameter: as `applied`; or layers with a window share the
-                positions of the others, or no layer has any.
+            InvalidParameter, UnsupportedParameter: as `applied`. UnsupportedParameter also if
+                layers with a window share the positions of the others, or if the layers without a
+                window do not all have the same rotary positions.
         """
         if not self:
             return config
@@ -111,7 +112,7 @@ class RopeChange:
 
 
 def unsupported_rope(reason: str) -> UnsupportedParameter:
-    """The positions of a model cannot be changed, for `reason`."""
+    """The error for a model whose rotary positions cannot be changed, for `reason`."""
     return UnsupportedParameter(
         "rope_scaling",
         f"The rotary positions of this model cannot be changed: {reason}.",

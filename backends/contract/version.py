@@ -1,6 +1,4 @@
-"""Which Hearth this is: a front end and a host of different versions must not talk past each
-other.
-"""
+"""The version of Hearth, so that a front end and a host of different versions notice it."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def hearth_version() -> str:
-    """The installed version; "0" in a tree that is not installed."""
+    """The installed version; "0" in a source tree that is not installed."""
     try:
         return version("hearth-llm")
     except PackageNotFoundError:

@@ -1,13 +1,13 @@
 """Length-prefixed msgpack frames between front ends, host and workers.
 
-A frame is four bytes of length, one of part, seven of id (all big-endian), and its content. The
-part is the number in `PARTS`, from 1, of what is sent of a stream, and the content is the msgpack
-array of its fields. It is 0 for all others, whose content is the array `[kind, body]` for an
-answer, `[kind, body, model, session, cost]` for a call, where `kind` names one of the types below
-or an event of this package. Front ends and workers decode the body into its type, so a malformed
-frame is a `WireError` before anything acts on it; the host relays contents as bytes (`Sealed`)
-under another id, parts of a stream without looking into them. Nothing that is executed is ever
-sent: no pickles.
+A frame is four bytes of length, one byte of part, seven bytes of id (all big-endian), and the
+content. For a part of a stream, the part byte is its number in `PARTS`, from 1, and the content is
+the msgpack array of its fields. For all other frames the part byte is 0, and the content is the
+array `[kind, body]` for an answer or `[kind, body, model, session, cost]` for a call, where `kind`
+names one of the types below or an event of this package. Front ends and workers decode the body
+into its type, so a malformed frame raises `WireError` before anything acts on it. The host relays
+contents as bytes (`Sealed`) under another id, and parts of a stream without decoding them. Nothing
+executable is ever sent: no pickles.
 
 A new call is one class here, a subclass of `Call`, or of `ModelCall` if a worker answers it.
 """
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 64 << 20
 NUMBER_BYTES = 9
-"""Of a number in a frame, at most."""
+"""Most bytes that a number takes in a frame."""
 _READ_BYTES = 256 << 10
 _HEAD = struct.Struct(">IQ")
 _HEAD_BYTES = _HEAD.size
@@ -59,7 +59,7 @@ _Answer = TypeVar("_Answer", covariant=True)
 
 
 class WireError(Exception):
-    """A frame that is too large, cut, or not what its kind says."""
+    """A frame is too large or incomplete, or its body does not match its kind."""
 
 
 class FrameTooLarge(WireError):
@@ -67,7 +67,8 @@ class FrameTooLarge(WireError):
 
 
 class BodyError(WireError):
-    """A whole frame of a known kind, whose body is not what the kind says: the next frame is fine.
+    """The body of a complete frame does not match its kind, which is known. The next frame can be
+    read.
 
     Attributes:
         ident: the frame's id.
@@ -80,10 +81,10 @@ class BodyError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class Least:
-    """What one sequence of a call is certain to hold."""
+    """Lower bound of the size of one sequence of a call."""
 
     param: str
-    """Where it is: a field of the call."""
+    """The field of the call that holds the sequence."""
     tokens: int = 0
     """Token ids."""
     nbytes: int = 0
@@ -92,27 +93,27 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call may take, computed by the front end from the sizes of what it sends."""
+    """Resources that a call may take, computed by the front end from the sizes of what it sends."""
 
     sessions: int
-    """Sequences that it makes; 1 for a call that only prepares something."""
+    """Number of sequences of the call; 1 for a call that only prepares something."""
     prompt_tokens: int
     """Upper bound: a token is at least one byte of its text."""
     computes: bool = True
-    """The model runs for it, so how long it takes says how long others must wait."""
+    """The model runs for the call, so that its duration tells how long other calls must wait."""
     least: Least | None = None
-    """None where nothing is certain."""
+    """None if no lower bound is known."""
 
 
 def _size(text: str | tuple[int, ...]) -> int:
-    """Bytes of a text, or the number of token ids."""
+    """UTF-8 bytes of a text, or the number of token ids."""
     if isinstance(text, str) and not text.isascii():
         return len(text.encode(errors="surrogatepass"))
     return len(text)
 
 
 def _prompt_size(request: Request) -> int:
-    """Bytes of its text, or its number of token ids."""
+    """Bytes of the text of `request`, or its number of token ids."""
     texts = [request.text or "", request.suffix or ""]
     for message in request.messages or ():
         texts += (message.content, message.reasoning)
@@ -122,8 +123,8 @@ def _prompt_size(request: Request) -> int:
 
 
 def _certain_bytes(request: Request) -> int:
-    """Bytes of text that the prompt is certain to hold: templates leave out thoughts, tools and
-    parts of earlier answers, and strip white space, but keep what the user writes.
+    """Lower bound of the bytes of text in the prompt: templates may leave out reasoning, tools and
+    parts of earlier answers, and strip white space, but they keep what the user writes.
     """
     texts = [request.text or "", request.suffix or ""]
     texts += (one.content.strip() for one in request.messages or () if one.role == "user")
@@ -133,8 +134,8 @@ def _certain_bytes(request: Request) -> int:
 def _texts_cost(
     texts: Sequence[str | tuple[int, ...]], each: int = 0, *, certain: bool = True
 ) -> Cost:
-    """Of a call with `texts`, to each of which `each` bytes are added; the largest of them is what
-    is `certain`.
+    """The cost of a call with `texts`, with `each` bytes added to each of them. If `certain`, the
+    largest of them is its lower bound.
     """
     sizes = [each + _size(text) for text in texts]
     least = None
@@ -148,8 +149,8 @@ def _texts_cost(
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First frame of a front end. `limits` hold from then on, for all front ends; None: those that
-    hold already.
+    """First frame of a front end. `limits` apply from then on, to all front ends; None: keep the
+    present limits.
     """
 
     version: str
@@ -165,12 +166,12 @@ class Welcome:
 
 
 class Call(Generic[_Answer]):
-    """What a front end asks of the host. The type argument is the answer's; `Generate` alone gets
-    several.
+    """A call from a front end to the host. The type argument is the type of the answer; only
+    `Generate` gets several answers.
     """
 
     def cost(self) -> Cost | None:
-        """What it may take; None where it needs neither model work nor preparation."""
+        """Resources that the call may take; None if it needs neither model work nor preparation."""
         return None
 
 
@@ -180,18 +181,18 @@ class ModelCall(Call[_Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Leave(Call["Text"]):
-    """Asks the host to leave: at once if it is idle, else it answers `Busy`."""
+    """Asks the host to exit: it does so at once if it is idle, else it answers `Busy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load(Call[ModelInfo]):
-    """Load the model of the frame."""
+    """Load the frame's model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check(Call["Text"]):
-    """Asks, before a large call is sent, whether one of this cost can fit at all; answered by an
-    empty `Text`, or by the error that refuses it.
+    """Asks, before a large call is sent, whether a call of this cost can fit at all. The answer is
+    an empty `Text`, or the error that refuses the call.
     """
 
     of: Cost
@@ -199,12 +200,12 @@ class Check(Call["Text"]):
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Ends the stream of the frame's id with `Finished("cancelled")`, if it is still running."""
+    """Ends the stream with the frame's id, if it is still running, by `Finished("cancelled")`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generate(ModelCall["Answer"]):
-    """Run `request`; answered by its events."""
+    """Run `request`; the answers are its events."""
 
     request: Request
 
@@ -222,7 +223,7 @@ class Tokenize(ModelCall["Ids"]):
     text: str
     special: bool
     add_special: bool = False
-    """Add the tokens that the model wants at the beginning and at the end of a text."""
+    """Add the tokens that the model expects at the beginning and at the end of a text."""
 
     def cost(self) -> Cost:
         return Cost(1, _size(self.text), computes=False)
@@ -238,7 +239,7 @@ class Detokenize(ModelCall["Text"]):
 
 @dataclass(frozen=True, slots=True)
 class Render(ModelCall[Prompt]):
-    """What the model would get for `request`."""
+    """The prompt that the model would get for `request`."""
 
     request: Request
 
@@ -248,7 +249,9 @@ class Render(ModelCall[Prompt]):
 
 @dataclass(frozen=True, slots=True)
 class Restore(ModelCall["Finished"]):
-    """Bring back what the disk has of the prompt of `request`, which will be sent soon."""
+    """Read the part of the prompt of `request` that is on disk back into the KV cache, because the
+    request will be sent soon.
+    """
 
     request: Request
 
@@ -270,7 +273,7 @@ class Embed(ModelCall[Embeddings]):
     texts: tuple[str | tuple[int, ...], ...]
     pooling: Pooling
     truncate: bool = False
-    """Texts that exceed the context are cut at their end. False: they are refused."""
+    """True: texts that exceed the context are cut at their end. False: they are refused."""
 
     def cost(self) -> Cost:
         return _texts_cost(self.texts, certain=not self.truncate)
@@ -290,23 +293,25 @@ class ClearCache(Call[EngineStats]):
     """Forget every kept prefix."""
 
     load: bool = True
-    """False: only where the model is loaded, with whatever settings, else `ModelNotFound`."""
+    """False: do not load the model; it may be loaded with any settings, and `ModelNotFound` is
+    raised if it is not loaded.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class GetEngineStats(Call[EngineStats]):
-    """Asked by the host of a worker, which answers at once."""
+    """Sent by the host to a worker, which answers at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class GetStats(Call[HostStats]):
-    """What the host runs."""
+    """Asks what the host is running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unload(Call["Text"]):
-    """Stop the worker of the model with this path or name, or all of them; the answer says how
-    many.
+    """Stop the worker of the model with this path or name, or all workers if None; the answer is
+    the number of workers that were stopped.
     """
 
     model: str | None
@@ -314,10 +319,12 @@ class Unload(Call["Text"]):
 
 @dataclass(frozen=True, slots=True)
 class EndRequest(Call["Text"]):
-    """End somebody's call as if they had cancelled it; the answer says how many were ended."""
+    """End a call, of any client, as if the client had cancelled it; the answer is the number of
+    calls that were ended.
+    """
 
     pid: int
-    """Of the worker that runs it."""
+    """Process id of the worker that runs the call."""
     request: int
     """`RequestStats.id`."""
 
@@ -353,7 +360,7 @@ Answer = (
 Body = Hello | Welcome | Cancel | Call[object] | Answer
 
 PARTS = (Started, Progress, Token, ToolCallPart, ChoiceFinished)
-"""Answers that more of a stream follows."""
+"""Answers that are followed by more of their stream."""
 _NUMBERS: dict[type, int] = {kind: number for number, kind in enumerate(PARTS, 1)}
 _PART_NAMES = ("", *(kind.__name__ for kind in PARTS))
 _ID_BITS = 56
@@ -373,7 +380,7 @@ RELAYED = frozenset(kind.__name__ for kind in ModelCall.__subclasses__())
 
 
 class Sealed(msgspec.Struct, array_like=True, gc=False):
-    """A frame's content as it is sent, its body not decoded: the host relays it as bytes."""
+    """A frame's content as sent, with the body not decoded: the host relays it as bytes."""
 
     kind: str
     """Name of the body's type."""
@@ -382,23 +389,23 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
     session: str = ""
     cost: Cost | None = None
     id: int = 0
-    """The frame's; not part of what is sent as content, like the next two."""
+    """The frame's id. Like the next two fields, it is not part of the content."""
     content: bytes = b""
-    """All of it, encoded."""
+    """The whole content, encoded."""
     part: int = 0
-    """Which of `PARTS` it is, from 1."""
+    """Number of the body's type in `PARTS`, from 1; 0 if it is none of them."""
 
     def relayed(self, ident: int) -> bytes:
-        """The frame with this content under another id."""
+        """The encoded frame with this content under another id."""
         content = self.content
         return _HEAD.pack(len(content), self.part << _ID_BITS | ident) + content
 
     def drop(self) -> None:
-        """Free the bytes, which may be megabytes, once they are relayed."""
+        """Release the bytes, which may be megabytes, after they have been relayed."""
         self.content, self.body = b"", _NO_BODY
 
     def open(self) -> Body:
-        """The decoded body. Raises `WireError` if it is not what its kind says."""
+        """The decoded body. Raises `WireError` if it does not match its kind."""
         try:
             return _DECODERS[self.kind].decode(self.content if self.part else self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -407,8 +414,9 @@ class Sealed(msgspec.Struct, array_like=True, gc=False):
 
 @dataclass(slots=True)  # Not frozen: one is made for each token, and freezing costs a microsecond.
 class Frame:
-    """One message. `id` ties an answer to its call. `model`, `session` and `cost` belong to calls:
-    which model a front end's call is for, who asks, and what it may take.
+    """One message. `id` matches an answer to its call. Only calls have `model`, `session` and
+    `cost`: the model that the call is for, the session that sends it, and the resources that it
+    may take.
     """
 
     id: int
@@ -418,19 +426,19 @@ class Frame:
     cost: Cost | None = None
 
 
-# Made once: finding out what a type is costs more than reading a frame.
+# Made once: inspecting a type costs more than reading a frame.
 _NO_BODY = msgspec.Raw()
 _CONTENT = msgspec.msgpack.Decoder(Sealed)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def unsealed(body: Body | Sealed) -> Body:
-    """`body`, decoded if it is not. Raises `WireError`."""
+    """`body`, decoded if it is sealed. Raises `WireError`."""
     return body.open() if isinstance(body, Sealed) else body
 
 
 def is_last(answer: Answer | Sealed) -> bool:
-    """Does `answer` end what a call gets? All do but those that more of a stream follows."""
+    """Whether `answer` is the last one of its call: every answer but the types in `PARTS` is."""
     return not answer.part if isinstance(answer, Sealed) else type(answer) not in _NUMBERS
 
 
@@ -439,8 +447,8 @@ def encode(frame: Frame) -> bytes:
 
     Raises:
         FrameTooLarge: it is larger than `MAX_FRAME_BYTES`.
-        WireError: it is nested too deeply, or holds what msgpack does not: text with lone
-            surrogates, whole numbers beyond 64 bits.
+        WireError: it is nested too deeply, or holds values that msgpack cannot encode: text with
+            lone surrogates, or integers beyond 64 bits.
     """
     body = frame.body
     if isinstance(body, Sealed):
@@ -451,7 +459,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def _encode(ident: int, body: Body, *call: object) -> bytes:
-    """See `encode`; `call` is what only calls have."""
+    """See `encode`; `call` holds the fields that only calls have."""
     kind = type(body)
     part = _NUMBERS.get(kind, 0)
     try:
@@ -464,10 +472,12 @@ def _encode(ident: int, body: Body, *call: object) -> bytes:
 
 
 def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
-    """Check before the work that an answer of `count` parts of `each_bytes` fits into a frame.
+    """Check, before the work is done, that an answer of `count` parts of `each_bytes` fits into a
+    frame.
 
     Raises:
-        LimitExceeded: it does not; `param` has so many items, or so long a text.
+        LimitExceeded: it does not fit, because of the number of items or the length of the text in
+            `param`.
     """
     most = MAX_FRAME_BYTES // each_bytes
     if count > most:
@@ -480,7 +490,7 @@ def check_answer_fits(param: str, count: int, each_bytes: int) -> None:
 
 
 def encode_answer(ident: int, body: Body) -> bytes:
-    """The frame of an answer; one that cannot be sent becomes a `Failed` that says why."""
+    """The frame of an answer; an answer that cannot be sent becomes a `Failed` with the reason."""
     try:
         return _encode(ident, body)
     except FrameTooLarge as error:
@@ -500,10 +510,10 @@ def unreadable(error: WireError) -> Failed:
 
 
 def _sealed(head: int, content: bytes) -> Sealed:
-    """The frame that has `content`, its body not decoded. Raises `WireError`.
+    """The frame with `content`, its body not decoded. Raises `WireError`.
 
     Args:
-        head: part and id.
+        head: part and id, as in the frame.
     """
     part, ident = head >> _ID_BITS, head & _MOST_ID
     if part:
@@ -521,7 +531,7 @@ def _sealed(head: int, content: bytes) -> Sealed:
 
 
 def opened(sealed: Sealed) -> Frame:
-    """The frame with its body decoded. Raises `BodyError`."""
+    """The frame of `sealed` with its body decoded. Raises `BodyError`."""
     try:
         body = sealed.open()
     except WireError as error:
@@ -534,12 +544,13 @@ def _too_large(size: int, kind: str = "") -> FrameTooLarge:
 
 
 async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sealed], None]:
-    """The frames that `reader` gets, to a clean end: at once those that arrive together, such as
-    those of one step of a model, since to wait for each costs as much as to relay it.
+    """The frames that `reader` receives, up to a clean end of the connection. Frames that arrive
+    together, such as those of one step of a model, are yielded as one list, because waiting for
+    each frame costs as much as relaying it.
 
     Raises:
-        WireError: one is malformed or too large, or the connection ended inside one; those before
-            it were given.
+        WireError: a frame is malformed or too large, or the connection ended inside one; the frames
+            before it have been yielded.
     """
     left, needed = bytearray(), _HEAD_BYTES
     while data := await reader.read(_READ_BYTES):
@@ -563,8 +574,9 @@ async def sealed_frames(reader: asyncio.StreamReader) -> AsyncGenerator[list[Sea
 
 
 def _split(data: bytes, frames: list[Sealed]) -> tuple[int, int]:
-    """Add the complete frames at the beginning of `data`; returns where the last one ends, and how
-    many bytes from there on are the next one, or its head. Raises `WireError`.
+    """Append the complete frames at the beginning of `data` to `frames`. Returns where the last one
+    ends, and how many bytes from there on the next frame has, or only its head if that is not
+    complete. Raises `WireError`.
     """
     start, end = 0, len(data)
     while (begin := start + _HEAD_BYTES) <= end:
@@ -579,8 +591,9 @@ def _split(data: bytes, frames: list[Sealed]) -> tuple[int, int]:
 
 
 def read_frame(stream: BinaryIO) -> Frame | None:
-    """The next frame of a blocking stream, buffered or not; None at a clean end. Raises
-    `BodyError` or another `WireError`.
+    """The next frame of a blocking stream, buffered or not; None at a clean end of the stream.
+
+    Raises `BodyError` or another `WireError`.
     """
     head = _read(stream, _HEAD_BYTES)
     if not head:
@@ -592,7 +605,9 @@ def read_frame(stream: BinaryIO) -> Frame | None:
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:
-    """`count` bytes; none at the end where a head should be. Raises `WireError` at any other."""
+    """`count` bytes; none if the stream ends where a head would begin. Raises `WireError` if it
+    ends anywhere else.
+    """
     parts: list[bytes] = []
     left = count
     while left:

@@ -1,1 +1,1 @@
-"""The host process that front ends attach to: admission, which models are loaded, their workers."""
+"""The host process that front ends attach to: admission of calls, model loading, and workers."""

@@ -1,4 +1,4 @@
-"""Entry of `python -P -m hearth.backends.host`."""
+"""Entry point of `python -P -m hearth.backends.host`."""
 
 from hearth.backends.host.host import main
 

@@ -1,4 +1,4 @@
-"""Admission of calls to one model: what each may take is reserved before any work."""
+"""Admission of calls to one model: the resources of each call are reserved before any work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hearth.backends.contract.wire import MAX_FRAME_BYTES, Cost, Least
 from hearth.backends.errors import Busy, prompt_too_long
 
 MOST_HELD_BYTES: Final = 2 * MAX_FRAME_BYTES
-"""Bodies of all admitted calls together."""
+"""Most bytes of the bodies of all admitted calls together."""
 PRESENT_S: Final = 10.0
-"""Half stays free for an identity this long after its last call, in seconds."""
+"""Seconds after its last call during which half of the limits stays free for an identity."""
 _MOST_IDENTITIES: Final = 1024
-"""More are not remembered; those that hold something always are."""
+"""Most identities whose last call is remembered; tickets are not affected by this limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Amounts of what is limited."""
+    """Amounts of the limited resources."""
 
     sessions: int = 0
     nbytes: int = 0
@@ -29,11 +29,11 @@ class _Held:
         return _Held(self.sessions + other.sessions, self.nbytes + other.nbytes)
 
     def within(self, most: _Held) -> bool:
-        """Is none of it more than `most`?"""
+        """Whether no amount exceeds its limit in `most`."""
         return self.sessions <= most.sessions and self.nbytes <= most.nbytes
 
     def at_most(self, most: _Held) -> _Held:
-        """It, or `most` where that is less."""
+        """Each amount, or its limit in `most` if that is less."""
         return _Held(min(self.sessions, most.sessions), min(self.nbytes, most.nbytes))
 
 
@@ -47,20 +47,22 @@ class Ticket:
 
 
 class Admission:
-    """Counts sequences and bytes of the calls to one model. Not thread-safe: it belongs to the
-    host's event loop, and a call is admitted as a whole or not at all. Tokens need no count of
-    their own: a sequence takes one context at most, and the worker preempts where memory is short.
+    """Counts sequences and bytes of the calls to one model.
 
-    An identity that is alone may hold everything. While another holds or asks for something, or did
-    so within `PRESENT_S`, it gets no more than half; what it holds beyond that does not count
-    against the others, so they find their half free. At most one identity holds more than half, so
-    never more than 1.5 times the limits, rounded up, are held.
+    A call is admitted as a whole or not at all. Tokens are not counted: a sequence takes one
+    context at most, and the worker preempts if memory is short. Not thread-safe: it is used in the
+    host's event loop only.
+
+    An identity that is alone may hold everything. While another identity holds something, or has
+    made a call within `PRESENT_S`, an identity gets no more than half of the limits. What it holds
+    beyond that does not count against the others, so their half is free. At most one identity
+    holds more than half, so at most 1.5 times the limits, rounded up, are held.
 
     Args:
         max_sessions: sequences that run at the same time.
-        max_waiting: how many more may wait; may be changed at any time.
-        name: the model's, for errors.
-        clock: seconds.
+        max_waiting: number of further sequences that may wait; may be changed at any time.
+        name: the model's name, for error messages.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Admission:
         self._mean_s = 1.0
 
     def opened(self, context: int, max_sessions: int, longest_token_bytes: int = 0) -> None:
-        """The model is loaded: these numbers limit what follows.
+        """The model is loaded: from now on these numbers are the limits.
 
         Args:
             longest_token_bytes: `ModelInfo.longest_token_bytes`.
@@ -93,15 +95,16 @@ class Admission:
     def admit(
         self, cost: Cost, identity: str = "", nbytes: int = 0, *, check_length: bool = True
     ) -> Ticket:
-        """Reserve what a call of `identity` may take, its body of `nbytes` included. A call is
-        always admitted where nothing else is: the worker decides whether it fits.
+        """Reserve the resources that a call of `identity` may take, including its body of `nbytes`.
+        A call is always admitted if no other call is; the worker then decides whether it fits.
 
         Args:
-            check_length: the model is loaded as the call wants it, so that its context is known.
+            check_length: the model is loaded with the settings of the call, so its context is
+                known.
 
         Raises:
-            PromptTooLong: the prompt has certainly more tokens than the context.
-            Busy: with `retry_after_s` from how long calls took recently.
+            PromptTooLong: the prompt certainly has more tokens than the context.
+            Busy: there is no room; `retry_after_s` is estimated from the duration of recent calls.
         """
         if check_length:
             self.check_length(cost.least)
@@ -119,9 +122,7 @@ class Admission:
         return ticket
 
     def check_length(self, least: Least | None) -> None:
-        """Raises `PromptTooLong` if a sequence with `least` exceeds the context, where that is
-        known.
-        """
+        """Raises `PromptTooLong` if a sequence of size `least` exceeds the context, if known."""
         if least is None or self._context is None:
             return
         tokens = least.tokens
@@ -134,7 +135,7 @@ class Admission:
 
     def _remember(self, identity: str) -> None:
         now = self._clock()
-        self._last_asked.pop(identity, None)  # So that the dictionary is in the order of time.
+        self._last_asked.pop(identity, None)  # Keeps the dictionary ordered by time.
         self._last_asked[identity] = now
         while len(self._last_asked) > _MOST_IDENTITIES:
             del self._last_asked[next(iter(self._last_asked))]
@@ -157,7 +158,7 @@ class Admission:
         return total.within(most)
 
     def _others_asked(self, identity: str) -> bool:
-        """Has another identity asked within `PRESENT_S`?"""
+        """Whether another identity has made a call within `PRESENT_S`."""
         since = self._clock() - PRESENT_S
         for other, asked_at in reversed(self._last_asked.items()):
             if asked_at < since:
@@ -167,13 +168,15 @@ class Admission:
         return False
 
     def _limits(self) -> tuple[_Held, _Held]:
-        """What all together may hold, and one identity of several."""
+        """Limits for all identities together, and for one identity of several."""
         sessions = self._max_sessions + max(0, self.max_waiting)
         most = _Held(sessions, MOST_HELD_BYTES)
         return most, _Held(max(1, sessions // 2), MOST_HELD_BYTES // 2)
 
     def release(self, ticket: Ticket, took_s: float | None = None) -> None:
-        """The call is over after `took_s` seconds; None: it was refused, so that says nothing."""
+        """Release the resources of a call that took `took_s` seconds; None: the call was refused,
+        so its duration is not counted.
+        """
         self._tickets.remove(ticket)
         if ticket.cost.computes and took_s is not None:
             self._mean_s += 0.2 * (took_s - self._mean_s)

@@ -1,4 +1,4 @@
-"""Stops restarting a worker that only ever dies."""
+"""Stops restarting a worker that dies again and again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ COOL_DOWN_S = 60.0
 
 
 class Breaker:
-    """Open after `MAX_DEATHS` deaths in a row without one finished step between them; one try each
-    `COOL_DOWN_S`.
+    """Opens after `MAX_DEATHS` deaths in a row without a finished step between them; then one
+    start per `COOL_DOWN_S` is allowed.
     """
 
     def __init__(self, name: str) -> None:
@@ -23,18 +23,18 @@ class Breaker:
         self.deaths = 0
 
     def step(self) -> None:
-        """The worker finished a step: it works."""
+        """The worker finished a step, so it works."""
         self._in_row = 0
 
     def death(self) -> None:
-        """The worker died without being asked to."""
+        """The worker died without being stopped."""
         self.deaths += 1
         self._in_row += 1
         self._died_at = time.monotonic()
 
     @property
     def remembers(self) -> bool:
-        """Do its deaths still matter? Not when the last one is longer ago than `COOL_DOWN_S`."""
+        """Whether the deaths still matter: the last one was within `COOL_DOWN_S`."""
         return time.monotonic() - self._died_at < COOL_DOWN_S
 
     def check(self) -> None:

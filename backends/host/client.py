@@ -1,5 +1,5 @@
-"""A front end's side of the host: attach to it (start it where there is none), and hold models as
-`Backend`s.
+"""The front end's side of the connection to the host: attach to the host (starting it if none is
+running), and use models as `Backend`s.
 """
 
 from __future__ import annotations
@@ -66,16 +66,18 @@ __all__ = ["HostClient", "HostPlace"]
 
 _START_TIMEOUT_S = 15.0
 _GREET_TIMEOUT_S = 15.0
-"""A host that runs greets in milliseconds; one that does not in so many seconds is stuck."""
+"""A working host greets in milliseconds; after this many seconds it is considered stuck."""
 _LARGE_TOKENS = 256 << 10
-"""A call of more, by the upper bound in `Cost`, is sent only once the host says that it may fit."""
+"""A call of more tokens, by the upper bound in `Cost`, is sent only after the host has confirmed
+that it may fit.
+"""
 _FIRST_WAIT_S = 0.01
 _LONGEST_WAIT_S = 0.1
 _A = TypeVar("_A")
 
 
 class HostClient:
-    """One attached front end. Get it from `HostClient.attach`."""
+    """One attached front end, created by `HostClient.attach`."""
 
     def __init__(
         self, place: HostPlace, frames: AsyncIterator[list[Sealed]], writer: asyncio.StreamWriter
@@ -84,7 +86,7 @@ class HostClient:
         self._frames = frames
         self._writer = writer
         self._name = f"client-{secrets.token_hex(4)}"
-        """The client of calls that name none."""
+        """The session of calls that name none."""
         self._idents = itertools.count(1)
         self._answers: dict[int, Mailbox[Answer]] = {}
         self._lost = False
@@ -103,14 +105,15 @@ class HostClient:
         """Attach to the host of `place`.
 
         Args:
-            start: start a host where none runs; otherwise `NoHost` is raised.
-            host_idle_s: how long a host started here waits, idle and alone, before it leaves.
-            limits: how much the host may have loaded, from now on and for all who are attached: the
-                newest hold. None: those that hold already.
+            start: start a host if none is running; if false, `NoHost` is raised instead.
+            host_idle_s: idle seconds without front ends after which a host started here exits.
+            limits: how much the host may have loaded from now on. They apply to all front ends and
+                replace earlier limits. None: keep the present limits.
 
         Raises:
-            HostUnreachable: it does not start or answer, or it is another version and busy.
-            NoHost: there is none, and `start` is false.
+            HostUnreachable: the host does not start or answer, or it has another version and is
+                busy.
+            NoHost: no host is running, and `start` is false.
         """
         client = await _attach(place, start, host_idle_s, limits)
         client._task = asyncio.create_task(client._read())
@@ -126,42 +129,49 @@ class HostClient:
 
     @property
     def lost(self) -> bool:
-        """The connection is gone for good; every call says so."""
+        """The connection is closed for good, and every call fails."""
         return self._lost
 
     def backend(self, spec: ModelSpec, session: str = "") -> HostBackend:
-        """The model of `spec`, loaded when first used; a relative path starts from this process's
-        working directory, not from the host's.
+        """The model of `spec`, loaded when first used; a relative path is relative to the working
+        directory of this process, not of the host.
 
         Args:
-            session: whom calls are for that do not say so themselves.
+            session: the session of calls that name none.
         """
         return HostBackend(self, _absolute(spec), session)
 
     async def stats(self) -> HostStats:
-        """The host and its workers."""
+        """Statistics of the host and its workers."""
         return await self.ask(GetStats())
 
     async def unload(self, model: str | None = None) -> int:
-        """Unload the model with this path or name, or all; returns how many were loaded."""
+        """Unload the model with this path or name, or all models if None; returns how many were
+        unloaded.
+        """
         return int((await self.ask(Unload(model))).text)
 
     async def end_request(self, pid: int, request: int) -> bool:
-        """End the call `RequestStats.id` of the worker with this process id as cancelled, whoever
-        made it; False if it is over.
+        """End the call with this `RequestStats.id` in the worker with process id `pid` as
+        cancelled, whichever client made it; False if it is already over.
         """
         return (await self.ask(EndRequest(pid, request))).text != "0"
 
     async def clear_cache(self, model: ModelSpec, *, load: bool = True) -> EngineStats:
-        """Forget the kept prefixes of `model`, loaded if need be; returns what is left.
+        """Forget the kept prefixes of `model`; returns the statistics afterwards.
+
+        Args:
+            load: load the model if it is not loaded; if false, its settings do not matter.
 
         Raises:
-            ModelNotFound: it is not loaded, and `load` is false; then its settings do not matter.
+            ModelNotFound: the model is not loaded, and `load` is false.
         """
         return await self.ask(ClearCache(load), _absolute(model))
 
     async def ask(self, call: Call[_A], model: ModelSpec | None = None, session: str = "") -> _A:
-        """The answer to a call that has one. Raises what the host or the worker says."""
+        """The answer to a call that has a single one. Raises the error that the host or the worker
+        reports.
+        """
         async with contextlib.aclosing(self.stream(call, model, session)) as answers:
             async for answer in answers:
                 if isinstance(answer, Failed):
@@ -172,13 +182,14 @@ class HostClient:
     async def stream(
         self, call: Call[object], model: ModelSpec | None = None, session: str = ""
     ) -> AsyncGenerator[Answer, None]:
-        """The answers to `call`, to the last one; closing the iterator early cancels the call.
+        """The answers to `call`, up to the last one; closing the iterator early cancels the call.
 
         Args:
-            session: whom the call is for; empty: this front end.
+            session: the session of the call; empty: this front end.
 
         Raises:
-            InvalidParameter: the call cannot be sent: it is too large, or its text is not Unicode.
+            InvalidParameter: the call cannot be sent, because it is too large or its text is not
+                valid Unicode.
         """
         wanted = call.cost()
         if wanted is not None and wanted.least and wanted.prompt_tokens > _LARGE_TOKENS:
@@ -200,7 +211,7 @@ class HostClient:
                 mailbox.put(self._lost_answer())
             else:
                 self._writer.write(question)
-                del question  # It may have megabytes.
+                del question  # It may be megabytes.
             while True:
                 for answer in await mailbox.take():
                     over = type(answer) not in PARTS
@@ -219,7 +230,7 @@ class HostClient:
                     if (mailbox := self._answers.get(sealed.id)) is not None:
                         mailbox.put(sealed.open())  # type: ignore[arg-type]
         except (OSError, WireError):
-            pass  # The connection is lost either way; every open stream says so below.
+            pass  # The connection is lost either way; every open stream is ended below.
         finally:
             self._lost = True
             for mailbox in self._answers.values():
@@ -243,12 +254,12 @@ class HostBackend:
         self.spec = spec
 
     async def info(self) -> ModelInfo:
-        """Load the model if need be and say what it is."""
+        """Load the model if it is not loaded; returns its description."""
         return await self._ask(Load())
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The events of one request; closing the iterator cancels it."""
-        # As they come, and not by a generator around them: each costs time for every token.
+        # Returned directly: a generator around the answers would cost time for every token.
         session = request.session or self._session
         answers = self._client.stream(Generate(request), self.spec, session)
         return cast("AsyncGenerator[Event, None]", answers)
@@ -264,16 +275,16 @@ class HostBackend:
         return (await self._ask(Detokenize(tuple(ids)))).text
 
     async def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`; nothing is generated."""
+        """The prompt that the model would get for `request`; nothing is generated."""
         return await self._ask(Render(request), request.session)
 
     async def restore(self, request: Request) -> None:
-        """Bring back what the disk has of the prompt of `request`."""
+        """Read the part of the prompt of `request` that is on disk back into the KV cache."""
         await self._ask(Restore(request), request.session)
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` (two or more) after those before it, and the `top`
-        likeliest in its place.
+        """Log probability of each of `ids` (two or more) given the tokens before it, and the `top`
+        likeliest tokens at its position.
         """
         return await self._ask(Score(tuple(ids), top), session)
 
@@ -285,11 +296,11 @@ class HostBackend:
         session: str = "",
         truncate: bool = False,
     ) -> Embeddings:
-        """One vector a text (or its token ids); see `contract.Backend.embed`."""
+        """One vector for each text (or its token ids); see `contract.Backend.embed`."""
         return await self._ask(Embed(tuple(texts), pooling, truncate), session)
 
     async def rank(self, query: str, texts: Sequence[str], *, session: str = "") -> Ranks:
-        """How well each text answers `query`, by a model that was trained to say so."""
+        """How well each text answers `query`; needs a model trained for ranking."""
         return await self._ask(Rank(query, tuple(texts)), session)
 
     async def _ask(self, call: Call[_A], session: str = "") -> _A:
@@ -297,7 +308,7 @@ class HostBackend:
 
 
 def _absolute(spec: ModelSpec) -> ModelSpec:
-    """The host is not where this process is."""
+    """`spec` with an absolute path, because the host has another working directory."""
     return replace(spec, path=os.path.abspath(spec.path))
 
 
@@ -327,7 +338,7 @@ async def _attach(
         except (OSError, WireError) as error:
             if not start:
                 raise _no_host() from error
-        if not start:  # One of another version is leaving.
+        if not start:  # A host of another version is exiting.
             raise _no_host()
         if host is None or host.poll() is not None:
             host = _start_host(place, host_idle_s)
@@ -341,7 +352,7 @@ async def _attach(
 
 
 async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | None:
-    """A client of the running host; None if it was an older one that is leaving now."""
+    """A client of the running host; None if the host has another version and is exiting now."""
     reader, writer = await connect(place)
     frames = sealed_frames(reader)
     kept = False
@@ -368,8 +379,8 @@ async def _greet(place: HostPlace, limits: HostLimits | None) -> HostClient | No
 
 
 async def _next(frames: AsyncIterator[list[Sealed]]) -> object:
-    """The body of the next of `frames`; None at their end. Raises `WireError` if others came with
-    it: nothing was asked that they could answer.
+    """The body of the next of `frames`; None at their end. Raises `WireError` if further frames
+    arrive with it, because they answer no call.
     """
     came: list[Sealed] = await anext(frames, [])
     if len(came) > 1:
@@ -378,9 +389,10 @@ async def _next(frames: AsyncIterator[list[Sealed]]) -> object:
 
 
 def _start_host(place: HostPlace, idle_s: float) -> subprocess.Popen[bytes]:
-    """Start the host in a session of its own, so that closing the terminal does not end it.
+    """Start the host in its own session, so that closing the terminal does not end it.
 
-    Neither does it keep the current folder in use, nor import anything from it (-P).
+    The host runs in `runtime_dir`, so that it does not keep the current folder in use, and imports
+    nothing from the current folder (-P).
     """
     command = [sys.executable, "-P", "-m", "hearth.backends.host"]
     command += ["--runtime", str(place.runtime_dir.absolute())]

@@ -118,7 +118,7 @@ class Client:
         elif isinstance(body, Leave):
             self._send(sealed.id, self._host.leave())
         else:
-            # Before the task runs, so that a cancel that comes right after it finds the stream.
+            # Before the task runs, so that a cancel that comes right after the call finds it.
             stream = self._streams[sealed.id] = Stream(partial(self._send, sealed.id))
             task = asyncio.create_task(self._answer(sealed, body, stream))
             self._tasks.add(task)
@@ -193,7 +193,7 @@ class Client:
 
     async def _drain(self) -> None:
         """Wait until the front end has read, then write what came meanwhile."""
-        with contextlib.suppress(OSError):  # It is gone, which `serve` notices.
+        with contextlib.suppress(OSError):  # The front end is gone, which `serve` notices.
             await self._writer.drain()
         self._sending = None
         self._flush()
@@ -283,7 +283,7 @@ def main() -> None:
     place.prepare()
     lock = LockFile(place.lock_path)
     if not lock.acquire():
-        return  # Another host was quicker; whoever started this one finds that one.
+        return  # Another host was quicker; the client that started this one attaches to that one.
     try:
         asyncio.run(Host(place, args.idle).run())
     finally:

@@ -1,33 +1,35 @@
-"""Notices a worker that has work and does nothing."""
+"""Detects a worker that has work and makes no progress."""
 
 from __future__ import annotations
 
 from typing import Final
 
 STALL_S: Final = 60.0
-"""A worker that has work and makes no progress for so long is ended."""
+"""A worker that has work and makes no progress for this many seconds is killed."""
 LONGEST_STEP_S: Final = 600.0
-"""The same, where it computes all the time: one step of a large model on a slow machine may take
-minutes, and is progress only when it is over.
+"""The limit for a worker that computes all the time: one step of a large model on a slow machine
+may take minutes, and counts as progress only when it is over.
 """
 _BUSY_CORES: Final = 0.5
-"""A process that has used more processor time per second since its last progress computes."""
+"""A process that has used more processor time per second than this since its last progress is
+considered to be computing.
+"""
 
 
 class ProgressWatch:
     """Counts how long a process has work without making progress.
 
-    The time is summed up from calls of `check`, so that a pause of the watching process itself is
-    not held against the watched one.
+    The time is summed over calls of `check`, so that a pause of the watching process itself does
+    not count against the watched one.
 
     Args:
         stall_s: the limit for a process that does not compute.
-        longest_step_s: the limit for one that does.
+        longest_step_s: the limit for a process that computes.
     """
 
     def __init__(self, stall_s: float = STALL_S, longest_step_s: float = LONGEST_STEP_S) -> None:
         self.interval_s = stall_s / 12
-        """How often `check` is to be called."""
+        """Seconds between calls of `check`."""
         self._stall_s = stall_s
         self._longest_step_s = longest_step_s
         self._marker: object = None
@@ -37,16 +39,16 @@ class ProgressWatch:
         """Seconds without progress at the last check."""
 
     def progress(self) -> None:
-        """The process has answered something, or has got its first work."""
+        """The process has sent an answer, or has received its first work."""
         self._moved = True
 
     def check(self, marker: object, cpu_s: float, passed_s: float) -> bool:
-        """Has it made no progress for too long?
+        """Whether the process has made no progress for too long.
 
         Args:
-            marker: what differs after every step, or None if the process did not say; an equal one
-                is no progress.
-            cpu_s: processor seconds that it has used in all its life.
+            marker: a value that differs after every step, or None if the process did not report it;
+                an equal value means no progress.
+            cpu_s: processor seconds that the process has used since it started.
             passed_s: seconds since the last check; more than two intervals count as two.
         """
         if marker is not None and marker != self._marker:

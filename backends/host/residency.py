@@ -1,21 +1,23 @@
-"""Which models may be loaded at the same time: room, given in the order in which it was asked for.
+"""Which models may be loaded at the same time: memory is granted in the order of requests for it.
 
-Pure bookkeeping in one event loop: it knows models by key, what they need in bytes, and who uses
-them, but no process. The rules:
+This is pure bookkeeping in one event loop. It knows the keys of models, the bytes that they need
+and the number of their users, but no processes. A model "has room" if memory is granted to it. The
+rules:
 
-- A call goes ahead at once if its model has room, loading or loaded, unless somebody who came
-  earlier waits for that very room (below).
-- A model without room waits for its turn. Turns come in the order of the oldest waiting call of
-  each model, and no model without room overtakes another, however small it is. All who wait for a
-  model when its turn comes go together: one load for all of them.
-- Whose turn it is gets room when the model fits beside the others. Otherwise others are unloaded,
-  those that nobody uses and were used least recently first, and no more than need be. A model that
-  somebody uses is never unloaded: its users are waited for. From then on later calls for a model
-  that must make way wait too, behind who waits for it, so that a steady stream of calls for one
-  model keeps no other out for ever.
-- Nobody is unloaded for somebody who left. What is being unloaded is not used any more.
-- A model that needs more than there is gets everything: it has room when it is alone, and the
-  worker decides whether it fits.
+- A call proceeds at once if its model has room, whether loading or loaded, unless an earlier call
+  for another model waits for that room (see below).
+- A model without room waits in a queue, ordered by the oldest waiting call of each model. No model
+  without room overtakes another, however small it is. All calls that wait for a model proceed
+  together: one load serves all of them.
+- The first model in the queue gets room when it fits next to the loaded models. If it does not fit,
+  others are unloaded: only models without users, the least recently used first, and no more than
+  needed. A model in use is never unloaded; the queue waits until its users have left. From then on,
+  later calls for a model that is to be unloaded wait too, behind the calls that wait for its room,
+  so that a steady stream of calls for one model cannot keep another model out forever.
+- No model is unloaded for a call that was cancelled. A model that is being unloaded gets no new
+  users.
+- A model that needs more memory than there is has room when no other model is loaded; the worker
+  then decides whether it fits.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ from hearth.backends.contract.models import HostLimits
 log = logging.getLogger(__name__)
 
 AUTO_SHARE = 0.9
-"""Of the free memory, for models, where nobody said how much; the rest is for growth of others."""
+"""Share of the free memory that models may take if no limit is set; the rest is left for other
+processes to grow.
+"""
 
 Need = Callable[[], Awaitable[int | None]]
-"""Says how many bytes a model needs; None: it takes no memory here, or nobody can say."""
+"""Returns the bytes that a model needs; None: it takes no memory here, or its need is unknown."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,32 +51,32 @@ class _Resident:
     need: asyncio.Future[int | None]
     users: int = 0
     used: int = 0
-    """When it was used last: when the last call came or, if nobody uses it, when the last one left,
-    by the count of calls.
+    """Time of its last use, as a count of events: the arrival of the last call, or, if it has no
+    users, the departure of the last one.
     """
     measured: int = 0
-    """Bytes that it was seen to take."""
+    """Bytes that it was measured to take."""
     leaving: asyncio.Task[None] | None = None
 
     @property
     def weighs(self) -> bool:
-        """Does it count? Not a model that takes no memory here."""
+        """Whether the model counts against the limits: it does unless it takes no memory here."""
         return not self.need.done() or self.need.result() is not None
 
     @property
     def bytes(self) -> int:
-        """What it was given or takes, whichever is more."""
+        """Bytes granted or measured, whichever is more."""
         return max(self.need.result() or 0, self.measured) if self.need.done() else self.measured
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A model that waits for room, and all who wait for it."""
+    """A model that waits for room, and all calls that wait for it."""
 
     key: str
     need: asyncio.Task[int | None]
     callers: dict[asyncio.Future[None], int] = field(default_factory=dict)
-    """Each with its number in the order of arrival."""
+    """Futures of the waiting calls, with their numbers in the order of arrival."""
 
     @property
     def since(self) -> int:
@@ -80,12 +84,13 @@ class _Waiting:
 
 
 class Residency:
-    """Room for the models of one host. Not thread-safe: it lives in the host's event loop.
+    """Memory for the models of one host. Not thread-safe: it is used in the host's event loop only.
 
     Args:
-        is_loaded: does the model take memory: is it loading, loaded, or not gone yet?
+        is_loaded: whether the model takes memory: it is loading, loaded, or its process has not
+            ended yet.
         free: unloads a model without calls; returns when its memory is free.
-        free_bytes: memory that models may still take, asked while nothing is loaded.
+        free_bytes: memory that models may still take; called while nothing is loaded.
     """
 
     def __init__(
@@ -105,17 +110,17 @@ class Residency:
         self._background: set[asyncio.Future[Any]] = set()
 
     def limit(self, limits: HostLimits) -> None:
-        """How much may be loaded, from the next model that needs room."""
+        """Set how much may be loaded; applies from the next model that needs room."""
         self._limits = limits
         self.settle()
 
     @asynccontextmanager
     async def stay(self, key: str, need: Need, ended: asyncio.Future[None]) -> AsyncIterator[bool]:
-        """Use the model `key` inside the block, once it has room; False, without it, if `ended`
-        came first.
+        """Use the model `key` inside the block, once it has room. Yields False if `ended` was done
+        first; then the model is not used.
 
         Args:
-            need: asked at most once for all who wait for the same room.
+            need: called at most once for all calls that wait for the same room.
         """
         entered = await self._enter(key, need, ended)
         try:
@@ -125,23 +130,23 @@ class Residency:
                 self._leave(key)
 
     def users(self, key: str) -> int:
-        """Calls that use the model now."""
+        """Number of calls that use the model now."""
         resident = self._residents.get(key)
         return resident.users if resident is not None else 0
 
     @property
     def waiting(self) -> dict[str, int]:
-        """How many calls wait for room, by the key of their model, in the order of turns."""
+        """Number of calls that wait for room, by the key of their model, in queue order."""
         return {waiting.key: len(waiting.callers) for waiting in self._turns()}
 
     def measured(self, key: str, taken_bytes: int) -> None:
-        """The model is seen to take so much; less than it was given room for changes nothing."""
+        """The model was measured to take `taken_bytes`; less than it was granted has no effect."""
         if (resident := self._residents.get(key)) is not None:
             resident.measured = taken_bytes
 
     def dismiss(self, key: str) -> asyncio.Task[None] | None:
-        """Unload the model if nobody uses it: whoever comes now waits for room anew. Returns the
-        unloading, if there is something to unload.
+        """Unload the model if it has no users; later calls have to wait for room again. Returns the
+        unloading task, or None if there is nothing to unload.
         """
         resident = self._residents.get(key)
         if resident is None or resident.users or resident.leaving is not None:
@@ -149,11 +154,12 @@ class Residency:
         return self._unload(resident)
 
     async def make_way(self, key: str, missing_bytes: int) -> bool:
-        """The model `key` has room and still does not fit: unload others that nobody uses, least
-        recently used first, until `missing_bytes` are free; False if there was none.
+        """Unload other models without users, least recently used first, until `missing_bytes` are
+        free, because the model `key` has room and still does not fit; False if there was none to
+        unload.
         """
         if await asyncio.shield(self._residents[key].need) is None:
-            return False  # What it lacks is not memory.
+            return False  # The model does not lack memory of this machine.
         others = [one for one in self._residents.values() if one.key != key]
         leaving = {one.leaving for one in others if one.leaving is not None}
         missing_bytes -= sum(one.bytes for one in others if one.leaving is not None)
@@ -168,7 +174,10 @@ class Residency:
         return bool(leaving)
 
     def settle(self) -> None:
-        """Give room to whoever can have it now. To be called when a model is gone by itself."""
+        """Give room to the models that can have it now.
+
+        To be called when a worker has ended without being unloaded here.
+        """
         for resident in list(self._residents.values()):
             is_used = resident.users or resident.leaving is not None
             if not is_used and not self._is_loaded(resident.key):
@@ -198,7 +207,9 @@ class Residency:
         return True
 
     def _wait_for(self, key: str, need: Need) -> asyncio.Future[None]:
-        """A place in the queue; done when the model has room and this call counts as its user."""
+        """A place in the queue: a future that is done when the model has room and this call counts
+        as its user.
+        """
         waiting = self._queue.get(key)
         if waiting is None:
             task = asyncio.create_task(_said(need))
@@ -210,7 +221,7 @@ class Residency:
         return turn
 
     def _give_up(self, key: str, turn: asyncio.Future[None]) -> None:
-        """Whoever waited for `turn` is gone; it may have come meanwhile."""
+        """The call that waited for `turn` is cancelled; `turn` may be done by now."""
         if turn.done():
             self._leave(key)
             return
@@ -229,12 +240,12 @@ class Residency:
         resident = self._residents[key]
         resident.users -= 1
         if not resident.users:
-            # Not before: whoever is to make way stays it while its users leave one by one.
+            # Not before: the choice of the model to unload stays the same while its users leave.
             resident.used = next(self._clock)
         self.settle()
 
     def _admit(self, waiting: _Waiting) -> None:
-        """Its turn has come, for all who wait for it."""
+        """Give the model room, and let all calls that wait for it proceed."""
         del self._queue[waiting.key]
         resident = self._residents.get(waiting.key)
         if resident is None:
@@ -246,12 +257,12 @@ class Residency:
     # ---- who is next, and who makes way
 
     def _turns(self) -> list[_Waiting]:
-        """Who waits, in the order of their oldest calls."""
+        """The waiting models, in the order of their oldest calls."""
         return sorted(self._queue.values(), key=lambda waiting: waiting.since)
 
     def _next(self) -> _Waiting | None:
-        """Who can have a turn now. Where the first can have it once others are unloaded, these
-        begin to leave.
+        """The waiting model that can have room now. If the first one can have it after others are
+        unloaded, their unloading is started.
         """
         turns = self._turns()
         for waiting in turns:
@@ -262,10 +273,10 @@ class Residency:
             elif waiting.need.done() and waiting.need.result() is None:
                 return waiting
         if not turns or turns[0].key in self._residents:
-            return None  # What it wants is still being unloaded.
+            return None  # The model itself is still being unloaded.
         first = turns[0]
         if not any(resident.weighs for resident in self._residents.values()):
-            # Nothing is loaded: what is free now is what models may have.
+            # Nothing is loaded, so the memory that is free now is what models may take.
             self._auto_bytes = int(AUTO_SHARE * self._free_bytes())
             return first
         making_way = self._making_way()
@@ -278,15 +289,17 @@ class Residency:
         return first
 
     def _is_open(self, resident: _Resident) -> bool:
-        """May a call that comes now use it? Not before it is known whether it must make way."""
+        """Whether a new call may use the model; not while it is unknown whether it must be
+        unloaded.
+        """
         if resident.leaving is not None or not resident.weighs:
             return resident.leaving is None
         making_way = self._making_way()
         return making_way is not None and resident not in making_way
 
     def _making_way(self) -> Collection[_Resident] | None:
-        """The models that must be unloaded for whose turn it is, beside those that are leaving
-        already; None while it is not known how much somebody needs.
+        """The models that must be unloaded for the first in the queue, in addition to those that
+        are being unloaded already; None while the need of any model is unknown.
         """
         turns = self._turns()
         if not turns or turns[0].key in self._residents:
@@ -306,14 +319,14 @@ class Residency:
         return making_way
 
     def _by_last_use(self) -> list[_Resident]:
-        """Those that count and are not leaving: first those that nobody uses, the least recently
-        used first.
+        """Models that count and are not being unloaded: those without users first, and among these
+        the least recently used first.
         """
         staying = [one for one in self._residents.values() if one.weighs and one.leaving is None]
         return sorted(staying, key=lambda one: (one.users > 0, one.used))
 
     def _fits(self, waiting: _Waiting, others: list[_Resident]) -> bool:
-        """Is there room for one more beside `others`? Alone it always fits."""
+        """Whether `waiting` fits next to `others`. Alone it always fits."""
         beside = [resident for resident in others if resident.weighs]
         if not beside:
             return True
@@ -340,7 +353,7 @@ class Residency:
 
 
 async def _said(need: Need) -> int | None:
-    """What `need` says; None where it fails: then the worker says what is wrong with the model."""
+    """The result of `need`; None if it fails: then the worker reports the error in the model."""
     try:
         return await need()
     except Exception:

@@ -1,5 +1,5 @@
-"""Which models are loaded: starts a worker where there is none and room for it (`residency`),
-restarts it when it dies, unloads it when idle.
+"""Manages the loaded models: starts a worker when there is room for it (`residency`), restarts it
+when it dies, unloads it when idle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Model:
-    """One file that somebody asked for, across restarts of its worker."""
+    """One model file that was requested, across restarts of its worker."""
 
     key: str
     spec: ModelSpec
@@ -38,11 +38,11 @@ class _Model:
     breaker: Breaker
     admission: Admission
     worker: WorkerProcess | None = None
-    """The last one: loading, loaded, about to leave, or dead."""
+    """The last worker: loading, loaded, about to exit, or dead."""
     loading: asyncio.Task[WorkerProcess] | None = None
-    """The last load of `spec`; everybody who came for the same waits for it."""
+    """The last load of `spec`; all calls with the same settings wait for it."""
     users: int = 0
-    """Calls that wait for room or for the worker, or hold a stream of it."""
+    """Calls that wait for room or for the worker, or have a stream from it."""
 
     @property
     def is_loading(self) -> bool:
@@ -50,7 +50,7 @@ class _Model:
 
 
 class Supervisor:
-    """Owns the workers of one host. Lives in one event loop."""
+    """Owns the workers of one host. Used in one event loop."""
 
     def __init__(self, place: HostPlace) -> None:
         self._place = place
@@ -60,7 +60,7 @@ class Supervisor:
         self._watchers: set[asyncio.Task[None]] = set()
 
     def limit(self, limits: HostLimits) -> None:
-        """Hold no more than this loaded, from the next model on that is not."""
+        """Set how much may be loaded; applies from the next model that is not loaded yet."""
         self._room.limit(limits)
 
     async def call(
@@ -71,24 +71,24 @@ class Supervisor:
         session: str = "",
         wanted: Cost | None = None,
     ) -> None:
-        """Have `call` answered, to the last answer. A model that is not loaded waits for its turn
-        and for memory first; a call is never sent to a worker that is to be stopped.
+        """Let a worker answer `call`, up to the last answer. If the model is not loaded, the call
+        waits in the queue for memory first. A call is never sent to a worker that is to be stopped.
 
         Args:
             stream: gets the answers; its `cancel` may be called at any time. It gets nothing more
-                once this is over.
-            session: who asks.
-            wanted: what the call may take, if the front end has computed that.
+                after this method has returned.
+            session: the session of the call.
+            wanted: the resources that the call may take, if the front end has computed them.
 
         Raises:
             Busy: the request cannot be admitted now, or the model is in use with other settings.
             PromptTooLong: the prompt is certainly longer than the context.
-            WireError: the call cannot be read.
+            WireError: the call cannot be decoded.
             WorkerDied: the model's breaker is open, or it was unloaded while it was loading.
-            HearthError: what loading the model raised.
+            HearthError: any error of loading the model.
         """
         model = self._model(spec)
-        model.admission.max_waiting = spec.settings.max_waiting  # The newest holds.
+        model.admission.max_waiting = spec.settings.max_waiting  # The newest value applies.
         ticket = None
         model.users += 1
         try:
@@ -114,7 +114,7 @@ class Supervisor:
             if ticket is not None:
                 took_s = time.monotonic() - stream.created_at if stream.started else None
                 model.admission.release(ticket, took_s)
-                # What only prepares a request is followed by the request.
+                # Not after a call that only prepares a request: the request follows.
                 if ticket.cost.computes and model.spec.settings.keep_alive_s == 0:
                     self._room.dismiss(model.key)
             self._forget(model)
@@ -126,8 +126,8 @@ class Supervisor:
             model.admission.check_length(wanted.least)
 
     async def stats(self) -> tuple[WorkerStats, ...]:
-        """What is loaded now, and what each engine says of itself if it does so quickly; then what
-        waits for room, in the order of turns.
+        """The loaded models, with the statistics of each engine if it answers quickly; then the
+        models that wait for room, in the order of the queue.
         """
         loaded = [
             (model, worker)
@@ -146,7 +146,7 @@ class Supervisor:
 
     @property
     def busy(self) -> bool:
-        """Is any call under way?"""
+        """Whether any call is in progress."""
         return any(model.users for model in self._models.values())
 
     @property
@@ -154,7 +154,9 @@ class Supervisor:
         return sum(_alive(model) is not None for model in self._models.values())
 
     async def unload(self, which: str | None) -> int:
-        """Stop the workers of the model with this path or name (None: all); returns how many."""
+        """Stop the worker of the model with this path or name (None: all workers); returns how many
+        were stopped.
+        """
         stopped = 0
         path = None if which is None else os.path.realpath(which)
         for key, model in list(self._models.items()):
@@ -167,14 +169,14 @@ class Supervisor:
         return stopped
 
     def end_request(self, pid: int, request: int) -> int:
-        """Let a call of the worker with this process id end as cancelled; returns how many: none
-        where it is over.
+        """End a call of the worker with process id `pid` as cancelled; returns the number of calls
+        ended, 0 if it is already over.
         """
         workers = (_alive(model) for model in self._models.values())
         return sum(worker.end(request) for worker in workers if worker and worker.pid == pid)
 
     async def unload_idle(self) -> None:
-        """Stop the workers that were idle for longer than their keep-alive."""
+        """Stop the workers that were idle for longer than their keep-alive time."""
         now = time.monotonic()
         for model in list(self._models.values()):
             self._forget(model)
@@ -191,10 +193,10 @@ class Supervisor:
         if leaving:
             await asyncio.wait(leaving)
 
-    # ---- what `residency` asks
+    # ---- callbacks of `residency`
 
     def _takes_memory(self, key: str) -> bool:
-        """Does the model take memory, or will it at once?"""
+        """Whether the model takes memory, or is about to."""
         model = self._models.get(key)
         if model is None:
             return False
@@ -214,7 +216,7 @@ class Supervisor:
             await model.worker.stop()
 
     async def _need(self, spec: ModelSpec) -> int | None:
-        """Bytes that `spec` needs; what is loaded is measured meanwhile."""
+        """Bytes that `spec` needs; the loaded models are measured first."""
         loaded = [model for model in self._models.values() if _alive(model) is not None]
         await asyncio.gather(*(self._measure(model) for model in loaded))
         return await asyncio.to_thread(self._footprints.of, spec)
@@ -229,7 +231,7 @@ class Supervisor:
     # ---- one model
 
     def _model(self, spec: ModelSpec) -> _Model:
-        key = os.path.realpath(spec.path)  # one file under two names is one model
+        key = os.path.realpath(spec.path)  # One file under two names is one model.
         model = self._models.get(key)
         if model is None:
             name = spec.name or Path(key).stem
@@ -238,13 +240,13 @@ class Supervisor:
         return model
 
     def _forget(self, model: _Model) -> None:
-        """Drop what is known of a path that is neither loaded nor asked for, so that a client that
-        asks for one path after the other does not fill memory. Deaths are remembered while they
-        may keep it from loading.
+        """Drop the entry of a model that is neither loaded nor requested, so that a client that
+        requests one path after another does not fill memory. Entries with recent deaths are kept
+        while the breaker needs them.
         """
         gone = model.worker is None or model.worker.died.is_set()
         is_used = model.users or model.is_loading or model.breaker.remembers
-        # It may be forgotten already, and asked for again since.
+        # It may have been forgotten already and requested again since.
         if gone and not is_used and self._models.get(model.key) is model:
             del self._models[model.key]
 
@@ -252,10 +254,11 @@ class Supervisor:
     async def _using(
         self, model: _Model, spec: ModelSpec, call: Call[object] | Sealed, stream: Stream
     ) -> AsyncIterator[WorkerProcess | None]:
-        """The worker for `call`, loaded; it is not stopped for another model inside the block. None
-        if the stream ended first.
+        """The loaded worker for `call`, or None if the stream ended first.
 
-        Raises what `call` does.
+        The worker is not stopped for another model inside the block.
+
+        Raises the errors of `call`.
         """
         if isinstance(call, ClearCache) and not call.load:
             yield _loaded(model)
@@ -264,17 +267,18 @@ class Supervisor:
         if worker is not None and not model.is_loading and not _same_load(worker.spec, spec):
             if worker.wanted:
                 raise _in_use(model)
-            self._room.dismiss(model.key)  # It may need more room than it has.
+            self._room.dismiss(model.key)  # With the new settings it may need more room.
         async with self._room.stay(model.key, lambda: self._need(spec), stream.ended) as has_room:
             yield await self._worker(model, spec, stream.ended) if has_room else None
 
     async def _worker(
         self, model: _Model, spec: ModelSpec, ended: asyncio.Future[None]
     ) -> WorkerProcess | None:
-        """The worker that runs `spec`, loaded; None if `ended` came first: then the load goes on.
-        It ends when everybody who waits for it has left.
+        """The loaded worker that runs `spec`; None if `ended` was done first.
 
-        Raises what `call` does.
+        A load goes on after that; it is cancelled when all calls that wait for it are cancelled.
+
+        Raises the errors of `call`.
         """
         while not ended.done():
             loading = model.loading
@@ -302,13 +306,14 @@ class Supervisor:
     async def _load(
         self, model: _Model, spec: ModelSpec, other: WorkerProcess | None
     ) -> WorkerProcess:
-        """A new worker of `model`, in place of `other`, which nobody wants any more. If it does not
-        fit although there seemed to be room, others make way and it is tried once more.
+        """A new worker of `model`, in place of `other`, which no call waits for any more. If the
+        model does not fit although there seemed to be room, other models are unloaded and the load
+        is tried once more.
         """
         if other is not None:
             await other.stop()
         if model.worker is not None:
-            await model.worker.died.wait()  # What it holds in memory must be free first.
+            await model.worker.died.wait()  # Its memory must be free first.
         model.breaker.check()
         try:
             return await self._start(model, spec)
@@ -327,25 +332,25 @@ class Supervisor:
         return worker
 
     async def _watch(self, worker: WorkerProcess) -> None:
-        """When it is gone, whatever ended it, others may have its room."""
+        """Wait until the worker has ended, for any reason, and let others have its room."""
         await worker.died.wait()
         self._room.settle()
 
 
 def _alive(model: _Model) -> WorkerProcess | None:
-    """Its worker, if it can be used or will be when it is loaded."""
+    """The worker of `model`, if it is usable or will be when it is loaded."""
     worker = model.worker
     return worker if worker is not None and worker.usable else None
 
 
 def _is_loaded(model: _Model, spec: ModelSpec) -> bool:
-    """Is it loaded as `spec` wants it, so that its context is known?"""
+    """Whether the model is loaded with the settings of `spec`, so that its context is known."""
     worker = _alive(model)
     return worker is not None and worker.info is not None and _same_load(worker.spec, spec)
 
 
 def _loaded(model: _Model) -> WorkerProcess:
-    """Its worker, whatever settings it has. Raises `ModelNotFound` where none is loaded."""
+    """The worker of `model`, whatever its settings. Raises `ModelNotFound` if none is loaded."""
     worker = _alive(model)
     if worker is None or worker.info is None:
         raise ModelNotFound(f"{model.name} is not loaded.", "`hearth ps` shows what is.")
@@ -361,7 +366,7 @@ def _in_use(model: _Model) -> Busy:
 
 
 def _missing_bytes(error: DoesNotFit) -> int:
-    """How much more would have been needed; 0 where that is not said."""
+    """Bytes that were missing, by the data of `error`; 0 if it does not have them."""
     needed, available = (error.data.get(f"{name}_bytes") for name in ("needed", "available"))
     if isinstance(needed, int) and isinstance(available, int):
         return needed - available
@@ -369,7 +374,7 @@ def _missing_bytes(error: DoesNotFit) -> int:
 
 
 def _queued_stats(model: _Model, waiting: int) -> WorkerStats:
-    """A model that waits for room: it has no process yet."""
+    """Statistics of a model that waits for room and has no process yet."""
     return WorkerStats(
         name=model.name,
         path=model.spec.path,
@@ -382,10 +387,11 @@ def _queued_stats(model: _Model, waiting: int) -> WorkerStats:
 def _worker_stats(
     model: _Model, worker: WorkerProcess, engine: EngineStats | None, queued: int
 ) -> WorkerStats:
-    """Sequences that run and wait, as the engine counts them, and calls that wait because this
-    model is to make way; calls alone, where the engine does not answer.
+    """Statistics of a model with a worker. Running and waiting sequences are as the engine counts
+    them, plus calls that wait because this model is to be unloaded; if the engine does not answer,
+    calls are counted instead.
     """
-    # A worker that hangs may still run what nobody waits for any more.
+    # A hanging worker may still run calls that no client waits for, hence the maximum.
     running, waiting = worker.running, max(0, model.users - worker.running)
     if engine is not None:
         running, waiting = engine.running, engine.waiting + queued
@@ -405,8 +411,8 @@ def _worker_stats(
 
 
 def _same_load(one: ModelSpec, other: ModelSpec) -> bool:
-    """Would both load the same?"""
+    """Whether both specs load the model in the same way."""
     if one.backend != other.backend:
         return False
-    # Most calls come with the settings that are loaded, and to compare these costs little.
+    # Most calls have exactly the loaded settings, and comparing those costs little.
     return one.settings == other.settings or one.settings.of_load == other.settings.of_load

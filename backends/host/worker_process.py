@@ -1,6 +1,4 @@
-"""The host's side of one worker: the child process, its frames, and the streams that wait for
-them.
-"""
+"""The host's side of one worker: the child process, its frames, and the streams of answers."""
 
 from __future__ import annotations
 
@@ -55,20 +53,19 @@ log = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 3.0
 _STATS_TIMEOUT_S = 0.5
-"""The longest wait for the statistics of a worker that hangs."""
+"""The longest wait for a worker's statistics; it may hang."""
 _STEPS = frozenset(
     kind.__name__ for kind in (Progress, Token, ToolCallPart, Scores, Embeddings, Ranks)
 )
-"""Answers that only a worker that computes can give."""
+"""Answers that show that the worker has computed a step."""
 
 
 class Stream:
-    """The answers to one call; ends with exactly one last answer, whatever happens to the
-    worker.
+    """The answers to one call; ends with exactly one last answer, whatever happens to the worker.
 
     Args:
-        listener: gets each answer at once, not by way of a task, whose turn would cost every token
-            as much again.
+        listener: is called with each answer directly; scheduling a task would double the cost of
+            every token.
     """
 
     def __init__(self, listener: Callable[[Answer | Sealed], None]) -> None:
@@ -77,13 +74,13 @@ class Stream:
         self._ident = 0
         self.cancelled = False
         self.started = False
-        """The worker has admitted it."""
+        """The worker has sent an answer, so the call is running there."""
         self.created_at = time.monotonic()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the last answer has come."""
 
     def put(self, answer: Answer | Sealed) -> None:
-        """Deliver `answer`; what comes after the last one is dropped."""
+        """Deliver `answer`; answers after the last one are dropped."""
         if self.ended.done():
             return
         if is_last(answer):
@@ -93,7 +90,7 @@ class Stream:
         self._listener(answer)
 
     def fail(self, error: HearthError) -> None:
-        """End it with `error`; the worker is told to stop."""
+        """End the stream with `error`, and cancel the call in the worker."""
         self._cancel_in_worker()
         self.put(Failed(to_info(error)))
 
@@ -106,8 +103,8 @@ class Stream:
         self._worker, self._ident = worker, ident
 
     def cancel(self) -> None:
-        """Ask for an early end: the worker answers `Finished`, or the stream ends here if none has
-        the call yet.
+        """Request an early end: the worker answers `Finished`, or the stream ends here if the call
+        has not been sent to a worker yet.
         """
         if self.over:
             return
@@ -121,13 +118,13 @@ class Stream:
             self._worker.send(Frame(self._ident, Cancel()))
 
     def abandon(self) -> None:
-        """There is no listener any more."""
+        """Cancel the call and drop further answers: there is no listener any more."""
         self._listener = lambda answer: None
         self.cancel()
 
 
 class WorkerProcess:
-    """One child process that runs one model. `start` makes it; it is there until `died` is set."""
+    """One child process that runs one model. `start` creates it; it exists until `died` is set."""
 
     def __init__(self, spec: ModelSpec, name: str, place: HostPlace, breaker: Breaker) -> None:
         self.spec = spec
@@ -141,17 +138,19 @@ class WorkerProcess:
         self._watching: asyncio.Task[None] | None = None
         self._streams: dict[int, Stream] = {}
         self._questions: dict[int, Stream] = {}
-        """`GetEngineStats` under way: no calls, so that looking keeps no model from unloading."""
+        """`GetEngineStats` in progress. They do not count as calls, so that reading statistics does
+        not keep a model from being unloaded.
+        """
         self._idents = itertools.count(1)
         self._stopping = False
         self._has_stepped = False
         self._watch = ProgressWatch(STALL_S, LONGEST_STEP_S)
         self._ended_after_s: float | None = None
-        """How long it made no progress, if that is why it was killed."""
+        """Seconds without progress, if the child was killed because of that."""
 
     @property
     def stalled_s(self) -> float:
-        """Seconds without progress while calls wait for it, as of the last look."""
+        """Seconds without progress while calls wait for the worker, as of the last check."""
         return self._watch.idle_s if self._streams else 0.0
 
     @property
@@ -164,28 +163,28 @@ class WorkerProcess:
 
     @property
     def streams(self) -> int:
-        """Calls that are not answered to the end yet."""
+        """Number of calls whose last answer has not come yet."""
         return len(self._streams)
 
     @property
     def running(self) -> int:
-        """Requests that hold a slot now; other calls wait or need none."""
+        """Number of requests that hold a slot now; other calls wait or need no slot."""
         return sum(stream.started for stream in self._streams.values())
 
     @property
     def wanted(self) -> bool:
-        """Does anybody wait for an answer? A cancelled call may still take a step to end."""
+        """Whether any client waits for an answer. A cancelled call may still take a step to end."""
         return not all(stream.cancelled for stream in self._streams.values())
 
     @property
     def usable(self) -> bool:
-        """It neither died nor is it about to be stopped."""
+        """The worker has not died and is not being stopped."""
         return not (self._stopping or self.died.is_set())
 
     async def start(self) -> ModelInfo:
-        """Start the child and load the model; if it fails or is cancelled, no child is left behind.
+        """Start the child and load the model; if this fails or is cancelled, the child is ended.
 
-        Raises what the worker says, or `WorkerDied`.
+        Raises the error that the worker reports, or `WorkerDied`.
         """
         try:
             return await self._start()
@@ -224,7 +223,7 @@ class WorkerProcess:
     async def _spawn(self) -> asyncio.subprocess.Process:
         with open_log(self.log_path) as log_file:
             return await asyncio.create_subprocess_exec(
-                # -P: nothing is imported from the folder that somebody happens to be in.
+                # -P: nothing is imported from the current folder.
                 *(sys.executable, "-P", "-m", "hearth.backends.worker"),
                 *("--parent", str(os.getpid()), "--cache", str(self._place.cache_dir)),
                 stdin=asyncio.subprocess.PIPE,
@@ -241,7 +240,7 @@ class WorkerProcess:
         session: str = "",
         cost: Cost | None = None,
     ) -> None:
-        """Send `call`; `stream` gets its answers. Raises `WireError` if it cannot be sent."""
+        """Send `call`; `stream` gets its answers. Raises `WireError` if it cannot be encoded."""
         ident = next(self._idents)
         if not self._streams:
             self._watch.progress()
@@ -253,11 +252,11 @@ class WorkerProcess:
             try:
                 self.send(Frame(ident, call, spec, session, cost))
             except WireError:
-                del self._streams[ident]  # The worker has not heard of it.
+                del self._streams[ident]  # The worker has not received the call.
                 raise
 
     def send(self, frame: Frame) -> None:
-        """Write `frame`; a worker that is gone is noticed by the reader."""
+        """Write `frame`; if the worker is gone, the reader notices it."""
         self.last_active = time.monotonic()
         self._write(frame)
 
@@ -267,8 +266,8 @@ class WorkerProcess:
         self._process.stdin.write(encode(frame))
 
     def end(self, request: int) -> bool:
-        """Let the call that the worker knows by this number end as cancelled; False if it is over,
-        or about to be.
+        """End the call with this id in the worker as cancelled; False if it is over or already
+        cancelled.
         """
         stream = self._streams.get(request)
         if stream is None or stream.cancelled:
@@ -277,8 +276,8 @@ class WorkerProcess:
         return True
 
     async def engine_stats(self) -> EngineStats | None:
-        """What its engine does; None while it is loading or leaving, or if it does not say so
-        quickly.
+        """Statistics of the worker's engine; None while the worker is loading or exiting, or if it
+        does not answer quickly.
         """
         if self.info is None or not self.usable:
             return None
@@ -293,7 +292,7 @@ class WorkerProcess:
         return stats if isinstance(stats, EngineStats) else None
 
     async def _watch_progress(self) -> None:
-        """Kill the child when it has calls and makes no progress; its streams end then."""
+        """Kill the child if it has calls and makes no progress; this ends its streams."""
         process = psutil.Process(self.pid)
         checked_at = time.monotonic()
         while not self.died.is_set():
@@ -305,12 +304,12 @@ class WorkerProcess:
             stats = await self.engine_stats()
             marker = stats and (
                 *(stats.steps, stats.computed_tokens, stats.running, stats.waiting),
-                stats.live_tokens,  # More of them arrive while a prefix is read from disk.
+                stats.live_tokens,  # It grows while a prefix is read from disk.
             )
             try:
                 spent = process.cpu_times()
             except psutil.Error:
-                return  # It is gone, and `_read` notices.
+                return  # The child is gone, which `_read` notices.
             is_stalled = self._watch.check(marker, spent.user + spent.system, passed_s)
             idle_s, calls = self._watch.idle_s, len(self._streams)
             if is_stalled and self._streams:
@@ -328,8 +327,8 @@ class WorkerProcess:
                 )
 
     async def stop(self) -> None:
-        """Let the child leave (it does when its stdin ends); after a grace time it is killed, also
-        if nobody waits for this any more.
+        """Let the child exit, which it does when its stdin ends. It is killed after a grace period,
+        even if this coroutine is cancelled.
         """
         self._stopping = True
         if self._process is None:
@@ -341,11 +340,11 @@ class WorkerProcess:
 
     def _kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it was quicker
+            with contextlib.suppress(ProcessLookupError):  # It has ended already.
                 self._process.kill()
 
     async def _read(self) -> None:
-        """Deliver frames until the child is gone, then end its streams, whatever went wrong."""
+        """Deliver frames until the child is gone, then end its streams in any case."""
         assert self._process is not None
         try:
             await self._take_frames(self._process)
@@ -371,11 +370,11 @@ class WorkerProcess:
                 self._deliver(answers)
         except WireError as error:
             log.error("worker %s: %s", self.name, error)
-            # One that died inside a frame keeps the signal that it died of: `kill` would reap it.
+            # A child that died inside a frame keeps its exit signal: `kill` would reap it.
             if not process.stdout.at_eof():
                 self._kill()
         if process.returncode is None:
-            # Its pipe ended, so it is leaving or broken; it must not linger.
+            # Its pipe ended, so it is exiting or broken; it must not stay.
             asyncio.get_running_loop().call_later(_STOP_GRACE_S, self._kill)
 
     def _deliver(self, answers: Sequence[Sealed]) -> None:

@@ -1,4 +1,4 @@
-"""What the system says of its processor."""
+"""Facts about the processor, as the system reports them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 @cache
 def cpu_fields() -> dict[str, str]:
-    """The fields of /proc/cpuinfo by their lower-case names, of the first core; empty where the
-    system has no such file.
+    """The fields of the first core in /proc/cpuinfo, by their lower-case names; empty if the system
+    has no such file.
     """
     fields: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""A pool of threads of which one identity never has more than half."""
+"""A thread pool in which one identity never uses more than half of the threads."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LONGEST_REST_S: Final = 2.0
 
 
 class FairPool:
-    """Runs jobs in threads. One identity has at most half of the threads (one, if there is only
-    one); identities that wait take turns, and the jobs of one run in the order of submission.
+    """Runs jobs in threads. One identity uses at most half of the threads, but always at least one.
+    Waiting identities are served in turn, and the jobs of one identity start in the order of
+    submission.
 
     Args:
-        threads: at most so many; they are started when they are first needed.
-        name: of the threads.
-        nice: how much lower their priority is than that of the others, where the system has
-            priorities of threads (Linux).
+        threads: the most threads; each is started when it is first needed.
+        name: prefix of the names of the threads.
+        nice: nice value of the threads, if the system has priorities of threads (Linux).
         rest: after a job that took t seconds, the next one of its identity waits `rest` * t
-            seconds, at most `_LONGEST_REST_S`: so one identity has at most 1 / (1 + rest) of a
+            seconds, at most `_LONGEST_REST_S`. One identity thus uses at most 1 / (1 + rest) of a
             processor for each of its threads.
     """
 
@@ -38,10 +38,10 @@ class FairPool:
         self._nice = nice
         self._rest = rest
         self._rests_until: dict[str, float] = {}
-        """By identity, in seconds of the monotonic clock."""
+        """Time until which an identity must wait, in seconds of the monotonic clock."""
         self._changed = threading.Condition()
         self._waiting: dict[str, deque[_Job]] = {}
-        """By identity; the next identity to have a turn comes first."""
+        """Waiting jobs by identity; the identity to be served next comes first."""
         self._running: Counter[str] = Counter()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -76,7 +76,7 @@ class FairPool:
         return future
 
     def _drop(self, identity: str, future: Future[Any]) -> None:
-        """Do not keep a job that was cancelled before it ran, nor what it holds."""
+        """Remove a job that was cancelled before it ran, so that its objects are freed."""
         if not future.cancelled():
             return
         with self._changed:
@@ -89,7 +89,7 @@ class FairPool:
                 self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """Return when everything that was submitted is done."""
+        """Wait until all submitted jobs are done."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -103,7 +103,7 @@ class FairPool:
             identity, job = found
             began_s = time.monotonic()
             job()
-            del found, job  # What it held is free before the next one comes.
+            del found, job  # Frees the objects of the job before the next one is taken.
             with self._changed:
                 self._let_rest(identity, time.monotonic() - began_s)
                 self._running[identity] -= 1
@@ -143,6 +143,6 @@ class FairPool:
         jobs = self._waiting.pop(identity)
         _, job = jobs.popleft()
         if jobs:
-            self._waiting[identity] = jobs  # Behind all others.
+            self._waiting[identity] = jobs  # Behind all other identities.
         self._running[identity] += 1
         return job

@@ -1,6 +1,8 @@
-"""Whether PyTorch could use a CUDA card here, and how much memory that has, found out without
-importing it: the host and the front ends ask too, and importing torch takes seconds and hundreds of
-megabytes. Asked of the driver without a context, which would take memory of the card.
+"""Whether PyTorch can use a CUDA card on this machine, and how much memory the card has.
+
+This is found out without importing torch, because the host and the front ends ask too, and the
+import takes seconds and hundreds of megabytes. The driver is queried without a CUDA context, which
+would take memory of the card.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _DRIVER: Final = "nvcuda.dll" if _IS_WINDOWS else "libcuda.so.1"
 _MANAGEMENT: Final = "nvml.dll" if _IS_WINDOWS else "libnvidia-ml.so.1"
 _BUILDS: Final = ("libtorch_cuda.so", "torch_cuda.dll")
 _PLACE_BYTES: Final = 32
-"""Of a place on the PCI bus, written out: NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE."""
+"""Buffer size for a PCI bus id as text: NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE."""
 
 
 class _Memory(ctypes.Structure):
@@ -32,14 +34,16 @@ class _Memory(ctypes.Structure):
 
 @functools.cache
 def has_cuda() -> bool:
-    """The installed PyTorch is a CUDA build, and the driver shows this process a card."""
+    """Whether the installed PyTorch is a CUDA build and the driver shows this process a card."""
     return _is_cuda_build() and _driver_cards() > 0
 
 
 def card_free_bytes(number: int = 0) -> int | None:
-    """Free memory of a card, by default of the first that the driver shows this process, which
-    PyTorch takes; all of its memory where the driver does not say what is free; None where there is
-    no such card.
+    """Free memory of a card; its total memory if the free memory is unknown; None if there is no
+    such card.
+
+    Args:
+        number: among the cards that the driver shows this process; PyTorch uses the first.
     """
     if _driver_cards() <= number:
         return None
@@ -49,12 +53,14 @@ def card_free_bytes(number: int = 0) -> int | None:
     if not _does(driver, "cuDeviceTotalMem_v2", ctypes.byref(total), card):
         return None
     free = _free_bytes(driver, card)
-    # Of a part of a card (MIG), management tells the memory of the whole.
+    # For a part of a card (MIG), the management library reports the memory of the whole card.
     return total.value if free is None else min(free, total.value)
 
 
 def _free_bytes(driver: Any, card: ctypes.c_int) -> int | None:
-    """What NVIDIA's management library says of the card at the same place on the bus."""
+    """Free memory that NVIDIA's management library reports for the card at the same PCI address;
+    None if it reports none.
+    """
     place = ctypes.create_string_buffer(_PLACE_BYTES)
     management = _library(_MANAGEMENT)
     if not _does(driver, "cuDeviceGetPCIBusId", place, _PLACE_BYTES, card):
@@ -85,7 +91,7 @@ def _is_cuda_build() -> bool:
 
 
 def _driver_cards() -> int:
-    """Cards by the driver's own count; 0 without a driver."""
+    """Number of cards that the driver shows; 0 without a driver."""
     driver, count = _library(_DRIVER), ctypes.c_int(0)
     is_counted = _does(driver, "cuInit", 0) and _does(
         driver, "cuDeviceGetCount", ctypes.byref(count)
@@ -102,6 +108,8 @@ def _library(name: str) -> Any:
 
 
 def _does(library: Any, function: str, *arguments: object) -> bool:
-    """Whether there is such a library, it has that function, and the call went well."""
+    """Call a function of a library; True if the library and the function exist and the call
+    succeeded.
+    """
     found = getattr(library, function, None)
     return found is not None and found(*arguments) == 0

@@ -1,4 +1,4 @@
-"""A helper process that can be killed: work that strangers shape, bounded in time and memory.
+"""A helper process that can be killed, for work on untrusted input, bounded in time and memory.
 
 The helper's side is `hearth.backends.machine.helper_child`.
 """
@@ -20,9 +20,9 @@ from hearth.backends.machine.helper_child import MOST_MEMORY_BYTES, line_of, rea
 
 _T = TypeVar("_T")
 _START_S: Final = 20.0
-"""How long a helper may take to start: some 0.2 s, unless the machine is overloaded."""
+"""Limit of the time to start a helper; it takes about 0.2 s unless the machine is overloaded."""
 _LOOK_EVERY_S: Final = 0.05
-"""How often it is looked at how much memory a helper takes: not every system has a limit for it."""
+"""Interval of checks of a helper's memory, because not every system can limit it."""
 _KEPT_VARIABLES: Final = (
     "DYLD_LIBRARY_PATH",
     "HOME",
@@ -33,12 +33,14 @@ _KEPT_VARIABLES: Final = (
     "TZ",
     "USERPROFILE",
 )
-"""What Python needs to find its libraries, and the time zone; no tokens, no keys."""
+"""Environment variables that Python needs to find its libraries, and the time zone; no tokens or
+keys.
+"""
 
 
 class HelperLost(Exception):
-    """The helper gave no answer: it died, or was killed because its time was over (`overdue`) or it
-    took too much memory.
+    """The helper gave no answer: it died, or was killed because it took too much time (`overdue`)
+    or memory.
     """
 
     def __init__(self, *, overdue: bool) -> None:
@@ -49,43 +51,44 @@ class HelperLost(Exception):
 class Helper:
     """One helper process that answers one question at a time. Thread-safe.
 
-    It is started by `start` or by the first question, is kept, and is killed and started again when
-    a question takes too long or brings it down. One thread starts all processes and speaks to them:
-    it outlives them, because Linux kills a helper with the thread that started it.
+    The process is started by `start` or by the first question and is then kept. It is started again
+    if it was killed because a question took too long, or if it died. One thread starts all
+    processes and talks to them; it outlives them, because Linux kills a helper with the thread that
+    started it.
 
     Args:
-        module: what the process runs, e.g. "hearth.backends.text.render_helper".
-        owner: who speaks in errors, e.g. "The renderer of chat templates".
+        module: the module that the process runs, e.g. "hearth.backends.text.render_helper".
+        owner: subject of error messages, e.g. "The renderer of chat templates".
     """
 
     def __init__(self, module: str, owner: str) -> None:
         self._module = module
         self._owner = owner
         self._lock = threading.Lock()
-        """Held by the question that is under way."""
+        """Held while a question is in progress."""
         self._thread = ThreadPoolExecutor(1, module.rpartition(".")[2])
         self._process: _Process | None = None
         self._closed = False
 
     def start(self) -> None:
         """Start the helper in the background, so that the first question need not wait for it."""
-        with contextlib.suppress(RuntimeError):  # it is closed
+        with contextlib.suppress(RuntimeError):  # The helper is closed.
             self._thread.submit(self._running)
 
     @property
     def pid(self) -> int | None:
-        """The process that would answer the next question; None while there is none."""
+        """Id of the process that would answer the next question; None while there is none."""
         process = self._process
         return None if process is None else process.pid
 
     def ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """What the helper answers to `question`, of JSON values.
+        """The helper's answer to `question`, both of JSON values.
 
         Args:
             timeout_s: wall-clock time that the answer may take.
 
         Raises:
-            HelperLost: there is no answer; the next question finds another helper.
+            HelperLost: there is no answer; the next question goes to a new helper process.
             ValueError: the question is too large.
             InternalError: the helper cannot be started, or is closed.
         """
@@ -102,7 +105,7 @@ class Helper:
                 raise
 
     def close(self) -> None:
-        """End the process; a question that is under way fails."""
+        """End the process; a question in progress fails."""
         self._closed = True
         self._kill()
         self._thread.shutdown()
@@ -111,11 +114,11 @@ class Helper:
             self._process = None
 
     def _within(self, timeout_s: float, work: Callable[[], _T]) -> _T:
-        """What `work` returns in the thread; the process is killed if that takes too long, or too
-        much memory.
+        """The result of `work` in the thread; the process is killed if it takes too much time or
+        memory.
 
         Raises:
-            HelperLost: it was killed, died, or could not be started.
+            HelperLost: the process was killed, died, or could not be started.
             InternalError: the helper is closed.
         """
         overdue = False
@@ -134,7 +137,7 @@ class Helper:
             raise HelperLost(overdue=overdue) from error
 
     def _running(self) -> _Process:
-        """The process, started if there is none. Raises `OSError` or `EOFError` if it cannot be."""
+        """The process, started if there is none. Raises `OSError` or `EOFError` if that fails."""
         if self._process is not None and self._process.is_alive():
             return self._process
         if self._process is not None:
@@ -142,25 +145,25 @@ class Helper:
         self._process = _Process(self._module)
         if self._closed:
             self._process.kill()
-        self._process.ask(b"")  # Its first word comes by itself.
+        self._process.ask(b"")  # It reports that it is ready without a question.
         return self._process
 
     def _takes_too_much(self) -> bool:
-        import psutil  # Not where only steps run (tests/native/test_alone.py).
+        import psutil  # Not needed where only steps run (tests/native/test_alone.py).
 
         try:
             return bool(self.pid and psutil.Process(self.pid).memory_info().rss > MOST_MEMORY_BYTES)
         except psutil.Error:
-            return False  # It is gone, which the thread notices.
+            return False  # The process is gone, which the thread notices.
 
     def _kill(self) -> None:
-        """End the process; the thread, if it reads from it, meets the end of the stream."""
+        """End the process; the thread gets the end of the stream if it is reading."""
         if self._process is not None:
             self._process.kill()
 
 
 class _Process:
-    """One helper process. Its calls block; `kill` from another thread frees whoever waits."""
+    """One helper process. `ask` blocks; `kill` from another thread ends the wait."""
 
     def __init__(self, module: str) -> None:
         self._popen = subprocess.Popen(
@@ -185,7 +188,7 @@ class _Process:
             self._requests.flush()
             answer: dict[str, Any] = read_line(self._answers)
         except BaseException:
-            self.close()  # It may be dying only now.
+            self.close()  # It may still be dying.
             raise
         return answer
 
@@ -193,14 +196,14 @@ class _Process:
         return not self._killed and self._popen.poll() is None
 
     def kill(self) -> None:
-        """End the process; whoever reads from it meets the end of the stream."""
+        """End the process; a reader of its output gets the end of the stream."""
         self._killed = True
         self._popen.kill()
 
     def close(self) -> None:
-        """End the process and free its pipes; only once nobody is in `ask`."""
+        """End the process and free its pipes; not to be called while another thread is in `ask`."""
         self.kill()
         self._popen.wait()
         self._answers.close()
-        with contextlib.suppress(OSError):  # bytes that it never took
+        with contextlib.suppress(OSError):  # The process may not have read all bytes.
             self._requests.close()

@@ -1,8 +1,8 @@
-"""The helper's side of `hearth.backends.machine.helper`: answers questions from standard input,
-a line of JSON each, as jobs do.
+"""The child process's side of `hearth.backends.machine.helper`: answers questions from standard
+input, each of them a line of JSON.
 
-It may be killed at any time, and its parent does so when an answer takes too long. It holds no
-secrets, cannot open files (where the system has resource limits), and dies with its parent.
+It may be killed at any time: its parent kills it when an answer takes too long. It holds no
+secrets, cannot open files (if the system has resource limits), and dies with its parent.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hearth.backends.machine.process import die_with_parent, take_private_pipes
 LARGEST_LINE_BYTES: Final = 64 * 1024 * 1024
 MOST_MEMORY_BYTES: Final = 512 * 1024 * 1024
 _CPU_S_PER_QUESTION: Final = 5
-"""Ends a runaway question where the parent was killed before it could."""
+"""Limit of processor time that ends a runaway question if the parent was killed before it could."""
 
 
 def line_of(value: Any) -> bytes:
-    """`value` as it travels. Raises `ValueError` if it takes more than 64 MiB."""
+    """`value` encoded as a line. Raises `ValueError` if that takes more than 64 MiB."""
     data = json.dumps(value).encode() + b"\n"
     if len(data) > LARGEST_LINE_BYTES:
         raise ValueError(f"a line of {len(data):,} bytes")
@@ -31,8 +31,8 @@ def line_of(value: Any) -> bytes:
 
 
 def read_line(stream: BinaryIO) -> Any:
-    """The next value. Raises `EOFError` at the end of the stream, `ValueError` if it is no JSON or
-    more than 64 MiB.
+    """The next value. Raises `EOFError` at the end of the stream, `ValueError` if the line is not
+    JSON or takes more than 64 MiB.
     """
     line = stream.readline(LARGEST_LINE_BYTES)
     if not line:
@@ -41,11 +41,12 @@ def read_line(stream: BinaryIO) -> Any:
 
 
 def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[[], None]) -> None:
-    """Answer questions until standard input closes; the first argument is the parent's process id.
+    """Answer questions until standard input closes. The first command-line argument is the parent's
+    process id.
 
     Args:
-        answer: gives JSON values for JSON values.
-        warm_up: imports all that `answer` may need, while files can still be opened.
+        answer: returns the answer to a question, both of JSON values.
+        warm_up: imports everything that `answer` may need, while files can still be opened.
     """
     die_with_parent(int(sys.argv[1]))
     input_fd, output_fd = take_private_pipes()
@@ -63,7 +64,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], warm_up: Callable[
 
 
 def _limit_resources() -> None:
-    """Memory, files and processes, as far as the system knows such limits."""
+    """Limit memory, files and processes, as far as the system supports such limits."""
     if sys.platform == "win32":
         return
     import resource
@@ -76,7 +77,7 @@ def _limit_resources() -> None:
         "RLIMIT_NOFILE": 0,
     }
     for name, most in limits.items():
-        with contextlib.suppress(AttributeError, ValueError, OSError):  # not known, or not allowed
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # Unknown or not allowed.
             resource.setrlimit(getattr(resource, name), (most, most))
 
 
@@ -88,5 +89,5 @@ def _renew_cpu_limit() -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     soon = int(used.ru_utime + used.ru_stime) + 1 + _CPU_S_PER_QUESTION
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    with contextlib.suppress(ValueError, OSError):  # an inherited hard limit that is lower
+    with contextlib.suppress(ValueError, OSError):  # An inherited hard limit may be lower.
         resource.setrlimit(resource.RLIMIT_CPU, (soon, hard))

@@ -1,4 +1,4 @@
-"""Small documents that Hearth keeps: verdicts, measurements, what was tuned."""
+"""Small JSON documents that Hearth keeps: self-test results, measurements, tuned settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write `document` in place of what `path` held: after a crash it is the old one or the new
-    one, whole. The folder is there.
+    """Replace the file at `path` by `document` atomically: after a crash the file is either the old
+    one or the new one, complete. The folder must exist.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     try:

@@ -1,5 +1,5 @@
-"""The private local socket of the host: a Unix socket (0600 in a 0700 folder), a named pipe on
-Windows, never TCP.
+"""The private local socket of the host: a Unix socket (0600 in a 0700 folder), or a named pipe on
+Windows; never TCP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hearth.backends.errors import HostUnreachable
 
-# sun_path holds 108 bytes on Linux and 104 on macOS, the closing NUL included.
+# sun_path holds 108 bytes on Linux and 104 on macOS, including the terminating NUL.
 _UNIX_PATH_MAX_BYTES = 100
 
 OnClient = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -24,7 +24,7 @@ OnClient = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    """Where a host lives: its socket and lock, its logs, and what it may cache."""
+    """The folders of a host: for its socket and lock, its logs, and its cache."""
 
     runtime_dir: Path
     log_dir: Path
@@ -32,13 +32,13 @@ class HostPlace:
 
     @property
     def lock_path(self) -> Path:
-        """Held by the host as long as it lives."""
+        """The lock file that the host holds as long as it runs."""
         return self.runtime_dir / "host.lock"
 
     @property
     def address(self) -> str:
-        """The socket's path (a short one in the temporary folder where `runtime_dir` is too long)
-        or pipe name.
+        """Path of the socket (a short one in the temporary folder if `runtime_dir` is too long), or
+        name of the pipe.
         """
         key = hashlib.sha256(str(self.runtime_dir.absolute()).encode()).hexdigest()[:16]
         if sys.platform == "win32":
@@ -52,7 +52,7 @@ class HostPlace:
         """Create the folders, private to the user.
 
         Raises:
-            HostUnreachable: one cannot be made, or belongs to somebody else.
+            HostUnreachable: a folder cannot be made, or another user owns that of the socket.
         """
         for folder in (self.runtime_dir, self.log_dir, self.cache_dir):
             _make(folder)
@@ -80,10 +80,10 @@ def _make(folder: Path) -> None:
 
 
 async def listen(place: HostPlace, on_client: OnClient) -> asyncio.AbstractServer | None:
-    """Serve `on_client` on the place's address; the caller holds the lock, so an old socket file
-    is stale.
+    """Accept connections at the address of `place` with `on_client`. The caller holds the lock, so
+    an existing socket file is stale.
 
-    Returns the server, or None on Windows, where the pipe lives as long as the process.
+    Returns the server, or None on Windows, where the pipe exists as long as the process.
     """
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
@@ -103,7 +103,7 @@ async def listen(place: HostPlace, on_client: OnClient) -> asyncio.AbstractServe
 
 
 async def connect(place: HostPlace) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the host. Raises OSError if nobody listens."""
+    """A connection to the host. Raises OSError if no host is listening."""
     if sys.platform == "win32":
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()

@@ -1,4 +1,4 @@
-"""A lock file that a process holds as long as it lives; the system frees it however the process
+"""A lock file that a process holds as long as it runs; the system releases it however the process
 ends.
 """
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 class LockFile:
-    """Exclusive, advisory. `acquire` never waits."""
+    """An exclusive advisory lock. `acquire` never waits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """True if this process holds the lock now; False if another one does."""
+        """Try to take the lock; False if another process holds it."""
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
             if sys.platform == "win32":
@@ -35,8 +35,8 @@ class LockFile:
         return True
 
     def release(self) -> None:
-        """Free the lock; the file stays, so that nobody locks a file that another process is about
-        to remove.
+        """Release the lock. The file is not removed, so that no process locks a file that another
+        is about to remove.
         """
         if self._fd is not None:
             os.close(self._fd)

@@ -11,8 +11,8 @@ MAX_LOG_BYTES = 4 << 20
 
 
 def open_log(path: Path) -> BinaryIO:
-    """`path` open for appending, 0600; a file that has grown past `MAX_LOG_BYTES` becomes
-    `<name>.1` first (on Windows once nobody has it open).
+    """Open `path` for appending, with mode 0600. A file larger than `MAX_LOG_BYTES` is first
+    renamed to `<name>.1` (on Windows only when no process has it open).
     """
     with contextlib.suppress(FileNotFoundError, PermissionError):
         if path.stat().st_size > MAX_LOG_BYTES:

@@ -1,4 +1,4 @@
-"""What one task leaves for another, without the cost of `asyncio.Queue`."""
+"""A queue between two tasks, without the cost of `asyncio.Queue`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Items for one reader, which takes all of them at once.
+    """Items for one reader, which takes all of them at once. Must be created in the event loop of
+    its reader.
 
-    `asyncio.Queue` and `asyncio.Event` ask for the running loop whenever they wait, which is a
-    system call in Python 3.11; a token passes several of them. Made in the loop of its reader.
+    `asyncio.Queue` and `asyncio.Event` look up the running loop whenever they wait, which is a
+    system call in Python 3.11, and a token passes several queues.
     """
 
     def __init__(self) -> None:

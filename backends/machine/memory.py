@@ -1,4 +1,4 @@
-"""How much memory this process may still take, and how it gives some back."""
+"""How much memory this process may still take, and ways to return memory to the system."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hearth.kernels.free_memory import free_memory_bytes
 
 CGROUP = Path("/sys/fs/cgroup")
 _M_PERTURB, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -6, -3, -1
-"""Of malloc.h, options of mallopt(3)."""
+"""Options of mallopt(3), from malloc.h."""
 _SEPARATE_BYTES = 1 << 20
 _MOST_KEPT_BYTES = 32 << 20
 """`DEFAULT_MMAP_THRESHOLD_MAX` of malloc.c on 64 bits."""
 
 
 def available_bytes(cgroup: Path = CGROUP) -> int:
-    """Bytes that can be taken without swapping, within the limit of a Linux control group (v2) if
-    there is one."""
+    """Bytes that can be taken without swapping, within the limit of the Linux control group (v2)
+    if there is one."""
     free = free_memory_bytes()
     room = _cgroup_room(cgroup)
     return free if room is None else min(free, room)
 
 
 def _cgroup_room(folder: Path) -> int | None:
-    """`memory.max` less what is in use; file pages that the kernel can drop are not in use. None
+    """`memory.max` less the memory in use, not counting file pages that the kernel can drop. None
     without a limit."""
     try:
         limit = (folder / "memory.max").read_text().strip()
@@ -47,10 +47,10 @@ def _cgroup_room(folder: Path) -> int | None:
 
 @contextmanager
 def touched_allocations() -> Iterator[None]:
-    """What C allocates inside is written to at once, so that it takes memory now and not when it is
-    first used. Only with glibc, in all threads.
+    """Memory that C code allocates inside the block is written to at once, so that it is taken now
+    and not at its first use. Only with glibc; affects all threads.
     """
-    _set_option(_M_PERTURB, 0xFF)  # what is allocated is filled with its complement, zeros
+    _set_option(_M_PERTURB, 0xFF)  # Allocations are filled with the complement of this, zeros.
     try:
         yield
     finally:
@@ -59,22 +59,25 @@ def touched_allocations() -> Iterator[None]:
 
 @contextmanager
 def separate_allocations() -> Iterator[None]:
-    """What C frees inside and is larger than a megabyte goes back to the system at once. Otherwise
-    glibc keeps up to 32 MiB of a kind for the next one, in a heap that what stays splits up.
-    Afterwards it does so again. Only with glibc, in all threads.
+    """Inside the block, allocations of more than a megabyte are returned to the system when C code
+    frees them.
+
+    By default glibc serves allocations of up to 32 MiB from its heap and keeps freed ones there,
+    and the heap becomes fragmented by allocations that stay. The default is restored afterwards.
+    Only with glibc; affects all threads.
     """
     _set_option(_M_MMAP_THRESHOLD, _SEPARATE_BYTES)
     try:
         yield
     finally:
-        # Once set, the limits no longer rise by themselves: these are where they would end.
+        # Once set, the limits no longer rise by themselves; these are their final values.
         _set_option(_M_MMAP_THRESHOLD, _MOST_KEPT_BYTES)
         _set_option(_M_TRIM_THRESHOLD, 2 * _MOST_KEPT_BYTES)
 
 
 def release_free_memory() -> None:
-    """Give the system what is freed and still held by the C library (glibc keeps it, in a heap of
-    each thread). Does nothing where there is no glibc.
+    """Return freed memory to the system that glibc still holds in the heap of each thread. Does
+    nothing without glibc.
     """
     trim = _glibc("malloc_trim")
     if trim is not None:
@@ -82,12 +85,12 @@ def release_free_memory() -> None:
 
 
 def _set_option(option: int, value: int) -> None:
-    """mallopt(3), where there is one."""
+    """Call mallopt(3), if the C library has it."""
     set_option = _glibc("mallopt")
     if set_option is not None:
         set_option(option, value)
 
 
 def _glibc(name: str) -> Any:
-    """A function of the C library; None where that has none of this name."""
+    """A function of the C library on Linux; None if there is none of this name."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

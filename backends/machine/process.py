@@ -1,5 +1,5 @@
-"""What Hearth's processes do at their first instruction: tie their life to the parent's, keep
-their pipes private; and the environment of those that compute.
+"""Setup of Hearth's child processes: end with the parent, keep their pipes private, and the
+environment of processes that compute.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux; elsewhere the end of stdin
-    tells it).
+    """Ask the kernel to kill this process when its parent dies (Linux only; on other systems the
+    process notices the end of stdin).
 
-    Source: prctl(2), PR_SET_PDEATHSIG. The parent may have died before the call: then the process
-    leaves at once. The kernel means the thread that started this process, so that must be one that
-    lives as long as the parent.
+    Source: prctl(2), PR_SET_PDEATHSIG. If the parent died before the call, the process exits at
+    once. The kernel watches the thread that started this process, so that thread must live as long
+    as the parent.
 
     Args:
-        parent: process id of the parent, as it gave it itself: the one that `os.getppid` says may
-            already be who adopts orphans.
+        parent: process id that the parent passed itself; `os.getppid` may already return the
+            process that adopts orphans.
     """
     if sys.platform != "linux":
         return
-    import ctypes  # 2 ms, which the terminal app need not pay for its pipes.
+    import ctypes  # Takes 2 ms, which the terminal app does not need for its pipes.
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -36,8 +36,8 @@ def die_with_parent(parent: int) -> None:
 def take_private_pipes() -> tuple[int, int]:
     """Move stdin and stdout to private descriptors for frames; returns (input, output).
 
-    Afterwards descriptor 0 reads nothing and 1 goes where stderr goes (the log), so that nothing
-    printed by native code can get between two frames.
+    Afterwards descriptor 0 reads nothing and descriptor 1 goes where stderr goes (the log), so that
+    output of native code cannot get between two frames.
     """
     private_in, private_out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -48,9 +48,11 @@ def take_private_pipes() -> tuple[int, int]:
 
 
 def with_huge_pages(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` for a child that computes: glibc asks the kernel for large pages then, where
-    that leaves it to programs (`madvise`, as Linux usually does). What the user has set stays.
-    Weights are read once for each token, and looking up a page for every 4 KiB takes its time.
+    """`environment` for a child that computes, in which glibc asks the kernel for huge pages; this
+    has an effect if the kernel leaves the choice to programs (`madvise`, the usual mode of Linux).
+    A value that the user has set is kept.
+
+    All weights are read once for each token, and page lookups for every 4 KiB take time.
     """
     set_before = environment.get("GLIBC_TUNABLES", "")
     if not sys.platform.startswith("linux") or "glibc.malloc.hugetlb" in set_before:

@@ -1,4 +1,4 @@
-"""How many threads decode, as other programs come and go."""
+"""Chooses the number of decoding threads while other programs start and stop."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Final
 
 _WINDOW: Final = 4
-"""Steps whose mean is compared."""
+"""Number of steps whose mean time is compared."""
 _CLEARLY_FASTER: Final = 0.9
-"""Another count of threads must take at most this share of the time,"""
+"""Another number of threads is kept if its steps take at most this share of the time before."""
 _CLEARLY_LOST: Final = 1.5
-"""it is tried no longer where its first steps take this much longer,"""
+"""A trial ends early when its steps take more than this multiple of the time before."""
 _CLEARLY_SLOWER: Final = 1.4
-"""and steps that take this much longer than they did make it worth a trial."""
+"""A trial starts early when steps take more than this multiple of their earlier time."""
 _LEAST_REST_S: Final = 0.5
-"""Seconds of steps between two trials where the machine changes, twice as many after each that
-fails,"""
+"""Least seconds of steps between two trials; each failed trial doubles the interval."""
 _LONGEST_REST_S: Final = 32.0
-"""up to these."""
+"""Upper limit of the seconds of steps between two trials."""
 _FIRST_REST_S: Final = 8.0
 """Seconds of steps before the first trial if nothing seems to change."""
 _MOVES: Final[tuple[Callable[[int], int], ...]] = (
@@ -25,28 +24,28 @@ _MOVES: Final[tuple[Callable[[int], int], ...]] = (
     lambda threads: threads + max(1, threads // 4),
     lambda threads: threads // 2,
 )
-"""What is tried, in turns."""
+"""Changes of the number of threads, tried one after the other."""
 
 
 class ThreadPace:
     """Chooses a number of threads for steps that only decode.
 
-    Threads wait for each other after each operation of a step. So where another program uses one of
-    their cores, all of them wait for the thread that has none, and fewer threads are faster: on two
+    Threads wait for each other after each operation of a step. If another program uses one of their
+    cores, all of them wait for the thread that has no core, and fewer threads are faster: on two
     cores next to one busy program, one thread decodes several times as fast as two. From time to
-    time, and at once where steps take clearly longer than they did, a few steps are computed with
-    another number, and whichever is clearly faster is kept. A trial ends as soon as it has lost, so
-    that it costs a few steps at most.
+    time, and at once if steps take clearly longer than before, a few steps are computed with
+    another number of threads, which is kept if it is clearly faster. A trial ends as soon as it has
+    lost, so it costs a few steps at most.
 
     Args:
-        threads: to begin with.
-        most: threads that may be used.
-        step_s: what a step of one row takes with `threads` at best; None: not known.
+        threads: the initial number.
+        most: most threads that may be used.
+        step_s: best time of a step of one row with `threads`; None: unknown.
     """
 
     def __init__(self, threads: int, most: int, step_s: float | None = None) -> None:
         self.threads = threads
-        """For the next step."""
+        """Number of threads for the next step."""
         self._chosen = threads
         self._most = max(threads, most)
         self._rows = 1
@@ -55,12 +54,12 @@ class ThreadPace:
         self._known_s = step_s
         """Seconds of a step of `_rows` rows when it was last compared."""
         self._before_s = 0.0
-        """The same with `_chosen` threads, before the trial under way."""
+        """Seconds of a step with `_chosen` threads, measured before the current trial."""
         self._rest_s = 0.0
-        """Of steps since the last trial."""
+        """Seconds of steps since the last trial."""
         self._interval_s = _FIRST_REST_S
         self._move = 0
-        """Of `_MOVES`: which is next."""
+        """Index in `_MOVES` of the next change to try."""
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a step that took `seconds` to decode a token for each of `rows` sequences."""
@@ -85,17 +84,17 @@ class ThreadPace:
 
     @property
     def chosen(self) -> int:
-        """For steps that are not compared: without a trial under way."""
+        """Number of threads without a trial, for steps that are not compared."""
         return self._chosen
 
     def _begin(self, rows: int) -> None:
-        """Steps are of another size from now on; a trial under way says nothing."""
+        """Start again with steps of another size; a trial in progress is dropped."""
         self._rows, self._known_s = rows, None
         self._times.clear()
         self.threads = self._chosen
 
     def _try(self, mean_s: float) -> None:
-        """Take the next other count that there is for some steps."""
+        """Start a trial with the next number of threads that is possible."""
         self._known_s, self._before_s, self._rest_s = mean_s, mean_s, 0.0
         for _ in _MOVES:
             other = _MOVES[self._move](self._chosen)
@@ -106,7 +105,7 @@ class ThreadPace:
             self._move = (self._move + 1) % len(_MOVES)
 
     def _judge(self) -> None:
-        """Keep the count that is tried, or end the trial, or go on."""
+        """Keep the number of threads on trial, or end the trial, or continue it."""
         took_s = sum(self._times)
         most_s = _CLEARLY_FASTER * self._before_s * _WINDOW
         if took_s > most_s or took_s > _CLEARLY_LOST * self._before_s * len(self._times):
@@ -115,6 +114,6 @@ class ThreadPace:
             self._interval_s = min(2 * self._interval_s, _LONGEST_REST_S)
             self._times.clear()
         elif len(self._times) == _WINDOW:
-            self._chosen = self.threads  # The same move is next: it may be better still.
+            self._chosen = self.threads  # The same change is tried next, it may help again.
             self._known_s = took_s / _WINDOW
             self._interval_s = _LEAST_REST_S

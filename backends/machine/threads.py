@@ -1,5 +1,5 @@
-"""How many threads: measured on the loaded model where that is cheap, physical cores where it is
-not."""
+"""The number of threads: measured on the loaded model if that is cheap, else the number of physical
+cores."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from pathlib import Path
 from typing import Final
 
 MEASURE_BUDGET_S = 0.3
-"""For decode and prefill together."""
+"""Seconds that measuring may take, for decode and prefill together."""
 CLEARLY_FASTER = 0.95
-"""Another count must take at most this share of the default's time: timings of single steps are
-noisy."""
+"""Another number of threads must take at most this share of the default's time, because timings of
+single steps are noisy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadChoice:
-    """Threads, and the seconds per step that each measured count took; nothing measured: the
-    default."""
+    """The number of threads, and the seconds per step of each measured number; without measurements
+    it is the default."""
 
     threads: int
     measured_s: dict[int, float]
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may use: decoding is bound by memory, so hyper-threads only
-    get in the way.
+    """Number of physical cores that this process may use; decoding is bound by memory, so
+    hyper-threads only slow it down.
 
-    Bounded by the CPU affinity and, on Linux, by the cgroup's quota.
+    Limited by the CPU affinity and, on Linux, by the cgroup's quota.
     """
     return max(1, min(_physical_cores() or os.cpu_count() or 1, usable_threads()))
 
 
 def usable_threads() -> int:
-    """Logical processors that this process may use, within affinity and the cgroup's quota."""
+    """Number of logical processors that this process may use, within affinity and cgroup quota."""
     if hasattr(os, "sched_getaffinity"):
         logical = len(os.sched_getaffinity(0))
     else:
@@ -47,31 +47,31 @@ def usable_threads() -> int:
 
 
 def _physical_cores() -> int | None:
-    """None: not known."""
+    """Number of physical cores; None: unknown."""
     try:
         import psutil
-    except ModuleNotFoundError:  # On a machine with nothing but a card and PyTorch.
+    except ModuleNotFoundError:  # Possible where only PyTorch is installed.
         return None
     return psutil.cpu_count(logical=False)
 
 
 SPINS: Final = "3000"
-"""How often a thread looks whether the others have come to a barrier before it sleeps, where
-libgomp joins them (GOMP_SPINCOUNT): about a tenth of a millisecond. By default it looks 300,000
-times. A step has hundreds of barriers, and where other programs want the cores too, a thread that
-waits at one keeps the thread that it waits for from running. On two idle cores that costs 1 to 3 %;
-next to busy programs steps are several times as fast (`benchmarks/busy_steps.py`).
+"""Value of GOMP_SPINCOUNT: how often a thread of libgomp polls at a barrier before it sleeps, for
+about a tenth of a millisecond. The default is 300,000 times. A step has hundreds of barriers, and
+if other programs use the cores too, a spinning thread keeps the thread that it waits for from
+running. This value costs 1 to 3 % on two idle cores; next to busy programs, steps are several times
+as fast (`benchmarks/busy_steps.py`).
 """
 
 
 def fastest_threads(step: Callable[[int], None], default: int) -> ThreadChoice:
-    """The fastest number of threads for `step`, of those worth trying (see `measure_threads`)."""
+    """The fastest number of threads for `step`, among `candidates` (see `measure_threads`)."""
     return measure_threads(step, candidates(default, max(default, usable_threads())))
 
 
 def candidates(default: int, most: int) -> list[int]:
-    """Counts worth trying, the default first: half of it, one less (leaves a core to others), and
-    all threads."""
+    """Numbers of threads worth trying: the default first, then half of it, one less (which leaves a
+    core to other programs), and all threads."""
     worth = [default, default // 2, default - 1, most]
     return list(dict.fromkeys(count for count in worth if 1 <= count <= most))
 
@@ -86,13 +86,13 @@ def measure_threads(
 ) -> ThreadChoice:
     """Time `step` with each number of threads and choose the fastest.
 
-    Each count gets one untimed step (threads start up) and the best of `repeats` timed ones. A
-    count is skipped where its steps would, at the speed seen so far, go beyond the budget; so a
-    large model keeps the default.
+    For each number, one step is untimed (threads start up), and the best of `repeats` timed steps
+    counts. Measuring stops when the steps of the next number would exceed the budget at the speed
+    seen so far; a large model thus keeps the default.
 
     Args:
-        step: does the same work each time, with the number of threads it is given.
-        counts: what to try, the default first.
+        step: does the same work each time, with the given number of threads.
+        counts: the numbers to try, the default first.
     """
     started = clock()
     slowest = 0.0
@@ -116,7 +116,9 @@ def measure_threads(
 
 
 def _cgroup_quota(path: Path) -> int | None:
-    """Whole CPUs of a cgroup-v2 `cpu.max` file ("200000 100000" is 2); None without a limit."""
+    """Number of CPUs in a cgroup-v2 `cpu.max` file, rounded up ("200000 100000" is 2); None without
+    a limit.
+    """
     try:
         quota, period = path.read_text().split()
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Models that another machine serves, over any OpenAI-style HTTP API.
 
-Here live the description of such a server, what each kind of server understands, and the `Backend`
-that speaks to it from the front end's own process: no host, no worker. No model library and no
-other runner may come in.
+This package has the description of such a server, the parameters that each kind of server
+supports, and the `Backend` that talks to it from the front end's own process, without host and
+worker. It must not import model libraries or other runners.
 """

@@ -1,4 +1,4 @@
-"""`RemoteBackend`: a model that another machine serves, held like one that runs here."""
+"""`RemoteBackend`: a model that another machine serves, used like a local one."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _TEMPLATE_FIELDS: Final = (
 
 
 class RemoteBackend:
-    """`contract.Backend` over HTTP. What the other end cannot be told is refused by name; tokens
-    have no ids, as such servers do not send them.
+    """`contract.Backend` over HTTP. Parameters that the server does not support are refused by
+    name. Tokens have no ids, because such servers do not send them.
 
     Args:
-        connection: to the server.
-        finder: tells which of its models it is.
-        spec: how front ends call the model.
+        connection: the connection to the server.
+        finder: finds the model among those of the server.
+        spec: the model as front ends name it.
     """
 
     def __init__(self, connection: Connection, finder: ModelFinder, spec: ModelSpec) -> None:
@@ -61,7 +61,7 @@ class RemoteBackend:
         self.spec = spec
 
     async def info(self) -> ModelInfo:
-        """Ask the other end what the model is. Raises HearthError."""
+        """The description of the model, requested from the server. Raises HearthError."""
         begun_s = time.perf_counter()
         model = await self._finder.find(anew=True)
         took_s = time.perf_counter() - begun_s
@@ -83,10 +83,10 @@ class RemoteBackend:
     async def tokenize(
         self, text: str, *, special: bool = False, add_special: bool = False
     ) -> list[int]:
-        """Token ids of `text`. vLLM and SGLang recognise special tokens in it in any case.
+        """Token ids of `text`. vLLM and SGLang always recognise special tokens in it.
 
         Raises:
-            UnsupportedParameter: such a server does not tell.
+            UnsupportedParameter: this kind of server has no tokenizer endpoint.
         """
         kind = (await self._finder.find()).dialect.kind
         if kind in _LIKE_VLLM:
@@ -105,7 +105,7 @@ class RemoteBackend:
         return await self._text("detokenize", body)
 
     async def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`. Raises as `tokenize` does."""
+        """The prompt that the model would get for `request`. Raises as `tokenize` does."""
         request = typed(request)
         validate(request, None)
         if request.token_ids is not None:
@@ -114,12 +114,12 @@ class RemoteBackend:
             found = await self.tokenize(request.text, special=True, add_special=True)
             return Prompt(request.text, tuple(found))
         model = await self._finder.find()
-        # A limit says nothing of the prompt, and not every chat may go without one.
+        # max_tokens does not affect the prompt, so it is left out.
         tools = () if request.tool_choice == "none" else request.tools
         shown = replace(request, max_tokens=None, tools=tools)
         body = write_body(shown, model.dialect, self._server.name, model.name)
         asked: dict[str, Any] = {name: body[name] for name in _TEMPLATE_FIELDS if name in body}
-        # Of the endpoints of templates only that of llama-server reads all fields of chats.
+        # Among the template endpoints, only that of llama-server reads all fields of a chat.
         if model.dialect.kind != "llama-server" and asked.pop("reasoning_effort", None):
             asked["chat_template_kwargs"] = dict(request.template_values)
         if model.dialect.kind in _LIKE_VLLM:
@@ -129,14 +129,15 @@ class RemoteBackend:
         return Prompt(text, tuple(await self.tokenize(text, special=True)))
 
     async def restore(self, request: Request) -> None:
-        """Nothing: no API has this."""
+        """Does nothing: no API supports this."""
 
     async def score(self, ids: Sequence[int], *, top: int = 0, session: str = "") -> Scores:
-        """Log probability of each of `ids` after those before it, and the `top` likeliest: a
-        completion's echo, of which the one token that it adds is left out.
+        """Log probability of each of `ids` given the tokens before it, and the `top` likeliest
+        tokens at its position. They come from a completion with echo, whose one new token is left
+        out.
 
         Raises:
-            UnsupportedParameter: such a server gives none for a prompt.
+            UnsupportedParameter: this kind of server gives no log probabilities for a prompt.
         """
         model = await self._finder.find()
         if not model.dialect.echoes:
@@ -170,8 +171,9 @@ class RemoteBackend:
         session: str = "",
         truncate: bool = False,
     ) -> Embeddings:
-        """One vector of length 1 for each text; whether long ones are cut is the server's choice.
-        Raises `UnsupportedParameter` for another pooling than the model's own.
+        """One vector of length 1 for each text; the server decides whether long texts are cut.
+
+        Raises `UnsupportedParameter` for any pooling but the model's own.
         """
         if pooling != "model":
             dialect = (await self._finder.find()).dialect
@@ -195,13 +197,13 @@ class RemoteBackend:
             return Ranks(scores, _prompt_tokens(answer))
 
     async def _post(self, path: str, body: dict[str, Any], root: str = "") -> Any:
-        """The answer of the model to `body`, at a path of OpenAI's API or below `root`."""
+        """The model's answer to `body`, posted to `path` of OpenAI's API or below `root`."""
         model = await self._finder.find()
         url = f"{root or self._server.url}/{path}"
         return await self._connection.post(url, {"model": model.name, **body})
 
     async def _ids(self, body: dict[str, Any]) -> list[int]:
-        """The token ids that answer `body`."""
+        """The token ids in the answer to `body`."""
         await self._check_tells("text")
         answer = await self._post("tokenize", body, self._server.root)
         with self._well_formed("tokens"):
@@ -211,7 +213,7 @@ class RemoteBackend:
             return list(ids)
 
     async def _text(self, path: str, body: dict[str, Any], param: str = "token_ids") -> str:
-        """The text that answers `body`."""
+        """The text in the answer to `body`."""
         await self._check_tells(param)
         answer = await self._post(path, body, self._server.root)
         with self._well_formed("text"):
@@ -221,7 +223,7 @@ class RemoteBackend:
             raise LookupError("no string")
 
     async def _check_tells(self, param: str) -> None:
-        """Raises `UnsupportedParameter` for a server that only has OpenAI's API."""
+        """Raises `UnsupportedParameter` if the server only has OpenAI's API."""
         dialect = (await self._finder.find()).dialect
         if dialect.kind in ("openai", "other"):
             raise dialect.refusal(
@@ -233,7 +235,7 @@ class RemoteBackend:
 
     @contextlib.contextmanager
     def _well_formed(self, what: str) -> Iterator[None]:
-        """Raises `RemoteMalformed` where the block finds another form of `what` than it reads."""
+        """Raises `RemoteMalformed` if the block fails to read `what` from the answer."""
         try:
             yield
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -258,7 +260,7 @@ class RemoteBackend:
             raise await self._which_models(model.name, error) from error
 
     async def _which_models(self, name: str, error: RemoteModelMissing) -> HearthError:
-        """A better error for a model that is not there: with the names of those that are."""
+        """`error`, with the names of the models that the server has if those are not named yet."""
         if "names" in error.data:
             return error
         entries = await list_models(self._connection)
@@ -267,10 +269,10 @@ class RemoteBackend:
 
 
 class RemoteBackends:
-    """The remote models of one front end, each with a connection of its own, in one event loop.
+    """The remote models of one front end, each with its own connection, in one event loop.
 
     Args:
-        servers: what the settings declare, by lower-case name.
+        servers: the servers declared in the settings, by lower-case name.
     """
 
     def __init__(self, servers: Mapping[str, RemoteServer]) -> None:
@@ -297,13 +299,15 @@ class RemoteBackends:
 
 
 def _prompt_tokens(answer: Mapping[str, Any]) -> int:
-    """What `answer` says of the tokens of all texts; 0 if nothing, as not every server counts."""
+    """Number of tokens of all texts by `answer`; 0 if missing, as not every server counts them."""
     usage = answer.get("usage") or {}
     return int(finite(usage.get("prompt_tokens", usage.get("total_tokens", 0))))
 
 
 def _unit(vector: Sequence[float]) -> tuple[float, ...]:
-    """`vector` at length 1. Raises ValueError if it has none, TypeError if it is no numbers."""
+    """`vector` scaled to length 1. Raises ValueError if its length is 0 or not finite, TypeError if
+    it does not consist of numbers.
+    """
     length = math.hypot(*map(finite, vector))
     if not length or not math.isfinite(length):
         raise ValueError("a vector without a length")

@@ -1,4 +1,6 @@
-"""From a `Request` to the JSON body of an OpenAI-style one; what cannot be said is refused."""
+"""Makes the JSON body of an OpenAI-style request from a `Request`; parameters that cannot be
+expressed are refused.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _OFF: Final[Mapping[str, Any]] = {
     "dry_multiplier": 0,
     "xtc_probability": 0,
 }
-"""Sampling steps that not every server has, and the value that switches each off."""
+"""Sampling steps that not every server has, with the value that switches each off."""
 _LIMITS: Final = (
     *("min_tokens", "ignore_eos", "stop_token_ids", "include_stop", "skip_special_tokens"),
     *("add_generation_prompt", "truncate_prompt_tokens", "attention_sinks", "speculate"),
@@ -31,7 +33,7 @@ _DETAILS: Final[Mapping[str, tuple[str, ...]]] = {
     "dry_multiplier": ("dry_base", "dry_allowed_length", "dry_window", "dry_sequence_breakers"),
     "xtc_probability": ("xtc_threshold",),
 }
-"""Parameters that only mean something while a step is on."""
+"""Parameters that only matter while a sampling step is on, by that step."""
 _CONSTRAINTS: Final[Mapping[str, str]] = {
     "regex": "a regular expression",
     "choice": "a list of strings",
@@ -42,7 +44,7 @@ _WHOLE_WINDOW: Final = -1
 
 
 class _Writer:
-    """Writes one body, and refuses in the name of the server."""
+    """Writes one body, and raises the errors for unsupported parameters."""
 
     def __init__(self, request: Request, dialect: Dialect, name: str) -> None:
         self.request = request
@@ -51,7 +53,7 @@ class _Writer:
         self.body: dict[str, Any] = {}
 
     def need(self, can: object, param: str, why: str = "", hint: str = "") -> None:
-        """Refuse `param` unless such a server can have it."""
+        """Refuse `param` unless `can` is true, i.e. this kind of server supports it."""
         if not can:
             why = why or f"{param} cannot be passed on to it"
             raise self.dialect.refusal(self.name, param, why, hint)
@@ -117,7 +119,7 @@ class _Writer:
     def _fresh_prefix(self) -> None:
         way = self.dialect.fresh_prefix
         self.need(way, "reuse_prefix", "it cannot be told to forget a prompt")
-        # With a salt that nobody else has, no prompt is the beginning of another.
+        # With a unique salt, the prompt cannot match the prefix of another prompt.
         self.body[way] = secrets.token_urlsafe(32) if way == "cache_salt" else False
 
     def constraint(self, constraint: Constraint) -> None:
@@ -167,7 +169,7 @@ class _Writer:
     def _tools(self) -> None:
         request = self.request
         if request.tool_choice == "none" and self.dialect.kind != "hearth":
-            return  # Most templates would show them all the same.
+            return  # Most templates would show the tools nevertheless.
         self.body["tools"] = [_tool(tool) for tool in request.tools]
         self.body["tool_choice"] = (
             {"type": "function", "function": {"name": request.forced_tool}}
@@ -220,11 +222,12 @@ def write_body(request: Request, dialect: Dialect, name: str, model: str) -> dic
     """The body of a streamed chat (with `messages`) or completion (without).
 
     Args:
-        name: of the model here, for messages.
-        model: what the other end calls it.
+        name: the model's name here, for error messages.
+        model: the model's name on the server.
 
     Raises:
-        UnsupportedParameter: `param`, in the contract's words, cannot be said to such a server.
+        UnsupportedParameter: `param`, as the contract names it, is not supported by this kind of
+            server.
     """
     writer = _Writer(request, dialect, name)
     writer.body["model"] = model
@@ -243,7 +246,9 @@ def write_body(request: Request, dialect: Dialect, name: str, model: str) -> dic
 
 
 def notices(request: Request, dialect: Dialect) -> tuple[str, ...]:
-    """What such a server is not told although it changes no word of what is asked of it."""
+    """Notices about parts of `request` that are not passed to this kind of server, where that does
+    not change what is asked.
+    """
     found = []
     messages = request.messages or ()
     if any(message.keep_s > 0 for message in messages):
@@ -286,7 +291,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _seed(seed: int, bits: int) -> int:
-    """`seed` in so many bits: the same seed is the same again."""
+    """`seed` reduced to `bits` bits; equal seeds stay equal."""
     if bits < 64:
         return seed & ((1 << bits) - 1)
     return seed - 2**64 if seed >= 2**63 else seed

@@ -1,4 +1,4 @@
-"""From the chunks of a stream, of either of OpenAI's APIs, to our events."""
+"""Turns the chunks of a stream, of either of OpenAI's APIs, into events of the contract."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hearth.backends.remote.server import RemoteServer
 from hearth.backends.remote.sse import EventReader, ServerEvent, TooLong
 
 UNKNOWN_ID: Final = -1
-"""Stands for the id of a token of which only the text is known."""
+"""Id of a token of which only the text is known."""
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -47,14 +47,13 @@ _REASONS: Final[dict[str, FinishReason]] = {
     "content_filter": "stop",
 }
 _UNFINISHED: Final = (None, "", "null")
-"""What servers write in place of a reason until there is one: OpenAI, SGLang, KoboldCpp."""
+"""Values of the finish reason while the answer is unfinished: OpenAI, SGLang, KoboldCpp."""
 _IMPOSSIBLE: Final = -9999.0
-"""The log probability of what is impossible, as OpenAI writes it."""
+"""The log probability of impossible tokens, as OpenAI writes it."""
 _DONE: Final = "[DONE]"
-"""The last event of a stream."""
+"""Data of the last event of a stream."""
 _REST_S: Final = 0.1
-"""How long the end of a body is waited for after its last event, so that the connection can be
-used again.
+"""Seconds to wait for the end of a body after its last event, so that the connection can be reused.
 """
 _PREFILL: Final = re.compile(r"\s*prefill\s+([0-9]{1,20})/([0-9]{1,20})\s*")
 _FILTERED: Final = "The other end's content filter ended the answer."
@@ -63,18 +62,18 @@ _UNCOUNTED: Final = "The other end does not say how many tokens it used."
 
 @dataclass(slots=True)
 class _Choice:
-    """What is known of one of several answers."""
+    """State of one of several choices."""
 
     reason: FinishReason | None = None
     stop: str | None = None
     calls: dict[int, str] = field(default_factory=dict)
-    """Position of each call to its id."""
+    """Ids of the tool calls by their positions."""
     numbers: dict[int, int] = field(default_factory=dict)
-    """Position of each call to the index that the server gave it, where it gave one."""
+    """Indexes that the server gave to calls, if any, by their positions."""
 
     def position(self, number: Any, ident: str, name: str) -> int:
-        """Of the call that a piece belongs to. Some servers give all calls of an answer the same
-        index (Ollama, gateways to Gemini): another id with a name begins another call.
+        """Position of the call that a piece belongs to. Some servers give all calls of an answer
+        the same index (Ollama, gateways to Gemini): a new id with a name begins a new call.
         """
         if not isinstance(number, int) or number < 0:
             number = None
@@ -93,12 +92,13 @@ class _Choice:
 
 
 class ChunkReader:
-    """Turns the chunks of one stream into events; tells at its end whether the answer was whole.
+    """Turns the chunks of one stream into events, and checks at its end whether the answer is
+    complete.
 
     Args:
-        server: who answers, for messages.
-        request: what was asked.
-        notices: what the reader of the answer should know from its start.
+        server: the server that answers, for error messages.
+        request: the request that is answered.
+        notices: notices to send at the start of the answer.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class ChunkReader:
         self._first_s: float | None = None
 
     async def events(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[Event, None]:
-        """The events of the stream that comes in `pieces`, up to `Finished`.
+        """The events of the stream in `pieces`, up to `Finished`.
 
         Raises:
-            RemoteCut: it was not whole.
-            HearthError: an error that it has; `RemoteMalformed`, `RemoteFailed`.
+            RemoteCut: the stream is incomplete.
+            HearthError: the stream reports an error; `RemoteMalformed`, `RemoteFailed`.
         """
         reader = EventReader()
         try:
@@ -145,7 +145,7 @@ class ChunkReader:
         yield self._end()
 
     def _take(self, arrival: ServerEvent) -> Iterator[Event]:
-        """The events of one part of the stream; none after the last."""
+        """The events for one server-sent event of the stream; none after the last one."""
         if self._done:
             return
         if arrival.name == ":":
@@ -165,7 +165,7 @@ class ChunkReader:
             yield from self._chunk(chunk)
 
     def _comment(self, text: str) -> Iterator[Event]:
-        """What a comment says: Hearth tells the progress of a prefill in them."""
+        """The events for a comment: Hearth reports the progress of prefill in comments."""
         if (found := _PREFILL.fullmatch(text)) is not None:
             yield from self._start({})
             yield Progress(int(found[1]), int(found[2]))
@@ -173,7 +173,7 @@ class ChunkReader:
     def _chunk(self, chunk: dict[str, Any]) -> Iterator[Event]:
         self._count(chunk)
         yield from self._start(chunk)
-        progress = chunk.get("prompt_progress")  # llama-server, and Hearth where it is asked
+        progress = chunk.get("prompt_progress")  # llama-server, and Hearth on request
         if isinstance(progress, dict):
             yield Progress(_count(progress.get("processed")), _count(progress.get("total")))
         choices = chunk.get("choices") or []
@@ -225,7 +225,7 @@ class ChunkReader:
         if reason in _UNFINISHED or known.reason is not None:
             return
         known.reason = self._reason(reason)
-        if known.calls and known.reason == "stop":  # as some say after a call that was asked for
+        if known.calls and known.reason == "stop":  # as some servers write after a forced call
             known.reason = "tool_calls"
         stop = choice.get("stop_reason", choice.get("matched_stop"))  # vLLM, SGLang
         known.stop = text(stop) if isinstance(stop, str) else None
@@ -253,8 +253,10 @@ class ChunkReader:
             yield self._call(index, known, call)
 
     def _call(self, index: int, known: _Choice, call: Any) -> ToolCallPart:
-        """A piece of a call. Some servers number no calls, some all alike, some repeat id and name
-        in each piece, some give no id: the contract's pieces are the same for all.
+        """A piece of a tool call in the contract's form.
+
+        Servers differ: some do not number calls or give all the same number, some repeat id and
+        name in each piece, some give no id.
         """
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
@@ -312,7 +314,7 @@ class ChunkReader:
             self._timings = Timings(**known)
 
     def _measured(self) -> Timings:
-        """Times on this side of the network."""
+        """Times measured on this side of the network."""
         now_s = time.perf_counter()
         if self._first_s is None:
             return Timings()
@@ -330,7 +332,7 @@ class ChunkReader:
 
 
 def text(value: Any) -> str:
-    """`value` if it is text, else an empty one; lone surrogates, which UTF-8 lacks, replaced."""
+    """`value` if it is text, else empty; lone surrogates, which UTF-8 lacks, are replaced."""
     if not isinstance(value, str):
         return ""
     try:
@@ -341,8 +343,8 @@ def text(value: Any) -> str:
 
 
 def text_logprobs(value: dict[str, Any]) -> tuple[TokenLogprob, ...]:
-    """Log probabilities in the form of `/v1/completions`; those of a prompt's first token are null
-    and left out. Raises KeyError, TypeError and ValueError for any other form.
+    """Log probabilities in the form of `/v1/completions`. A null log probability, as for the first
+    token of a prompt, is left out. Raises KeyError, TypeError or ValueError for any other form.
     """
     tokens, found = value["tokens"], value["token_logprobs"]
     tops = value.get("top_logprobs") or [None] * len(tokens)
@@ -382,13 +384,13 @@ def _count(value: object) -> int:
 
 
 def _logprob(value: Any) -> float:
-    """A log probability; some write that of what is impossible as minus infinity."""
+    """A log probability; minus infinity, which some servers write, becomes `_IMPOSSIBLE`."""
     return _IMPOSSIBLE if value == -math.inf else finite(value)
 
 
 def finite(value: Any) -> float:
-    """`value` as a number. Raises ValueError if it is none or too large, TypeError if it is nothing
-    that could be one.
+    """`value` as a finite number. Raises ValueError if it is not a finite number or is too large,
+    TypeError if its type cannot be converted.
     """
     try:
         found = float(value)

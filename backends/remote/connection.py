@@ -1,4 +1,4 @@
-"""One server over HTTP: bounded answers, and a typed error for whatever goes wrong on the way."""
+"""HTTP connection to one server, with bounded answers and a typed error for every failure."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ from hearth.backends.remote.server import RemoteServer
 
 _CONNECT_S: Final = 10.0
 MOST_ANSWER_BYTES: Final = 256 << 20
-"""Of an answer that comes whole: vectors of thousands of texts."""
+"""Largest answer that is not streamed, enough for vectors of thousands of texts."""
 MOST_REASON_BYTES: Final = 1 << 20
-"""Of an answer that says what went wrong."""
+"""Largest answer that describes an error."""
 
 
 class Connection:
-    """Speaks to `server`, within one event loop. No redirect is followed: the key is for one host.
+    """Connection to `server`, used in one event loop.
+
+    Redirects are not followed, because the key is for one host only.
 
     Args:
-        server: whom to speak to; its key is read for each request and kept nowhere.
-        api_key: in place of that key.
+        server: the server; its key is read for each request and not kept.
+        api_key: replaces the key of `server`.
     """
 
     def __init__(self, server: RemoteServer, api_key: str | None = None) -> None:
@@ -54,22 +56,22 @@ class Connection:
             timeout=httpx2.Timeout(server.timeout_s, connect=self._connect_s),
             limits=httpx2.Limits(max_connections=None),
             follow_redirects=False,
-            # A proxy of the environment has no business with a server on this machine.
+            # A proxy set in the environment is not used for a server on this machine.
             trust_env=not server.is_loopback,
             verify=_trusted(server),
         )
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close all open connections."""
         with self._translated():
             await self._client.aclose()
 
     async def get(self, url: str) -> Any:
-        """The JSON that is at `url`. Raises HearthError."""
+        """The JSON at `url`. Raises HearthError."""
         return await self._whole("GET", url, None)
 
     async def post(self, url: str, body: dict[str, Any]) -> Any:
-        """The JSON that answers `body`. Raises HearthError."""
+        """The JSON answer to `body`. Raises HearthError."""
         return await self._whole("POST", url, body)
 
     async def _whole(self, method: str, url: str, body: dict[str, Any] | None) -> Any:
@@ -78,11 +80,12 @@ class Connection:
 
     @asynccontextmanager
     async def stream(self, url: str, body: dict[str, Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The pieces of the event stream that answers `body`. Leaving the block early closes the
-        connection, so that the other end notices at once.
+        """The bytes of the event stream that answers `body`. Leaving the block early closes the
+        connection, so that the server notices at once.
 
         Raises:
-            HearthError: no connection, a refusal, no event stream; within the block, a cut.
+            HearthError: there is no connection, the request is refused, or the answer is not an
+                event stream; within the block, the connection was cut.
         """
         async with self._answer("POST", url, body) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
@@ -104,7 +107,7 @@ class Connection:
     async def _answer(
         self, method: str, url: str, body: dict[str, Any] | None
     ) -> AsyncIterator[httpx2.Response]:
-        """The answer whose status is good, its body unread."""
+        """The answer, with a status of success and its body not read yet."""
         headers = {
             "accept": "application/json, text/event-stream",
             "accept-encoding": "identity",
@@ -148,7 +151,7 @@ class Connection:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """What the HTTP library raises, as errors of ours."""
+        """Translates exceptions of the HTTP library into `HearthError`s."""
         try:
             yield
         except httpx2.HTTPError as error:
@@ -192,7 +195,7 @@ class Connection:
 
 
 def _trusted(server: RemoteServer) -> ssl.SSLContext:
-    """Whom to trust: for a server of this machine that speaks no TLS nobody, which saves reading
+    """The trusted certificates: none for a server on this machine without TLS, which saves reading
     some 150 certificates.
     """
     if server.is_loopback and server.url.startswith("http:"):
@@ -201,7 +204,7 @@ def _trusted(server: RemoteServer) -> ssl.SSLContext:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what it came from, groups taken apart."""
+    """`error` and its causes, with the members of exception groups."""
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()
     while pending:

@@ -1,8 +1,9 @@
-"""What each kind of server understands beyond OpenAI's API, and under which names.
+"""What each kind of server supports beyond OpenAI's API, and under which names.
 
-Some ignore what they do not know without a word, so a parameter is only sent where it is known to
-have its meaning there; the body refuses the others by name. Sources: the request types of vLLM and
-SGLang (`entrypoints/openai/.../protocol.py`), llama-server's README, and our own tables.
+Some servers silently ignore unknown parameters, so a parameter is only sent to servers that are
+known to support it; others are refused by name when the body is written. Sources: the request types
+of vLLM and SGLang (`entrypoints/openai/.../protocol.py`), llama-server's README, and Hearth's own
+tables.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ Continuing = Literal["always", "on request", "vllm", "never"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How to say to one kind of server what the contract can say.
+    """How the requests of the contract are expressed for one kind of server.
 
     Attributes:
-        names: from the contract's sampling parameters and limits to the server's.
+        names: the server's names of the contract's sampling parameters and limits.
         top_k_off: the value of top_k that keeps all tokens.
-        seed_bits: seeds are cut to so many bits; 64: they are signed, the same 64 bits.
+        seed_bits: seeds are reduced to this many bits; 64: the same 64 bits as a signed number.
         max_tokens: the field of a chat that limits new tokens.
         completes_to_the_end: a completion without a limit is possible, by null.
-        constraints: how those beyond OpenAI's are written, by their kind.
-        template_values: `chat_template_kwargs` are known.
+        constraints: how constraints beyond OpenAI's are written, by their kind.
+        template_values: `chat_template_kwargs` are supported.
         reasoning: earlier reasoning of the assistant may be sent as `reasoning_content`.
-        continues: when a last message of the assistant is the beginning of the answer.
-        priority: 1 if higher goes first, -1 if lower does, 0 if there is none.
-        fresh_prefix: fields that keep the prompt from being found; None: there are none.
+        continues: when a final assistant message is the beginning of the answer.
+        priority: 1 if higher priorities go first, -1 if lower ones do, 0 if not supported.
+        fresh_prefix: the field that prevents reuse of a cached prompt; empty if there is none.
         infill: a completion may have a suffix, or the server refuses it by name.
-        echoes: a completion gives log probabilities of its prompt, so that text can be scored.
-        sessions: `user` says whose turn it is.
+        echoes: a completion returns log probabilities of its prompt, so that text can be scored.
+        sessions: `user` names the session, for fair scheduling.
         extras: further fields of every streamed request.
         usage_extras: further `stream_options`.
     """
@@ -61,7 +62,7 @@ class Dialect:
     usage_extras: Mapping[str, Any] = field(default_factory=dict)
 
     def refusal(self, name: str, param: str, why: str, hint: str = "") -> UnsupportedParameter:
-        """The error for what such a server, which serves the model `name`, cannot be told."""
+        """The error for a parameter that the server of the model `name` does not support."""
         return UnsupportedParameter(
             param,
             f"{name} is a remote model ({self.kind}): {why}.",
@@ -79,7 +80,7 @@ def _format(kind: str, **more: Any) -> dict[str, Any]:
 
 
 def _alternatives(choices: Sequence[str]) -> str:
-    """A grammar in GBNF."""
+    """A GBNF grammar that allows exactly `choices`."""
     return "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
 
 
@@ -180,11 +181,11 @@ _OWNERS: Final[Mapping[str, Kind]] = {
     "openai-internal": "openai",
     "system": "openai",
 }
-"""`owned_by` in the list of models; OpenAI's has several beside each other."""
+"""Kinds of servers by `owned_by` in their list of models; OpenAI's list has several owners."""
 
 
 def kind_of(entries: Sequence[Mapping[str, Any]]) -> Kind:
-    """What a server is by its list of models."""
+    """The kind of a server, judged by its list of models."""
     if any("hearth" in entry for entry in entries):
         return "hearth"
     owners = (entry.get("owned_by") for entry in entries)

@@ -1,4 +1,4 @@
-"""What can go wrong with a model that another machine serves."""
+"""Errors of models that another machine serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hearth.backends.errors import HearthError
 
 
 class RemoteError(HearthError):
-    """Base of what the network or the other end did; `remote` in `data` names the model."""
+    """Base of errors of the network or the server; `remote` in `data` is the name of the model."""
 
     code = "remote_error"
     exit_code = 5
@@ -14,14 +14,14 @@ class RemoteError(HearthError):
 
 
 class RemoteOffline(RemoteError):
-    """The other end is not on this machine, and Hearth is offline."""
+    """The server is not on this machine, and Hearth is in offline mode."""
 
     code = "remote_offline"
     http_status = 503
 
 
 class RemoteUnreachable(RemoteError):
-    """No connection: nobody listens there, the name is unknown, or there is no route."""
+    """No connection: no server is listening, the name is unknown, or there is no route."""
 
     code = "remote_unreachable"
     http_status = 503
@@ -34,33 +34,33 @@ class RemoteUntrusted(RemoteError):
 
 
 class RemoteTimeout(RemoteError):
-    """The other end did not take the connection, or was silent, for too long."""
+    """The server did not accept the connection, or sent nothing, for too long."""
 
     code = "remote_timeout"
     http_status = 504
 
 
 class RemoteCut(RemoteError):
-    """The connection or the stream ended before the answer did; what came before it stands."""
+    """The connection or stream ended before the answer; text sent before remains valid."""
 
     code = "remote_cut"
 
 
 class RemoteInterrupted(RemoteError):
-    """Somebody at the other end ended the generation."""
+    """The generation was ended on the server's side."""
 
     code = "remote_interrupted"
     http_status = 503
 
 
 class RemoteDenied(RemoteError):
-    """The other end wants another key, or any."""
+    """The server requires a key, or another one than was sent."""
 
     code = "remote_denied"
 
 
 class RemoteKeyMissing(RemoteError):
-    """The key cannot be found where the settings say it is."""
+    """The key cannot be read from the place that the settings name."""
 
     code = "remote_key_missing"
     exit_code = 2
@@ -68,18 +68,18 @@ class RemoteKeyMissing(RemoteError):
 
 
 class RemoteModelMissing(RemoteError):
-    """The other end has no model of that name, or several and none was chosen."""
+    """The server has no model of that name, or several and none was chosen."""
 
     code = "remote_model_missing"
 
 
 class RemoteMalformed(RemoteError):
-    """What came back is not what an OpenAI-style server says."""
+    """The answer is not that of an OpenAI-style server."""
 
     code = "remote_malformed"
 
 
 class RemoteFailed(RemoteError):
-    """The other end says that it failed, or refuses for a reason of its own."""
+    """The server reports a failure, or refuses the request for another reason."""
 
     code = "remote_failed"

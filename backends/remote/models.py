@@ -1,4 +1,4 @@
-"""What a server says of its models, from the list that every OpenAI-style API has."""
+"""Descriptions of a server's models, from the list that every OpenAI-style API has."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from hearth.backends.remote.server import RemoteServer
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """One model as the other end knows it."""
+    """One model as the server describes it."""
 
     name: str
     dialect: Dialect
     entry: Mapping[str, Any] = field(default_factory=dict)
-    """Its object in the list; empty where the server has no list."""
+    """The model's object in the list; empty if the server has no list."""
 
     @property
     def context(self) -> int:
-        """Tokens a sequence may hold; 0 if the other end does not say."""
+        """Most tokens of a sequence; 0 if the server does not report it."""
         return self._count(("max_model_len", "context", "n_ctx"))
 
     @property
     def trained_context(self) -> int:
-        """What it was trained for; 0 if the other end does not say."""
+        """Tokens that the model was trained for; 0 if the server does not report it."""
         return self._count(("n_ctx_train", "trained_context"))
 
     def _count(self, names: Sequence[str]) -> int:
-        """The first of `names` that the entry has, or what stands in it under llama-server's name
-        or Hearth's.
+        """The value of the first of `names` in the entry, or in its objects "meta" (llama-server)
+        or "hearth".
         """
         for place in (self.entry, self.entry.get("meta"), self.entry.get("hearth")):
             if not isinstance(place, Mapping):
@@ -65,7 +65,9 @@ async def list_models(connection: Connection) -> list[dict[str, Any]]:
 
 
 class ModelFinder:
-    """The model of a connection, asked for once: what the settings tell is not asked at all."""
+    """Finds the model of a connection. The server is asked once, or not at all if the settings
+    describe the model.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -73,11 +75,11 @@ class ModelFinder:
         self._asking = asyncio.Lock()
 
     async def find(self, *, anew: bool = False) -> RemoteModel:
-        """The model that the settings mean; with `anew`, as it is now.
+        """The model that the settings describe; with `anew`, the server is asked again.
 
         Raises:
-            RemoteModelMissing: it is not there, or it is not said which of several.
-            RemoteError: the other end is away or no such API.
+            RemoteModelMissing: the server does not have it, or has several and none is named.
+            RemoteError: the server cannot be reached or has no OpenAI-style API.
         """
         async with self._asking:
             if self._known is None or anew:
@@ -90,7 +92,7 @@ class ModelFinder:
             return self._known
 
     def forget(self) -> None:
-        """Ask again next time: it may be another server by then."""
+        """Ask the server again next time: it may be another server by then."""
         self._known = None
 
     async def _ask(self, server: RemoteServer) -> RemoteModel:
@@ -101,7 +103,7 @@ class ModelFinder:
                 raise
             return RemoteModel(server.model, DIALECTS[server.server or "other"])
         wanted = server.model or (next(iter(entries)) if len(entries) == 1 else "")
-        # Aliases of a server need not stand in its list: the first request tells.
+        # Aliases need not be in the server's list: the first request shows whether they work.
         if not wanted or not entries:
             raise model_missing(server, server.model, list(entries))
         kind = server.server or kind_of(list(entries.values()))
@@ -111,7 +113,7 @@ class ModelFinder:
 def describe(
     server: RemoteServer, model: RemoteModel, settings: ModelSettings, took_s: float
 ) -> ModelInfo:
-    """`model` as front ends show it."""
+    """The description of `model` for front ends."""
     return ModelInfo(
         name=server.name,
         path=server.url,

@@ -1,4 +1,4 @@
-"""From what a server says went wrong, by status or in a stream, to an error of ours."""
+"""Turns errors that a server reports, by status or in a stream, into `HearthError`s."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hearth.backends.remote.server import RemoteServer
 ASK_AGAIN: Final = "Ask again; if it happens again, look into the log of that server."
 _LONGEST_QUOTE: Final = 400
 _RETRY_AFTER_S: Final = 1.0
-"""Where a busy server does not say how long."""
+"""Default for a busy server that sends no `Retry-After`."""
 _PARAMS: Final[Mapping[str, str]] = {
     "user": "session",
     "top_logprobs": "logprobs",
@@ -53,7 +53,7 @@ _PARAMS: Final[Mapping[str, str]] = {
     "repeat_last_n": "repetition_window",
     "dry_penalty_last_n": "dry_window",
 }
-"""From the names that were sent to the contract's."""
+"""The contract's names of parameters, by the names that were sent."""
 _TOO_LONG_CODES: Final = ("context_length_exceeded", "exceed_context_size_error")
 _TOO_LONG: Final = re.compile(
     r"maximum (context|model) length|max_model_len|longer than the (model's )?context|"
@@ -68,7 +68,7 @@ _STATUS: Final[Mapping[str, int]] = {
     "rate_limit_error": 429,
     "unavailable_error": 503,
 }
-"""Of errors in a stream, which have a type and no status."""
+"""HTTP status by the type of an error in a stream, where errors have a type but no status."""
 _KINDS: Final[Mapping[int, tuple[type[RemoteError], str]]] = {
     401: (RemoteDenied, "failed"),
     403: (RemoteDenied, "failed"),
@@ -76,7 +76,7 @@ _KINDS: Final[Mapping[int, tuple[type[RemoteError], str]]] = {
     408: (RemoteTimeout, "gave up"),
     504: (RemoteTimeout, "gave up"),
 }
-"""Errors by status, and what such a server does."""
+"""Error class by status, and the verb for the message."""
 _OURS: Final = ("worker_died", "does_not_fit", "no_chat_template", "template_error")
 """Codes of another Hearth that keep their meaning here."""
 
@@ -84,9 +84,7 @@ _OURS: Final = ("worker_died", "does_not_fit", "no_chat_template", "template_err
 def refused(
     server: RemoteServer, status: int, headers: Mapping[str, str], body: bytes
 ) -> HearthError:
-    """The error for an answer with `status`, whose body may have a reason in any of the known
-    shapes.
-    """
+    """The error for an answer with `status`, whose body may give a reason in any known format."""
     said = _error_in(server, body)
     if 300 <= status < 400:
         return server.error(
@@ -105,7 +103,7 @@ def refused(
 
 
 def reported(server: RemoteServer, error: Any) -> HearthError:
-    """The error for the object, or text, that a stream has in the place of a chunk."""
+    """The error for an object or text in a stream in place of a chunk."""
     said = _said(server, error)
     code = said.get("status") or said.get("code")
     if isinstance(code, int) and 400 <= code < 600:
@@ -116,7 +114,7 @@ def reported(server: RemoteServer, error: Any) -> HearthError:
 
 
 def error_in(value: Any) -> Any:
-    """The error that a JSON object is, in any of the known shapes; None if it is none."""
+    """The error in a JSON object, in any known format; None if there is none."""
     if not isinstance(value, dict):
         return None
     if value.get("error"):
@@ -130,7 +128,7 @@ def error_in(value: Any) -> Any:
 
 
 def not_an_api(server: RemoteServer, what: str) -> RemoteMalformed:
-    """What is at the URL is no OpenAI-style API."""
+    """The error for a URL without an OpenAI-style API."""
     return server.error(
         RemoteMalformed,
         f"at {server.url} {what}, not as an OpenAI-style API does.",
@@ -139,7 +137,7 @@ def not_an_api(server: RemoteServer, what: str) -> RemoteMalformed:
 
 
 def model_missing(server: RemoteServer, model: str, names: Sequence[str]) -> RemoteModelMissing:
-    """The other end serves `names`, and not `model`."""
+    """The error for a server that has the models `names`, but not `model`."""
     shown = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
     return RemoteModelMissing(
         f"{server.url} has no model called {model!r}."
@@ -154,7 +152,7 @@ def model_missing(server: RemoteServer, model: str, names: Sequence[str]) -> Rem
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Seconds to wait before the next try, as `Retry-After` says in either form."""
+    """Seconds to wait before a retry, from `Retry-After` in either of its forms."""
     text = headers.get("retry-after", "")
     try:
         wait_s = float(text)
@@ -167,7 +165,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def quoted(text: object) -> str:
-    """`text` of another machine in one line, and not too long."""
+    """`text` of another machine, joined into one line and shortened."""
     line = " ".join(str(text).split())
     return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
 
@@ -181,7 +179,7 @@ def _error_in(server: RemoteServer, body: bytes) -> dict[str, Any]:
 
 
 def _said(server: RemoteServer, error: Any) -> dict[str, Any]:
-    """The fields of an error; its message without the key, should the other end repeat that."""
+    """The fields of an error; if its message contains the key, that is masked."""
     found = dict(error) if isinstance(error, dict) else {"message": error}
     message = str(found.get("message") or "no reason given")
     with suppress(RemoteKeyMissing):
@@ -192,7 +190,7 @@ def _said(server: RemoteServer, error: Any) -> dict[str, Any]:
 
 
 def is_page(headers: Mapping[str, str], body: bytes) -> bool:
-    """An answer is a web page, as gateways and wrong addresses give."""
+    """Whether an answer is a web page, as gateways and wrong addresses return."""
     return "html" in headers.get("content-type", "") or body.lstrip()[:1] == b"<"
 
 
@@ -209,7 +207,7 @@ def _denied(server: RemoteServer, status: int, said: dict[str, Any]) -> RemoteDe
 def _by_status(
     server: RemoteServer, status: int, said: dict[str, Any], wait_s: float
 ) -> HearthError:
-    """The error for a status, as `said` explains it."""
+    """The error for `status`, with details from `said`."""
     message = said.get("message") or f"{server.name} answers HTTP {status}."
     code = said.get("code")
     hint = f"So says {server.name} at {server.url}."

@@ -1,4 +1,4 @@
-"""`RemoteServer`: where a remote model is, and how to ask for it."""
+"""`RemoteServer`: where a remote model is, and how to request it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hearth.backends.errors import HearthError
 from hearth.backends.remote.errors import RemoteKeyMissing
 
 Kind = Literal["hearth", "vllm", "sglang", "llama-server", "openai", "other"]
-"""What the other end is; each understands other parameters (`backends.remote.dialects`)."""
+"""Kinds of servers, which support different parameters (`backends.remote.dialects`)."""
 
 _MOST_KEY_BYTES = 4096
 _LOOK = "Look into the log of that server."
@@ -27,19 +27,19 @@ class RemoteServer:
     """One model of an OpenAI-style server. The key itself is never kept here."""
 
     name: str
-    """What people call the model here."""
+    """Name of the model here."""
     url: str
-    """The API's base without a slash at its end, such as "http://10.0.0.5:8000/v1"."""
+    """Base URL of the API without a trailing slash, such as "http://10.0.0.5:8000/v1"."""
     model: str = ""
-    """What the other end calls it; empty: the only one that it has."""
+    """Name of the model on the server; empty: the only model that the server has."""
     server: Kind | None = None
-    """None: told by the list of its models."""
+    """Kind of the server; None: detected from the list of its models."""
     key_env: str = ""
-    """The environment variable that has the API key."""
+    """Environment variable with the API key."""
     key_file: Path | None = None
-    """The file, for its owner alone, that has the API key."""
+    """File with the API key, readable by its owner only."""
     timeout_s: float = 600.0
-    """The longest silence, and a limit of the time to connect."""
+    """Longest time without data, and an upper limit of the time to connect."""
 
     @property
     def host(self) -> str:
@@ -48,31 +48,31 @@ class RemoteServer:
 
     @property
     def is_loopback(self) -> bool:
-        """Nothing leaves this machine on the way there."""
+        """Whether the server is on this machine."""
         return is_loopback(self.host)
 
     @property
     def root(self) -> str:
-        """The URL below which a server has what is not part of OpenAI's API."""
+        """Base URL of endpoints that are not part of OpenAI's API."""
         return self.url.removesuffix("/v1")
 
     @property
     def key_source(self) -> str:
-        """Where the key is, in words; empty without one."""
+        """Where the key is stored, in words; empty if there is none."""
         if self.key_env:
             return f"the variable {self.key_env}"
         return f"the file {self.key_file}" if self.key_file is not None else ""
 
     def error(self, kind: type[_E], what: str, hint: str = _LOOK, **data: Any) -> _E:
-        """An error of `kind` that begins with this server's name."""
+        """An error of `kind` whose message begins with this server's name."""
         return kind(f"{self.name} {what}", hint, remote=self.name, **data)
 
     def key(self) -> str:
-        """The API key, read anew; empty where none is declared.
+        """The API key, read again on each call; empty if none is declared.
 
         Raises:
-            RemoteKeyMissing: the variable or the file is missing, empty, no single line of ASCII,
-                or others may read the file. No message has a part of it.
+            RemoteKeyMissing: the variable or the file is missing, empty or not a single line of
+                ASCII, or other users may read the file. No message contains a part of the key.
         """
         if self.key_env:
             found = os.environ.get(self.key_env, "")
@@ -110,7 +110,7 @@ class RemoteServer:
 
 
 def is_loopback(host: str) -> bool:
-    """`host` is this machine, by its address or as "localhost"."""
+    """Whether `host` is this machine, by a loopback address or as "localhost"."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

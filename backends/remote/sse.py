@@ -1,4 +1,4 @@
-"""Reading server-sent events from bytes, as the WHATWG specification of event streams has it."""
+"""Parses server-sent events from bytes, by the WHATWG specification of event streams."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_EVENT_BYTES: Final = 8 << 20
-"""Of a line, and of the data of one event."""
+"""Limit for a line, and for the data of one event."""
 _LINE_END: Final = re.compile(rb"[\r\n]")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """One event; comments, which start with a colon, are events of the name ":" here."""
+    """One event; comments, which start with a colon, are events with the name ":" here."""
 
     data: str
     name: str = ""
@@ -25,7 +25,7 @@ class TooLong(Exception):
 
 
 class EventReader:
-    """Takes pieces of a body, cut anywhere, and gives the events that are complete."""
+    """Takes the pieces of a body, split anywhere, and returns the complete events."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -56,7 +56,7 @@ class EventReader:
             raise TooLong
 
     def end(self) -> Iterator[ServerEvent]:
-        """An event whose lines are complete, and only its empty line is missing."""
+        """The last event, if its lines are complete and only the final empty line is missing."""
         if self._data and not self._rest:
             yield self._dispatch()
 

@@ -1,11 +1,11 @@
-"""Which runner opens a model where nobody says (`--backend auto`), and why.
+"""Which runner opens a model if none is named (`--backend auto`), and why.
 
-Safetensors are for the native runner alone. A GGUF goes to the native runner on CUDA cards that
-have the memory for its weights, and to llama.cpp on others and on Apple's; on processors to
-whichever was measured to be faster. Until that was done, the native runner takes those whose
-matrices its kernels multiply, and whose weights fit into half of the memory that is free, on
-processors with AVX-512 VNNI; docs/results/2026-11-24-packed-matrices.md has the figures. What a
-runner cannot do decides before speed: loading would refuse it.
+Only the native runner opens safetensors. A GGUF is opened by the native runner on CUDA cards that
+have the memory for its weights, and by llama.cpp on other GPUs, including Apple's. On processors,
+the runner that was measured to be faster opens it. Without measurements, the native runner is used
+on processors with AVX-512 VNNI if its kernels multiply all matrices of the GGUF and the weights fit
+into half of the free memory; docs/results/2026-11-24-packed-matrices.md has the figures. What a
+runner cannot do counts before its speed, because loading would fail.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TILED: Final = frozenset((*LAYOUTS, *HALVES))
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A runner, and in a few words why."""
+    """A runner, and the reason in a few words."""
 
     runner: Runner
     reason: str
@@ -42,21 +42,21 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What decides here."""
+    """Facts about a machine that the choice depends on."""
 
     is_apple: bool
     has_cuda: bool
-    """PyTorch can use a card."""
+    """PyTorch can use a CUDA card."""
     has_torch: bool
     has_llamacpp: bool
     card_free_bytes: int | None = None
-    """Of the card; None: not known."""
+    """Free memory of the card; None: unknown."""
     instructions: Instructions | None = None
-    """Of the native runner's kernels for processors."""
+    """Instruction set that the native runner's processor kernels use."""
 
 
 def this_machine() -> Machine:
-    """Without importing any of it."""
+    """The facts about this machine, found without importing PyTorch or llama.cpp."""
     return Machine(
         is_apple=sys.platform == "darwin",
         has_cuda=has_cuda(),
@@ -68,17 +68,18 @@ def this_machine() -> Machine:
 
 
 def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = None) -> Choice:
-    """The runner of a model that is a file or folder here; reads the header of a GGUF where it
-    matters.
+    """The runner of a model that is a file or folder on this machine; reads the header of a GGUF
+    if the choice depends on it.
 
     Args:
-        spec: with the backend "auto", or one that somebody asked for, which wins.
+        spec: its backend is "auto", or names the backend to use.
         cache_dir: where measured speeds are kept; None: nothing was measured.
-        machine: by default this one.
+        machine: default is this machine.
 
     Raises:
         ModelNotFound: there is no such file or folder.
-        UnsupportedModel: what was asked for cannot run this kind of file; the hint says what can.
+        UnsupportedModel: the named backend cannot run this kind of file; the hint names one that
+            can.
         HearthError: the file is corrupt.
     """
     if spec.backend != "auto":
@@ -120,13 +121,13 @@ def choose(spec: ModelSpec, cache_dir: Path | None, machine: Machine | None = No
 
 
 def is_safetensors(path: Path) -> bool:
-    """`path` is a folder of safetensors, or one of its files, and no GGUF."""
+    """Whether `path` is a folder of safetensors or a file in one, and not a GGUF."""
     return path.is_dir() or path.suffix.lower() == ".safetensors"
 
 
 def not_native(header: GgufFile) -> str:
-    """Why the native runner cannot run a GGUF on any machine; empty if it can, as far as its header
-    tells.
+    """Why the native runner cannot run a GGUF on any machine; empty if it can, judging by the
+    header.
     """
     from hearth.backends.native.gguf_model import refuse_what_cannot_run
     from hearth.quant.families.table import family_of_gguf
@@ -143,7 +144,9 @@ def not_native(header: GgufFile) -> str:
 
 
 def _not_native_here(header: GgufFile, settings: ModelSettings, machine: Machine) -> str:
-    """Why the native runner cannot run a GGUF that it knows on this machine as it is wanted."""
+    """Why the native runner cannot run a supported GGUF on `machine` with `settings`; empty if it
+    can.
+    """
     layers = settings.gpu_layers
     has_gpu = machine.has_cuda or machine.is_apple
     if layers and (not has_gpu or layers <= header.integer(f"{header.architecture}.block_count")):
@@ -161,8 +164,8 @@ def _not_native_here(header: GgufFile, settings: ModelSettings, machine: Machine
 
 
 def _card_bytes(header: GgufFile, settings: ModelSettings) -> int:
-    """What the native runner takes of a card where it unpacks once what no kernel multiplies
-    packed. If that does not fit, it would unpack these weights in each step.
+    """Memory of a card that the native runner takes if weights without a kernel for their packed
+    form are unpacked once at load. If that does not fit, it would unpack them in each step.
     """
     from hearth.backends.native.footprint import card_packings, least_bytes
     from hearth.backends.native.gguf_model import read_gguf_config
@@ -191,7 +194,9 @@ def _asked(spec: ModelSpec) -> Choice:
 
 
 def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choice:
-    """As measured, else by the processor's instructions."""
+    """The runner that was measured to be faster; without a measurement, chosen by the processor's
+    instruction set.
+    """
     from hearth.backends.native.footprint import is_mapped
 
     kind = kind_of(header)
@@ -217,13 +222,15 @@ def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choi
 
 
 def _is_for_kernels(tensor: TensorInfo) -> bool:
-    """A matrix, but for routers of experts, which are float32 in all files and computed so."""
+    """Whether a tensor is a matrix and not a router of experts; routers are stored and computed in
+    float32.
+    """
     is_weight = len(tensor.shape) > 1 and tensor.name.endswith(".weight")
     return is_weight and ".ffn_gate_inp." not in tensor.name
 
 
 def _native_only(settings: ModelSettings) -> str:
-    """The setting that was made and that only the native runner has."""
+    """The setting in use that only the native runner supports; empty if none."""
     if settings.deterministic:
         return "deterministic"
     for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
@@ -235,7 +242,9 @@ def _native_only(settings: ModelSettings) -> str:
 
 
 def _llamacpp_only(settings: ModelSettings, *, is_cpu: bool) -> str:
-    """The same of llama.cpp. On GPUs prefill with q8_0 unpacks the pages that it reads."""
+    """The setting in use for which llama.cpp is chosen; empty if none. On GPUs the native runner's
+    prefill with q8_0 unpacks the pages that it reads.
+    """
     kept = ("f16", "f32", "fp8", "q8_0") if is_cpu else ("f16", "f32", "fp8")
     for name, kv_type in (("kv_type", settings.kv_type), ("kv_type_v", settings.value_type)):
         if kv_type not in kept:
@@ -246,7 +255,7 @@ def _llamacpp_only(settings: ModelSettings, *, is_cpu: bool) -> str:
 
 
 def runner_of(spec: ModelSpec, cache_dir: Path | None) -> Runner | None:
-    """`choose`, for who only asks; None where it cannot be said."""
+    """The runner that `choose` returns; None if it fails."""
     try:
         return choose(spec, cache_dir).runner
     except (HearthError, OSError):

@@ -1,4 +1,4 @@
-"""Loads what makes drafts for a model: another model, and Medusa heads."""
+"""Loads the drafters of a model: a draft model, and Medusa heads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hearth.backends.worker.runners import open_model
 
 
 def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel | None:
-    """The draft model of `spec`, whose own model is `loaded`; None: it has none, or none is of use
-    to a memory that cannot roll back.
+    """The draft model of `spec`, whose own model is `loaded`; None if none is named, or if the
+    memory of `loaded` cannot roll back.
 
     Raises:
-        InvalidParameter: there is none though `speculate` is "draft", its vocabulary is another, or
-            its memory cannot roll back.
+        InvalidParameter: none is named although `speculate` is "draft", or the draft model has
+            another vocabulary or a memory that cannot roll back.
         HearthError: as `open_model`.
     """
     settings = spec.settings
@@ -55,14 +55,16 @@ def open_draft(spec: ModelSpec, loaded: Loaded, cache_dir: Path) -> DraftModel |
 
 
 def open_heads(spec: ModelSpec, loaded: Loaded) -> list[HeadsDrafter]:
-    """The Medusa heads of `spec`, whose model is `loaded`: those that `draft` names, or, where
-    `speculate` is "medusa", those that are next to the model. They draft chains, and trees where
-    the runner takes them: the better ones are found by measuring. None: it has none. With "auto"
-    they must be named.
+    """Drafters with the Medusa heads of `spec`, whose model is `loaded`: the heads that `draft`
+    names, or, if `speculate` is "medusa", those stored next to the model. Empty if there are none;
+    with "auto" they must be named.
+
+    One drafter makes chains and, if the runner supports trees, another makes trees; which is better
+    is found by measuring.
 
     Raises:
-        InvalidParameter: `speculate` is "medusa" or `draft` names some, and there are none, they
-            are of another model, or the runner has none.
+        InvalidParameter: `speculate` is "medusa" or `draft` names heads, and the heads do not
+            exist, belong to another model, or are not supported by the runner.
         CorruptFile: as `read_heads`.
     """
     settings, path = spec.settings, heads_path(Path(spec.path))
@@ -89,6 +91,6 @@ def open_heads(spec: ModelSpec, loaded: Loaded) -> list[HeadsDrafter]:
 
 
 def _has_same_tokens(one: Tokenizer, other: Tokenizer) -> bool:
-    """Whether both have the same tokens under the same ids, but for unused ones at the end."""
+    """Whether both have the same tokens with the same ids, over the ids that both have."""
     ids = range(min(one.vocab_size, other.vocab_size))
     return all(one.piece(at, special=True) == other.piece(at, special=True) for at in ids)

@@ -1,4 +1,4 @@
-"""What a model will take of this machine's memory, read from its file before it is loaded."""
+"""How much of this machine's memory a model will take, read from its file before it is loaded."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from hearth.backends.errors import HearthError
 from hearth.backends.worker.choice import runner_of
 
 MOST_KNOWN: Final = 256
-"""Loads that `Footprints` remembers; those that were asked for last."""
+"""Number of results that `Footprints` caches, the most recently used ones."""
 
 
 class Footprints:
-    """What models need; a file is read again when it changed or is to be loaded in another way.
-    Thread-safe.
+    """The memory that models need. Results are cached; a file is read again if it has changed or is
+    to be loaded with other settings. Thread-safe.
 
     Args:
-        cache_dir: where measurements about this machine are kept, which decide what runs a model.
+        cache_dir: where measurements of this machine are kept, on which the choice of the runner
+            depends.
     """
 
     def __init__(self, cache_dir: Path | None = None) -> None:
         self._needed = lru_cache(MOST_KNOWN)(partial(_needed_bytes, cache_dir))
 
     def of(self, spec: ModelSpec) -> int | None:
-        """Bytes to set aside for `spec` and its draft model; None if it takes no memory here, or
-        cannot be read or loaded: its worker says why. Reads the files' headers, so call it beside
-        the event loop.
+        """Bytes to reserve for `spec` and its draft model. None if the model takes no memory here,
+        or cannot be read or loaded; in that case its worker reports the error.
+
+        Reads the headers of the files, so do not call it in the event loop.
         """
         path = os.path.realpath(spec.path)
         try:
@@ -62,7 +64,7 @@ def _needed_bytes(cache_dir: Path | None, spec: ModelSpec, *_: int) -> int | Non
 
 
 def taken_bytes(info: ModelInfo, engine: EngineStats) -> int:
-    """What a loaded model takes now, without its buffers."""
+    """Bytes that a loaded model takes now, without its buffers."""
     return info.size_bytes + engine.taken_bytes
 
 

@@ -1,5 +1,5 @@
-"""From a call to work for the engine: render, tokenize, check against the context. Runs beside the
-step loop.
+"""Turns a call into work for the engine: renders, tokenizes and checks it against the context. Runs
+in threads outside the step loop.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ _SEARCHED: Final = (
 )
 _DRAFTERS: Final = {"draft": "a draft model", "medusa": "Medusa heads"}
 _TEXT_BYTES: Final = 16
-"""Of a token's text in an answer: more than the mean of any vocabulary."""
+"""Estimated bytes of a token's text in an answer, more than the mean of any vocabulary."""
 _NAMES_BYTES: Final = 32
-"""Of the names of the fields of one `TokenLogprob`, and what surrounds its parts."""
+"""Bytes of the field names of one `TokenLogprob` and of the encoding around its values."""
 
 
 class Preparer:
-    """Makes the work of one loaded model's engine. Thread-safe.
+    """Prepares the work for one loaded model's engine. Thread-safe.
 
     Args:
-        templates: the model's chat templates; empty if it does not chat.
-        renderer: renders them in a killable process.
-        grammars: makes what answers must follow.
-        drafters: what besides n-grams guesses tokens for the model, as `Speculate` names it.
+        templates: the model's chat templates; empty if it has none.
+        renderer: renders templates in a process that can be killed.
+        grammars: compiles the grammars that answers must follow.
+        drafters: the loaded drafters apart from n-grams, by their names in `Speculate`.
     """
 
     def __init__(
@@ -95,16 +95,17 @@ class Preparer:
     def generations(
         self, ident: int, request: Request, emit: Emit, clock: Clock
     ) -> Sequence[Generation | Beam]:
-        """The `request.n` generations that answer `request`, or the beams of a search; they take
-        turns where memory is short, so each alone must fit. The prompt is rendered and tokenized
-        once.
+        """The `request.n` generations that answer `request`, or the beams of a beam search. The
+        prompt is rendered and tokenized once. Generations run one after the other if memory is
+        short, so only each by itself must fit.
 
         Args:
-            emit: gets the one stream of events of all.
+            emit: gets the single stream of events of all generations.
 
         Raises:
-            InvalidParameter: a field of the request is out of range; `param` names it.
-            UnsupportedParameter: one cannot be honoured by this model, or it cannot generate.
+            InvalidParameter: a field of the request is out of range; `param` is its name.
+            UnsupportedParameter: a field cannot be honoured by this model, or the model cannot
+                generate.
             NoChatTemplate, TemplateError: messages cannot be rendered.
             PromptTooLong: with both numbers.
         """
@@ -170,7 +171,7 @@ class Preparer:
         return generations if request.beams is None else Search(request.beams, generations).beams
 
     def _streaming(self, request: Request) -> Streaming | None:
-        """How the answer goes on where the context is full; None: it does not."""
+        """How the answer continues after the context is full; None: it ends."""
         if request.attention_sinks is None:
             return None
         if self._info.no_streaming:
@@ -203,7 +204,7 @@ class Preparer:
         """The work that answers `call`.
 
         Raises:
-            InvalidParameter: fewer than two tokens, or one that is not in the vocabulary.
+            InvalidParameter: there are fewer than two tokens, or one is not in the vocabulary.
             PromptTooLong: with both numbers.
             UnsupportedParameter: this model cannot generate.
         """
@@ -222,7 +223,7 @@ class Preparer:
         )
 
     def restoring(self, ident: int, request: Request, emit: EmitAnswer, clock: Clock) -> Restoring:
-        """The work that brings back the prompt of `request`.
+        """The work that reads the prompt of `request` from disk back into the KV cache.
 
         Raises:
             InvalidParameter, UnsupportedParameter, NoChatTemplate, TemplateError, PromptTooLong: as
@@ -242,9 +243,9 @@ class Preparer:
         )
 
     def embedding(self, ident: int, call: Embed, emit: EmitAnswer, session: str = "") -> TextJob:
-        """The work that answers `call`; every text gets the tokens before and after it that the
-        model was trained with, and token ids are used unchanged. With `call.truncate`, texts that
-        are too long lose their end, but not the tokens after it.
+        """The work that answers `call`. The tokens that the model was trained with are added before
+        and after every text; token ids are used unchanged. With `call.truncate`, the end of a text
+        that is too long is cut off, but the tokens added after it are kept.
 
         Raises:
             InvalidParameter: there are no texts or too many, or one is empty.
@@ -275,7 +276,7 @@ class Preparer:
         return TextJob(ident, texts, call.pooling, emit, session=session)
 
     def _text_ids(self, text: str | Sequence[int], most: int | None) -> list[int]:
-        """The tokens of one text; only `most` of them, if that is given."""
+        """The tokens of one text; at most `most` of them, if `most` is given."""
         if not isinstance(text, str):
             return list(text[:most])
         if most is not None:
@@ -288,9 +289,10 @@ class Preparer:
         return [*without_end[: most - len(end)], *end]
 
     def _beginning(self, text: str, most: int) -> str:
-        """As much of the beginning of `text` as certainly has the first `most` tokens: at least
-        twice as many, since where it is cut the tokens may be others. Tokenizing all of a text that
-        is cut anyway may take seconds.
+        """A beginning of `text` that certainly includes its first `most` tokens.
+
+        It has at least twice as many tokens, because the tokens at the cut may differ from those of
+        the whole text. Tokenizing all of a long text that is cut anyway may take seconds.
         """
         size = most * _TEXT_BYTES
         while size < len(text):
@@ -323,7 +325,7 @@ class Preparer:
         return TextJob(ident, pairs, None, emit, session=session)
 
     def render(self, request: Request) -> Prompt:
-        """What the model would get for `request`.
+        """The prompt that the model would get for `request`.
 
         Raises:
             InvalidParameter, NoChatTemplate, TemplateError, UnsupportedParameter: as `generations`.
@@ -334,7 +336,7 @@ class Preparer:
         return Prompt(text, tuple(prompt.ids), prompt.notices)
 
     def _prompt(self, request: Request, *, is_bounded: bool = False) -> PreparedPrompt:
-        """The prompt, cut as the request asks.
+        """The prompt, truncated as the request asks.
 
         Args:
             is_bounded: the whole prompt must fit into the context.
@@ -350,7 +352,7 @@ class Preparer:
         return prompt if most is None else prompt.last(most)
 
     def _parser(self, request: Request, prompt: PreparedPrompt) -> OutputParser | None:
-        """Takes the answer apart; None: all of it is the answer."""
+        """The parser of the output; None: all of the output is the answer."""
         if prompt.format is None:
             return None
         is_required = request.tool_choice == "required"
@@ -358,7 +360,7 @@ class Preparer:
         return prompt.format.parser(tools, prompt.before_answer, required=is_required)
 
     def _grammar(self, request: Request, prompt: PreparedPrompt, rule: str | None) -> str | None:
-        """What the answer, whose content is to follow `rule`, must follow; None: it is free."""
+        """The grammar of the answer, whose content must follow `rule`; None: no constraint."""
         if prompt.format is None:
             return None if rule is None else f"start: {rule}"
         return prompt.format.grammar(
@@ -375,7 +377,7 @@ class Preparer:
         return self._grammars.matcher(lark, "tools" if request.constraint is None else "constraint")
 
     def _shown_ids(self, prompt: PreparedPrompt) -> frozenset[int]:
-        """Special tokens that the model writes its answer with."""
+        """Special tokens that are part of the model's output format."""
         if prompt.format is None:
             return frozenset()
         known = self._tokenizer.control_tokens
@@ -418,10 +420,10 @@ class Preparer:
         )
 
     def _speculate(self, request: Request) -> tuple[Speculate, SpeculateRule]:
-        """How tokens of the answer are guessed, and which guesses are kept.
+        """How tokens of the answer are drafted, and by which rule they are accepted.
 
         Raises:
-            UnsupportedParameter: as the request asks for, they cannot be.
+            UnsupportedParameter: tokens cannot be drafted in the way that the request asks for.
             ConflictingParameters: rejection sampling with a seed.
         """
         mode = request.speculate or self._settings.speculate
@@ -461,7 +463,7 @@ class Preparer:
 
     @property
     def _most_text_tokens(self) -> int:
-        """How many tokens a text may have that is embedded or ranked."""
+        """Most tokens of a text to embed or rank."""
         return self._info.max_text_tokens or self._info.context
 
     def _check_beginning(self, param: str, most: int, text: str) -> None:
@@ -469,7 +471,7 @@ class Preparer:
         rest.
 
         Raises:
-            PromptTooLong: with a lower bound of its tokens.
+            PromptTooLong: with a lower bound of the number of tokens.
         """
         tokens = least_tokens(text, self._tokenizer, most)
         if tokens > most:
@@ -481,8 +483,10 @@ class Preparer:
 
     @property
     def _too_long_hint(self) -> str:
-        """The context is never above what the key-value memory can hold, so that what passes the
-        check can be computed to its end.
+        """Hint for inputs that exceed the context.
+
+        The context is never larger than the KV cache, so an input that passes the check can be
+        computed to its end.
         """
         if not self._info.generates:
             return "Split the text."
@@ -494,8 +498,8 @@ class Preparer:
         )
 
     def _breaker_ids(self, texts: tuple[str, ...]) -> frozenset[int]:
-        """Reads the whole vocabulary, so the last set is kept: nearly everybody uses the default
-        one.
+        """Ids of the tokens that break sequences for DRY. Finding them reads the whole vocabulary,
+        so the last result is cached: nearly all requests use the default `texts`.
         """
         texts_kept, ids = self._breakers
         if texts_kept != texts:
@@ -505,7 +509,7 @@ class Preparer:
 
 
 def no_rollback(name: str) -> str:
-    """Why `name` is not speculated on."""
+    """Why tokens of the model `name` cannot be drafted."""
     return (
         f"{name} keeps a state that cannot forget tokens (recurrent, or a sliding window in"
         " llama.cpp), so none can be guessed."
@@ -513,14 +517,14 @@ def no_rollback(name: str) -> str:
 
 
 def _score_bytes(top: int) -> int:
-    """What `Scores` take for each token."""
+    """Estimated bytes of `Scores` for each token."""
     if not top:
         return NUMBER_BYTES
     return NUMBER_BYTES + _NAMES_BYTES + (1 + top) * (2 * NUMBER_BYTES + _TEXT_BYTES)
 
 
 def _callable_tools(request: Request) -> tuple[Tool, ...]:
-    """The tools that may be called: the forced one alone, if there is one."""
+    """The tools that may be called: only the forced one, if there is one."""
     tools = shown_tools(request)
     if request.forced_tool:
         return tuple(tool for tool in tools if tool.name == request.forced_tool)

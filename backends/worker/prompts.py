@@ -1,8 +1,7 @@
-"""From a request to the prompt that the model gets: ids as they are, text as it is, messages by a
-chat template.
+"""Makes the prompt for a request: token ids and text as they are, messages by a chat template.
 
-Of messages nothing is lost in silence: what the template would drop is given in another way and
-said, what it cannot honour is refused by name.
+No part of a message is dropped silently: if the template would drop a part, it is passed in another
+way and a notice is given; a parameter that cannot be honoured is refused by name.
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ _NO_VALUES: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """What a model gets for a request."""
+    """The prompt that a model gets for a request."""
 
     ids: list[int]
     text: str | None
-    """As a person sees it; None: decode `ids`."""
+    """The prompt as readable text; None: decode `ids`."""
     notices: tuple[str, ...] = ()
     pins: Pins = ()
-    """Keep the first so many tokens so many seconds, longest part last."""
+    """(N, seconds): keep the first N tokens for that many seconds; the longest prefix comes last.
+    """
     format: OutputFormat | None = None
-    """How the model writes its answer; None: all of it is the answer."""
+    """How the model writes its answer; None: all of the output is the answer."""
     before_answer: str = ""
-    """`text` without what the last message says, where the answer goes on from that: where the
-    answer as a whole begins."""
+    """`text` up to the point where the answer as a whole begins: without the content of the last
+    message, if the answer continues it."""
 
     def last(self, most: int) -> PreparedPrompt:
-        """The same prompt with only its last `most` tokens; no first part of it can be kept."""
+        """The same prompt cut to its last `most` tokens; pins are removed if tokens are cut."""
         if len(self.ids) <= most:
             return self
         notice = f"The prompt was cut from {len(self.ids)} to its last {most} tokens."
@@ -61,8 +61,8 @@ class Prompts:
     """Makes the prompts of one loaded model. Thread-safe.
 
     Args:
-        templates: the model's chat templates; empty if it does not chat.
-        renderer: renders them in a killable process.
+        templates: the model's chat templates; empty if it has none.
+        renderer: renders templates in a process that can be killed.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class Prompts:
         """The prompt of `request`, which has passed `validate`.
 
         Args:
-            check: called with the text of the prompt before that is tokenized; may refuse it.
+            check: called with the text of the prompt before it is tokenized; may raise to refuse
+                the text.
 
         Raises:
             NoChatTemplate, TemplateError: messages cannot be rendered.
@@ -110,12 +111,13 @@ class Prompts:
 
 
 class ChatPrompts:
-    """Makes the prompts of one chat template, and learns what it can do. Thread-safe.
+    """Makes the prompts of one chat template, and finds out what the template supports.
+    Thread-safe.
 
     Args:
-        name: of the model.
+        name: the model's name.
         template: Jinja source.
-        renderer: renders it in a killable process.
+        renderer: renders the template in a process that can be killed.
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, template: str, renderer: Renderer) -> None:
@@ -135,10 +137,11 @@ class ChatPrompts:
         """The prompt of `request`, which has messages.
 
         Args:
-            check: called with the rendered text before that is tokenized; may refuse it.
+            check: called with the rendered text before it is tokenized; may raise to refuse the
+                text.
 
         Raises:
-            TemplateError: they cannot be rendered.
+            TemplateError: the messages cannot be rendered.
             UnsupportedParameter: `continue_last` or one of `template_values` cannot be honoured.
         """
         messages = request.messages or ()
@@ -171,10 +174,11 @@ class ChatPrompts:
         )
 
     def _format(self, *, described: bool) -> OutputFormat:
-        """How the model writes reasoning and tool calls.
+        """The format in which the model writes reasoning and tool calls.
 
         Args:
-            described: tools are described in the system prompt, which asks for generic JSON.
+            described: tools are described in the system prompt, which asks for calls in generic
+                JSON.
         """
         with self._learning:
             if described not in self._formats:
@@ -191,7 +195,7 @@ class ChatPrompts:
         )
 
     def _continued(self, request: Request, adapted: Adapted, values: Mapping[str, Any]) -> str:
-        """The prompt up to the end of the last message, which the model goes on from."""
+        """The prompt up to the end of the last message, which the model continues."""
         *earlier, last = adapted.messages
         rendered = self._up_to(request, len(request.messages or ()) - 1, values)
         if rendered is not None:
@@ -203,13 +207,14 @@ class ChatPrompts:
                 " it cannot be continued.",
                 "Leave the reasoning out, or leave continue_last out.",
             )
-        # It refuses conversations that end in an answer, or hides the answer: begin one.
+        # The template refuses conversations that end with an answer, or hides the answer: render
+        # the beginning of an answer and append the text.
         begun = self._render(earlier, adapted.tools, adapted.calls, values=values)
         return begun + str(self._guarding.protect(last.content))
 
     def _up_to(self, request: Request, index: int, values: Mapping[str, Any]) -> str | None:
-        """What is rendered before the end of the text of message `index`; None if the template
-        does not show it, or refuses the conversation without an answer to come.
+        """The rendered text up to the end of message `index`; None if the template does not show
+        the message, or refuses to render the conversation without the beginning of an answer.
         """
         messages = list(request.messages or ())
         message, end = messages[index], self._guarding.end
@@ -227,8 +232,9 @@ class ChatPrompts:
     def _pins(
         self, request: Request, values: Mapping[str, Any], ids: list[int]
     ) -> tuple[Pins, list[str]]:
-        """For each message that is to be kept: the tokens that the prompt shares with what is
-        rendered up to its end; and what could not be kept.
+        """The pins, and notices about messages that cannot be kept. The pin of a message with
+        `keep_s` covers the tokens that the prompt shares with the text rendered up to the end of
+        that message.
         """
         messages = request.messages or ()
         pins: dict[int, float] = {}
@@ -253,7 +259,7 @@ class ChatPrompts:
     def _ended(
         self, request: Request, messages: Sequence[Message], values: Mapping[str, Any]
     ) -> str | None:
-        """`messages` without the beginning of an answer; None if the template refuses that."""
+        """`messages` rendered without the beginning of an answer; None if the template refuses."""
         adapted = self._adapted(request, messages)
         try:
             return self._render(
@@ -265,7 +271,7 @@ class ChatPrompts:
             return None
 
     def _values(self, request: Request) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """The variables to render with, and notices about those that change nothing."""
+        """The variables to render with, and notices about variables without effect."""
         if not request.template_values:
             return _NO_VALUES, ()
         with self._learning:
@@ -297,7 +303,7 @@ class ChatPrompts:
         values: Mapping[str, Any] = _NO_VALUES,
         begin_answer: bool = True,
     ) -> str:
-        """What the template makes of it, what others wrote in it still marked."""
+        """The text rendered by the template, in which text from the request is still marked."""
         protect = self._guarding.protect
         return self._renderer.render(
             self._template,
@@ -314,11 +320,11 @@ class ChatPrompts:
 
 
 def _infill_ids(before: str, after: str, tokenizer: Tokenizer) -> list[int]:
-    """Token ids in the order prefix, suffix, middle (arXiv 2207.14255), which most models learn and
-    llama.cpp's server uses too. Special tokens in the texts are plain text.
+    """Token ids in the order prefix, suffix, middle (arXiv 2207.14255), which most models are
+    trained on and llama.cpp's server uses too. Special tokens in the texts are plain text.
 
     Raises:
-        UnsupportedParameter: the vocabulary has no tokens for this.
+        UnsupportedParameter: the vocabulary has no infill tokens.
     """
     marks = tokenizer.infill_ids
     if marks is None:
@@ -339,12 +345,12 @@ def _infill_ids(before: str, after: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def shown_tools(request: Request) -> tuple[Tool, ...]:
-    """The tools that the model is shown."""
+    """The tools that are shown to the model."""
     return () if request.tool_choice == "none" else tuple(request.tools)
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """How many first tokens both have."""
+    """Length of the common prefix of both."""
     count = 0
     for one, other in zip(ids, others, strict=False):
         if one != other:

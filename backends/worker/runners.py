@@ -1,5 +1,5 @@
-"""Which runner opens a model. The only place that knows all runners; each is imported when it is
-asked for.
+"""Opens a model with its runner. This is the only module that knows all runners; each is imported
+when it is needed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from hearth.backends.worker.choice import choose
 
 
 def open_model(spec: ModelSpec, cache_dir: Path) -> Loaded:
-    """Load the model of `spec` with the runner that it names, or that suits (`choice.choose`).
+    """Load the model of `spec` with the runner that it names, or that `choice.choose` selects.
 
     Args:
-        cache_dir: where verdicts and measurements about this machine are kept.
+        cache_dir: where self-test results and measurements of this machine are kept.
 
     Raises:
         HearthError: the file is corrupt, not supported, too large, or the backend is not installed.

@@ -1,4 +1,6 @@
-"""How fast both runners are here with each kind of model, as `hearth doctor --measure` found it."""
+"""Speed of both runners on this machine with each kind of model, measured by
+`hearth doctor --measure`.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +24,26 @@ _VERSION: Final = 1
 _PROMPT_TOKENS: Final = 512
 _GEN_TOKENS: Final = 128
 _CLEARLY: Final = 1.05
-"""How many times as fast the native runner must be to be chosen: single timings are noisy."""
+"""Factor by which the native runner must be faster to be chosen, because single timings are noisy.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of one runner, in tokens per second of one session."""
+    """Speed of one runner, in tokens per second of one session."""
 
     prefill: Annotated[float, msgspec.Meta(gt=0)]
     decode: Annotated[float, msgspec.Meta(gt=0)]
 
     @property
     def request_s(self) -> float:
-        """Seconds of a request of 512 prompt and 128 new tokens."""
+        """Seconds for a request with 512 prompt tokens and 128 new tokens."""
         return _PROMPT_TOKENS / self.prefill + _GEN_TOKENS / self.decode
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both runners on one kind of model."""
+    """Speeds of both runners with one kind of model."""
 
     kind: str
     llamacpp: Speed
@@ -54,7 +57,7 @@ class Measured:
 
     @property
     def words(self) -> str:
-        """The numbers, in a line."""
+        """The numbers in one line of text."""
         return (
             f"native {self.native.prefill:,.0f} prefill and {self.native.decode:,.1f} decode tok/s,"
             f" llama.cpp {self.llamacpp.prefill:,.0f} and {self.llamacpp.decode:,.1f}, on a small "
@@ -63,26 +66,26 @@ class Measured:
 
 
 class Speeds:
-    """What was measured on this machine with the libraries that are installed now. A file that
-    cannot be read counts as empty: the figures can be measured again.
+    """Measurements made on this machine with the libraries that are installed now. A file that
+    cannot be read counts as empty, because the figures can be measured again.
 
     Args:
-        cache_dir: where it is kept; must exist before anything is `put`.
+        cache_dir: where the measurements are kept; must exist before `put` is called.
     """
 
     def __init__(self, cache_dir: Path) -> None:
         self._file = cache_dir / FILE
 
     def all(self) -> list[Measured]:
-        """Everything measured, by kind."""
+        """All measurements, sorted by kind."""
         return sorted(self._load().values(), key=lambda found: found.kind)
 
     def of(self, kind: str) -> Measured | None:
-        """What was measured for `kind` (`kind_of`)."""
+        """The measurement for `kind` (see `kind_of`); None if there is none."""
         return self._load().get(kind)
 
     def put(self, measured: Measured) -> None:
-        """Keep `measured`, in place of what was found for its kind. Raises `OSError`."""
+        """Store `measured` in place of an earlier measurement of its kind. Raises `OSError`."""
         kinds = {**self._load(), measured.kind: measured}
         document = {
             "version": _VERSION,
@@ -103,8 +106,8 @@ class Speeds:
 
 
 def kind_of(header: GgufFile) -> str:
-    """What decides which runner is faster: the type that most numbers of a GGUF have, such as
-    "Q4_K"; "" for mixtures of experts, which are not measured.
+    """The kind of a model, on which the speed of runners depends: the type of most elements of a
+    GGUF's matrices, such as "Q4_K"; "" for mixtures of experts, which are not measured.
     """
     if header.value(f"{header.architecture}.expert_count", 0):
         return ""
@@ -116,7 +119,7 @@ def kind_of(header: GgufFile) -> str:
 
 
 def machine_key() -> Mapping[str, str]:
-    """What figures hold for: another processor or library makes others."""
+    """What measurements depend on: with another processor or library they are not valid."""
     return {
         "cpu": cpu_name(),
         "cores": str(os.cpu_count()),

@@ -107,7 +107,7 @@ class Outbox:
                         self._sent.set()
                 self._stream.flush()
                 self._came.clear()
-                if self._frames or self._closed:  # It came after the last look, before the clear.
+                if self._frames or self._closed:  # Set between the last check and the clear.
                     self._came.set()
         except OSError:
             os._exit(0)  # The host is gone.
@@ -178,7 +178,7 @@ class Desk:
             prepared = self._prepare(frame, clock)
         except BaseException as error:  # A library in Rust that panics raises no Exception.
             if not self._prepared(ident):
-                return  # It was cancelled, so it is over: what went wrong is of no interest.
+                return  # It was cancelled, so it is over and the error does not matter.
             info = to_info(error if isinstance(error, Exception) else RuntimeError(str(error)))
             if info.code == InternalError.code:
                 log.exception("answering call %d", ident)
@@ -318,7 +318,7 @@ def serve(
     if spec.settings.speculate not in ("off", "auto") and info.generates and not info.can_roll_back:
         notices = (*described.notices, no_rollback(described.name))
         described = replace(described, notices=notices)
-    gc.freeze()  # What is loaded stays, so that no collection need look through it.
+    gc.freeze()  # The loaded objects stay alive, so collections need not scan them.
     opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
     outbox.put(load_id, described)
     try:
