@@ -1,3 +1,3 @@
-"""Hot operations: a PyTorch reference for each, and faster ones a device where there are such.
-Callers get them from `table.pick`. Imports nothing of ours.
+"""Hot operations: a PyTorch reference for each, and faster versions for some devices. Callers get
+them from `table.pick`. Imports nothing from the rest of the project.
 """

@@ -1,4 +1,4 @@
-"""Codes of a few bits in and out of bytes."""
+"""Packs codes of a few bits into bytes and unpacks them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from torch.nn import functional
 
 
 def _together(bits: int) -> tuple[int, int]:
-    """How many codes fill whole bytes, and how many bytes: 8 codes of 3 bits are 3 bytes."""
+    """The least number of codes that fill whole bytes, and of bytes: 8 codes of 3 bits fill 3."""
     return (8 // bits, 1) if 8 % bits == 0 else (24 // bits, 3)
 
 
 def unpack_bits(packed: Tensor, bits: int) -> Tensor:
-    """Codes packed without gaps, the first one in the lowest bits of the first byte.
+    """Unpack codes stored without gaps, the first one in the lowest bits of the first byte.
 
     Args:
         packed: [..., bytes] uint8, contiguous or not.
         bits: 2, 3, 4, 6 or 8.
 
     Returns:
-        [..., at least bytes · 8 / bits] uint8; more of 3 and 6 bits, for whole triples of bytes.
+        [..., at least bytes · 8 / bits] uint8; codes of 3 and 6 bits are padded to whole triples of
+        bytes.
     """
     if bits == 8:
         return packed
@@ -35,15 +36,15 @@ def unpack_bits(packed: Tensor, bits: int) -> Tensor:
 
 
 def pack_bits(codes: Tensor, bits: int) -> Tensor:
-    """The reverse of `unpack_bits`.
+    """The inverse of `unpack_bits`.
 
     Args:
         codes: [..., codes] uint8, contiguous or not, below 1 << bits.
         bits: 2, 3, 4, 6 or 8.
 
     Returns:
-        [..., bytes] uint8, with zeros at the end where codes do not fill whole bytes (triples of
-        bytes, of 3 and 6 bits).
+        [..., bytes] uint8, padded with zeros to whole bytes, or, for 3 and 6 bits, to whole triples
+        of bytes.
     """
     if bits == 8:
         return codes
@@ -53,7 +54,7 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     places = torch.unflatten(codes, -1, (-1, count))
     bytes_of: list[Tensor] = []
     for start in range(0, 8 * size, 8):
-        # Codes that begin in this byte, or end in it: what is beyond it is shifted out.
+        # Codes that begin or end in this byte; their bits outside of it are shifted out.
         first, *others = (at for at in range(count) if -bits < bits * at - start < 8)
         made = _shifted(places[..., first], bits * first - start)
         for at in others:
@@ -67,5 +68,5 @@ def _shifted(codes: Tensor, by: int) -> Tensor:
 
 
 def as_bytes(words: Tensor) -> Tensor:
-    """[..., n] of whole numbers -> [..., bytes] uint8, in the order in which they are stored."""
+    """[..., n] integers -> [..., bytes] uint8, in memory order."""
     return words.contiguous().view(torch.uint8)

@@ -1,7 +1,7 @@
-"""What GGUF's packed types share: the size of a block, and reading scales, nibbles and bit fields.
+"""Common to GGUF's packed types: block sizes, and reading scales, nibbles and bit fields.
 
-Source: ggml's `ggml-common.h`. A row of weights is a whole number of blocks; a block holds its own
-scales. Little-endian, as GGUF is.
+Source: ggml's `ggml-common.h`. A row of weights is a whole number of blocks; a block contains its
+own scales. Little-endian, like GGUF.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def block_of(packing: str) -> tuple[int, int]:
     """(elements, bytes) of one block.
 
     Raises:
-        ValueError: there is no such type, or it cannot be dequantized.
+        ValueError: the type is unknown or cannot be dequantized.
     """
     if packing not in _BLOCKS:
         raise ValueError(f"{packing!r} cannot be dequantized; the types are {', '.join(_BLOCKS)}")
@@ -81,25 +81,25 @@ def block_of(packing: str) -> tuple[int, int]:
 
 
 def scale_offsets(packing: str) -> tuple[int, ...]:
-    """Where in a block its half-precision scales begin, in bytes; nothing for types that have none
-    in one piece. All else in a block is whole numbers.
+    """Offsets in bytes of the half-precision scales in a block; empty for types that store none in
+    one piece. The rest of a block is integers.
     """
     return _HALVES.get(packing, ())
 
 
 def halves(blocks: Tensor, start: int, count: int = 1) -> Tensor:
-    """[n, count] float32: `count` half-precision numbers from byte `start` of each block on."""
+    """[n, count] float32: `count` half-precision numbers from byte `start` of each block."""
     return _view(blocks, start, 2 * count, torch.float16).to(torch.float32)
 
 
 def words16(blocks: Tensor, start: int, count: int) -> Tensor:
-    """[n, count] int32: unsigned 16-bit numbers from byte `start` on."""
+    """[n, count] int32: unsigned 16-bit numbers from byte `start`."""
     return _view(blocks, start, 2 * count, torch.int16).to(torch.int32).bitwise_and_(0xFFFF)
 
 
 def words32(blocks: Tensor, start: int, count: int) -> Tensor:
-    """[n, count] int32: the bits of 32-bit words from byte `start` on. A shift to the right brings
-    in copies of the sign bit; mask them off.
+    """[n, count] int32: 32-bit words from byte `start`. A right shift brings in copies of the sign
+    bit, which must be masked off.
     """
     return _view(blocks, start, 4 * count, torch.int32)
 
@@ -112,13 +112,13 @@ def _view(blocks: Tensor, start: int, length: int, dtype: torch.dtype) -> Tensor
 
 def fields(values: Tensor, shifts: Iterable[int], mask: int, dim: int) -> Tensor:
     """`values >> shift & mask` for each shift, stacked along the new dimension `dim`."""
-    # Torch goes through short pieces far apart one by one, and through one long piece by vectors.
+    # Torch vectorizes over one long contiguous piece, but not over short pieces far apart.
     values = values.contiguous()
     shifted = [values.bitwise_right_shift(shift) if shift else values for shift in shifts]
     return torch.stack(shifted, dim).bitwise_and_(mask)
 
 
 def signs_of(bits: Tensor) -> Tensor:
-    """[..., 8] float32: -1 where a bit of the bytes [...] is set, else 1; the lowest bit first."""
+    """[..., 8] float32: -1 where a bit of the bytes [...] is set, else 1; lowest bit first."""
     set_bits = fields(bits, range(8), 1, -1)
     return set_bits.to(torch.float32).mul_(-2).add_(1)

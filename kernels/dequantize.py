@@ -1,9 +1,10 @@
-"""Weights out of GGUF's packed blocks: the door, and the types of one scale a small block.
+"""Dequantizes GGUF's packed blocks: the entry points, and the types with one scale per small block.
 
-Every function here and in `dequantize_k`, `dequantize_codebook` and `dequantize_iq` has the same
-shape: `blocks` [n, bytes of a block] uint8 goes in, `out` [n, elements of a block] float32 is
-filled. In float32 the results are those of gguf-py bit for bit (a NaN is a NaN): products and sums
-are rounded one by one, in its order. Source: ggml's `ggml-quants.c`, `gguf/quants.py`.
+The functions for single types, here and in `dequantize_k`, `dequantize_codebook` and
+`dequantize_iq`, have the same signature: `blocks` [n, bytes of a block] uint8 is read, `out`
+[n, elements of a block] float32 is filled. In float32 the results equal gguf-py's bit for bit (a
+NaN is a NaN): products and sums are rounded one by one, in its order. Source: ggml's
+`ggml-quants.c`, `gguf/quants.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hearth.kernels.blocks import block_of, fields, halves
 Unpack = Callable[[Tensor, Tensor], None]
 
 _CHUNK_ELEMENTS_CPU = 1 << 20
-"""A chunk's float32 result, 4 MiB, stays in the processor's cache between the passes over it."""
+"""A chunk's float32 result, 4 MiB, stays in the CPU's cache between the passes over it."""
 _CHUNK_ELEMENTS = 1 << 24
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -30,13 +31,13 @@ def dequantize(packing: str, blocks: Tensor, dtype: torch.dtype = torch.float32)
     Args:
         packing: the GGUF type, e.g. "Q4_K"; one of `blocks.packings()`.
         blocks: [..., bytes of a row] uint8, on any device, contiguous or not.
-        dtype: of the result: float32 values, rounded to it.
+        dtype: dtype of the result, to which float32 values are rounded.
 
     Returns:
-        [..., elements of a row], new memory.
+        [..., elements of a row], a new tensor.
 
     Raises:
-        ValueError: the type is unknown, `blocks` are no bytes, or no whole blocks.
+        ValueError: the type is unknown, or `blocks` are not uint8 or not whole blocks.
     """
     shape = _result_shape(packing, blocks)
     out = torch.empty(shape, dtype=dtype, device=blocks.device)
@@ -115,7 +116,7 @@ def _q8_0(blocks: Tensor, out: Tensor) -> None:
 
 
 def _tq1_0(blocks: Tensor, out: Tensor) -> None:
-    """Five digits of base three a byte, in fixed point; the powers wrap around in their byte."""
+    """Five base-3 digits per byte, in fixed point; products with powers of 3 wrap in uint8."""
     done = 0
     for start, length, digits in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
         packed = blocks[:, start : start + length]
@@ -133,7 +134,7 @@ def _tq2_0(blocks: Tensor, out: Tensor) -> None:
 
 
 def _nibbles(packed: Tensor, out: Tensor) -> None:
-    """The low halves of the bytes [n, 16], then the high halves."""
+    """Fill `out` with the low nibbles of the bytes [n, 16], then the high nibbles."""
     out[:, :16].copy_(packed.bitwise_and(15))
     out[:, 16:].copy_(packed.bitwise_right_shift(4))
 

@@ -1,7 +1,7 @@
-"""Types whose four bits name one of sixteen numbers: the floats of two exponent bits and one of
-mantissa (MXFP4, NVFP4), and the sixteen fitted numbers of IQ4.
+"""Types whose four-bit codes select one of sixteen numbers: floats with two exponent bits and one
+mantissa bit (MXFP4, NVFP4), and the sixteen fitted numbers of IQ4.
 
-The functions are as `dequantize` describes them.
+The functions have the signature described in `dequantize`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _iq4_numbers(device: torch.device) -> Tensor:
 
 
 def _fill_iq4(packed: Tensor, out: Tensor) -> None:
-    """`packed`: [n, groups * 16] bytes; `out`: [n, groups * 32]: in each group the low halves of
+    """`packed`: [n, groups * 16] bytes; `out`: [n, groups * 32], in each group the low nibbles of
     the bytes, then the high ones.
     """
     codes = fields(torch.unflatten(packed, 1, (-1, 16)), (0, 4), 15, -2)
@@ -44,9 +44,9 @@ def _iq4_xs(blocks: Tensor, out: Tensor) -> None:
 
 
 def _twice_e2m1(codes: Tensor) -> Tensor:
-    """int8: what the codes 0 to 15 stand for, doubled: 0 1 2 3 4 6 8 12 and their negatives.
+    """int8: twice the values of the codes 0 to 15: 0 1 2 3 4 6 8 12 and their negatives.
 
-    The magnitudes lie on three lines, of which the highest holds.
+    The magnitudes are the maximum of three linear functions of the code.
     """
     size = codes.bitwise_and(7).view(torch.int8)
     middle = size * 2 - 4
@@ -58,7 +58,7 @@ def _twice_e2m1(codes: Tensor) -> Tensor:
 
 def _mxfp4(blocks: Tensor, out: Tensor) -> None:
     exponent = blocks[:, :1].to(torch.int32)
-    # Half of 2 ** (exponent - 127), written as a float's bits; the two lowest are subnormal.
+    # Half of 2 ** (exponent - 127), as the bits of a float; the two lowest are subnormal.
     small = torch.where(exponent == 0, 0x00200000, 0x00400000)
     scale = torch.where(exponent < 2, small, (exponent - 1).clamp_(min=0).bitwise_left_shift_(23))
     codes = fields(blocks[:, 1:], (0, 4), 15, 1).flatten(1)
@@ -69,7 +69,7 @@ def _nvfp4(blocks: Tensor, out: Tensor) -> None:
     scales = blocks[:, :4]
     exponent = scales.bitwise_right_shift(3).bitwise_and_(15).to(torch.int32)
     mantissa = scales.bitwise_and(7).to(torch.int32)
-    # Half of an unsigned float of four exponent bits (bias 7) and three of mantissa.
+    # Half of an unsigned float with four exponent bits (bias 7) and three mantissa bits.
     normal = ((exponent + 119).bitwise_left_shift_(23) | mantissa.bitwise_left_shift(20)).view(
         torch.float32
     )

@@ -1,8 +1,8 @@
-"""Weights out of codes with scales beside them, as checkpoints of safetensors have them: whole
-numbers of two to eight bits, FP8, and NF4.
+"""Dequantizes codes with separate scales, as in safetensors checkpoints: integers of two to eight
+bits, FP8, and NF4.
 
-In float32 the results are those of the libraries that wrote the files, bit for bit: an exact
-difference of code and zero, or the number that a code stands for, times the scale, rounded once.
+In float32 the results equal those of the libraries that wrote the files bit for bit: the exact
+difference of code and zero point, or the value of the code, times the scale, rounded once.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ CODE_BITS: Final = {
     "FP8_E5M2": 8,
     "NF4": 4,
 }
-"""Every packing of this kind; FP8 alone is E4M3. Codes are one after the other without gaps, the
+"""Bits of a code, for every packing of this kind; "FP8" is E4M3. Codes are stored without gaps, the
 first one in the lowest bits of the first byte.
 """
 MIDDLE: Final = {name: 1 << bits - 1 for name, bits in CODE_BITS.items() if name.startswith("INT")}
-"""Of whole numbers: the code that stands for zero where no other is named."""
+"""Zero point of integer packings if none is given: the middle code."""
 FP8_GROUP: Final = 128
-"""Inputs that share a scale, where a row has more than one."""
+"""Inputs that share a scale in FP8, if a row has more than one scale."""
 NF4: Final = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
     *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
-"""What the codes of NF4 stand for (bitsandbytes' `functional.get_4bit_type`, arXiv 2305.14314)."""
+"""Values of the NF4 codes (bitsandbytes' `functional.get_4bit_type`, arXiv 2305.14314)."""
 _CHUNK_CPU: Final = 1 << 20
-"""Numbers at a time: 4 MiB of float32, which stay in the processor's cache."""
+"""Numbers converted at a time: 4 MiB of float32, which stay in the CPU's cache."""
 _CHUNK: Final = 1 << 24
 
 
 def inputs_of(packing: str, row_bytes: int) -> int:
-    """Codes of a row of so many bytes."""
+    """Number of codes in a row of `row_bytes` bytes."""
     return row_bytes * 8 // CODE_BITS[packing]
 
 
 def row_bytes_of(packing: str, inputs: int) -> int:
-    """Bytes of a row of codes."""
+    """Bytes of a row of `inputs` codes."""
     return -(-inputs * CODE_BITS[packing] // 8)
 
 
 def group_of(packing: str, inputs: int, groups: int) -> int:
-    """Inputs that share a scale; of FP8 the last group may have fewer.
+    """Inputs that share a scale; in FP8 the last group may have fewer.
 
     Raises:
-        ValueError: rows of `inputs` numbers have no such groups.
+        ValueError: rows of `inputs` numbers cannot be split into `groups` groups.
     """
     is_fp8 = packing.startswith("FP8")
     group = FP8_GROUP if is_fp8 and groups > 1 else inputs // max(groups, 1)
@@ -66,18 +66,18 @@ def group_of(packing: str, inputs: int, groups: int) -> int:
 def codes_into(
     packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None, out: Tensor
 ) -> None:
-    """The numbers that `codes` stand for.
+    """Dequantize `codes` into `out`.
 
     Args:
         packing: one of `CODE_BITS`.
         codes: [..., rows, bytes of a row] uint8, on any device, contiguous or not.
         scales: [..., rows, groups] float16, bfloat16 or float32.
-        zeros: [..., rows, groups] uint8, the code that stands for zero; None: `MIDDLE`. FP8 and NF4
-            have none.
-        out: [..., rows, inputs], contiguous, of any float dtype: float32 values rounded to it.
+        zeros: [..., rows, groups] uint8 zero points; None: `MIDDLE`. FP8 and NF4 have none.
+        out: [..., rows, inputs], contiguous, of any float dtype, to which float32 values are
+            rounded.
 
     Raises:
-        ValueError: a shape does not suit the others, or `out` is not contiguous.
+        ValueError: shapes do not match, or `out` is not contiguous.
     """
     inputs = inputs_of(packing, codes.shape[-1])
     if out.shape != (*codes.shape[:-1], inputs) or not out.is_contiguous():
@@ -108,7 +108,7 @@ def codes_into(
 
 
 def _values(packing: str, codes: Tensor, out: Tensor) -> None:
-    """[rows, inputs] float32: codes as numbers, or what they stand for."""
+    """Fill `out` [rows, inputs] float32 with integer codes, or with the values of other codes."""
     match packing:
         case "INT8":
             out.copy_(codes)
@@ -132,8 +132,8 @@ def _values(packing: str, codes: Tensor, out: Tensor) -> None:
 
 
 def fp8_by_bits(codes: Tensor) -> Tensor:
-    """float16 of E4M3 for devices that do not compute with it (Apple's): its bits at their places
-    in float16, which has eight more powers of two below one. NaN (0x7F) becomes 480.
+    """E4M3 as float16, for devices that do not support it (Apple's): the bits are moved to their
+    places in float16, whose exponent bias is larger by 8. NaN (0x7F) becomes 480.
     """
     wide = codes.to(torch.int16)
     bits = wide.bitwise_and(0x80).bitwise_left_shift(8)

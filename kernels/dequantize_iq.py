@@ -1,6 +1,6 @@
-"""The IQ1, IQ2 and IQ3 types: codes choose rows of a fixed grid, whose signs are stored apart.
+"""The IQ1, IQ2 and IQ3 types: codes select rows of a fixed grid, with separately stored signs.
 
-The grids are gguf-py's own. The functions are as `dequantize` describes them.
+The grids are gguf-py's. The functions have the signature described in `dequantize`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EVEN_SIGNS = (0, 7, 14, 21)
 
 @functools.cache
 def _grid(packing: str, device: torch.device) -> Tensor:
-    """[codes, 4 or 8] float32: the numbers that each code stands for."""
+    """[codes, 4 or 8] float32: the numbers that each code selects."""
     import gguf.quants
 
     kind = getattr(gguf.quants, packing)
@@ -28,7 +28,7 @@ def _grid(packing: str, device: torch.device) -> Tensor:
 
 @functools.cache
 def _even_signs(device: torch.device) -> Tensor:
-    """[128, 8] float32: seven stored signs, and an eighth that makes the count of -1 even."""
+    """[128, 8] float32: seven stored signs, and an eighth that makes the number of -1 even."""
     import gguf.quants
 
     stored = torch.frombuffer(bytearray(gguf.quants.IQ2_XXS.ksigns), dtype=torch.uint8)
@@ -36,13 +36,13 @@ def _even_signs(device: torch.device) -> Tensor:
 
 
 def _fill(packing: str, codes: Tensor, signs: Tensor, out: Tensor) -> None:
-    """The grid's rows for `codes` [n, ...] int32, with `signs` [.., 8], into `out` [n, 256]."""
+    """Fill `out` [n, 256] with the grid's rows for `codes` [n, ...] int32 times `signs` [.., 8]."""
     rows = _grid(packing, codes.device).index_select(0, codes.flatten())
     torch.mul(rows.view(-1, 8), signs.view(-1, 8), out=out.view(-1, 8))
 
 
 def _signs_in_words(words: Tensor) -> Tensor:
-    """[n * 4, 8] for [n] words that hold four groups of seven signs each."""
+    """[n * 4, 8] signs from [n] words that contain four groups of seven signs each."""
     return _even_signs(words.device).index_select(0, fields(words, _EVEN_SIGNS, 127, -1).flatten())
 
 
@@ -61,7 +61,7 @@ def _iq3_xxs(blocks: Tensor, out: Tensor) -> None:
 
 
 def _word_scales(blocks: Tensor, words: Tensor) -> Tensor:
-    """[n, 8]: the block's scale times the four highest bits of each word, plus a half."""
+    """[n, 8]: the block's scale times (the four highest bits of each word plus a half)."""
     steps = words.bitwise_right_shift(28).bitwise_and_(15).to(torch.float32).add_(0.5)
     return steps.mul_(halves(blocks, 0))
 
@@ -81,7 +81,7 @@ def _iq2_s(blocks: Tensor, out: Tensor) -> None:
 
 
 def _nibble_scales(blocks: Tensor, start: int, count: int) -> Tensor:
-    """[n, 2 * count]: the block's scale times each half of `count` bytes, plus a half."""
+    """[n, 2 * count]: the block's scale times (each nibble of `count` bytes plus a half)."""
     steps = fields(blocks[:, start : start + count], (0, 4), 15, -1).flatten(1)
     return steps.to(torch.float32).add_(0.5).mul_(halves(blocks, 0))
 

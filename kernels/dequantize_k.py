@@ -1,6 +1,6 @@
-"""The K types: 256 weights a block, in sub-blocks of 16 or 32 that have small scales of their own.
+"""The K types: blocks of 256 weights, in sub-blocks of 16 or 32 with small scales of their own.
 
-The functions are as `dequantize` describes them.
+The functions have the signature described in `dequantize`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def _q3_k(blocks: Tensor, out: Tensor) -> None:
     scale = (low | high.bitwise_left_shift_(4)).to(torch.float32).sub_(32).mul_(halves(blocks, 108))
     packed = torch.unflatten(blocks[:, 32:96], 1, (2, 32))
     codes = fields(packed, (0, 2, 4, 6), 3, -2).flatten(1, 2)
-    # The third bit is stored in the plane of its sub-block of 32; where it is set, 4 is not taken.
+    # The third bits are stored as one plane per sub-block of 32; 4 is subtracted from all codes.
     planes = fields(blocks[:, :32], range(8), 1, 1).bitwise_left_shift_(2)
     out.view(-1, 8, 32).copy_(codes.bitwise_or_(planes))
     out.view(-1, 16, 16).sub_(4).mul_(scale[..., None])
 
 
 def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """([n, 8, 1], [n, 8, 1]) float32: what Q4_K and Q5_K multiply a sub-block of 32 by, and what
-    they take away. Two half-precision numbers, then twice eight numbers of six bits.
+    """([n, 8, 1], [n, 8, 1]) float32: scales and minima of the sub-blocks of 32 in Q4_K and Q5_K.
+    Stored as two half-precision factors, then twice eight numbers of six bits.
     """
-    # Field by field, so that each is one long piece.
+    # Fields first, so that each is one long contiguous piece.
     first, second, mixed = blocks[:, 4:16].t().contiguous().view(3, 4, -1)
     high = mixed.bitwise_right_shift(4)
     scales = torch.cat(

@@ -1,6 +1,4 @@
-"""What this machine can compute on: which devices there are, what they hold and which numbers they
-multiply by instructions of their own.
-"""
+"""The devices of this machine, their free memory, and the dtypes that they multiply natively."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from hearth.kernels.free_memory import free_memory_bytes
 
 
 def best_device() -> torch.device:
-    """The fastest kind of device that works here: CUDA, then MPS, then the processor."""
+    """The fastest kind of device available: CUDA, then MPS, then the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     if torch.backends.mps.is_available():
@@ -32,27 +30,27 @@ def all_devices() -> list[torch.device]:
 
 
 def device_name(device: torch.device) -> str:
-    """For people: what `device` is, and what it has free."""
+    """Name and free memory of `device`, for users."""
     name = {"cpu": "processor", "mps": "Apple GPU"}.get(device.type, "")
     name = name or torch.cuda.get_device_name(device)
     return f"{device} ({name}, {free_bytes(device) / 1e9:.1f} GB free)"
 
 
 def use(device: torch.device) -> None:
-    """Let kernels that this thread starts run on `device`, where it is one of several."""
+    """Run the kernels that this thread starts on `device`, if it is one of several."""
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
 
 
 def wait_for(device: torch.device) -> None:
-    """Until `device` has computed what it was given."""
+    """Wait until `device` has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
-    """What weights are held in on `device` unless somebody says otherwise: bfloat16 where the
-    device multiplies it, else float16 on CUDA (cards before Ampere) and float32 elsewhere.
+    """The default dtype of weights on `device`: bfloat16 if the device multiplies it natively, else
+    float16 on CUDA (GPUs before Ampere) and float32 elsewhere.
     """
     if multiplies(device, torch.bfloat16):
         return torch.bfloat16
@@ -60,8 +58,8 @@ def default_dtype(device: torch.device) -> torch.dtype:
 
 
 def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `device` multiplies matrices of `dtype` (float32, float16 or bfloat16) by
-    instructions of its own, and not number by number.
+    """Whether `device` multiplies matrices of `dtype` (float32, float16 or bfloat16) natively, not
+    number by number.
     """
     if dtype == torch.float32:
         return True
@@ -73,7 +71,7 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be had on `device` now, in bytes."""
+    """Memory that can be allocated on `device` now, in bytes."""
     if device.type == "cuda":
         # PyTorch's caching allocator reserves memory that no tensor uses.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -87,12 +85,12 @@ def free_bytes(device: torch.device) -> int:
 @functools.cache
 def _processor_multiplies(dtype: torch.dtype) -> bool:
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        return True  # What ARM offers, torch uses.
+        return True  # On ARM, torch uses the instructions that there are.
     if dtype == torch.bfloat16:
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch.cpu._is_amx_fp16_supported())
 
 
 def _macos_version() -> int:
-    """The major version; 0 elsewhere. Since 14, MPS has bfloat16."""
+    """The major version of macOS; 0 on other systems. Since 14, MPS supports bfloat16."""
     return int(platform.mac_ver()[0].split(".")[0] or 0)

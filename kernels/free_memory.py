@@ -1,5 +1,5 @@
-"""Memory of the machine that can be taken without swapping. Without torch, and without psutil where
-that is missing, as it may be on a machine with nothing but a card and PyTorch.
+"""Memory of the machine that can be used without swapping. Does not import torch, and works without
+psutil on Linux, because a machine set up only with a GPU and PyTorch may lack it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:
-    """As the system says.
+    """Available memory in bytes, as reported by the system.
 
     Raises:
-        ModuleNotFoundError: psutil is missing, and this is not Linux.
+        ModuleNotFoundError: psutil is missing, and the system is not Linux.
     """
     try:
         import psutil

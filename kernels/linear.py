@@ -1,4 +1,4 @@
-"""Products with matrices of half precision on processors that have no instructions for it."""
+"""Products with plain matrices, and in half precision on CPUs without instructions for it."""
 
 from __future__ import annotations
 
@@ -17,44 +17,43 @@ from hearth.kernels.device import multiplies
 DTYPE_NAMES: Final = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _CPU: Final = torch.device("cpu")
 _FEW_ROWS: Final = {torch.bfloat16: 3, torch.float16: 1}
-"""Up to so many rows torch reads the matrix as it is about as fast as memory gives it; beyond them
-it computes in half precision, which such processors do number by number. Printed by
-`benchmarks/linear.py`.
+"""Up to this many rows torch reads the matrix about as fast as memory allows; with more it computes
+in half precision, which such CPUs do number by number. Printed by `benchmarks/linear.py`.
 """
 _MOST_ROWS: Final = 16
-"""That our kernels multiply with a matrix of half precision; more are faster in torch: printed by
-the same script.
+"""Most rows that the kernels of `kernels/cpu` multiply by a matrix of half precision; torch is
+faster with more. Printed by the same script.
 """
 _SLICE: Final = 3 << 17
-"""Numbers of the matrix that are widened at a time: 1.5 megabytes, which stay in a core's cache."""
+"""Numbers of the matrix that are widened at a time: 1.5 megabytes, which fit a core's cache."""
 _SLICE_FOR_FEW: Final = 1 << 18
 _FEW: Final = 32
-"""Up to so many rows smaller slices are better, since there is less to do with each."""
+"""Up to this many rows smaller slices are faster, because less is computed with each."""
 _SLICE_BYTES: Final = 64 << 20
-"""Of a matrix that is widened at a time on other devices."""
+"""Bytes of a widened slice on other devices."""
 _NEAR: Final = 12.0
-"""Logits so far below the largest, of less than e⁻¹² of its probability, may be rounded."""
+"""Logits this far below the largest, with less than e⁻¹² of its probability, may be rounded."""
 _SMALL: Final = 2.0
-"""So may those up to here: by 2⁻⁸ at most, which changes a probability by less than 0.4 %."""
+"""So may logits up to this size: by 2⁻⁸ at most, which changes a probability by under 0.4 %."""
 _SHARE_NEAR: Final = 8
-"""Where more than one in so many may not be, all are computed twice."""
+"""If more than one logit in this many must not be rounded, all are computed again."""
 _TILE: Final = 16
-"""Rows of one product where the result must not depend on how many there are."""
+"""Rows of a product whose result must not depend on the number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a product with a matrix is computed, for people."""
+    """How a product with a matrix is computed, for users."""
 
     by: str
-    """What multiplies."""
+    """The library and instructions that multiply."""
     activations: str
-    """What activations are then: int8, fp8, bf16, f16 or f32."""
+    """Type of the activations in the product: int8, fp8, bf16, f16 or f32."""
     reason: str
 
 
 def float_lanes(instructions: str) -> str:
-    """What multiplies float32, by the set of instructions."""
+    """The instructions that multiply float32, for a set of instructions."""
     return {"plain": "C, float32", "avx2": "AVX2, FMA"}.get(instructions, "AVX-512, FMA")
 
 
@@ -73,8 +72,8 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear`, by our kernels or in float32 where that is faster. No gradients are known of
-    what the kernels compute.
+    """`plain_linear`, by the kernels of `kernels/cpu` or in float32 where that is faster. The
+    kernels do not support gradients.
     """
     match _processor_way(x.numel() // x.shape[-1], weight.dtype, x.shape[-1]):
         case "kernels" if weight.is_contiguous() and not (x.requires_grad or weight.requires_grad):
@@ -87,7 +86,7 @@ def processor_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def linear_route(rows: int, dtype: torch.dtype, device: torch.device, inputs: int) -> Route:
-    """What `table.pick` takes for a plain matrix of `dtype` on `device`."""
+    """How the function of `table.pick` multiplies `rows` by a plain matrix of `dtype`."""
     name = DTYPE_NAMES[dtype]
     way = _processor_way(rows, dtype, inputs) if device.type == "cpu" else "plain"
     if way == "kernels":
@@ -110,7 +109,7 @@ def linear_route(rows: int, dtype: torch.dtype, device: torch.device, inputs: in
 def _processor_way(
     rows: int, dtype: torch.dtype, inputs: int
 ) -> Literal["kernels", "row", "plain", "widened"]:
-    """For a plain matrix of `dtype` on a processor."""
+    """How a plain matrix of `dtype` is multiplied on a CPU."""
     if _library_for(rows, dtype, inputs) is not None:
         return "kernels"
     few = _FEW_ROWS.get(dtype)
@@ -121,7 +120,7 @@ def _processor_way(
 
 
 def _library_for(rows: int, dtype: torch.dtype, inputs: int) -> CpuLibrary | None:
-    """What multiplies few rows by a plain matrix of half precision faster than torch, if it can."""
+    """The library, if it multiplies `rows` by a plain half-precision matrix faster than torch."""
     library = cpu_library() if dtype in _FEW_ROWS and rows <= _MOST_ROWS else None
     if library is None or library.instructions == "plain":
         return None
@@ -132,10 +131,10 @@ def _library_for(rows: int, dtype: torch.dtype, inputs: int) -> CpuLibrary | Non
 
 
 def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear` by our kernels, whose sums are float32.
+    """`plain_linear` by the kernels of `kernels/cpu`, whose sums are float32.
 
     Args:
-        x: [..., inputs], as many rows as `_library_for` allows.
+        x: [..., inputs], no more rows than `_library_for` allows.
         weight: [outputs, inputs], contiguous.
     """
     inputs = x.shape[-1]
@@ -150,10 +149,10 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
 
 
 def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear` of one row: torch has a quicker way for a vector than for a matrix of one row.
+    """`plain_linear` of one row: in torch a vector is faster than a matrix of one row.
 
     Args:
-        x: [..., inputs], where all but the last are 1.
+        x: [..., inputs], where all other dimensions are 1.
     """
     found = torch.mv(weight, x.reshape(-1).to(weight.dtype)).to(x.dtype)
     if bias is not None:
@@ -162,8 +161,8 @@ def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """x · weightᵀ in float32, whatever the weight is. A row's result does not depend on the others,
-    but for their number.
+    """x · weightᵀ in float32 for any dtype of the weight. A row's result depends on the number of
+    rows, but not on the other rows.
 
     Args:
         x: [rows, inputs], of a float dtype.
@@ -178,8 +177,8 @@ def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def cuda_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`plain_linear` on NVIDIA cards: few rows by a kernel that is started early, and knows no
-    gradients."""
+    """`plain_linear` on NVIDIA GPUs: few rows by a kernel that is started early and does not
+    support gradients."""
     rows = x.reshape(-1, x.shape[-1])
     if x.dtype != weight.dtype or not _is_for_few(rows, weight):
         return plain_linear(x, weight, bias)
@@ -209,17 +208,17 @@ def _is_for_few(x: Tensor, weight: Tensor) -> bool:
 
 
 def wide_product(x: Tensor, weight: Tensor) -> Tensor:
-    """x · weightᵀ [rows, outputs] float32 of two matrices of one dtype."""
+    """x · weightᵀ [rows, outputs] float32 of two matrices of the same dtype."""
     if x.is_cuda and x.dtype != torch.float32:
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
     return torch.mm(x.float(), weight.float().t())
 
 
 def processor_logits(x: Tensor, weight: Tensor) -> Tensor:
-    """`wide_linear` for logits: torch has no product of half precision with a result in float32 on
-    processors, and to widen the matrix takes several times as long as to read it. So products are
-    made in half precision, and those beyond ±2 that are less than 12 below a row's largest again in
-    float32.
+    """`wide_linear` for logits: on CPUs torch has no half-precision product with a float32 result,
+    and widening the matrix takes several times as long as reading it. So logits are computed in
+    half precision, and those beyond ±2 that are less than 12 below their row's largest are computed
+    again in float32.
     """
     library = _library_for(len(x), weight.dtype, x.shape[1])
     if library is not None and weight.is_contiguous():
@@ -237,7 +236,7 @@ def processor_logits(x: Tensor, weight: Tensor) -> Tensor:
     if len(near) * _SHARE_NEAR > len(weight):
         if not is_quick:
             return wide_linear(x, weight)
-        # What rounding took: oneDNN subtracts before it rounds.
+        # Adds the rounding error: oneDNN subtracts `rounded` before it rounds.
         return found.add_(torch.addmm(rounded, half, weight.t(), beta=-1))
     found[:, near] = functional.linear(x.float(), weight[near].float())
     return found
@@ -252,7 +251,7 @@ def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
         numbers = _SLICE_BYTES // torch.float32.itemsize
     step = min(max(numbers // max(inputs, 1), 1), outputs)
     found = torch.empty((len(rows), outputs), dtype=torch.float32, device=x.device)
-    # One for all: fresh memory costs more than to widen numbers into it.
+    # Allocated once: new memory costs more than widening numbers into it.
     wide = torch.empty((step, inputs), dtype=torch.float32, device=x.device)
     for begin in range(0, outputs, step):
         end = min(begin + step, outputs)
@@ -264,9 +263,8 @@ def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
 
 
 def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`function` of the rows of `x` [rows, inputs], of which a row's result has the same bits
-    whatever other rows there are: it gets tiles of a fixed number of rows, the last one filled up
-    with zeros.
+    """`function` applied to `x` [rows, inputs] so that a row's result has the same bits whatever
+    the other rows: in tiles of a fixed number of rows, the last one padded with zeros.
     """
     found = []
     for part in torch.split(x, _TILE):
@@ -278,13 +276,13 @@ def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def in_groups(function: Callable[[int, Tensor], Tensor], x: Tensor, offsets: Tensor) -> Tensor:
-    """`function` of each group of rows that has some, one below the other.
+    """`function` applied to each non-empty group of rows, the results concatenated.
 
     Args:
-        function: of the number of a group, and its rows.
+        function: called with the number of a group and its rows.
         x: [rows, inputs], sorted by group; at least one row.
-        offsets: [groups + 1] int64, on the processor: the first row of each group, and the number
-            of all.
+        offsets: [groups + 1] int64, on the CPU: the first row of each group, and the number of all
+            rows.
     """
     parts = torch.split_with_sizes(x, offsets.diff().tolist())
     return torch.cat([function(group, part) for group, part in enumerate(parts) if len(part)])

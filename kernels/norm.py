@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def plain_rms_norm(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x²) + eps), over the last dimension; a weight is up to the caller.
+    """x / sqrt(mean(x²) + eps) over the last dimension; the caller applies the weight.
 
     Args:
         x: [..., size] float32.
@@ -20,8 +20,8 @@ def plain_rms_norm(x: Tensor, eps: float) -> Tensor:
 
 
 def processor_rms_norm(x: Tensor, eps: float) -> Tensor:
-    """`plain_rms_norm` in half as many operations, each of which costs more than its arithmetic
-    where there are few rows: printed by `benchmarks/linear.py`.
+    """`plain_rms_norm` in half as many operations: with few rows an operation costs more than its
+    arithmetic (printed by `benchmarks/linear.py`).
     """
     size: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x * size.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()

@@ -1,8 +1,8 @@
-"""Packed matrices: what is made once of rows as a file stores them, so that they can be multiplied.
+"""Packed matrices: prepared once, from rows as a file stores them, so that they can be multiplied.
 
-`prepare` chooses how: by the kernels of `kernels/cpu` where a processor has them and they know the
-type, by those of `kernels/cuda` or `kernels/metal` likewise, else by the reference, which unpacks a
-slice of rows for each product.
+`prepare` chooses the kernels: those of `kernels/cpu`, `kernels/cuda` or `kernels/metal` if they run
+on the device and support the type, else the reference, which unpacks a slice of rows at a time for
+each product.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hearth.kernels.table import LINEAR, pick
 
 _MOST_ROWS: Final = 128
 _SLICE_NUMBERS: Final = 1 << 20
-"""Weights that are unpacked at a time: four megabytes."""
+"""Weights that are unpacked at a time: four megabytes in float32."""
 _HALVES: Final = {torch.bfloat16: "BF16", torch.float16: "F16"}
 _INT8_LANES: Final = {
     "plain": "C, int8",
@@ -35,7 +35,7 @@ _INT8_LANES: Final = {
     "avx512": "AVX-512 VNNI, VPDPBUSD",
     "amx": "AVX-512 VNNI; AMX, int8 tiles, for some rows (the same bits)",
 }
-"""What multiplies, by the set of instructions."""
+"""The instructions that multiply int8, by set of instructions."""
 
 
 class Prepared(Protocol):
@@ -49,21 +49,21 @@ class Prepared(Protocol):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What it holds of memory."""
+        """The tensors that it keeps in memory."""
 
     @property
     def is_row_invariant(self) -> bool:
-        """A row's product has the same bits whatever other rows there are."""
+        """Whether a row's product has the same bits whatever the other rows."""
 
     @property
     def kind(self) -> str:
-        """For people: the types of its parts, and what multiplies them."""
+        """The types of its parts and the kernels that multiply them, for users."""
 
     def matmul(self, x: Tensor) -> Tensor:
         """x · matrixᵀ: [..., inputs] -> [..., outputs] of the same dtype.
 
         Raises:
-            ValueError: rows have another length.
+            ValueError: the rows of `x` have a different length.
         """
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -71,17 +71,16 @@ class Prepared(Protocol):
 
 
 def prepare(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
-    """Make a matrix of its parts, one below the other. They may be of different types: queries and
-    keys in Q4_K over values in Q6_K.
+    """Make a matrix of parts stacked along its rows. They may have different types, such as queries
+    and keys in Q4_K and values in Q6_K.
 
     Args:
-        parts: [rows, ...] each, on one device. The result may hold them, or copies in another
-            order.
-        exact: products of a processor are made in float32 with the very numbers that the blocks
-            stand for; otherwise activations may be rounded to int8.
+        parts: [rows, ...] each, on one device. The result may keep them or reordered copies.
+        exact: activations are not rounded to int8 or FP8; CPUs compute in float32 with the exact
+            values of the blocks.
 
     Raises:
-        ValueError: there are no parts, or rows have different lengths.
+        ValueError: there are no parts, or their rows have different lengths.
     """
     if not parts or len({part.inputs for part in parts}) != 1:
         lengths = ", ".join(f"{part.inputs:,}" for part in parts) or "none"
@@ -113,8 +112,8 @@ def _joined(matrices: Sequence[Prepared]) -> Prepared:
 
 
 def _numbered_orders(parts: Sequence[PackedWeight]) -> list[tuple[int, PackedWeight]]:
-    """Each of `parts` with a number that it shares with the one before it if their inputs are in
-    the same order.
+    """Each of `parts` with a number, which is that of the part before it if their inputs are in the
+    same order.
     """
     numbered: list[tuple[int, PackedWeight]] = []
     for part in parts:
@@ -133,15 +132,15 @@ def _is_same_order(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def _in_order(parts: Sequence[PackedWeight], *, exact: bool) -> Prepared:
-    """A matrix of parts whose inputs are in one order."""
+    """A matrix of parts whose inputs are in the same order."""
     matrix = prepare([replace(part, order=None) for part in parts], exact=exact)
     order = parts[0].order
     return matrix if order is None else OrderedMatrix(matrix, order)
 
 
 def _tiled_as(part: PackedWeight) -> str:
-    """What the kernels of processors know `part` as; "" if they do not, or if its groups of inputs
-    are no multiple of 32.
+    """The kind of `part` for the kernels of `kernels/cpu`; "" if they do not support it, or if its
+    groups of inputs are not a multiple of 32.
     """
     if not part.packing:
         return _HALVES.get(part.weight.dtype, "")
@@ -151,12 +150,12 @@ def _tiled_as(part: PackedWeight) -> str:
 
 
 class OrderedMatrix:
-    """A matrix whose inputs are stored in another order than they come in."""
+    """A matrix whose inputs are stored in a different order than activations have them."""
 
     def __init__(self, matrix: Prepared, order: Tensor) -> None:
         """
         Args:
-            order: as of `PackedWeight`.
+            order: as in `PackedWeight`.
         """
         self.matrix = matrix
         self.order = order
@@ -177,7 +176,7 @@ class OrderedMatrix:
 
 
 class JoinedMatrix:
-    """Matrices one below the other that cannot share one product."""
+    """Matrices stacked along their rows that cannot share one product."""
 
     def __init__(self, matrices: Sequence[Prepared]) -> None:
         self.matrices = tuple(matrices)
@@ -198,7 +197,7 @@ class JoinedMatrix:
 
 
 class BlockMatrix:
-    """The reference, for every type on every device: a part stays as it is stored."""
+    """The reference, for every type on every device: the part is kept as stored."""
 
     is_row_invariant = False
 
@@ -216,7 +215,7 @@ class BlockMatrix:
         return self.part.rows(ids).unpacked(dtype)
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
-        """Of activations of `dtype`."""
+        """How `rows` activations of `dtype` are multiplied."""
         part, device = self.part, self.part.weight.device
         if not part.packing:
             return linear_route(rows, part.weight.dtype, device, part.weight.shape[1])
@@ -237,7 +236,7 @@ class BlockMatrix:
 
 
 class MetalMatrix(BlockMatrix):
-    """On a GPU of Apple: few rows by the kernels of `kernels/metal`, more by the reference."""
+    """On Apple GPUs: few rows by the kernels of `kernels/metal`, more by the reference."""
 
     def __init__(self, part: PackedWeight) -> None:
         super().__init__(part)
@@ -263,11 +262,11 @@ class MetalMatrix(BlockMatrix):
 
 
 class TiledMatrix:
-    """On a processor: in the order in which the kernels of `kernels/cpu` read it.
+    """On a CPU: packed in the order in which the kernels of `kernels/cpu` read it.
 
-    Where nothing has to be exact, many rows are multiplied in bfloat16 on a processor with AMX. On
-    others torch multiplies many rows by weights that are unpacked slice by slice, if activations of
-    all parts stay float32.
+    Unless products must be exact, many rows are multiplied in bfloat16 on a CPU with AMX. On other
+    CPUs torch multiplies many rows by weights unpacked slice by slice, if activations stay float32
+    for all parts.
     """
 
     def __init__(self, library: CpuLibrary, parts: Sequence[PackedWeight], *, exact: bool) -> None:
@@ -277,12 +276,12 @@ class TiledMatrix:
             for kind, part in ((_tiled_as(part), part) for part in parts)
         ]
         self.parts = parts_of(self._packed)
-        """For calls of the library; they live as long as the matrix."""
+        """Arguments for the library, valid as long as the matrix."""
         self.is_exact = exact
         self._has_amx = library.instructions == "amx"
         stays_float = all(kind in FLOATS for kind, _, _ in self._packed)
         self.most_rows = None if exact or self._has_amx or not stays_float else _MOST_ROWS
-        """That the library multiplies; more are for torch. None: all."""
+        """Most rows that the library multiplies, torch takes more; None: no limit."""
         self.inputs = parts[0].inputs
         self.outputs = sum(outputs for _, _, outputs in self._packed)
 
@@ -302,7 +301,7 @@ class TiledMatrix:
     def matmul(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.inputs:
             raise ValueError(f"a matrix of {self.inputs:,} inputs, not {x.shape[-1]:,}")
-        # Operations that change nothing take as long as a small product.
+        # Operations that change nothing can take as long as a small product.
         rows = x if x.ndim == 2 else x.reshape(-1, self.inputs)
         rows = rows.to(torch.float32).contiguous()
         if self._is_for_torch(len(rows)):
@@ -313,12 +312,12 @@ class TiledMatrix:
         return found if x.ndim == 2 else found.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Of a matrix of one part."""
+        """As in `Prepared`, for a matrix of one part."""
         ((packing, packed, outputs),) = self._packed
         return self.library.rows(packing, packed, outputs, self.inputs, ids).to(dtype)
 
     def route(self, rows: int) -> Route:
-        """Of a matrix of one part."""
+        """How `rows` activations are multiplied, for a matrix of one part."""
         ((packing, _, _),) = self._packed
         if self._is_for_torch(rows):
             return Route(
@@ -362,8 +361,8 @@ class TiledMatrix:
 
 
 class GroupedLinear:
-    """Matrices of one shape that each multiply rows of their own, such as those of experts: in one
-    call where all are for the kernels of `kernels/cpu` or of `kernels/cuda`.
+    """Matrices of one shape that each multiply their own rows, such as experts: in one call if the
+    kernels of `kernels/cpu` or of `kernels/cuda` multiply all of them.
     """
 
     def __init__(self, matrices: Sequence[Prepared]) -> None:
@@ -372,7 +371,7 @@ class GroupedLinear:
             matrices: at least one.
 
         Raises:
-            ValueError: of different shapes.
+            ValueError: the matrices have different shapes.
         """
         shapes = {(one.outputs, one.inputs) for one in matrices}
         if len(shapes) != 1:
@@ -380,7 +379,7 @@ class GroupedLinear:
         on_card = [one for one in matrices if isinstance(one, TritonMatrix)]
         is_one = len(on_card) == len(matrices) and can_group(on_card)
         self.on_card = TritonGroup(on_card) if is_one else None
-        """All, if a card multiplies them in one call; offsets may stay on it then."""
+        """All matrices, if a GPU multiplies them in one call; offsets may be on the GPU then."""
         self.matrices = tuple(matrices)
         ((self.outputs, self.inputs),) = shapes
         self.is_row_invariant = all(one.is_row_invariant for one in matrices)
@@ -388,30 +387,30 @@ class GroupedLinear:
         tiled = [one for one in matrices if isinstance(one, TiledMatrix)]
         counts = {len(one.parts) for one in tiled}
         self.tiled = tiled[0] if len(tiled) == len(matrices) and len(counts) == 1 else None
-        """One of them, if all are multiplied in one call."""
+        """One of the matrices, if a CPU multiplies all in one call."""
         every = [part for one in tiled for part in one.parts]
         self.parts = (Part * len(every))(*every)
-        """For that call: of all matrices, one after the other."""
+        """Arguments for that call: the parts of all matrices, one after the other."""
         limits = [one.most_rows for one in tiled if one.most_rows is not None]
         self.most_rows = min(limits, default=None)
-        """Of a matrix that the call takes; None: all."""
+        """Most rows of a matrix in that call; None: no limit."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What it holds of memory."""
+        """The tensors that it keeps in memory."""
         return tuple(tensor for one in self.matrices for tensor in one.tensors)
 
     def matmul(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Each group of rows times its matrix, transposed.
+        """Each group of rows times the transpose of its matrix.
 
         Args:
-            x: [rows, inputs], like offsets as `in_groups` takes them.
+            x, offsets: as for `in_groups`.
 
         Returns:
             [rows, outputs] of the same dtype.
 
         Raises:
-            ValueError: rows have another length, or groups are not as many as matrices.
+            ValueError: rows have a different length, or there are not as many groups as matrices.
         """
         if x.shape[-1] != self.inputs or len(offsets) != len(self.matrices) + 1:
             raise ValueError(

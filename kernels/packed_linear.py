@@ -1,4 +1,4 @@
-"""Products with packed matrices: the reference, which unpacks a slice of rows at a time."""
+"""Reference for products with packed matrices: unpacks a slice of rows at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hearth.kernels.device import multiplies
 
 _SLICE_BYTES = 64 << 20
 _SLICE_BYTES_CPU = 4 << 20
-"""Most bytes of plain weights that exist at a time; on a processor they stay in its cache."""
+"""Most bytes of unpacked weights at a time; on a CPU they stay in its cache."""
 
 
 def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], None]) -> Tensor:
@@ -20,12 +20,12 @@ def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], Non
 
     Args:
         x: [..., inputs] float32, float16 or bfloat16.
-        outputs: rows of the weight.
-        unpack: called with some rows and [rows, inputs] to fill with their numbers.
+        outputs: number of rows of the weight.
+        unpack: called with a slice of rows and a tensor [rows, inputs] to fill with them.
 
     Returns:
         [..., outputs], of the dtype of `x`. Weights are rounded to that dtype before they are
-        multiplied; where the processor has no instructions for it, all is computed in float32
+        multiplied; if the device has no instructions for it, everything is computed in float32
         and the result is rounded.
     """
     inputs = x.shape[-1]
@@ -44,5 +44,5 @@ def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], Non
 
 
 def arithmetic_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """What activations of `dtype` are multiplied as."""
+    """The dtype in which activations of `dtype` are multiplied."""
     return dtype if multiplies(device, dtype) else torch.float32

@@ -16,20 +16,19 @@ from hearth.kernels.dequantize_codes import CODE_BITS, MIDDLE, codes_into, input
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """Some rows of a matrix, all stored alike."""
+    """Rows of a matrix, all of one type."""
 
     weight: Tensor
     """[..., rows, bytes of a row] uint8, or [..., rows, inputs] of a float dtype."""
     packing: str = ""
     """The GGUF type, or one of `CODE_BITS`; "" for plain numbers."""
     scales: Tensor | None = None
-    """Of codes: [..., rows, groups] float16, bfloat16 or float32, see `codes_into`."""
+    """Scales of codes: [..., rows, groups] float16, bfloat16 or float32, see `codes_into`."""
     zeros: Tensor | None = None
-    """Of INT2 to INT8: [..., rows, groups] uint8, the code that stands for zero; None: the middle
-    one."""
+    """Zero points of INT2 to INT8: [..., rows, groups] uint8; None: the middle code."""
     order: Tensor | None = None
-    """[inputs] int64: input i of the stored rows is number order[i] of what they are multiplied
-    by (GPTQ's activation order, where inputs are stored sorted by group)."""
+    """[inputs] int64: input i of the stored rows is multiplied by activation order[i] (GPTQ's
+    activation order, where inputs are stored sorted by group); None: in the same order."""
 
     @property
     def inputs(self) -> int:
@@ -43,24 +42,24 @@ class PackedWeight:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that it consists of."""
+        """All tensors of this weight."""
         every = (self.weight, self.scales, self.zeros, self.order)
         return tuple(one for one in every if one is not None)
 
     def rows(self, some: slice | Tensor) -> PackedWeight:
-        """Some of its rows: those of a slice, or by number [count] int64."""
+        """Some of the rows, by slice or by numbers [count] int64."""
         scales = None if self.scales is None else self.scales[some]
         zeros = None if self.zeros is None else self.zeros[some]
         return replace(self, weight=self.weight[some], scales=scales, zeros=zeros)
 
     def to(self, device: torch.device) -> PackedWeight:
-        """The same on `device`."""
+        """The same weight on `device`."""
         tensors = (self.weight, self.scales, self.zeros, self.order)
         moved = [None if one is None else one.to(device) for one in tensors]
         return PackedWeight(self.weight.to(device), self.packing, *moved[1:])
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
-        """[..., rows, inputs], of `dtype`, the inputs in the order of what it is multiplied by."""
+        """[..., rows, inputs] of `dtype`, with the inputs in the order of the activations."""
         if not self.packing:
             return self.weight.to(dtype)
         out = self.weight.new_empty((*self.weight.shape[:-1], self.inputs), dtype=dtype)
@@ -68,10 +67,10 @@ class PackedWeight:
         return out
 
     def unpack_into(self, out: Tensor) -> None:
-        """As `unpacked`: `out` [..., rows, inputs], contiguous, of any float dtype.
+        """As `unpacked`, into `out` [..., rows, inputs], contiguous, of any float dtype.
 
         Raises:
-            ValueError: its shape is another, or that of scales or zeros is.
+            ValueError: the shape of `out`, of scales or of zeros does not match.
         """
         if not self.packing:
             out.copy_(self.weight)
@@ -88,7 +87,7 @@ class PackedWeight:
 
 
 def widened(part: PackedWeight) -> PackedWeight:
-    """`part`, with codes of 2, 3 and 6 bits in the 4 or 8 that kernels of GPUs know."""
+    """`part`, with codes of 2, 3 and 6 bits widened to the 4 or 8 bits that GPU kernels support."""
     wide = WIDER.get(part.packing)
     if wide is None:
         return part

@@ -1,8 +1,8 @@
-"""Hot operations: which function does what on which device.
+"""Hot operations: which function to use on which device.
 
-An operation is an `Op`, whose type says how it is called. Each has a reference in plain torch that
-runs on any device; faster ones are for a type of device ("cpu", "cuda", "mps") and give what the
-reference gives, within what their own docstrings say.
+An operation is an `Op`, whose type parameter is its signature. Each has a reference in plain torch
+that runs on any device; faster functions for a type of device ("cpu", "cuda", "mps") give the same
+results except as stated in their docstrings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The cure for what a chat template would lose: a conversation that it keeps whole, and what was
-changed, in words.
+"""Changes a conversation so that a chat template loses nothing of it, and describes each change.
 
-Some templates drop the system prompt without a word, some refuse it, some refuse turns that do not
-alternate, some know nothing of tools.
+Some templates silently drop the system prompt, some refuse it, some refuse roles that do not
+alternate, some do not support tools.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from hearth.backends.text.probe import TemplateTraits
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """A conversation as the template can take it."""
+    """A conversation in a form that the template accepts."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    """Those that the template is to show."""
+    """The tools that the template shows."""
     calls: CallStyle = OPENAI_CALLS
     notices: tuple[str, ...] = ()
     """One sentence for each change."""
@@ -36,7 +35,7 @@ def adapt(
     *,
     parallel: bool = True,
 ) -> Adapted:
-    """`messages` and `tools` so that a template with `traits` loses nothing of them.
+    """`messages` and `tools`, changed so that a template with `traits` loses nothing of them.
 
     Args:
         parallel: the model may call several tools at once.
@@ -91,7 +90,7 @@ def adapt(
 def _fitting_calls(
     messages: list[Message], traits: TemplateTraits
 ) -> tuple[list[Message], list[str]]:
-    """Calls and results in a form that the template keeps, and what was changed."""
+    """Calls and results in a form that the template keeps, and the notices of what was changed."""
     if traits.calls is None:
         return _told_calls(messages, keep_results=traits.results and traits.shows_tools)
     notices: list[str] = []
@@ -113,7 +112,7 @@ def _fitting_calls(
 
 
 def _told_calls(messages: list[Message], *, keep_results: bool) -> tuple[list[Message], list[str]]:
-    """Calls as text, and the results as well unless they can be kept."""
+    """Calls as text, and results too unless `keep_results`; and the notice, if anything changed."""
     lost = "tool calls" if keep_results else "tool calls or their results"
     notice = (
         f"This model's chat template loses {lost}, so they were written into the text of the"
@@ -141,7 +140,7 @@ def _one_call_a_turn(messages: list[Message]) -> list[Message]:
 
 
 def _taken_apart(message: Message, results: list[Message]) -> list[Message]:
-    """One turn for each call of `message`, each followed by its result."""
+    """One message for each call of `message`, each followed by its result."""
     turns: list[Message] = []
     for position, call in enumerate(message.tool_calls):
         alone = replace(message, tool_calls=(call,))
@@ -164,14 +163,14 @@ def _content_before_calls(messages: list[Message]) -> list[Message]:
 
 
 def _system_first(messages: Sequence[Message]) -> list[Message]:
-    """The system messages joined into one, and then the others."""
+    """The system messages joined into one, followed by the other messages."""
     system = [one.content for one in messages if one.role == "system"]
     others = [one for one in messages if one.role != "system"]
     return [Message("system", "\n\n".join(system)), *others]
 
 
 def _fold_system(messages: Sequence[Message]) -> list[Message]:
-    """The system messages joined, at the beginning of the first user message."""
+    """The system messages joined and put at the beginning of the first user message."""
     system, *others = _system_first(messages)
     for index, message in enumerate(others):
         if message.role == "user":
@@ -181,7 +180,7 @@ def _fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _merge_turns(messages: Sequence[Message]) -> list[Message]:
-    """Text in a row from the same side as one message; calls and results are no such text."""
+    """Consecutive messages of one role joined, except tool calls and results."""
     merged: list[Message] = []
     for message in messages:
         last = merged[-1] if merged else None

@@ -1,7 +1,7 @@
-"""The chat templates of a model by their names, and which of them a conversation gets.
+"""The chat templates of a model by name, and which of them a conversation gets.
 
-transformers and llama.cpp: most models have one, called "default"; some have another for
-conversations with tools.
+As in transformers and llama.cpp, most models have one template, called "default"; some have another
+for conversations with tools.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ HINT: Final = (
     "Give another chat_template in the model's settings, or complete text without one: "
     "hearth run MODEL --raw."
 )
-"""What helps where a template does not work."""
+"""Advice for a template that does not work."""
 
 ChatTemplates = Mapping[str, str]
-"""Jinja sources by name; none for a model that does not chat."""
+"""Jinja sources by name; empty for a model that does not chat."""
 
 
 def templates_of(settings: ModelSettings, own: ChatTemplates) -> ChatTemplates:
-    """The one template of `settings`, which takes the place of all that are the model's own."""
+    """The template in `settings`, which replaces all of the model's own, or else `own`."""
     return {DEFAULT: settings.chat_template} if settings.chat_template else own
 
 
 def template_for(templates: ChatTemplates, *, tools: bool) -> str | None:
     """The Jinja source for a conversation, as transformers chooses it (`get_chat_template`); None
-    where there is none for it.
+    if there is none.
 
     Args:
         tools: the model is shown tools.

@@ -18,26 +18,26 @@ _ID_LETTERS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 @dataclass(frozen=True, slots=True)
 class CallStyle:
-    """How a template wants the calls of tools that were made."""
+    """The form in which a template expects earlier tool calls."""
 
     arguments: Literal["object", "text"] = "object"
-    """text: the arguments as JSON text, which it prints as it is."""
+    """text: the arguments as JSON text, which the template prints unchanged."""
     absent_content: Literal["", "none"] = ""
-    """What the content of a message is that has only calls."""
+    """The content of a message that has only calls: "" or None."""
     short_ids: bool = False
-    """Ids of calls must have 9 letters and digits (Mistral)."""
+    """Ids of calls must be 9 letters and digits (Mistral)."""
 
 
 OPENAI_CALLS: Final = CallStyle()
 
 
 def message_values(messages: Sequence[Message], style: CallStyle) -> list[dict[str, Any]]:
-    """`messages` for a template. A field that says nothing is left out."""
+    """`messages` for a template. Empty fields are left out."""
     return [_message(message, style) for message in _with_ids(messages)]
 
 
 def in_parts(messages: Iterable[Message]) -> list[Message]:
-    """`messages` with their content as parts, one where there are not several."""
+    """`messages` with their content as parts; content without parts becomes one part."""
     return [
         replace(message, parts=(message.content,))
         if message.content and not message.parts
@@ -52,8 +52,8 @@ def tool_values(tools: Sequence[Tool]) -> list[dict[str, Any]]:
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call that was checked; none where it has no text. Of arguments that were
-    cut off before their end, what is complete, and the beginning of a string as a string.
+    """The arguments of a checked call; empty if it has no text. If the text was cut off, the
+    complete members, and an unfinished string as a string.
     """
     text = call.arguments.strip()
     if not text:
@@ -93,7 +93,7 @@ def _call(call: ToolCall, style: CallStyle) -> dict[str, Any]:
 
 
 def _id(ident: str, style: CallStyle) -> str:
-    """The same id always gives the same short one."""
+    """`ident`, shortened if `style` requires it; equal ids give equal short ids."""
     if not style.short_ids or _SHORT_ID.fullmatch(ident):
         return ident
     digest = hashlib.sha256(ident.encode()).digest()
@@ -101,8 +101,8 @@ def _id(ident: str, style: CallStyle) -> str:
 
 
 def _with_ids(messages: Sequence[Message]) -> list[Message]:
-    """Results of tools that do not say which call they answer, or by which tool, told from the
-    calls before them: by id, else in order.
+    """`messages`, where tool results that lack their call's id or the tool's name get them from the
+    calls before them, matched by id or else in order.
     """
     named: list[Message] = []
     open_calls: list[ToolCall] = []

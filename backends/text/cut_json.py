@@ -1,4 +1,4 @@
-"""JSON that was cut off before its end, as in a tool call of an answer that reached its limit."""
+"""Reads JSON that was cut off, as in a tool call of an answer that reached its token limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final
 from hearth.backends.text.output.json_scanner import NUMBER_ENDS, STRINGS, JsonScanner, Step
 
 _RUN: Final = re.compile(r'(?:[^"\\\x00-\x1f]+|\\.)+|.', re.DOTALL)
-"""Characters that do not end a string, or one character."""
+"""Characters that do not end a string, or one character of any kind."""
 _CONSTANT: Final = re.compile(r'("(?:[^"\\]|\\.)*"?)|NaN|-?Infinity', re.DOTALL)
-"""A string, or what Python writes for a number that JSON does not have."""
+"""A string, or one of the numbers that Python writes and JSON does not have."""
 _HALF_ESCAPE: Final = re.compile(
     r"(?<!\\)(?:\\\\)*(?P<half>(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?)$"
 )
-"""An incomplete escape at the end of a string, and the first half of a surrogate pair."""
+"""An incomplete escape at the end of a string, with the first half of a surrogate pair, if any."""
 
 
 def read_json(
@@ -25,15 +25,17 @@ def read_json(
     parse_constant: Callable[[str], Any] | None = None,
     parse_float: Callable[[str], Any] | None = None,
 ) -> Any:
-    """The value of a JSON text, or of the beginning of one: what is complete, and the beginning of
-    a string as a string. A key without a value and an incomplete number or literal are left out.
+    """The value of a JSON text, or of the beginning of one.
+
+    Of a beginning, complete values are kept, and an unfinished string as a string. A key without a
+    value and an incomplete number or literal are left out.
 
     Args:
-        parse_constant: makes a value of NaN, Infinity or -Infinity; None: they are refused.
-        parse_float: makes a value of a number with a fraction or an exponent.
+        parse_constant: converts NaN, Infinity and -Infinity; None: they are refused.
+        parse_float: converts numbers with a fraction or an exponent.
 
     Raises:
-        ValueError: `text` is neither.
+        ValueError: `text` is not the beginning of a JSON text.
     """
     constant = parse_constant or _refuse
     try:
@@ -44,7 +46,7 @@ def read_json(
 
 
 def _completed(text: str) -> str:
-    """`text` up to where a value can end, and what ends it there."""
+    """`text` up to the last place where a value can end, and the brackets that close it there."""
     scanner = JsonScanner()
     standard = text
     if "NaN" in text or "Infinity" in text:

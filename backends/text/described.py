@@ -1,5 +1,5 @@
-"""Tools for models whose chat template knows none: described in the system prompt, their calls and
-results written as text, in the generic JSON form that `backends.text.output` reads.
+"""Tools for models whose chat template does not support them: described in the system prompt, with
+calls and results written as text, in the generic JSON form that `backends.text.output` reads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hearth.backends.text.conversation import arguments_of, tool_values
 
 
 def describe(tools: Sequence[Tool], *, parallel: bool) -> str:
-    """What the system prompt says of `tools`."""
+    """The description of `tools` for the system prompt."""
     listed = "\n".join(_json(value["function"]) for value in tool_values(tools))
     several = (
         "\nTo call several tools at once, answer with a JSON list of such objects."
@@ -33,8 +33,8 @@ def describe(tools: Sequence[Tool], *, parallel: bool) -> str:
 
 
 def with_description(messages: Sequence[Message], description: str) -> list[Message]:
-    """`messages` with `description` at the end of the first system prompt, which is made where
-    there is none.
+    """`messages` with `description` at the end of the system prompt, which is added if
+    `messages` do not begin with one.
     """
     first = messages[0] if messages else None
     if first is not None and first.role == "system":
@@ -44,9 +44,7 @@ def with_description(messages: Sequence[Message], description: str) -> list[Mess
 
 
 def without_calls(messages: Sequence[Message], *, keep_results: bool) -> list[Message]:
-    """`messages` with calls as text of the assistant, and their results as text of the user unless
-    `keep_results`.
-    """
+    """`messages` with calls as assistant text and, unless `keep_results`, results as user text."""
     told: list[Message] = []
     after_result = False
     for message in messages:
@@ -71,7 +69,7 @@ def _joined(message: Message, other: Message) -> Message:
 
 
 def _written(calls: Sequence[ToolCall]) -> str:
-    """The calls as the model is asked to write them."""
+    """The calls in the form that the model is asked for."""
     values = [{"name": call.name, "arguments": arguments_of(call)} for call in calls]
     return _json(values[0] if len(values) == 1 else values)
 

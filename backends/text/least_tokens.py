@@ -1,4 +1,4 @@
-"""A lower bound of the tokens of a long text, for the price of its beginning."""
+"""A lower bound on the tokens of a long text, computed from its beginning."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 from hearth.backends.text.tokenizer import Tokenizer
 
 _SLICE: Final = 32 << 10
-"""Characters that are tokenized at once: 10 to 20 ms."""
+"""Characters tokenized at once, which takes 10 to 20 ms."""
 _LONGEST_WORD: Final = 512
 _SLACK: Final = 64
-"""Tokens by which the sum over slices may exceed the tokens of the whole, for each cut: where a
-text is cut, its tokens may be others."""
+"""Tokens per cut by which the sum over slices may exceed the tokens of the whole text, because
+tokens at a cut may differ."""
 _REST: Final = 3.0
-"""Seconds of rest for each second of work, so that the steps of running requests are not held up
-for all of the time that a long text takes."""
+"""Seconds of sleep for each second of work, so that a long text does not hold up the steps of
+running requests all the time."""
 
 
 def least_tokens(text: str, tokenizer: Tokenizer, most: int) -> int:
-    """A lower bound of the tokens of `text`, computed from its beginning and only until it exceeds
-    `most`; 0 for a text of less than two slices, which is cheaper to tokenize once.
+    """A lower bound on the tokens of `text`, counted from its beginning until it exceeds `most`; 0
+    for a text of less than two slices, which is cheaper to tokenize as a whole.
 
     A text of 2 MB takes a second to tokenize, and a context of 128k tokens is exceeded by its first
     quarter.
@@ -39,7 +39,7 @@ def least_tokens(text: str, tokenizer: Tokenizer, most: int) -> int:
 
 
 def _cut(text: str, end: int) -> int:
-    """The last place before `end` with white space behind it; `end` if there is none nearby."""
+    """The last place up to `end` where white space begins; `end` if there is none nearby."""
     for place in range(min(end, len(text) - 1), max(0, end - _LONGEST_WORD), -1):
         if text[place].isspace() and not text[place - 1].isspace():
             return place

@@ -1,4 +1,4 @@
-"""What a chat template does to a conversation, found out by rendering sentinels."""
+"""Finds out what a chat template does to a conversation by rendering sentinels."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ _VALUE: Final = "valuesentinel8827"
 _RESULT: Final = "resultsentinel4095"
 _SAID: Final = "saidsentinel1763"
 NO_ANSWER: Final = ("timeout", "crashed")
-"""Reasons of a `TemplateError` that say nothing about the conversation."""
+"""Reasons of a `TemplateError` that do not depend on the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """How a chat template treats what it is given."""
+    """How a chat template treats messages and tools."""
 
     system: Literal["kept", "dropped", "refused"] = "kept"
     late_system: bool = True
-    """System messages after the first message stay where they are, and so does each of several."""
+    """All system messages stay where they are, also several of them, or after other messages."""
     must_alternate: bool = False
     """Two messages of one role in a row are refused or lose text."""
     shows_tools: bool = True
     calls: CallStyle | None = OPENAI_CALLS
-    """How it takes calls that were made and their results; None: it loses one or the other."""
+    """The form in which it keeps calls and their results; None: it loses one or the other."""
     results: bool = True
-    """Results of tools are kept, whatever becomes of the calls."""
+    """Results of tools are kept, even if the calls are not."""
     several_calls: bool = True
     """A message may have more than one call."""
     content_beside_calls: bool = True
-    """What the model wrote before its calls is kept."""
+    """Text that the model wrote before its calls is kept."""
     part_roles: frozenset[Role] = frozenset()
     """Roles whose content may be a list of text parts."""
     needs_parts: bool = False
-    """Content must be a list of parts: the template loses strings."""
+    """Content must be a list of parts: the template loses plain strings."""
 
 
 class Render(Protocol):
-    """What the template makes of a conversation; raises `TemplateError`."""
+    """Renders a conversation with the template; raises `TemplateError`."""
 
     def __call__(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), calls: CallStyle = ...
@@ -59,10 +59,10 @@ class Render(Protocol):
 
 
 def probe(render: Render) -> TemplateTraits:
-    """Render some short conversations.
+    """The traits of a template, from rendering some short conversations.
 
     Raises:
-        TemplateError: the template cannot even render one user message, or drops it; or a render
+        TemplateError: the template cannot render a single user message, or drops it; or a render
             took too long or crashed, so that nothing is known.
     """
     user = Message("user", _USER)
@@ -111,7 +111,7 @@ def _probe(render: Render) -> TemplateTraits:
 
 
 def _keeps_late_system(render: Render, tool: Tool) -> bool:
-    """Whether system messages are shown wherever they are, also next to tools."""
+    """Whether system messages are shown in their places, with and without tools."""
     roles: tuple[Role, ...] = ("system", "system", "user", "system", "assistant", "system", "user")
     messages = [Message(role, f"{_SAID}{place}") for place, role in enumerate(roles)]
     for tools in ((), (tool,)):
@@ -155,7 +155,7 @@ def _takes_parts(
 
 
 def _call_style(render: Render, tool: Tool) -> CallStyle | None:
-    """The first way of writing calls that comes out of the template as it should."""
+    """The first form of calls that the template renders correctly, if any."""
     conversation = [
         Message("user", _USER),
         Message("assistant", tool_calls=(_call(0),)),
@@ -194,7 +194,7 @@ def _kept(
 def _answer(
     render: Render, messages: Sequence[Message], tools: Sequence[Tool], calls: CallStyle
 ) -> str:
-    """What the template makes of it; nothing if it refuses."""
+    """The rendered conversation; "" if the template refuses it."""
     try:
         return render(messages, tools, calls)
     except TemplateError as error:
@@ -203,7 +203,7 @@ def _answer(
 
 
 def _check_is_answer(error: TemplateError) -> None:
-    """Raise `error` again unless the template itself refused."""
+    """Raise `error` if its reason is in `NO_ANSWER`: it does not come from the template."""
     if error.data.get("reason") in NO_ANSWER:
         raise error
 

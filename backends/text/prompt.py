@@ -1,10 +1,10 @@
-"""From a rendered template to token ids, so that a typed special token cannot forge a message.
+"""Converts a rendered template to token ids so that a typed special token cannot forge a message.
 
-A template's own special tokens must be recognised; the same characters in what people, tools and
-schemas say must not. So all of that is protected before rendering: a control token written out in
-it is put between two marks, which are taken out of the rendered text again, and what is between
-them is read as plain text. The marks are digits that cannot be guessed: a template may trim, quote,
-escape or change the case of what it is given, and they stay what they are.
+A template's own special tokens must be recognised; the same characters in messages, tool results
+and schemas must not. So all values are protected before rendering: each control token written out
+in them is put between two marks. The marks are removed from the rendered text, and the text between
+them is encoded as plain text. The marks are digits that cannot be guessed, so they survive a
+template that trims, quotes, escapes or changes the case of its input.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NONCE_DIGITS: Final = 16
 
 
 class Guard:
-    """Protects what goes into a template, and reads what comes out. Thread-safe.
+    """Protects the values given to a template, and encodes the rendered text. Thread-safe.
 
     Args:
-        control_texts: every special token written out.
+        control_texts: the texts of all special tokens.
 
     Attributes:
-        end: a text to put behind another one, to find in a rendered template where that ends.
+        end: a mark to append to a text, so that its end can be found in the rendered template.
     """
 
     def __init__(self, control_texts: Collection[str]) -> None:
@@ -42,7 +42,7 @@ class Guard:
         self._marks = re.compile(f"{self._open}|{self._close}|{self.end}")
 
     def protect(self, value: Any) -> Any:
-        """`value`, a JSON value, with every control token in its texts marked as plain text."""
+        """`value`, a JSON value, with every control token in its strings marked as plain text."""
         if isinstance(value, str):
             if self._control is None:
                 return value
@@ -54,13 +54,13 @@ class Guard:
         return value
 
     def plain(self, rendered: str) -> str:
-        """The rendered text as a person should see it."""
+        """The rendered text without marks."""
         return self._marks.sub("", rendered)
 
     def encode(self, rendered: str, tokenizer: Tokenizer) -> list[int]:
-        """Token ids of a rendered template; protected spans are plain text.
+        """Token ids of a rendered template; protected spans are encoded as plain text.
 
-        The beginning-of-sequence token is added only where the template did not write it itself.
+        The beginning-of-sequence token is added only if the template did not write it itself.
         """
         add_bos = not (tokenizer.bos_text and rendered.startswith(tokenizer.bos_text))
         ids: list[int] = []

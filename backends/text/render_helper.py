@@ -1,6 +1,6 @@
-"""The small process that renders chat templates: `python -P -m hearth.backends.text.render_helper`.
+"""The process that renders chat templates: `python -P -m hearth.backends.text.render_helper`.
 
-What it may do and for how long: see `hearth.backends.machine.helper_child`.
+Its permissions and limits are set in `hearth.backends.machine.helper_child`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WARM_UP: Final = (
     "{{ '\\n'|wordwrap|pprint|urlize }}{{ strftime_now('%c') }}{{ messages|tojson }}"
     "{{ raise_exception('') }}"
 )
-"""Uses what is imported late, and ends in an error, since errors import the most."""
+"""Uses everything that is imported lazily, and ends in an error, since errors import the most."""
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def _answer(compiled: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _load_late_modules() -> None:
-    """Meet all that Python and Jinja import at first use, while files can still be opened."""
+    """Trigger all lazy imports of Python and Jinja while files can still be opened."""
     with contextlib.suppress(TemplateError):
         render(compile_template(_WARM_UP), [])
 

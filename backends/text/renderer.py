@@ -1,4 +1,4 @@
-"""Chat templates rendered in a process that can be killed: bounded in time, memory and output."""
+"""Renders chat templates in a process that can be killed: bounded in time, memory and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESERVED: Final = frozenset(
 
 
 class Renderer:
-    """Renders chat templates in one helper process, one at a time. Thread-safe."""
+    """Renders chat templates one at a time in a helper process. Thread-safe."""
 
     def __init__(self) -> None:
         self._helper = Helper(
@@ -23,7 +23,7 @@ class Renderer:
         )
 
     def start(self) -> None:
-        """Start the helper in the background, so that the first render need not wait for it."""
+        """Start the helper in the background, so that the first render does not wait for it."""
         self._helper.start()
 
     def render(
@@ -41,14 +41,14 @@ class Renderer:
         """The prompt that the Jinja source `template` makes of `messages`.
 
         Args:
-            messages: JSON objects: "role", "content" and whatever else the template reads.
+            messages: JSON objects with "role", "content" and whatever else the template reads.
             tools: functions that the model may call, as OpenAI describes them.
             extra: further variables (JSON values), e.g. {"enable_thinking": False}.
             timeout_s: wall-clock time that the template may take.
 
         Raises:
-            TemplateError: the template is wrong, refuses, or exceeds a bound; `reason` in `data` is
-                as in `template.render`, or "timeout", or "crashed".
+            TemplateError: the template is invalid, refuses, or exceeds a limit; `reason` in `data`
+                is as in `template.render`, or "timeout", or "crashed".
             InvalidParameter: `extra` has a reserved name, or the conversation is over 64 MiB.
             InternalError: the helper cannot be started, or the renderer is closed.
         """
@@ -83,11 +83,11 @@ class Renderer:
         return frozenset(self._answer({"template": template}, timeout_s)["variables"])
 
     def close(self) -> None:
-        """End the helper; a render that is under way fails."""
+        """End the helper; a render in progress fails."""
         self._helper.close()
 
     def _answer(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """What the helper says to `question`; raises what it says as an error."""
+        """The helper's answer to `question`; an error in it is raised as `TemplateError`."""
         try:
             answer = self._helper.ask(question, timeout_s)
         except ValueError as error:

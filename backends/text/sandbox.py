@@ -1,7 +1,7 @@
-"""The one sandboxed Jinja environment, for chat templates, which came with a model.
+"""The sandboxed Jinja environment for chat templates, which come with a model and are untrusted.
 
-Jinja's sandbox with what templates need. Time and memory are bounded by the process that renders
-(`backends.machine.helper`). Nothing else in Hearth makes a Jinja environment.
+It is Jinja's sandbox plus the functions that templates need. Time and memory are bounded by the
+helper process (`backends.machine.helper`). Nothing else in Hearth creates a Jinja environment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Refusal(Exception):
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` to `{% endgeneration %}` marks a model's own text for training: kept."""
+    """`{% generation %}` to `{% endgeneration %}` marks a model's text for training: kept as is."""
 
     tags = {"generation"}  # noqa: RUF012  (the type that Jinja declares)
 
@@ -34,9 +34,9 @@ class _GenerationTag(Extension):
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment's class. Only `make_environment` creates one.
+    """The class of the environment, created only by `make_environment`.
 
-    Unsafe attributes raise at once (Jinja gives an undefined value, which prints as nothing).
+    Unsafe attributes raise at once (in Jinja they give an undefined value, which prints as "").
     """
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> Undefined:

@@ -1,4 +1,4 @@
-"""Texts in a stream: nothing is given away that may turn out to belong to one."""
+"""Finds markers in streamed text, and holds back text that may turn out to be part of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class MarkerSearch:
-    """Finds one marker after the other, however the text is split.
+    """Finds one marker after another, however the text is split.
 
     A match is the marker whose last character comes first; if several end there, the longest.
     Linear in the text (Aho and Corasick, "Efficient string matching", 1975).
@@ -25,7 +25,7 @@ class MarkerSearch:
         self._link()
         self._state = 0
         self.held = ""
-        """The end of the text so far, with which a marker may begin."""
+        """The end of the text so far that may be the beginning of a marker."""
 
     def find(
         self, text: str, start: int = 0, *, may_match: bool = True
@@ -33,10 +33,11 @@ class MarkerSearch:
         """Read `text` from `start` on, up to the end of the first marker.
 
         Args:
-            may_match: False: markers that `text` completes are text like any other.
+            may_match: False: markers that `text` completes are treated as ordinary text.
 
         Returns:
-            what is no part of a marker, the marker (None: there is none yet), and how far was read.
+            The text that is not part of a marker, the marker (None if not found yet), and the
+            position after the last character read.
         """
         if not self._steps[0]:  # There are no markers.
             return text[start:], None, len(text)
@@ -55,7 +56,7 @@ class MarkerSearch:
         return pending[:safe], None, len(text)
 
     def finish(self) -> str:
-        """The text is over: what was held back."""
+        """End the text; returns what was held back."""
         held, self.held = self.held, ""
         self._state = 0
         return held
@@ -72,7 +73,7 @@ class MarkerSearch:
         self._found[state] = marker
 
     def _link(self) -> None:
-        """For each state, the state of its longest proper suffix that begins a marker."""
+        """Find for each state the state of its longest proper suffix that begins a marker."""
         self._fallback = [0] * len(self._steps)
         pending = deque(self._steps[0].values())
         while pending:
@@ -90,19 +91,19 @@ class MarkerSearch:
 
 
 class StopMatcher(MarkerSearch):
-    """Finds the first stop string to be completed, so that generation ends at once, and where does
-    not depend on how text falls into tokens.
+    """Finds the first stop string to be completed, so that generation ends at once, at a place that
+    does not depend on how the text is split into tokens.
     """
 
     _matched: str | None = None
 
     def push(self, text: str, *, may_match: bool = True) -> tuple[str, str | None]:
-        """Take in `text`; returns what is safe to show, and the stop string that was met, if any.
+        """Take in `text`; returns the text that is safe to show, and the stop string found, if any.
 
-        After a match the stream is over: all further text is dropped, and the match is returned.
+        After a match all further text is dropped, and the same match is returned.
 
         Args:
-            may_match: False: stop strings that `text` completes are text like any other.
+            may_match: False: stop strings that `text` completes are treated as ordinary text.
         """
         if self._matched is not None:
             return "", self._matched

@@ -1,6 +1,6 @@
-"""Chat templates, compiled and rendered in the sandbox; errors are explained in plain words.
+"""Compiles and renders chat templates in the sandbox; errors are explained in plain words.
 
-This runs in the helper process (`render_helper`), which bounds what the sandbox cannot: time,
+This runs in the helper process (`render_helper`), which limits what the sandbox cannot: time,
 memory and the interpreter itself.
 """
 
@@ -19,10 +19,10 @@ from hearth.backends.text.sandbox import Refusal, TemplateSandbox, make_environm
 
 LARGEST_SOURCE_CHARS: Final = 256 * 1024
 MOST_ADDED_BYTES: Final = 1024 * 1024
-"""What a template may produce beyond the conversation itself."""
+"""Output that a template may produce beyond the conversation itself."""
 _LONGEST_MESSAGE_CHARS: Final = 300
 _THOUGHTS: Final = ("reasoning_content", "thinking", "reasoning")
-"""Names that templates give to what a model thought."""
+"""Names that templates use for a model's reasoning."""
 _OTHER_FILES: Final = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 
 
@@ -30,7 +30,7 @@ def compile_template(source: str) -> Template:
     """A template that can be rendered many times.
 
     Raises:
-        TemplateError: the source is too long, has a syntax error, or wants other files.
+        TemplateError: the source is too long, has a syntax error, or refers to other files.
     """
     with _explaining():
         environment, tree = _parsed(source)
@@ -76,7 +76,7 @@ def render(
 ) -> str:
     """The prompt that `template` makes of `messages`, in this process.
 
-    Only for templates that are trusted, and for the helper process: `Renderer` is the bounded way.
+    Only for trusted templates and for the helper process; `Renderer` renders within limits.
 
     Args:
         messages: "role", "content" and whatever else the template reads.
@@ -112,7 +112,7 @@ def render(
 
 
 def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose thoughts have both names that templates read, as transformers gives it."""
+    """`message` with its reasoning under both names that templates read, as in transformers."""
     found = next((message[name] for name in _THOUGHTS if message.get(name) is not None), None)
     if found is None:
         return dict(message)
@@ -130,7 +130,7 @@ def _explaining() -> Iterator[None]:
 
 
 def _explained(error: Exception) -> TemplateError:
-    """What went wrong, in words for people."""
+    """`error` as a `TemplateError` with a message for users."""
     reason = "failed"
     if isinstance(error, Refusal):
         reason, what = "refused", f"refuses this conversation: {error}"

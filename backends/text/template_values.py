@@ -1,4 +1,4 @@
-"""Which variables a request may give to a chat template that reads certain ones."""
+"""Which variables of a request have an effect on a chat template."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from hearth.backends.errors import InvalidParameter, UnsupportedParameter
 
 _SWITCHES: Final = ("enable_thinking", "thinking")
-"""Two names of one thing: whether the model thinks."""
+"""Two names of the same variable: whether the model thinks."""
 
 
 def honoured_values(
@@ -23,7 +23,7 @@ def honoured_values(
         thinks: the model thinks before it answers, unless it is told not to.
 
     Raises:
-        UnsupportedParameter: there are documents, and the template does not read them.
+        UnsupportedParameter: `asked` has documents, and the template does not read them.
         InvalidParameter: two values contradict each other.
     """
     values: dict[str, Any] = {}
@@ -49,8 +49,8 @@ def honoured_values(
 def _as_read(
     name: str, value: Any, read: Collection[str], *, thinks: bool
 ) -> dict[str, Any] | None:
-    """The same by the variables that the template reads; empty where it is so anyway, None where
-    it cannot be had.
+    """The variables of the template that have the same effect; empty if the template behaves that
+    way anyway, None if it cannot.
     """
     if name in read:
         return {name: value}

@@ -1,4 +1,4 @@
-"""What the worker asks of a tokenizer, whatever made it."""
+"""The tokenizer interface that the worker uses."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ class Tokenizer(Protocol):
 
     @property
     def bos_text(self) -> str:
-        """The beginning-of-sequence token written out; "" if the model has none."""
+        """The text of the beginning-of-sequence token; "" if the model has none."""
         ...
 
     @property
     def eos_text(self) -> str:
-        """The end-of-sequence token written out; "" if the model has none."""
+        """The text of the end-of-sequence token; "" if the model has none."""
         ...
 
     @property
     def named_tokens(self) -> Mapping[str, str]:
-        """Further special tokens that the model's files name, by the names that chat templates give
-        them: "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".
+        """Further special tokens that the model's files name, by the names that chat templates use:
+        "unk_token", "sep_token", "pad_token", "cls_token", "mask_token".
         """
         ...
 
     @property
     def control_tokens(self) -> Mapping[str, int]:
-        """Every special token written out, e.g. "<|im_end|>", and its id."""
+        """The id of every special token, by its text, e.g. "<|im_end|>"."""
         ...
 
     @property
     def infill_ids(self) -> tuple[int, int, int] | None:
-        """The tokens before a prefix, before a suffix, and before the middle that is to be found;
-        None where the vocabulary lacks one of them.
+        """The tokens before the prefix, before the suffix, and before the middle to be filled in;
+        None if the vocabulary lacks one of them.
         """
         ...
 
@@ -48,16 +48,16 @@ class Tokenizer(Protocol):
 
         Args:
             special: recognise special tokens that are written out in `text` (rendered templates);
-                otherwise they are plain text (what people typed), so that no message can be forged.
-            add_bos: put the beginning-of-sequence token first where the model wants one.
-            add_eos: put the end-of-sequence (or separator) token last where the model wants one,
+                otherwise they are plain text (typed text), so that no message can be forged.
+            add_bos: put the beginning-of-sequence token first if the model expects one.
+            add_eos: put the end-of-sequence (or separator) token last if the model expects one,
                 which matters for embeddings.
         """
         ...
 
     def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text that may answer it, as a model that ranks was trained
-        on them; special tokens in either are plain text.
+        """Token ids of a query and a text to rank for it, in the form that a reranking model was
+        trained on; special tokens in either are plain text.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""Products with packed matrices on processors: a small library in C, and what calls it."""
+"""Products with packed matrices on CPUs: a small library in C and its callers."""

@@ -1,5 +1,5 @@
-"""Compiles the library of this folder. The standard library alone is imported: the set-up, which
-has nothing installed, and `setup.py` run it as well.
+"""Compiles the library in this folder. Imports only the standard library, because the set-up, with
+nothing installed yet, and `setup.py` run it too.
 
     python kernels/cpu/build_library.py [FOLDER]
 """
@@ -18,23 +18,23 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NAMES = {"win32": "hearth_cpu.dll", "darwin": "libhearth_cpu.dylib", "linux": "libhearth_cpu.so"}
-"""Of the library, by `sys.platform`."""
+"""File name of the library, by `sys.platform`."""
 _MACROS = {"_WIN32": "win32", "__APPLE__": "darwin"}
 FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden")
-"""Sums are rounded where the code says so: nothing is contracted."""
+"""Every operation is rounded as written: none are contracted to fused multiply-adds."""
 
 
 class NoCompiler(Exception):
-    """There is no C compiler, or it fails; the message says what to do."""
+    """There is no C compiler, or it failed; the message explains."""
 
 
 def sources() -> list[Path]:
-    """The files that are compiled, without headers."""
+    """The files to compile, without headers."""
     return sorted(HERE.glob("*.c"))
 
 
 def version() -> str:
-    """Of the sources: twelve digits that a built library repeats."""
+    """Version of the sources and flags: twelve hex digits, which a built library contains."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
     for path in sorted([*HERE.glob("*.c"), *HERE.glob("*.h")]):
         digest.update(path.name.encode() + path.read_bytes())
@@ -42,20 +42,20 @@ def version() -> str:
 
 
 def library_path(folder: Path = HERE, system: str = sys.platform) -> Path:
-    """Where the library of a folder like this one is once it is built: apart, since Python would
-    take it for a module here.
+    """Path of the built library for a folder like this one: a subfolder, because Python would
+    take the library for a module here.
     """
     return folder / "built" / NAMES.get(system, NAMES["linux"])
 
 
 def is_current(folder: Path = HERE) -> bool:
-    """Whether the library there was built from these sources."""
+    """Whether the built library of `folder` is from these sources."""
     path = library_path(folder)
     return path.exists() and version().encode() in path.read_bytes()
 
 
 def compiler() -> list[str]:
-    """The command: `CC`, or the first of cc, gcc and clang. Raises `NoCompiler`."""
+    """The compiler command: `CC`, or the first of cc, gcc and clang. Raises `NoCompiler`."""
     if asked := os.environ.get("CC"):
         return shlex.split(asked)
     for name in ("cc", "gcc", "clang"):
@@ -65,19 +65,19 @@ def compiler() -> list[str]:
 
 
 def system_of(command: list[str]) -> str:
-    """What the compiler compiles for, as `sys.platform` would call it. Raises `NoCompiler`."""
+    """The system that the compiler targets, as in `sys.platform`. Raises `NoCompiler`."""
     defined = _run([*command, "-E", "-dM", "-x", "c", os.devnull]).split()
     return next((system for macro, system in _MACROS.items() if macro in defined), "linux")
 
 
 def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
-    """Compile for `folder`, some files at a time: each takes several seconds.
+    """Build the library of `folder`, several files in parallel, because each takes seconds.
 
     Args:
-        command: the compiler, perhaps with a target; `compiler()` without it.
+        command: the compiler, optionally with a target; default `compiler()`.
 
     Raises:
-        NoCompiler: with the compiler's own words.
+        NoCompiler: compiling failed; the message contains the compiler's output.
     """
     command = command or compiler()
     system = system_of(command)
@@ -100,7 +100,7 @@ def build(folder: Path = HERE, command: list[str] | None = None) -> Path:
 
 
 def _run(command: list[str]) -> str:
-    """What it prints."""
+    """The output of `command`."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:

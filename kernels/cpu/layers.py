@@ -1,4 +1,4 @@
-"""Attention and half layers in C (`layers.c`), on the addresses of tensors."""
+"""Attention and half layers in C (`layers.c`), called with the addresses of tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONG = ctypes.c_int64
 _INT = ctypes.c_int32
 _FLOAT = ctypes.c_float
 _MULTIPLE: Final = 16
-"""Rows have a multiple of it."""
+"""Row lengths must be a multiple of this."""
 
 KeysValues = tuple[Tensor, Tensor]
 _KV_TYPES: Final = {torch.float16: 0, torch.float32: 1, torch.int8: 2}
@@ -63,7 +63,7 @@ class _Layer(ctypes.Structure):
 
 
 class Step(ctypes.Structure):
-    """What the library knows of a step; of `Pages`, which live as long."""
+    """A step as the library sees it; points into `Pages`, which must live as long."""
 
     _fields_ = (
         *(("tokens", _LONG), ("positions", _POINTER), ("tables", _POINTER), ("starts", _POINTER)),
@@ -75,10 +75,10 @@ class Step(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """Attention of a layer.
+    """The shape of a layer's attention.
 
     Raises:
-        ValueError: of a shape that the kernels do not have.
+        ValueError: the kernels do not support the shape.
     """
 
     heads: int
@@ -113,23 +113,23 @@ class ExpertWeights:
     router: Tensor
     """[experts, width] float32"""
     active: int
-    """That a token goes through."""
+    """Experts per token."""
     hidden: int
-    """Numbers of the hidden layer of an expert."""
+    """Size of the hidden layer of an expert."""
     gate_up: HalfMatrix
-    """The parts of all experts one after the other, see `GroupedLinear.parts`; like `down`, of
-    which a bias is [experts, outputs] float32.
+    """The parts of all experts one after the other, see `GroupedLinear.parts`. Biases of this and
+    of `down` are [experts, outputs] float32.
     """
     down: HalfMatrix
     weighs_all: bool
-    """Weights are shares among all experts; otherwise they are among those that are chosen."""
+    """The softmax of the weights is over all experts; otherwise over the chosen ones."""
     router_bias: Tensor | None = None
     """[experts] float32"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Of a layer. Norms are float32; those that it does not have are None."""
+    """The weights of a layer. Norms are float32; None if the layer lacks one."""
 
     width: int
     feed_forward: int
@@ -140,7 +140,7 @@ class LayerWeights:
     qkv: HalfMatrix
     out: HalfMatrix
     gate_up: HalfMatrix | None = None
-    """None: there are experts, or what feeds forward is computed elsewhere."""
+    """None: the layer has experts, or its feed-forward is computed elsewhere."""
     down: HalfMatrix | None = None
     experts: ExpertWeights | None = None
     query_norm: Tensor | None = None
@@ -153,33 +153,33 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The tokens of a step, and where their sequences are in the layers of a group."""
+    """The tokens of a step, and the blocks of their sequences in the layers of a group."""
 
     positions: Tensor
     """[tokens] int64"""
     tables: Tensor
     """int32: the blocks of all sequences, one after the other."""
     starts: Tensor
-    """[tokens] int64: where in `tables` the blocks of its sequence begin."""
+    """[tokens] int64: index in `tables` of the first block of the token's sequence."""
     is_apart: Tensor
-    """[tokens] bool: its attention is that of a run, or computed elsewhere."""
+    """[tokens] bool: the token's attention is computed in one of `runs`, or elsewhere."""
     runs: Tensor
-    """[runs, 2] int64: neighbours of one sequence that a library with AMX attends to together, in
-    bfloat16: the first, and the one behind the last.
+    """[runs, 2] int64: consecutive tokens of a sequence whose attention a library with AMX computes
+    together, in bfloat16: the first, and the one after the last.
     """
     known: Tensor | None = None
-    """[tokens] int64, where some are nodes of a tree: keys and values of positions before it are in
-    cells of the same number of the token's sequence, those from there on in `paths`.
+    """[tokens] int64, if some tokens are nodes of a tree: keys and values of positions below it are
+    in the cells of the same number in the token's sequence, later ones in the cells in `paths`.
     """
     paths: Tensor | None = None
-    """[tokens, deepest] int64: the cells of a token's ancestors that are in the step, and its own.
+    """[tokens, deepest] int64: the cells of a token's ancestors in the step, then its own cell.
     """
 
     def step(self, blocks: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
-        """For calls.
+        """The argument for calls of the library.
 
         Args:
-            blocks: of the pool.
+            blocks: number of blocks in the pool.
             rotary: cosine and sine [tokens, 1, rotated] float32, the sine negative for the first
                 half of a head.
         """
@@ -199,7 +199,7 @@ class Attention:
     float16, float32, or int8 for rows of Q8_0 (`kernels/cpu/tiles_api.h`).
 
     Args:
-        pool: one with the pages and the dtypes of all that are attended over.
+        pool: a pool with the page size and dtypes of all pools in calls.
     """
 
     def __init__(
@@ -211,11 +211,11 @@ class Attention:
         self._call = library.function("hearth_attend", _HEADS_CALL)
 
     def __call__(self, pool: KeysValues, pages: Pages, query: Tensor, out: Tensor) -> None:
-        """Of all tokens that are not apart.
+        """Compute the attention of all tokens that are not `is_apart`.
 
         Args:
-            pool: the keys and values that `pages` are of.
-            query: [tokens, heads, head_dim] float32, of which a token's numbers are neighbours.
+            pool: the keys and values that `pages` refer to.
+            query: [tokens, heads, head_dim] float32; the numbers of a token are contiguous.
             out: [tokens, heads, head_dim] float32, contiguous.
         """
         step = pages.step(pool[0].shape[1], None)
@@ -242,11 +242,11 @@ class HalfLayers:
     """A layer in two calls.
 
     Args:
-        pool: as of `Attention`.
-        exact: as of `CpuLibrary.multiply`.
+        pool: as for `Attention`.
+        exact: as for `CpuLibrary.multiply`.
 
     Raises:
-        ValueError: of a shape that the kernels do not have.
+        ValueError: the kernels do not support the shape.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class HalfLayers:
             raise ValueError(f"rows of {sizes} numbers have no kernel")
         self.is_exact = exact
         self.feeds = bool(weights.gate_up or weights.experts)
-        """Otherwise what feeds forward is computed elsewhere."""
+        """Whether `feed` includes the feed-forward; otherwise it is computed elsewhere."""
         self._held = weights
         self._layer = _Layer(
             *(_heads(shape, pool, weights.sinks), weights.width, weights.feed_forward),
@@ -281,14 +281,14 @@ class HalfLayers:
     def attend(
         self, pool: KeysValues, step: Step, hidden: Tensor, qkv: Tensor, attended: Tensor
     ) -> None:
-        """Norm, queries, keys and values with positions, which go to the pool, and attention.
+        """Norm, QKV product with rotary positions, storing keys and values in the pool, attention.
 
         Args:
-            pool: where keys and values of the layer are.
-            step: of `Pages`, for the pool.
-            hidden: [tokens, width] float32, like all contiguous.
-            qkv: [tokens, heads + 2 kv_heads, head_dim] float32: written.
-            attended: [tokens, heads, head_dim] float32: written for tokens that are not apart.
+            pool: the keys and values of the layer.
+            step: from `Pages.step`, for the pool.
+            hidden: [tokens, width] float32; all tensors are contiguous.
+            qkv: [tokens, heads + 2 kv_heads, head_dim] float32, written.
+            attended: [tokens, heads, head_dim] float32, written for tokens not `is_apart`.
         """
         check(
             self._attend(
@@ -298,8 +298,8 @@ class HalfLayers:
         )
 
     def feed(self, attended: Tensor, hidden: Tensor) -> None:
-        """What the attention found, through its matrix, and what feeds forward, are added to
-        `hidden` [tokens, width] float32.
+        """Add the output projection of `attended` and the feed-forward, if any, to `hidden`
+        [tokens, width] float32.
         """
         check(self._feed(self._layer, len(hidden), attended.data_ptr(), hidden.data_ptr()))
 

@@ -1,4 +1,4 @@
-"""What the kernels for processors multiply, without torch: the host asks as well."""
+"""What the CPU kernels support. Does not import torch, because the host uses it too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 Instructions = Literal["plain", "avx2", "avx512", "amx"]
 SETS: Final[tuple[Instructions, ...]] = ("plain", "avx2", "avx512", "amx")
-"""In the order of packed.c; each has those before it. AVX-512 is with VNNI."""
+"""In the order of packed.c; each includes those before it. "avx512" includes VNNI."""
 
 LAYOUTS: Final = (
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
@@ -23,26 +23,26 @@ LAYOUTS: Final = (
 )
 """GGUF types of blocks, and codes in groups, in the order of `Kind` in layouts.h."""
 FRACTIONS: Final = frozenset({"FP8", "NF4"})
-"""Of them those whose codes are not whole numbers: activations stay float32."""
+"""Those of them whose codes are not integers: activations stay float32."""
 HALVES: Final = ("BF16", "F16")
-"""Numbers of half precision, which come after them."""
+"""Half-precision types, numbered after `LAYOUTS`."""
 FLOATS: Final = FRACTIONS | set(HALVES)
-"""Those that float32 activations are always multiplied with."""
+"""Types that are never multiplied by int8 activations."""
 FORCE: Final = "HEARTH_CPU_KERNELS"
-"""Environment: a set of instructions to use instead of the best one, or "off"."""
+"""Environment variable: a set of instructions to use instead of the best one, or "off"."""
 
 
 def multiplied() -> frozenset[str]:
-    """Types that are multiplied as they are: `LAYOUTS`, or none where the library was not built, or
-    from other sources.
+    """Types that are multiplied as stored: `LAYOUTS`, or none if the kernels are disabled or the
+    library was not built from these sources.
     """
     is_there = os.environ.get(FORCE) != "off" and _is_built()
     return frozenset(LAYOUTS) if is_there else frozenset()
 
 
 def instructions() -> Instructions | None:
-    """What products are computed with here; None where there are no kernels, or not those that were
-    asked for.
+    """The instructions used for products; None if there are no kernels, or not those that `FORCE`
+    requires.
     """
     best = _best() if multiplied() else None
     forced = os.environ.get(FORCE, "")

@@ -1,4 +1,4 @@
-"""The library in C, called on the addresses of tensors. It computes on torch's own threads."""
+"""The library in C, called with the addresses of tensors. It runs on torch's own threads."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SCALES: Final = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
 _PLAIN: Final = {torch.float16: 0, torch.float32: 1, torch.bfloat16: 3}
 """As `KvType` in tiles_api.h."""
 Activations = Literal["f32", "int8", "bf16"]
-"""What activations are multiplied as, in the order of packed.c; bf16 is by AMX."""
+"""Types in which activations are multiplied, in the order of packed.c; bf16 is for AMX."""
 _RUN: Final = 32
-"""Inputs that are multiplied at a time: a group has some of them, see `can_pack`."""
+"""Inputs that are multiplied at a time; groups must be multiples of this, see `can_pack`."""
 _FAULTS: Final = {
     1: "out of memory",
     2: "an unknown type",
@@ -44,7 +44,7 @@ _INT = ctypes.c_int32
 
 
 class Rows(ctypes.Structure):
-    """Rows as files have them, as packed.c knows them."""
+    """Rows as files store them: `Rows` in packed.c."""
 
     _fields_ = (
         *(("rows", _POINTER), ("scales", _POINTER), ("zeros", _POINTER)),
@@ -53,7 +53,7 @@ class Rows(ctypes.Structure):
 
 
 class Part(ctypes.Structure):
-    """Some packed rows of a matrix, as packed.c knows them."""
+    """Some packed rows of a matrix: `Part` in packed.c."""
 
     _fields_ = (("packed", _POINTER), ("outputs", _LONG), ("kind", _INT))
 
@@ -62,13 +62,13 @@ class CpuLibrary:
     """The functions of the library.
 
     Args:
-        path: of the built library.
-        wanted: a set of instructions; by default the best one.
+        path: path of the built library.
+        wanted: a set of instructions; default the best one.
 
     Raises:
-        OSError: it cannot be loaded.
-        AttributeError: it, or torch, lacks a function.
-        ValueError: it was built from other sources, or this processor lacks what is wanted.
+        OSError: the library cannot be loaded.
+        AttributeError: the library or torch lacks a function.
+        ValueError: the library was built from other sources, or this CPU lacks the instructions.
     """
 
     def __init__(self, path: Path, wanted: Instructions | None = None) -> None:
@@ -100,17 +100,17 @@ class CpuLibrary:
             raise ValueError(f"this processor has {SETS[best]}, not {wanted}")
         self._library = found
         self.set: int = number
-        """The number of `instructions`."""
+        """Index of `instructions` in `SETS`."""
         self.multiplies_bf16 = bool(found.hearth_multiplies_bf16(number))
         self._memory = LargeMemory()
 
     @property
     def instructions(self) -> Instructions:
-        """What it computes with."""
+        """The set of instructions that it uses."""
         return SETS[self.set]
 
     def function(self, name: str, arguments: Sequence[Any]) -> Callable[..., int]:
-        """Another function of the library, which returns a fault for `check`."""
+        """Another function of the library, which returns a code for `check`."""
         found = self._library[name]
         found.argtypes = arguments
         return found
@@ -123,14 +123,14 @@ class CpuLibrary:
         Args:
             packing: one of `LAYOUTS` or `HALVES`.
             rows: [outputs, bytes of a row] uint8, or [outputs, inputs] of half precision, on the
-                processor.
-            scales, zeros: of codes, as `codes_into` takes them, if `can_pack` says so.
+                CPU.
+            scales, zeros: for codes, as for `codes_into`, if `can_pack` is true.
 
         Returns:
-            [bytes] uint8, for all functions here. What a row holds is there exactly.
+            [bytes] uint8, for all functions here. No value of a row is changed.
 
         Raises:
-            ValueError: a shape does not suit the others.
+            ValueError: shapes do not match.
         """
         tensors = [rows.contiguous()]
         outputs, inputs = len(rows), inputs_of(packing, rows)
@@ -155,16 +155,18 @@ class CpuLibrary:
     def multiply(
         self, parts: ctypes.Array[Part], outputs: int, x: Tensor, *, exact: bool
     ) -> Tensor:
-        """x · matrixᵀ, of a matrix whose rows are those of `parts`, one below the other.
+        """x · matrixᵀ, for a matrix of `parts` stacked along its rows.
 
         Args:
-            outputs: of all parts.
+            outputs: outputs of all parts together.
             x: [rows, inputs] float32, contiguous.
             exact: activations stay float32; otherwise they are rounded to int8 with a scale for
-                each 32 of a row, but for parts of half precision and of `FRACTIONS`.
+                each 32 of a row, except for parts of half precision and of `FRACTIONS`. With AMX,
+                activations of many rows are rounded to bfloat16 instead (`activations`).
 
         Returns:
-            [rows, outputs] float32. A row's result has the same bits for any number of rows.
+            [rows, outputs] float32. A row's result has the same bits for any number of rows that
+            use the same activations.
         """
         y = torch.empty((len(x), outputs), dtype=torch.float32)
         found = self._library.hearth_multiply(
@@ -176,23 +178,23 @@ class CpuLibrary:
         return y
 
     def taken_with(self, dtype: torch.dtype, inputs: int) -> torch.dtype:
-        """What `multiply_plain` takes activations in: bfloat16, where the processor multiplies
-        pairs of them, or float32.
+        """The dtype of activations for `multiply_plain`: bfloat16 if the CPU has instructions that
+        multiply pairs of bfloat16, else float32.
         """
         is_paired = dtype == torch.bfloat16 and self.multiplies_bf16 and inputs % _RUN == 0
         return torch.bfloat16 if is_paired else torch.float32
 
     def multiply_plain(self, weight: Tensor, x: Tensor) -> Tensor:
-        """x · weightᵀ, of a matrix that is not packed: for few rows.
+        """x · weightᵀ, for few rows and a matrix that is not packed.
 
         Args:
             weight: [outputs, inputs] float32, float16 or bfloat16, contiguous; inputs are a
                 multiple of 16.
-            x: [rows, inputs] float32, or what `taken_with` says; contiguous.
+            x: [rows, inputs] float32, or of the dtype of `taken_with`; contiguous.
 
         Returns:
-            [rows, outputs] float32; sums are, too. A row's result has the same bits for any number
-            of rows.
+            [rows, outputs] float32; sums are float32 too. A row's result has the same bits for any
+            number of rows.
         """
         outputs, inputs = weight.shape
         y = torch.empty((len(x), outputs), dtype=torch.float32)
@@ -205,7 +207,7 @@ class CpuLibrary:
         return y
 
     def activations(self, packing: str, rows: int, *, exact: bool) -> Activations:
-        """What `multiply` makes of that many rows, for a matrix of one packing."""
+        """The type of activations in `multiply`, for `rows` rows and a matrix of `packing`."""
         number = self._library.hearth_activations(_KINDS[packing], rows, exact, self.set)
         found: Activations = get_args(Activations)[number]
         return found
@@ -213,11 +215,11 @@ class CpuLibrary:
     def multiply_groups(
         self, parts: ctypes.Array[Part], outputs: int, x: Tensor, offsets: Tensor, *, exact: bool
     ) -> Tensor:
-        """As `multiply`, of groups of rows that each have a matrix of their own.
+        """As `multiply`, for groups of rows that each have their own matrix.
 
         Args:
-            parts: of all matrices, one after the other, as many of each.
-            offsets: [groups + 1] int64: the first row of each group, and the number of all.
+            parts: the parts of all matrices, one after the other, equally many of each.
+            offsets: [groups + 1] int64: the first row of each group, and the number of all rows.
 
         Returns:
             [rows, outputs] float32.
@@ -239,7 +241,7 @@ class CpuLibrary:
         """[count, inputs] float32: the rows `wanted` [count] int64 of a packed matrix.
 
         Raises:
-            ValueError: there is no such row.
+            ValueError: a row number is out of range.
         """
         out = torch.empty((len(wanted), inputs), dtype=torch.float32)
         wanted = wanted.contiguous()
@@ -253,8 +255,8 @@ class CpuLibrary:
 
 
 def parts_of(packed: Sequence[tuple[str, Tensor, int]]) -> ctypes.Array[Part]:
-    """For `CpuLibrary.multiply`: (packing, packed rows, outputs) of each part. The tensors must
-    live as long as the result.
+    """The parts for `CpuLibrary.multiply`, from (packing, packed rows, outputs) of each. The
+    tensors must live as long as the result.
     """
     made = [
         Part(tensor.data_ptr(), outputs, _KINDS[packing]) for packing, tensor, outputs in packed
@@ -264,7 +266,7 @@ def parts_of(packed: Sequence[tuple[str, Tensor, int]]) -> ctypes.Array[Part]:
 
 @functools.cache
 def cpu_library() -> CpuLibrary | None:
-    """The library, or None: it was not built, or it does not work here."""
+    """The library; None if it was not built, is disabled, or does not work here."""
     wanted = instructions()
     if wanted is None:
         if forced := os.environ.get(FORCE, ""):
@@ -278,7 +280,7 @@ def cpu_library() -> CpuLibrary | None:
 
 
 def _torch() -> ctypes.CDLL:
-    """torch's library for processors, which is loaded already."""
+    """torch's CPU library, which is already loaded."""
     folder = Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
         if (folder / name).exists():
@@ -287,7 +289,7 @@ def _torch() -> ctypes.CDLL:
 
 
 def inputs_of(packing: str, rows: Tensor) -> int:
-    """Numbers of a row that `CpuLibrary.pack` takes."""
+    """Inputs of the rows given to `CpuLibrary.pack`."""
     if packing in HALVES:
         return rows.shape[-1]
     if packing in CODE_BITS:
@@ -297,16 +299,16 @@ def inputs_of(packing: str, rows: Tensor) -> int:
 
 
 def can_pack(packing: str, inputs: int, groups: int) -> bool:
-    """Whether `CpuLibrary.pack` takes such codes: 32 inputs share their scales.
+    """Whether `CpuLibrary.pack` supports such codes: each run of 32 inputs must share a scale.
 
     Raises:
-        ValueError: rows of `inputs` numbers have no such groups.
+        ValueError: rows of `inputs` numbers cannot be split into `groups` groups.
     """
     return inputs % _RUN == 0 and group_of(packing, inputs, groups) % _RUN == 0
 
 
 def check(code: int) -> None:
-    """Raises `MemoryError` or `ValueError` for what a function of the library returned."""
+    """Raise `MemoryError` or `ValueError` for the code that a function of the library returned."""
     if code == 1:
         raise MemoryError("no memory for activations")
     if code:

@@ -1,6 +1,9 @@
-"""Kernels for NVIDIA cards. In Triton: products with packed matrices (`products.py`), with codes of
-eight bits on both sides (`codes.py`), attention of single tokens over pages (`decode_attention.py`)
-and what is fused around it (`fused.py`); only these and `turns.py` import triton, and what calls
-them imports them when a card is used. In CUDA C++, compiled when a card is used: products of few
-rows (`few_rows.cu`). All run on processors in the tests, and ran on an H100 and on H200s.
+"""Kernels for NVIDIA GPUs.
+
+In Triton: products with packed matrices (`products.py`) and with 8-bit codes on both sides
+(`codes.py`), attention over KV blocks (`decode_attention.py`, `prompt_attention.py`), the fused
+operations around it (`fused.py`), and a guess of the next token (`draw.py`). Only these and
+`turns.py` import triton; their callers import them when a GPU is used. In CUDA C++, compiled when a
+GPU is used: products of few rows (`few_rows.cu`). The tests run all kernels on CPUs; they have run
+on an H100 and on H200s.
 """

@@ -1,5 +1,5 @@
-"""Attention over pages on NVIDIA cards: of single tokens by `decode_attention.py`, and of many
-tokens of a text by `prompt_attention.py`.
+"""Attention over pages (KV blocks) on NVIDIA GPUs: of single tokens by `decode_attention.py`, and
+of many tokens of a text (sequence) by `prompt_attention.py`.
 """
 
 from __future__ import annotations
@@ -19,41 +19,40 @@ from hearth.kernels.cuda.packings import CHUNK, MOST_PARTS
 
 _TILE: Final = 64
 _MOST_BYTES: Final = 512
-"""Of a key in the query's dtype that codes are unpacked to: for longer ones there are no registers.
-"""
+"""Most bytes of a key unpacked to the query's dtype; longer ones would exceed the registers."""
 _TILE_BYTES: Final = 16 << 10
-"""Of the keys that a program reads at a time."""
+"""Bytes of keys that a program reads at a time."""
 
 
 _END_NUMBERS: Final = 8192
-"""Of the sums of parts that a program reads at a time to put them together."""
+"""Numbers of partial sums that a program reads at a time to combine them."""
 DEEP: Final = {"num_stages": 7, "AHEAD": True}
-"""Of programs that are all there at once, two of a multiprocessor: they read far ahead."""
+"""Options for programs that all run at once, two per multiprocessor: they read far ahead."""
 SHALLOW: Final = {"num_stages": 2, "AHEAD": False}
-"""Of more programs, of which a multiprocessor has as many as there are registers for."""
+"""Options for more programs, of which a multiprocessor runs as many as registers allow."""
 ROOMY: Final = ((9, 0), (10, 0), (10, 3))
-"""Compute capabilities of cards with shared memory for two of the former."""
+"""Compute capabilities of GPUs with shared memory for two `DEEP` programs."""
 _EVERYTHING: Final = 1 << 30
-"""A window that leaves out nothing."""
+"""A window that excludes nothing."""
 _LEAST_ROWS: Final = 16
 _DOUBLED: Final = 12
-"""Times that chunks are twice as long: enough for 33 million keys."""
+"""How often the length of chunks can double: enough for 33 million keys."""
 _COUNTERS: Final = 1 << 16
-"""Tokens times heads of keys that have a counter without taking memory for it."""
+"""Number of shared counters, one per token and KV head; larger steps allocate their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What tokens see of pages, on the card."""
+    """The keys that each token of a step sees, on the GPU."""
 
     tables: Tensor
     """[tokens, most pages of a text] int32."""
     begins: Tensor
-    """[tokens] int32: the place of the first key that each sees, from its first page on."""
+    """[tokens] int32: position of the first key that each token sees, from its first page."""
     ends: Tensor
-    """[tokens] int32: the place behind the last."""
+    """[tokens] int32: position after the last key that each token sees."""
     most: int
-    """Keys that one of them sees, at most: it may be more than there are, and changes no result."""
+    """Upper limit of the keys that one token sees; a larger limit changes no result."""
 
 
 def attend_decode(
@@ -71,14 +70,14 @@ def attend_decode(
 
     Args:
         query: [tokens, heads, size], contiguous heads, float16, bfloat16 or float32.
-        keys: [pages, tokens of a page, kv_heads, row], the last contiguous: a view of any layout.
-            Rows are `size` numbers of the query's dtype or of float8_e4m3fn, or those of Q8_0
-            (`elementwise.sides_of`).
-        values: likewise, perhaps with other rows.
+        keys: [pages, tokens of a page, kv_heads, row], the last dimension contiguous: a view of any
+            layout. Rows are `size` numbers of the query's dtype or of float8_e4m3fn, or rows of
+            Q8_0 (`elementwise.sides_of`).
+        values: like `keys`; the type of rows may differ.
         softcap: scores are softcap · tanh(score / softcap); 0: they are not capped.
-        sinks: [heads] float32: scores that take their share and have no value.
-        chunk: keys of a program, of texts with up to MOST_PARTS of them; longer ones have twice as
-            many, and so on. Results of different chunks differ by rounding.
+        sinks: [heads] float32: scores that count in the softmax but have no value.
+        chunk: keys per program, for texts of up to MOST_PARTS chunks; it is doubled for longer
+            texts, repeatedly if needed. Results of different chunks differ by rounding.
 
     Returns:
         [tokens, heads, size] of the query's dtype.
@@ -90,7 +89,7 @@ def attend_decode(
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()
     chunks = min(-(-seen.most // chunk), MOST_PARTS)
     out = query.new_empty((tokens, heads, size))
-    # With one chunk nothing is put together, and these are not read.
+    # With one chunk nothing is combined, and these are not read.
     sums = peaks = counters = out
     if chunks > 1:
         shape = (tokens, heads, chunks)
@@ -132,17 +131,17 @@ def attend_decode(
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What many tokens see of pages, on the card."""
+    """The new tokens of several texts and the pages that they see, on the GPU."""
 
     tables: Tensor
     """[texts, most pages of a text] int32."""
     places: Tensor
-    """[texts, 3] int32: the first row of each text, how many it has, and the place of the first
-    one, counted from the first page of its table."""
+    """[texts, 3] int32: first row of each text in the query, number of rows, and position of the
+    first one, counted from the first page in its table."""
     blocks: Tensor
     """[blocks, 2] int32: see `blocks_of`."""
     rows: int
-    """Of a program: see `block_rows`."""
+    """Rows of a program: see `block_rows`."""
 
 
 def attend_prompts(
@@ -157,14 +156,14 @@ def attend_prompts(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of texts with several new tokens each, whose keys and values are in the pages: a
-    token sees itself and those before it. Arguments as of `attend_decode`, and:
+    token sees itself and the tokens before it. Arguments are those of `attend_decode`, and:
 
     Args:
-        query: [tokens, heads, size], of which a text's follow each other.
-        window: tokens that one sees, itself included; None: all.
+        query: [tokens, heads, size]; the tokens of a text are consecutive.
+        window: number of tokens that a token sees, including itself; None: all.
 
     Returns:
-        [tokens, heads, size] of the query's dtype; rows of no text are not written.
+        [tokens, heads, size] of the query's dtype; rows that belong to no text are not written.
     """
     from hearth.kernels.cuda.prompt_attention import prompt_kernel
 
@@ -202,13 +201,13 @@ def attend_prompts(
 
 
 def decode_launch(query: Tensor, programs: int) -> dict[str, Any]:
-    """How `attention_kernel` is compiled for so many programs; it changes no result."""
+    """Options for `attention_kernel` with that many programs; they change no result."""
     is_deep = query.itemsize <= 2 and is_roomy(query.device)
     return DEEP if is_deep and programs <= 2 * multiprocessors(query.device) else SHALLOW
 
 
 def is_roomy(device: torch.device) -> bool:
-    """Whether a card is one of `ROOMY`."""
+    """Whether the GPU is one of `ROOMY`."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in ROOMY
 
 
@@ -222,26 +221,26 @@ def block_rows(
     is_packed: bool = False,
     is_roomy: bool = False,
 ) -> int:
-    """Rows of a program: heads that share keys, of some tokens, of texts of up to `most` tokens.
-    Programs of other sizes may round otherwise.
+    """Rows of a program: some tokens times the heads that share keys, for texts with up to `most`
+    new tokens. Programs of different sizes may round differently.
 
     Args:
         is_packed: keys or values are codes.
-        is_roomy: the card is one of `ROOMY`.
+        is_roomy: the GPU is one of `ROOMY`.
     """
-    shared, limit = heads // kv_heads, 128 if is_roomy else 64  # There are no registers for more.
+    shared, limit = heads // kv_heads, 128 if is_roomy else 64  # More would exceed the registers.
     if dtype == torch.float32:
         limit = _LEAST_ROWS
     elif is_packed:
         limit = 32
     elif _is_wide(size, dtype):
         limit = 64
-    least = max(1 << (shared - 1).bit_length(), _LEAST_ROWS)  # Of one token.
+    least = max(1 << (shared - 1).bit_length(), _LEAST_ROWS)  # Rows of one token.
     return max(min(1 << (most * shared - 1).bit_length(), limit), least)
 
 
 def prompt_launch(rows: int, size: int, dtype: torch.dtype, *, is_packed: bool) -> dict[str, Any]:
-    """How `prompt_kernel` is compiled for programs of so many rows."""
+    """Options for `prompt_kernel` with programs of `rows` rows."""
     has_room = not is_packed and not _is_wide(size, dtype)
     is_large = rows > 32 or size * dtype.itemsize > _MOST_BYTES
     return {"num_warps": 8 if is_large else 4, "num_stages": 5 if has_room else 3}
@@ -254,13 +253,13 @@ def _is_wide(size: int, dtype: torch.dtype) -> bool:
 def blocks_of(
     counts: NDArray[np.int32], begins: NDArray[np.int32], tokens: int
 ) -> NDArray[np.int32]:
-    """[blocks, 2]: a text, and its token that the block begins with, of texts of which each has
-    some new tokens behind those that it had. Those that see most are the first ones.
+    """[blocks, 2]: the text of each block, and the index of its first token among the new tokens of
+    the text. Blocks that see the most keys come first.
 
     Args:
-        counts: of new tokens of each text.
-        begins: the places of the first ones.
-        tokens: of a block, at most.
+        counts: number of new tokens of each text.
+        begins: position of the first new token of each text.
+        tokens: most tokens of a block.
     """
     blocks = [(text, at) for text, count in enumerate(counts) for at in range(0, count, tokens)]
     blocks.sort(key=lambda block: -(begins[block[0]] + block[1]))
@@ -277,9 +276,9 @@ def prompt_constants(
     *,
     is_packed: bool,
 ) -> dict[str, Any]:
-    """What `prompt_kernel` is compiled for."""
+    """Compile-time constants of `prompt_kernel`."""
     width = max(16, 1 << (size - 1).bit_length())
-    # Codes are unpacked in registers.
+    # Unpacking codes takes registers.
     tile_bytes = _TILE_BYTES // 2 if is_packed else _TILE_BYTES
     return {
         "HEADS": kv_heads,
@@ -294,13 +293,13 @@ def prompt_constants(
 
 @functools.cache
 def _counters(device: torch.device) -> Tensor:
-    """Zeros, as kernels leave them; graphs know their address."""
+    """Zeros, which kernels reset to zero. CUDA graphs keep their address."""
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
 def reads_packed(size: int, dtype: torch.dtype) -> bool:
-    """Whether there are registers for attention in `dtype` over keys and values of `size` numbers
-    in E4M3 or Q8_0: not in float32 over 256 numbers.
+    """Whether registers suffice for attention in `dtype` over keys and values of `size` numbers in
+    E4M3 or Q8_0; they do not for more than 128 numbers in float32.
     """
     return size * dtype.itemsize <= _MOST_BYTES
 
@@ -308,7 +307,7 @@ def reads_packed(size: int, dtype: torch.dtype) -> bool:
 def decode_constants(
     heads: int, kv_heads: int, size: int, page: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    """What `attention_kernel` is compiled for, of a model and its pages."""
+    """Compile-time constants of `attention_kernel` for a model and its pages."""
     shared = heads // kv_heads
     width = max(16, 1 << (size - 1).bit_length())
     together = 1 << (shared - 1).bit_length()

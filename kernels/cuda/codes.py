@@ -1,5 +1,6 @@
-"""Codes of eight bits on NVIDIA cards: E4M3 by its bits, so that cards of any generation read and
-write it, and activations rounded to E4M3 or int8 with a scale for each row or group.
+"""Codes of eight bits on NVIDIA GPUs: E4M3 converted by bit operations, so that GPUs of any
+generation can read and write it, and activations rounded to E4M3 or int8 with a scale for each row
+or group.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import triton.language as tl
 
 @triton.jit
 def from_e4m3(q):
-    """float32 of the bytes `q` int32: their bits at their places in float16, which has eight more
-    powers of two below one. NaN (0x7F) becomes 480.
+    """float32 of the E4M3 bytes `q` int32: the bits are moved to their places in float16, whose
+    exponent bias is larger by 8. NaN (0x7F) becomes 480.
     """
     half = ((q & 0x80) << 8 | (q & 0x7F) << 7).to(tl.int16).to(tl.float16, bitcast=True)
     return half.to(tl.float32) * 256.0
@@ -19,17 +20,17 @@ def from_e4m3(q):
 
 @triton.jit
 def rounded(x):
-    """float32 of less than 22 bits to the nearest whole number, halves to the even one."""
+    """float32 `x` below 2²² in size, rounded to the nearest integer, halves to even."""
     return (x + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def to_e4m3(x):
-    """uint8 of float32: the nearest number of E4M3, and of numbers beyond the largest that one."""
+    """uint8: the nearest E4M3 number of float32 `x`, and the largest one for larger numbers."""
     bits = x.to(tl.int32, bitcast=True)
     size = tl.minimum(tl.abs(x), 448.0)
     of_size = size.to(tl.int32, bitcast=True)
-    # 20 bits of the mantissa go; the exponent counts from 2^-6, not from 2^-126.
+    # Drops 20 bits of the mantissa and changes the exponent's base from 2^-126 to 2^-6.
     normal = ((of_size + 0x7FFFF + ((of_size >> 20) & 1)) >> 20) - (120 << 3)
     small = rounded(size * 512.0).to(tl.int32)
     code = tl.where(size < 0.015625, small, normal)
@@ -48,11 +49,11 @@ def rounding_kernel(
     LANES: tl.constexpr,
     IS_FP8: tl.constexpr,
 ):
-    """codes [M, K filled up to whole blocks], bytes of E4M3 or int8 in the order of the codes of
-    weights (`planes`), and scales [groups, M] float32 of x [M, K], of which rows are `x_stride`
-    apart. Programs are (rows, groups of GROUP inputs; 0: all).
+    """Round x [M, K] to codes [M, K padded to whole blocks], bytes of E4M3 or int8 in the order of
+    the codes of weights (`planes`), with scales [groups, M] float32. Rows of x are `x_stride`
+    apart. Programs are (rows, groups of GROUP inputs; GROUP 0: all inputs).
 
-    Where one number of a group is not finite its scale is NaN, and so is what it is multiplied to.
+    If a number of a group is not finite, its scale is NaN, and so are products with it.
     """
     row, group = tl.program_id(0), tl.program_id(1)
     filled = (K + 127) // 128 * 128
@@ -102,8 +103,8 @@ def int8_kernel(
 ):
     """out[M, N] = x[M, K] · weightsᵀ, both int8. Programs are (tiles of N, tiles of M).
 
-    x: int8 with x_scales [M] float32; codes: [N, K] int8; scales: [groups, N], groups of GROUP
-    inputs, a multiple of BK; 0: one for all. Sums of a group, or of a row, are whole numbers.
+    x: int8 with x_scales [M] float32; codes: [N, K] int8; scales: [groups, N], for groups of GROUP
+    inputs, a multiple of BK, or one group if GROUP is 0. Sums within a group are integers.
     """
     row = tl.program_id(1).to(tl.int64) * BM + tl.arange(0, BM)
     column = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN)

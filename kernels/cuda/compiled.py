@@ -1,5 +1,5 @@
-"""Kernels in CUDA C++: compiled for the card in use by NVRTC, which comes with PyTorch's build for
-CUDA, and started by the driver, so that they can be started early (`turns`).
+"""Kernels in CUDA C++: compiled for the GPU in use by NVRTC, which comes with PyTorch's CUDA build,
+and launched through the driver API, so that they can be started early (`turns`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class _Config(ctypes.Structure):
 
 
 class CompileError(RuntimeError):
-    """NVRTC or the driver is missing, or one of them refused."""
+    """NVRTC or the driver is missing or reported an error."""
 
 
 class Kernel:
     """A kernel on a device.
 
     Args:
-        image: a cubin, or PTX.
-        name: of its `extern "C"` function.
+        image: a cubin or PTX.
+        name: name of its `extern "C"` function.
     """
 
     def __init__(self, image: bytes, name: str, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class Kernel:
         self._starts_early = torch.cuda.get_device_capability(device) >= (9, 0)
         module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         with torch.cuda.device(device):
-            torch.cuda.current_stream()  # There is a context.
+            torch.cuda.current_stream()  # Ensures that a context exists.
             driver = _driver()
             if not hasattr(driver, "cuLaunchKernelEx"):
                 raise CompileError("the driver is older than CUDA 11.8: it starts no kernel early")
@@ -69,10 +69,10 @@ class Kernel:
             _check(found, "cuModuleGetFunction")
 
     def __call__(self, programs: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
-        """Start it on the current stream.
+        """Start the kernel on the current stream.
 
         Args:
-            arguments: tensors, of which it gets the address, and numbers, which are `int` there.
+            arguments: tensors, passed by address, and integers, passed as `int`.
         """
         values: list[Any] = [
             ctypes.c_void_p(one.data_ptr()) if isinstance(one, Tensor) else ctypes.c_int(one)
@@ -93,13 +93,13 @@ class Kernel:
 
 
 def compile_for(device: torch.device, source: Path, constants: dict[str, int | str]) -> bytes:
-    """The cubin of a file for `device`.
+    """Compile a source file to a cubin for `device`.
 
     Args:
-        constants: what is defined in it.
+        constants: macros to define.
 
     Raises:
-        CompileError: NVRTC is missing, or found a mistake.
+        CompileError: NVRTC is missing or found an error.
     """
     nvrtc = _nvrtc()
     major, minor = torch.cuda.get_device_capability(device)
@@ -147,7 +147,7 @@ def _driver() -> ctypes.CDLL:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
-    """Loaded already, on the system's path, or in a package of NVIDIA next to PyTorch."""
+    """NVRTC: loaded already, on the system's path, or in an NVIDIA package next to PyTorch."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(one) for one in (spec.submodule_search_locations or ())] if spec else []
     places: list[str | Path] = [
@@ -156,7 +156,7 @@ def _nvrtc() -> ctypes.CDLL:
     for place in places:
         try:
             found = ctypes.CDLL(str(place))
-            if isinstance(place, Path):  # It opens another by name, and may not find that there.
+            if isinstance(place, Path):  # NVRTC opens this library by name and might not find it.
                 for needed in sorted(place.parent.glob("libnvrtc-builtins.so*")):
                     ctypes.CDLL(str(needed))
         except OSError:

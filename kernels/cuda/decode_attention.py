@@ -1,6 +1,6 @@
-"""Attention of single tokens over the paged memory. Keys are split among programs in chunks, so
-that a long text keeps the whole card busy; the parts are put together in order.
-What a token gets depends on its own keys alone, and has the same bits every time.
+"""Attention of single tokens over the paged KV cache. Keys are split into chunks among programs, so
+that a long text (sequence) keeps the whole GPU busy; partial results are combined in order. A
+token's result depends only on its own keys, and has the same bits every time.
 
 The heads that share keys are the rows of one product, so that keys are read once for all of them
 (arXiv 2305.13245; the split: Flash-Decoding, the sums: arXiv 2112.05682).
@@ -26,9 +26,9 @@ def kept_numbers(
     WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """[TILE, WIDTH] of the rows that begin at `offset`, in float32 where they are codes; 0 where
-    `seen` is false and beyond SIZE. Rows that are not seen are not read: what is there may be
-    anything.
+    """[TILE, WIDTH]: the rows of the KV cache that begin at `offset`, as float32 if they are codes;
+    0 where `seen` is false and beyond SIZE. Rows that are not seen are not read, because their
+    content is undefined.
     """
     at = tl.arange(0, WIDTH)
     mask = seen[:, None] & (at < SIZE)[None, :]
@@ -57,8 +57,8 @@ def _parts_of(
     WIDTH: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """Of PARTS parts of heads: values [heads, parts, WIDTH], largest scores and sums of
-    exponentials [heads, parts], and which of them there are.
+    """Load PARTS partial results of heads: values [heads, parts, WIDTH], largest scores and sums of
+    exponentials [heads, parts], and a mask of those that exist.
     """
     parts, at = tile * PARTS + tl.arange(0, PARTS), tl.arange(0, WIDTH)
     mask = is_head[:, None] & (parts < needed)[None, :]
@@ -93,9 +93,9 @@ def _put_together(
     TOGETHER: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Store what the `needed` parts of SHARED heads, the rows from `first` on, come to. A thread
-    adds up all parts for its numbers, and waits for no other. AHEAD: parts are read while those
-    before them are added up, for which there have to be registers.
+    """Combine the `needed` partial results of SHARED heads, the rows from `first`, and store the
+    result. Each thread adds up all parts of its own numbers, without waiting for others. AHEAD:
+    parts are loaded while the ones before are added up, which takes registers.
     """
     one, at = tl.arange(0, TOGETHER), tl.arange(0, WIDTH)
     row, is_head = first + one, one < SHARED
@@ -178,25 +178,25 @@ def attention_kernel(
     VALUES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out[tokens, HEADS · SHARED, SIZE] of each token's own keys. Programs are (tokens, heads of
-    keys, chunks); the last one of a head puts together what the others found.
+    """out[tokens, HEADS · SHARED, SIZE]: each token's attention over its own keys. Programs are
+    (tokens, KV heads, chunks); the last program of a head to finish combines the partial results.
 
-    query: [tokens, HEADS · SHARED, SIZE]; keys, values: pages by their strides, of which a row is
-    what KEYS and VALUES say: "plain" numbers of the query's dtype, "fp8" the bytes of E4M3, "q8_0"
-    int8 codes, behind which there are float16 scales of 32 each: key_scales, value_scales point at
-    those of the first row (`elementwise.sides_of`). tables: [tokens, pages of a text] int32;
-    begins, ends: [tokens] int32, the places of the first key that is seen and behind the last,
-    counted from the first page. sinks: [HEADS · SHARED] float32, scores without a value. A chunk
-    has `chunk` keys, or for a text that would have more than MOST_PARTS of them twice as many, and
-    so on, up to DOUBLED times. Where there are more keys than one chunk: sums: [tokens,
-    HEADS · SHARED, chunks, SIZE] and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, and
-    the sum of exponentials), both float32, of which chunks without keys are not written; counters:
-    [tokens, HEADS] int32 of zeros, as they are left.
+    query: [tokens, HEADS · SHARED, SIZE]. keys, values: pages with the given strides. KEYS and
+    VALUES are the type of their rows: "plain": numbers of the query's dtype; "fp8": bytes of E4M3;
+    "q8_0": int8 codes followed by a float16 scale for each 32, where key_scales and value_scales
+    point to the scales of the first row (`elementwise.sides_of`). tables: [tokens, pages of a text]
+    int32. begins, ends: [tokens] int32, the position of the first key that a token sees and the one
+    after the last, counted from its first page. sinks: [HEADS · SHARED] float32, scores without a
+    value. A chunk has `chunk` keys; for a text that would have more than MOST_PARTS chunks, `chunk`
+    is doubled, up to DOUBLED times. If there is more than one chunk: sums: [tokens, HEADS · SHARED,
+    chunks, SIZE] and peaks: [tokens, HEADS · SHARED, chunks, 2] (largest score, sum of
+    exponentials), both float32 and not written for chunks without keys; counters: [tokens, HEADS]
+    int32, zero before and after.
     """
     take_turn(EARLY)
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, end = tl.load(begins + token), tl.load(ends + token)
-    for _ in tl.static_range(DOUBLED):  # Longer ones for long texts.
+    for _ in tl.static_range(DOUBLED):  # Longer chunks for long texts.
         chunk = tl.where(end - begin > chunk * MOST_PARTS, 2 * chunk, chunk)
     first = begin + part * chunk
     if first >= end:

@@ -1,6 +1,6 @@
-"""What a token drawn from the largest logits will be, worked out on the card, so that the next step
-can begin before the host has drawn it. A guess: the host draws by the same random numbers
-(`backends/engine/sampler.py`), and what it draws counts where rounding decides.
+"""Predicts on the GPU which token the host will draw from the largest logits, so that the next step
+can begin before the host has drawn it. It is a guess: the host draws with the same random numbers
+(`backends/engine/sampler.py`), and its result counts where the two differ by rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hearth.kernels.cuda.turns import take_turn
 
 @triton.jit
 def _hashes(ids, key):
-    """uint64 of `ids` uint64: the id-th numbers of SplitMix64 with the state `key`."""
+    """uint64: for each of `ids` uint64, the id-th number of SplitMix64 with the state `key`."""
     mixed = (ids + 1) * 0x9E3779B97F4A7C15 + key
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB
@@ -22,7 +22,7 @@ def _hashes(ids, key):
 
 @triton.jit
 def _logarithms(hashes):
-    """Exponential numbers of mean 1, float64, of the upper 52 bits of `hashes`."""
+    """Exponentially distributed float64 of mean 1, from the upper 52 bits of `hashes`."""
     return -tl.log(1.0 - ((hashes >> 12).to(tl.float64) + 0.5) * 2.220446049250313e-16)
 
 
@@ -31,10 +31,11 @@ def guess_kernel(values, ids, peaks, about, out, count, LANES: tl.constexpr, EAR
     """out[rows] int64: the token of each row. Programs are rows.
 
     values [rows, count] float32, ids [rows, count] int64: the largest logits, largest first; peaks:
-    [rows, 3] float32 (`fused.row_peaks_kernel`); about: [rows, 5] int64: the key of random numbers,
-    how many of the largest may be drawn (0: all of the vocabulary), and the bits of three float64:
-    temperature (0: the likeliest token is taken), the share of the sum of exponentials that the
-    likeliest are to reach, and the logarithm of the least share of the likeliest one's.
+    [rows, 3] float32 (`fused.row_peaks_kernel`); about: [rows, 5] int64: the key of the random
+    numbers, how many of the largest logits may be drawn (top-k; 0: the whole vocabulary), and the
+    bits of three float64: temperature (0: the likeliest token is taken), the share of the sum of
+    exponentials that the likeliest tokens must reach (top-p), and the logarithm of the smallest
+    probability relative to the likeliest token's (min-p).
     """
     take_turn(EARLY)
     row = tl.program_id(0)

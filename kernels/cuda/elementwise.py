@@ -1,5 +1,5 @@
-"""Norms, positions of heads, keeping keys and values, and gates on NVIDIA cards: one launch of a
-kernel of `fused.py` each.
+"""Norms, rotary positions, storing keys and values, gates, rounding and sampling helpers on NVIDIA
+GPUs. Each function launches kernels of `fused.py`, `codes.py` or `draw.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _GATE_LANES: Final = 1024
 _ROUNDED_LANES: Final = 1024
 _PEAK_LANES: Final = 4096
 _FEW_TOKENS: Final = 64
-"""Up to which a head of each has a program of its own."""
+"""Up to this many tokens each head of each token has its own program."""
 _TOGETHER: Final = 8
 _TOGETHER_WARPS: Final = 4
 _MOST_ROUNDED: Final = 1 << 15
-"""Inputs that a program has in registers."""
+"""Most inputs that a program can keep in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class RoundedRows:
     """Rows of activations as codes of eight bits.
 
     Attributes:
-        codes: [rows, inputs filled up to whole blocks] float8_e4m3fn or int8, in the order of
+        codes: [rows, inputs padded to whole blocks] float8_e4m3fn or int8, in the order of
             `planes.Planes`.
-        scales: [groups, rows] float32; NaN where a number of a group is not finite.
-        dtype: of the activations.
+        scales: [groups, rows] float32; NaN if a number of the group is not finite.
+        dtype: dtype of the activations.
     """
 
     codes: Tensor
@@ -41,12 +41,12 @@ class RoundedRows:
 
 
 def can_round(inputs: int) -> bool:
-    """Whether the functions below give rows of so many inputs as `RoundedRows`."""
+    """Whether the functions below can return rows of `inputs` numbers as `RoundedRows`."""
     return inputs % BLOCK == 0 and inputs <= _MOST_ROUNDED
 
 
 def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm of hidden + added, which is what `hidden` is then.
+    """RMS norm of hidden + added; the sum is stored in `hidden`.
 
     Args:
         hidden, added: [..., width] of any float dtypes, `hidden` contiguous.
@@ -61,7 +61,7 @@ def add_and_normalise(hidden: Tensor, added: Tensor | None, weight: Tensor, eps:
 
 
 def add_and_round(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> RoundedRows:
-    """`add_and_normalise`, rounded to E4M3 at once, where `can_round` says yes.
+    """`add_and_normalise` with the result rounded to E4M3, if `can_round` is true.
 
     Args:
         hidden: [rows, width].
@@ -116,10 +116,10 @@ def finish_heads(
 
     Args:
         heads: [tokens, heads, head_dim], the heads of a token contiguous, of any float dtype.
-        queries: how many of the heads are queries; the others are keys.
-        norms: weights [head_dim] float32 of queries and of keys, and epsilon; or none.
-        rotary: cosine and sine [tokens, 1, d] float32, of which the second halves count, d at most
-            head_dim; None: no positions.
+        queries: number of heads that are queries; the others are keys.
+        norms: weights [head_dim] float32 for queries and for keys, and epsilon; None: no norm.
+        rotary: cosine and sine [tokens, 1, d] float32, of which the second halves are used, d at
+            most head_dim; None: no positions.
     """
     from hearth.kernels.cuda.fused import heads_kernel
 
@@ -152,13 +152,13 @@ def finish_heads(
 def store_tokens(
     keys: Tensor, values: Tensor, slots: Tensor, key_value: Tensor, most: float
 ) -> None:
-    """Keep keys and values of new tokens in a layer of a pool.
+    """Store keys and values of new tokens in a layer of a pool.
 
     Args:
-        keys, values: [slots, kv_heads, row], the last contiguous, as `sides_of` takes them.
+        keys, values: [slots, kv_heads, row], the last dimension contiguous, as for `sides_of`.
         slots: [tokens] int64.
-        key_value: [tokens, 2, kv_heads, head_dim], the last three contiguous.
-        most: what infinities become; NaN becomes 0.
+        key_value: [tokens, 2, kv_heads, head_dim], the last three dimensions contiguous.
+        most: the value that replaces infinities; NaN becomes 0.
     """
     from hearth.kernels.cuda.fused import store_kernel
 
@@ -238,13 +238,13 @@ def finish_and_store(
 def sides_of(
     keys: Tensor, values: Tensor, size: int
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], dict[str, str]]:
-    """What kernels take of keys and of values, each of its own kind: rows [..., row] whose last
-    axis is contiguous, of a float dtype, of float8_e4m3fn, or int8 of Q8_0, where `size` codes are
+    """Kernel arguments for keys and values, whose types may differ: rows [..., row] whose last axis
+    is contiguous, of a float dtype, of float8_e4m3fn, or int8 for Q8_0, where `size` codes are
     followed by a float16 scale for each 32.
 
     Returns:
-        Rows of both, their scales (of other kinds something that is not read), and the constants
-        KEYS and VALUES.
+        The rows of both, their scales (a tensor that is not read for other types), and the
+        constants KEYS and VALUES.
     """
     rows, scales, kinds = [], [], []
     for side in (keys, values):
@@ -259,7 +259,7 @@ def silu_up(both: Tensor) -> Tensor:
     """silu(gate) · up.
 
     Args:
-        both: [rows, 2 · width], the last contiguous, gate before up.
+        both: [rows, 2 · width], the last dimension contiguous, gate before up.
 
     Returns:
         [rows, width] of the same dtype.
@@ -276,7 +276,7 @@ def silu_up(both: Tensor) -> Tensor:
 
 
 def silu_up_rounded(both: Tensor) -> RoundedRows:
-    """`silu_up`, rounded to E4M3 at once, where `can_round` says yes."""
+    """`silu_up` with the result rounded to E4M3, if `can_round` is true."""
     from hearth.kernels.cuda.fused import rounded_gate_kernel
 
     width = both.shape[1] // 2
@@ -297,15 +297,15 @@ def silu_up_rounded(both: Tensor) -> RoundedRows:
 
 
 def row_peaks(logits: Tensor) -> Tensor:
-    """What greedy sampling needs of each row, in one pass over them.
+    """The values that greedy sampling needs of each row, in one pass over the logits.
 
     Args:
-        logits: [rows, width] float32, the last contiguous, width at most 2²⁴.
+        logits: [rows, width] float32, the last dimension contiguous, width at most 2²⁴.
 
     Returns:
-        [rows, 3] float32: the largest logit, the sum of exponentials of all without it, and the
-        place of the largest, the first of equal ones. The sum is NaN where a logit is NaN or +inf,
-        or all are -inf.
+        [rows, 3] float32: the largest logit, the sum of exp(logit - largest) over the row, and the
+        index of the largest, the first of equal ones. The sum is NaN if a logit is NaN or +inf, or
+        all are -inf.
     """
     from hearth.kernels.cuda.fused import peaks_kernel, row_peaks_kernel
 
@@ -323,11 +323,11 @@ def row_peaks(logits: Tensor) -> Tensor:
 
 
 def guess_tokens(values: Tensor, ids: Tensor, peaks: Tensor, about: Tensor) -> Tensor:
-    """[rows] int64: what will probably be drawn of each row.
+    """[rows] int64: the token that will probably be drawn for each row.
 
     Args:
         values, ids: [rows, n] float32 and int64: the largest logits, largest first.
-        peaks: [rows, 3] float32, as `row_peaks` gives them.
+        peaks: [rows, 3] float32, from `row_peaks`.
         about: [rows, 5] int64, see `draw.guess_kernel`.
     """
     from hearth.kernels.cuda.draw import guess_kernel
@@ -340,11 +340,11 @@ def guess_tokens(values: Tensor, ids: Tensor, peaks: Tensor, about: Tensor) -> T
 
 
 def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> RoundedRows:
-    """Codes of `x`, by the largest number of each row, or of each group of its inputs.
+    """Round `x` to codes, scaled by the largest number of each row or group of inputs.
 
     Args:
-        x: [rows, inputs], the last contiguous, of any float dtype.
-        fp8: E4M3; otherwise int8.
+        x: [rows, inputs], the last dimension contiguous, of any float dtype.
+        fp8: round to E4M3; otherwise to int8.
         group: inputs that share a scale; 0: all.
     """
     from hearth.kernels.cuda.codes import rounding_kernel
@@ -370,7 +370,7 @@ def round_rows(x: Tensor, *, fp8: bool, group: int = 0) -> RoundedRows:
 
 
 def _together(tokens: int) -> int:
-    """Tokens of a program of the kernels of heads."""
+    """Tokens per program in the kernels that process heads."""
     return _TOGETHER if tokens > _FEW_TOKENS else 1
 
 

@@ -1,4 +1,4 @@
-"""Products of few rows by `few_rows.cu`, and what comes before and after them in a layer."""
+"""Products of few rows by `few_rows.cu`, with the operations before and after them fused."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from hearth.kernels.cuda.packings import is_wanted
 from hearth.kernels.cuda.planes import BLOCK, Planes
 
 MOST: Final = 16
-"""Rows."""
+"""Most rows of a product."""
 _SOURCE: Final = Path(__file__).with_suffix(".cu")
 _SCALES: Final = {"row": "ROW", "group": "GROUPS", "k": "K_SCALES", "k6": "K6", "e8m0": "E8M0"}
 _NUMBERS: Final = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "I8", "uint8": "U8"}
 ALIGNED: Final = 8
-"""Numbers of a row of activations that are read at a time."""
+"""Numbers of an activation row that are read at a time."""
 _FEW_OUTPUTS: Final = 5120
-"""Outputs up to which a multiprocessor has about two programs."""
+"""Most outputs for which a multiprocessor has about two programs."""
 _SOME_OUTPUTS: Final = 12_288
 _CUTS: Final = {
     (4, "few"): (8, 4, 2),
@@ -33,13 +33,13 @@ _CUTS: Final = {
     (6, "many"): (4, 2, 5),
     (8, "few"): (8, 4, 2),
 }
-"""Warps, blocks that are read ahead, and programs of a multiprocessor, by bits of a code (8: FP8)
-and outputs, where others than sixteen warps of a multiprocessor with two blocks each were quicker
-on an H100 (docs/results/2026-11-27-h100.md)."""
+"""Warps, blocks read ahead, and programs per multiprocessor, by bits of a code (8: FP8) and number
+of outputs, where these were faster on an H100 than the default of sixteen warps per multiprocessor
+and two blocks read ahead (docs/results/2026-11-27-h100.md)."""
 _WARPS: Final = 16
-"""Of a multiprocessor, for which there are 128 registers a lane."""
+"""Warps of a multiprocessor, which leave 128 registers per lane."""
 _COLUMN: Final = 8
-"""Rows of activations that a product of tensor cores takes."""
+"""Activation rows in one tensor core product."""
 Constants = dict[str, int | str]
 _PLAIN: Final[Constants] = {
     "BITS": 16,
@@ -61,23 +61,23 @@ _PLAIN_END: Final[Constants] = {
     "PARTS": 0,
 }
 _LANES: Final = 32
-"""Of a warp."""
+"""Lanes of a warp."""
 _FEW_WARPS: Final = 8
-"""So that each of eight rows of activations has one."""
+"""One warp for each of eight activation rows."""
 _MOST_PARTS: Final = 16
-"""Sums of squares that a lane has registers for."""
+"""Most sums of squares that a lane has registers for."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Unnormalised:
-    """Rows before an RMS norm's division: hidden states times the weights of the norm.
+    """Rows before the division of an RMS norm: hidden states times the weights of the norm.
 
     Attributes:
         rows: [rows, width] of half precision.
-        squares: [rows, parts] float32: sums of the squares of the hidden states, which are those of
-            the whole row together. None: the rows have been divided.
-        eps: what is added to the mean of the squares.
+        squares: [rows, parts] float32: partial sums of the squares of the hidden states, which add
+            up to the sum of the row. None: the rows need no division.
+        eps: added to the mean of the squares.
     """
 
     rows: Tensor
@@ -86,8 +86,8 @@ class Unnormalised:
 
 
 def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -> Constants:
-    """How much a program and a warp have. How many warps share the inputs decides in which order a
-    row is summed; it follows from the matrix alone.
+    """The work of programs and warps. The number of warps that share the inputs determines the
+    order in which a row is summed; it depends only on the matrix.
 
     Args:
         is_light: unpacking takes few registers.
@@ -96,11 +96,11 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
     plain = (16, 2, 1) if size == "few" else (8, 2, 2)
     warps, ahead, programs = plain if bits == 8 and not is_light else _CUTS.get((bits, size), plain)
     is_many = rows > _COLUMN
-    if is_many:  # Registers are for sums.
+    if is_many:  # Registers are needed for sums.
         ahead, programs = 1 if bits == 16 else 2, max(_WARPS // warps, 1)
     while warps > -(-inputs // BLOCK) and warps > 1:
         warps, programs = warps // 2, 2 * programs
-    tiles = 2 if is_many and is_light else 1  # Activations are read once for both.
+    tiles = 2 if is_many and is_light else 1  # Activations are read once for both tiles.
     return {
         "COLUMNS": 2 if is_many else 1,
         "EVEN": int(inputs % BLOCK == 0),
@@ -113,17 +113,17 @@ def _tiles(outputs: int, inputs: int, rows: int, bits: int, *, is_light: bool) -
 
 
 def outputs_of(part: Planes | Tensor) -> int:
-    """Rows of a matrix, packed or not."""
+    """Number of outputs of a matrix, packed or not."""
     return len(part) if isinstance(part, Tensor) else part.outputs
 
 
 def is_light(part: Planes | Tensor) -> bool:
-    """Whether unpacking takes so few registers that a program of many rows has two tiles."""
+    """Whether unpacking takes so few registers that a program with many rows can have two tiles."""
     return isinstance(part, Tensor) or part.bits == 4 or part.value == "fp8"
 
 
 def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
-    """What the kernel is compiled for."""
+    """Compile-time constants of the kernel for a packed matrix."""
     shape = (part.outputs, part.inputs, rows, part.bits)
     return {
         "WIDE": int(dtype == torch.bfloat16),
@@ -141,7 +141,7 @@ def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) 
 
 
 def plain_constants(weight: Tensor, rows: int, out: torch.dtype) -> Constants:
-    """Of a matrix [outputs, inputs] of half precision."""
+    """Compile-time constants for a matrix [outputs, inputs] of half precision."""
     return {
         "WIDE": int(weight.dtype == torch.bfloat16),
         "TO_F32": int(out == torch.float32),
@@ -152,7 +152,7 @@ def plain_constants(weight: Tensor, rows: int, out: torch.dtype) -> Constants:
 
 
 def can_multiply(inputs: int, x: Tensor) -> bool:
-    """Whether the kernel takes rows of activations, and is there for the card."""
+    """Whether the kernel supports the activations `x` and is available on their GPU."""
     if x.dtype not in (torch.bfloat16, torch.float16) or not 0 < len(x) <= MOST:
         return False
     is_aligned = x.data_ptr() % 16 == 0 and x.stride(0) % ALIGNED == 0 and x.stride(1) == 1
@@ -161,7 +161,7 @@ def can_multiply(inputs: int, x: Tensor) -> bool:
 
 @functools.cache
 def is_there(device: torch.device) -> bool:
-    """Whether kernels can be compiled for `device` and started there."""
+    """Whether the kernel can be compiled and loaded for `device`."""
     if (
         device.type != "cuda"
         or not is_wanted()
@@ -179,14 +179,14 @@ def is_there(device: torch.device) -> bool:
 
 
 def multiply(part: Planes | Tensor, x: Tensor | Unnormalised, out: Tensor) -> None:
-    """out = x · weightsᵀ, where `can_multiply` says yes.
+    """out = x · weightsᵀ, if `can_multiply` is true.
 
     Args:
-        part: or a matrix [outputs, inputs], contiguous, of the dtype of `x`: one that is not the
-            result of the operation ahead, which may not have ended when the kernel reads its first
-            rows.
-        x: [rows, inputs] bfloat16 or float16, the last contiguous.
-        out: [rows, outputs] of the same dtype or float32, the last contiguous.
+        part: planes, or a matrix [outputs, inputs], contiguous, of the dtype of `x`. It must not be
+            the result of the preceding operation, which may not have finished when the kernel reads
+            the first rows of `part`.
+        x: [rows, inputs] bfloat16 or float16, the last dimension contiguous.
+        out: [rows, outputs] of the same dtype or float32, the last dimension contiguous.
     """
     _launch(part, x, out, {})
 
@@ -200,12 +200,12 @@ def add_product(
     """hidden += x · weightsᵀ, in place and rounded once.
 
     Args:
-        part, x: as of `multiply`.
-        hidden: [rows, outputs] of the dtype of `x`, the last contiguous.
-        norm: what the new `hidden` goes through next: weights [outputs] float32, and epsilon.
+        part, x: as for `multiply`.
+        hidden: [rows, outputs] of the dtype of `x`, the last dimension contiguous.
+        norm: the norm applied next to the new `hidden`: weights [outputs] float32, and epsilon.
 
     Returns:
-        `hidden` before the division of `norm`; None without it.
+        The new `hidden` before the division of `norm`; None without `norm`.
     """
     if norm is None:
         _launch(part, x, hidden, {"END": "ADD"})
@@ -219,14 +219,12 @@ def add_product(
 
 
 def can_gate(part: Planes | Tensor) -> bool:
-    """Whether `gated_product` takes a matrix: eight gates lie together, and eight ups."""
+    """Whether `gated_product` supports a matrix, whose tiles have eight gates and eight ups."""
     return outputs_of(part) % _TILE == 0
 
 
 def gated_product(part: Planes | Tensor, x: Unnormalised) -> Tensor:
-    """silu(gate) · up [rows, outputs / 2] of x · weightsᵀ, gate before up, where `can_gate` says
-    yes.
-    """
+    """silu(gate) · up [rows, outputs / 2] of x · weightsᵀ, gate first, if `can_gate` is true."""
     out = x.rows.new_empty((len(x.rows), outputs_of(part) // 2))
     _launch(part, x, out, {"END": "GATE"})
     return out
@@ -262,7 +260,7 @@ def _launch(
         planes = [part.high, part.scales, part.zeros, part.supers, part.book]
     ends = (None, None) if following is None else (following.rows, following.squares)
     every = (rows, codes, *planes, squares, gamma, out, *ends)
-    # In the place of what is not there something that is not read.
+    # Absent tensors are replaced by one that is not read.
     tensors = [codes if one is None else one for one in every]
     sizes = (len(rows), outputs, inputs, rows.stride(0), out.stride(0), parts)
     kernel = _kernel(rows.device, tuple(constants.items()))

@@ -1,5 +1,6 @@
-"""What surrounds products and attention, in one pass over memory each: norms, positions of heads,
-keeping keys and values, and the gate of a feed-forward. All arithmetic is float32.
+"""The operations around products and attention, each in one pass over memory: norms, rotary
+positions, storing keys and values, the gate of a feed-forward, and the largest logits. All
+arithmetic is float32.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from hearth.kernels.cuda.turns import take_turn
 
 @triton.jit
 def _keep_rounded(codes, scale, found, at, mask):
-    """Keep `found` float32, of inputs `at` of a row, as E4M3 with a scale for all, as
-    `codes.rounding_kernel` does: codes in the order of `planes`. The scale is NaN where one of them
-    is not finite.
+    """Store `found` float32, the inputs `at` of a row, as E4M3 with one scale, as
+    `codes.rounding_kernel` does: codes in the order of `planes`. The scale is NaN if a number is
+    not finite.
     """
     peak = tl.max(tl.abs(found), 0)
     tl.store(scale, peak / 448.0 + tl.sum(found - found, 0))
@@ -41,12 +42,12 @@ def norm_kernel(
 ):
     """out = RMS norm of hidden, to which `added` is added first, in place. Programs are rows.
 
-    hidden, added, out: [rows, WIDTH], contiguous; weight: [WIDTH] float32. With ROUNDS `out` are
-    bytes of E4M3, and there are `scales` [rows] float32.
+    hidden, added, out: [rows, WIDTH], contiguous; weight: [WIDTH] float32. With ROUNDS, `out` is
+    bytes of E4M3 with `scales` [rows] float32.
     """
     at = tl.arange(0, LANES)
     mask = at < WIDTH
-    factors = tl.load(weight + at, mask=mask, other=0)  # Nothing ahead writes them.
+    factors = tl.load(weight + at, mask=mask, other=0)  # No preceding kernel writes them.
     take_turn(EARLY)
     place = tl.program_id(0).to(tl.int64) * WIDTH + at
     some = tl.load(hidden + place, mask=mask, other=0)
@@ -79,8 +80,8 @@ def _finish_head(
     REST_LANES: tl.constexpr,
     HAS_NORMS: tl.constexpr,
 ):
-    """Norm and rotary positions of one head of the tokens `token` [n], which begin at `places` [n],
-    in place. A thread has both numbers of a pair, so none reads what another writes.
+    """Norm and rotary positions of one head of the tokens `token` [n], at the addresses `places`
+    [n], in place. A thread has both numbers of a pair, so no thread reads what another writes.
     """
     half: tl.constexpr = TURNED // 2
     pair, rest = tl.arange(0, LANES)[None, :], TURNED + tl.arange(0, REST_LANES)[None, :]
@@ -126,9 +127,9 @@ def heads_kernel(
     """Norm and rotary positions of one head of TOKENS tokens, in place. Programs are (tokens,
     heads).
 
-    heads: [tokens, heads, SIZE], tokens `stride` apart, the first QUERIES of them queries, the
-    others keys; weights: [SIZE] float32; cosine, sine: [tokens, TURNED] float32, of which the
-    second halves count.
+    heads: [tokens, heads, SIZE], tokens `stride` apart, the first QUERIES heads queries, the others
+    keys; weights: [SIZE] float32; cosine, sine: [tokens, TURNED] float32, of which the second
+    halves are used. The first TURNED numbers of a head are rotated.
     """
     take_turn(EARLY)
     token, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
@@ -163,7 +164,7 @@ def _keep(
     LANES: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """Keep `new` [TOKENS, LANES] float32 in the rows that begin at `places` [TOKENS]."""
+    """Store `new` [TOKENS, LANES] float32 in the rows that begin at `places` [TOKENS]."""
     at = tl.arange(0, LANES)[None, :]
     mask = is_token[:, None] & (at < SIZE)
     place = places[:, None]
@@ -206,8 +207,8 @@ def _keep_head(
     VALUES: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
-    """Keep one head of the tokens `token` [TOKENS], which begin at `places`: one of HEADS of keys
-    and then as many of values.
+    """Store one head of the tokens `token` [TOKENS], at the addresses `places`, in the pool. Heads
+    are HEADS heads of keys, then as many of values.
     """
     at = tl.arange(0, LANES)[None, :]
     mask = is_token[:, None] & (at < SIZE)
@@ -244,11 +245,12 @@ def store_kernel(
     TOKENS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Keep keys and values of new tokens, finite. Programs are (TOKENS tokens, 2 · HEADS).
+    """Store keys and values of new tokens as finite numbers. Programs are (TOKENS tokens, 2 ·
+    HEADS).
 
     key_value: [tokens, 2, HEADS, SIZE], tokens `stride` apart; slots: [tokens] int64; keys, values:
-    of the pool, with rows and scales as of `decode_attention.attention_kernel`. Infinities become
-    `most`, or the largest number of E4M3, NaN 0.
+    those of the pool, with rows and scales as in `decode_attention.attention_kernel`. Infinities
+    become `most`, or the largest number of E4M3; NaN becomes 0.
     """
     take_turn(EARLY)
     token, head = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1)
@@ -333,7 +335,7 @@ def finish_and_store_kernel(
             REST_LANES,
             HAS_NORMS,
         )
-        tl.debug_barrier()  # What one thread wrote another reads.
+        tl.debug_barrier()  # Threads read what others wrote.
     if head >= QUERIES:
         _keep_head(
             places,
@@ -378,8 +380,8 @@ def gate_kernel(both, out, width, stride, LANES: tl.constexpr, EARLY: tl.constex
 def rounded_gate_kernel(
     both, out, scales, stride, WIDTH: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr
 ):
-    """The same with `out` [rows, WIDTH] bytes of E4M3, and `scales` [rows] float32. Programs are
-    rows.
+    """As `gate_kernel`, with `out` [rows, WIDTH] as bytes of E4M3 and `scales` [rows] float32.
+    Programs are rows.
     """
     take_turn(EARLY)
     row = tl.program_id(0)
@@ -396,8 +398,8 @@ def rounded_gate_kernel(
 def peaks_kernel(
     logits, peaks, totals, bests, width, stride, parts, LANES: tl.constexpr, EARLY: tl.constexpr
 ):
-    """Of LANES logits of a row: the largest one, the sum of exponentials of all without it, and
-    where it is, the first of equal ones. Programs are (rows, parts).
+    """For each LANES logits of a row: the largest, the sum of exp(logit - largest), and the index
+    of the largest, the first of equal ones. Programs are (rows, parts).
 
     logits: [rows, width] float32, rows `stride` apart; peaks, totals: [rows, parts] float32; bests:
     [rows, parts] int32.
@@ -418,8 +420,8 @@ def peaks_kernel(
 def row_peaks_kernel(
     peaks, totals, bests, out, parts, width, LANES: tl.constexpr, EARLY: tl.constexpr
 ):
-    """out[rows, 3] float32: what `peaks_kernel` found in the parts of each row, together. Programs
-    are rows.
+    """out[rows, 3] float32: the results of `peaks_kernel` for the parts of each row, combined.
+    Programs are rows.
     """
     take_turn(EARLY)
     row = tl.program_id(0).to(tl.int64)

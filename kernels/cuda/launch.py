@@ -1,4 +1,4 @@
-"""What all launches of kernels on NVIDIA cards have in common."""
+"""Common to all kernel launches on NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def early(device: torch.device) -> dict[str, bool]:
-    """Arguments of a launch on `device`: whether the kernel is started early (`turns`)."""
+    """Launch arguments for `device`: whether the kernel is started early (`turns`)."""
     if _starts_early(device):
         return {"EARLY": True, "launch_pdl": True}
     return {"EARLY": False}
@@ -21,5 +21,5 @@ def _starts_early(device: torch.device) -> bool:
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
-    """Of a card."""
+    """Number of multiprocessors of a GPU."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -1,6 +1,7 @@
-"""Packed matrices on NVIDIA cards. Up to 16 rows are multiplied by `few_rows.cu`, or where that
-is not there by the kernel of `products.py`, like those up to 64 and those of experts. More rows are
-for PyTorch, with weights unpacked slice by slice, or with codes of eight bits on both sides.
+"""Packed matrices on NVIDIA GPUs. Up to 16 rows are multiplied by `few_rows.cu` or, if that is not
+available, by the kernel of `products.py`, which also multiplies up to 64 rows and those of experts.
+More rows are multiplied by PyTorch, with weights unpacked slice by slice, or with 8-bit codes on
+both sides.
 """
 
 from __future__ import annotations
@@ -23,46 +24,46 @@ from hearth.kernels.linear import DTYPE_NAMES, Route, wide_product
 from hearth.kernels.packed_weight import PackedWeight
 
 FEW: Final = 16
-"""Rows up to which a product takes the time of reading its weights."""
+"""Most rows for which a product takes only the time of reading its weights."""
 _MIDDLE: Final = 64
-"""Rows up to which codes are unpacked in the kernel that multiplies them."""
+"""Most rows for which codes are unpacked in the kernel that multiplies them."""
 _PROGRAMS: Final = 512
-"""That a product of few rows has, where its inputs can be split so often: two or more for each
-multiprocessor of the largest cards."""
+"""Programs that a product of few rows is split into, as far as its inputs can be split: two or more
+per multiprocessor of the largest GPUs."""
 _MOST_SPLIT: Final = 16
 _LEAST_BLOCKS: Final = 2
-"""Blocks of inputs that a program multiplies at least."""
+"""Fewest blocks of inputs that a program multiplies."""
 _SLICE_BYTES: Final = 64 << 20
-"""Of weights that are unpacked at a time for many rows."""
+"""Bytes of weights that are unpacked at a time for many rows."""
 _SLICE_ROWS: Final = 256
-"""They are a multiple of these rows, if they are as many."""
+"""A slice is a multiple of this many rows, unless it has fewer."""
 ROWS_TILE: Final = 16
 """Rows that a program unpacks."""
 
 
 Rounded = Literal["", "fp8", "int8"]
-"""What activations are rounded to, with a scale for each row or group; "": they are not."""
+"""Type that activations are rounded to, with a scale per row or group; "": not rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How a product is computed."""
+    """How the work of a product is divided."""
 
     rows: int
     outputs: int
     warps: int
     stages: int
     split: int
-    """Parts of the inputs."""
+    """Number of parts that the inputs are split into."""
 
 
 def tiles_for(
     rows: int, outputs: int, inputs: int, dtype: torch.dtype, is_narrow: bool = False
 ) -> Tiles:
-    """For a product of `rows` rows of `dtype`, 64 at most.
+    """Tiles for a product of `rows` rows of `dtype`, at most 64.
 
     Args:
-        is_narrow: with half as many outputs; see `is_narrow`.
+        is_narrow: tiles have half as many outputs; see `is_narrow`.
     """
     is_wide = dtype == torch.float32
     tile = Tiles(16, 32, 4, 2, 1) if is_wide else Tiles(16, 32 if is_narrow else 64, 4, 3, 1)
@@ -76,8 +77,8 @@ def tiles_for(
 
 
 def is_narrow(part: Planes, capability: tuple[int, int]) -> bool:
-    """Whether tiles of `part` have few outputs: for cards since Blackwell (10.0) Triton 3.9 runs
-    out of registers with some kinds of codes.
+    """Whether tiles of `part` have few outputs, because Triton 3.9 runs out of registers with some
+    kinds of codes on Blackwell (10.0) and later GPUs.
     """
     is_large = part.value in ("e2m1", "nf4") or (part.bits == 8 and part.zeros is not None)
     return is_large and capability >= (10, 0)
@@ -90,8 +91,8 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 @functools.cache
 def has_triton(device_type: str) -> bool:
-    """Whether the kernels work on devices of that type: triton is installed, the card is one of
-    Ampere's or a later one, and gives a small product as it is.
+    """Whether the kernels work on devices of that type: triton is installed, the GPU is Ampere or
+    later, and it computes a known product correctly.
     """
     if device_type != "cuda" or not is_installed() or not torch.cuda.is_available():
         return False
@@ -101,12 +102,12 @@ def has_triton(device_type: str) -> bool:
 
 
 def multiplies_on(device: torch.device) -> bool:
-    """Whether `device` gives a product of known numbers: a release of triton may not know the card,
-    and there may be no C compiler, which triton starts its kernels by.
+    """Whether `device` computes a known product: a release of triton may not support the GPU, and
+    there may be no C compiler, which triton needs to start its kernels.
     """
     from triton.errors import TritonError
 
-    # Q4_0: a half of 1.0, then codes of 9, which stand for 1.
+    # Q4_0: the half-precision scale 1.0, then codes of 9, which have the value 1.
     weight = torch.full((FEW, 18), 0x99, dtype=torch.uint8)
     weight[:, 0], weight[:, 1] = 0x00, 0x3C
     part = PackedWeight(weight.to(device), "Q4_0")
@@ -118,8 +119,8 @@ def multiplies_on(device: torch.device) -> bool:
 
 
 def rounded_as(part: Planes, rows: int, dtype: torch.dtype) -> Rounded:
-    """What activations of a product with `rows` rows may be rounded to: of many rows, for which
-    time is that of arithmetic, where codes of eight bits are multiplied as they are.
+    """Type that activations of a product with `rows` rows may be rounded to: for many rows, where
+    arithmetic takes the time, if 8-bit codes are multiplied as they are.
     """
     if rows <= _MIDDLE:
         return ""
@@ -133,8 +134,8 @@ def rounded_as(part: Planes, rows: int, dtype: torch.dtype) -> Rounded:
 @functools.cache
 def has_scaled_products(device: torch.device, dtype: torch.dtype, group: int) -> bool:
     """Whether PyTorch multiplies E4M3 by E4M3 on `device`, with results of `dtype` and a scale for
-    each row of both (`group` 0), or for each `group` inputs of a row. Cards have the instructions
-    since Ada (8.9); what a release takes of which scales is tried.
+    each row of both (`group` 0), or for each `group` inputs of a row. GPUs have the instructions
+    since Ada (8.9); which scales the release of PyTorch supports is found by trying.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         return False
@@ -142,7 +143,7 @@ def has_scaled_products(device: torch.device, dtype: torch.dtype, group: int) ->
     groups = inputs // group if group else 1
     x = torch.ones(rows, inputs, device=device).to(torch.float8_e4m3fn)
     weight = torch.ones(outputs, inputs, device=device).to(torch.float8_e4m3fn)
-    # Powers of two, and none that is its neighbour's, so that another order gives other sums.
+    # Powers of two that differ from their neighbours, so that a wrong order changes the results.
     x_scales, scales = (
         2.0 ** (torch.arange(groups * count, device=device).view(groups, count) % 3)
         for count in (rows, outputs)
@@ -166,30 +167,30 @@ def scaled_product(
     """
     if len(x_scales) > 1:
         return torch._scaled_mm(x, weight.t(), x_scales.t(), scales, out_dtype=dtype)
-    # Of stride 1, which the transpose of one row is not. Shorter sums in tensor cores are a tenth
-    # quicker, and their error is a hundredth of that of rounding to E4M3.
+    # The view has stride 1, unlike the transpose of one row. Fast accumulation in tensor cores is a
+    # tenth faster, and its error is a hundredth of that of rounding to E4M3.
     by_row = x_scales.view(-1, 1)
     return torch._scaled_mm(x, weight.t(), by_row, scales, out_dtype=dtype, use_fast_accum=True)
 
 
 def reads(part: PackedWeight) -> bool:
-    """Whether `part`, on whatever device, can be one of a `TritonMatrix`."""
+    """Whether `part`, on any device, can be a part of a `TritonMatrix`."""
     groups = 1 if part.scales is None else part.scales.shape[-1]
     return part.weight.ndim == 2 and can_read(part.packing, part.inputs, groups)
 
 
 class TritonMatrix:
-    """Implements `packed.Prepared` on an NVIDIA card, for parts of which `reads` says yes.
+    """Implements `packed.Prepared` on an NVIDIA GPU, for parts for which `reads` is true.
 
     Activations are multiplied in their own dtype, by weights rounded to it; sums are float32.
-    Those of many rows may be rounded to codes of eight bits (`rounded_as`), unless `exact`.
+    Activations of many rows may be rounded to 8-bit codes (`rounded_as`), unless `exact`.
     """
 
     def __init__(self, parts: Sequence[PackedWeight], *, exact: bool = False) -> None:
         self._is_exact = exact
         every = [planes_of(one.packing, one.weight, one.scales, one.zeros) for one in parts]
         self.parts = tuple(joined(every))
-        """Neighbours of one kind are one."""
+        """Adjacent parts of the same kind are joined."""
         self.inputs = parts[0].inputs
         self.outputs = sum(one.outputs for one in self.parts)
         device = self.parts[0].codes.device
@@ -199,7 +200,7 @@ class TritonMatrix:
         self._counters = torch.zeros(most, dtype=torch.int32, device=device)
 
     is_row_invariant = False
-    """Up to 16 rows the others do not matter; more have other tiles."""
+    """Up to 16 rows a product does not depend on the other rows; more rows use other tiles."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -213,18 +214,18 @@ class TritonMatrix:
         return self._multiplied(x, x.dtype)
 
     def takes_rounded(self, rows: int, dtype: torch.dtype) -> bool:
-        """Whether so many rows of `dtype` would be rounded, and may be rounded before."""
+        """Whether `matmul` would round `rows` rows of `dtype`, and accepts them already rounded."""
         if self._is_exact or len(self.parts) > 1 or not can_round(self.inputs):
             return False
         (part,) = self.parts
         return not part.group and rounded_as(part, rows, dtype) == "fp8"
 
     def rounded_matmul(self, x: RoundedRows) -> Tensor:
-        """`matmul` where `takes_rounded` says yes."""
+        """`matmul` of rounded rows, if `takes_rounded` is true."""
         return _multiply_fp8(self.parts[0], x)
 
     def wide_matmul(self, x: Tensor) -> Tensor:
-        """[..., outputs] float32, of `x` as it is."""
+        """`matmul` with a float32 result, of `x` without rounding."""
         return self._multiplied(x, torch.float32)
 
     def _multiplied(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -243,14 +244,14 @@ class TritonMatrix:
         return out.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Of a matrix of one part."""
+        """As in `Prepared`, for a matrix of one part."""
         (part,) = self.parts
         out = torch.empty((len(ids), part.inputs), dtype=dtype, device=ids.device)
         launch_rows(part, out, ids)
         return out
 
     def route(self, rows: int, dtype: torch.dtype) -> Route:
-        """Of activations of `dtype`."""
+        """How `rows` activations of `dtype` are multiplied."""
         match "" if self._is_exact else rounded_as(self.parts[0], rows, dtype):
             case "fp8":
                 why = f"E4M3 on both sides, a scale for each token; {NOT_RUN}"
@@ -275,7 +276,7 @@ class TritonMatrix:
         return Route("Triton, tensor cores", name, f"{why}; {NOT_RUN}")
 
     def _rounding(self, part: Planes, x: Tensor, dtype: torch.dtype) -> Rounded:
-        """What activations are rounded to for results of `dtype`."""
+        """Type that activations are rounded to for results of `dtype`."""
         is_exact = self._is_exact or dtype != x.dtype
         return "" if is_exact else rounded_as(part, len(x), x.dtype)
 
@@ -307,18 +308,18 @@ class TritonMatrix:
 
 
 INT8_CONSTANTS: Final = {"BM": 128, "BN": 128, "BK": BLOCK, "num_warps": 8, "num_stages": 3}
-"""What `codes.int8_kernel` is compiled for."""
+"""Compile-time constants of `codes.int8_kernel`."""
 
 
 def _multiply_fp8(part: Planes, x: Tensor | RoundedRows) -> Tensor:
-    """[rows, outputs] of many rows rounded to E4M3."""
+    """[rows, outputs]: the product of many rows rounded to E4M3."""
     some = x if isinstance(x, RoundedRows) else round_rows(x, fp8=True, group=part.group)
     weight = part.codes.view(torch.float8_e4m3fn)
     return scaled_product(some.codes, some.scales, weight, part.scales.float(), some.dtype)
 
 
 def _multiply_int8(part: Planes, x: Tensor, out: Tensor) -> None:
-    """Into `out` [rows, outputs]: products of many rows rounded to int8."""
+    """Into `out` [rows, outputs]: the product of many rows rounded to int8."""
     from hearth.kernels.cuda.codes import int8_kernel
 
     some = round_rows(x, fp8=False)
@@ -331,7 +332,7 @@ def _multiply_int8(part: Planes, x: Tensor, out: Tensor) -> None:
 
 
 def _multiply_slices(part: Planes, x: Tensor, out: Tensor) -> None:
-    """Into `out` [rows, outputs], by PyTorch, with weights unpacked to the dtype of `x`."""
+    """Into `out` [rows, outputs]: the product by PyTorch, with weights unpacked to `x.dtype`."""
     numbers = max(_SLICE_BYTES // x.itemsize // part.inputs, 1)
     step = min(numbers // _SLICE_ROWS * _SLICE_ROWS or numbers, part.outputs)
     place = x.new_empty((step, part.inputs))
@@ -346,14 +347,15 @@ def _multiply_slices(part: Planes, x: Tensor, out: Tensor) -> None:
 
 
 class TritonGroup:
-    """Matrices of one shape and kind that each multiply rows of their own. Which rows those are is
-    read on the device, so nothing waits for it.
+    """Matrices of one shape and kind that each multiply their own rows. The row ranges are read on
+    the device, so the host does not wait for them.
     """
 
     def __init__(self, matrices: Sequence[TritonMatrix]) -> None:
         """
         Args:
-            matrices: those that `can_group` says yes to. Their planes become views of this one's.
+            matrices: matrices for which `can_group` is true. Their planes become views of this
+                group's planes.
         """
         self._count = len(matrices)
         self.outputs, self.inputs = matrices[0].outputs, matrices[0].inputs
@@ -382,7 +384,7 @@ class TritonGroup:
 
 
 def can_group(matrices: Sequence[TritonMatrix]) -> bool:
-    """Whether they can be one `TritonGroup`."""
+    """Whether `matrices` can form a `TritonGroup`."""
     kinds = {tuple((part.shape_class, part.outputs) for part in one.parts) for one in matrices}
     return len(kinds) == 1
 
@@ -399,10 +401,10 @@ def launch_product(
     *,
     rows: int,
 ) -> None:
-    """Start `products.product_kernel`, whose arguments these are.
+    """Start `products.product_kernel` with these arguments.
 
     Args:
-        offsets: None: all rows are for the one matrix.
+        offsets: None: there is only one matrix, for all rows.
     """
     experts = 0 if offsets is None else len(offsets) - 1
     grid = (-(-part.outputs // tiles.outputs), -(-rows // tiles.rows) + experts, tiles.split)
@@ -435,7 +437,7 @@ def launch_product(
 
 
 def launch_rows(part: Planes, out: Tensor, ids: Tensor | None, first: int = 0) -> None:
-    """Unpack rows into `out` [rows, inputs]: those of `ids` [rows] int64, or from `first` on."""
+    """Unpack rows into `out` [rows, inputs]: the rows `ids` [rows] int64, or those from `first`."""
     from hearth.kernels.cuda.products import rows_kernel
 
     if not len(out):
@@ -456,22 +458,22 @@ def launch_rows(part: Planes, out: Tensor, ids: Tensor | None, first: int = 0) -
 
 
 def plane_arguments(part: Planes) -> tuple[Tensor, ...]:
-    """In the order of the kernels' arguments; those that are not read are others."""
+    """The planes in the order of the kernels' arguments; absent ones are replaced by the codes."""
     some = (part.codes, part.high, part.scales, part.zeros, part.supers, part.book)
     return tuple(part.codes if one is None else one for one in some)
 
 
 def constants(part: Planes, dtype: torch.dtype) -> dict[str, Any]:
-    """What a kernel is compiled for, of a matrix that is unpacked to `dtype`."""
+    """Compile-time constants of a kernel for a matrix that is unpacked to `dtype`."""
     most = BLOCK
-    if dtype == torch.float32:  # Which takes twice the registers, three times for its products.
+    if dtype == torch.float32:  # Takes twice the registers, and three times for products.
         most = 32
-    # Bits of codes are put where those of numbers of half precision are. For whole numbers these
-    # are 1,024 or 128 more than the code; bytes are more than bfloat16 takes, and become float32.
+    # Codes are put into the mantissa bits of half-precision numbers. For integers the result is the
+    # code plus 1,024 or 128; bytes do not fit the mantissa of bfloat16 and become float32.
     added = 1024.0
     if dtype == torch.bfloat16:
         added = 8388608.0 if part.bits == 8 else 128.0
-    # Others are divided. MXFP4: twice the value, as GGUF has it.
+    # Other values come out divided by this; MXFP4 values are doubled, as in GGUF.
     factor = {"fp8": 256.0, "e2m1": 32768.0}.get(part.value, 1.0)
     return {
         "VALUE": part.value,

@@ -1,19 +1,18 @@
-"""Packed matrices in the order in which Triton's kernels read them, made once when a model is
-loaded.
+"""Packed matrices in the order in which the kernels read them, created once when a model is loaded.
 
-A GGUF block keeps codes and scales together: 18, 34, 210 or 17 bytes, of which no load wider than
-one or two bytes is aligned. Here each is a plane of its own, with as many bytes as in the file but
-for the six-bit scales of Q4_K and Q5_K, which take a byte each (2.8 % and 2.3 % more):
+A GGUF block stores codes and scales together: in 18, 34, 210 or 17 bytes, so that only loads of one
+or two bytes are aligned. Here codes and scales are separate planes, with as many bytes as in the
+file, except that the six-bit scales of Q4_K and Q5_K take a byte each (2.8 % and 2.3 % more):
 
-- codes: in blocks of 128 inputs, of which the last may be filled up, each a run of words. The
-  halves of a word have the codes of neighbours, so that one operation unpacks two: with B bits a
-  code, half i of word w has in field f, counted from the lowest, input 32f + 2w + i (B = 4),
+- codes: in blocks of 128 inputs, the last one padded, each a run of words. The halves of a word
+  contain the codes of adjacent inputs, so that one operation unpacks two: with B bits per code,
+  field f, counted from the lowest, of half i of word w is input 32f + 2w + i (B = 4),
   64f + 2w + i (B = 8), or 32(f mod 4) + 2(4B (f div 4) + w) + i (B = 1, 2). Codes of five and six
-  bits have the others in a second plane, of one or two bits. A block of eight rows is in one piece,
-  but of codes of eight bits each row: PyTorch multiplies those as they are. Whole numbers of eight
-  bits have a sign.
-- scales: [groups, outputs], so that a tile reads those of its rows in one piece; of groups shorter
-  than a block [blocks · words, outputs], where words hold the scales of a block.
+  bits have their upper bits in a second plane, of one or two bits. A block is contiguous for eight
+  rows together; codes of eight bits are contiguous by row, because PyTorch multiplies them as they
+  are. Integers of eight bits are signed.
+- scales: [groups, outputs], so that a tile reads the scales of its rows in one piece; for groups
+  shorter than a block [blocks · words, outputs], where the words contain the scales of a block.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.dequantize_codes import CODE_BITS, NF4, group_of, inputs_of
 
 Value = Literal["int", "fp8", "e2m1", "nf4"]
-"""What a code stands for."""
+"""The kind of number that a code represents."""
 Scale = Literal["row", "group", "k", "k6", "e8m0"]
-"""row: one for all inputs. group: one for each group. k: eight bits for scale and minimum of each
-group, and two factors of 256 inputs; k6: the same without minima. e8m0: an exponent."""
+"""row: one scale for all inputs. group: one per group. k: a byte each for scale and minimum of a
+group, and two factors per 256 inputs; k6: the same without minima. e8m0: an exponent per group."""
 BLOCK: Final = 128
 """Inputs of a block of codes."""
 TOGETHER: Final = 8
-"""Rows whose words of a block follow each other, of codes of less than eight bits."""
+"""Rows whose words of a block are stored together, for codes of less than eight bits."""
 NUMBERS: Final = {
     torch.float32: "fp32",
     torch.float16: "fp16",
@@ -50,13 +49,13 @@ NUMBERS: Final = {
 }
 _LEAST_GROUP: Final = 16
 _SLICE: Final = 1 << 24
-"""Codes that are put into words at a time."""
+"""Codes that are packed into words at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planes:
-    """A matrix [outputs, inputs], or several of one shape: then planes have one more axis in
-    front."""
+    """A matrix [outputs, inputs], or several of one shape, whose planes have an additional first
+    axis."""
 
     packing: str
     outputs: int
@@ -64,41 +63,41 @@ class Planes:
     value: Value
     scale: Scale
     bits: int
-    """Of a code."""
+    """Bits of a code."""
     zero: int
-    """The code that stands for zero where there are no `zeros`; of "k" the middle one."""
+    """The zero point if there are no `zeros`; for "k" the middle code."""
     group: int
     """Inputs that share a scale, a power of two; 0: all."""
     codes: Tensor
-    """[outputs, 32 · blocks] int32 of eight bits; of others [outputs filled up to whole eights,
+    """[outputs, 32 · blocks] int32 for eight bits; for others [outputs padded to a multiple of 8,
     16 · blocks]."""
     scales: Tensor
     """[groups, outputs] of any dtype, or [blocks · words, outputs] int32."""
     number: str
-    """The dtype of scales, as Triton calls it."""
+    """The dtype of scales, by its name in Triton."""
     high: Tensor | None = None
-    """Likewise 4 or 8 words a block: the fifth bits, or the fifth and sixth."""
+    """Like `codes`, with 4 or 8 words per block: the fifth bits, or the fifth and sixth."""
     zeros: Tensor | None = None
-    """What is subtracted from codes; of "k" the minima: uint8, like the scales."""
+    """Zero points, or the minima for "k": uint8, in the layout of the scales."""
     supers: Tensor | None = None
     """[inputs / 256, 1 or 2, outputs] float16: factors of scales, and of minima."""
     book: Tensor | None = None
-    """[16] float32: what codes of NF4 stand for."""
+    """[16] float32: the values of NF4 codes."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What it holds of memory."""
+        """The tensors that it keeps in memory."""
         every = (self.codes, self.scales, self.high, self.zeros, self.supers, self.book)
         return tuple(one for one in every if one is not None)
 
     @property
     def groups(self) -> int:
-        """Rows of the planes of scales and of zeros: groups, or words of them."""
+        """Rows of the planes of scales and zeros: groups, or words of groups."""
         return self.scales.shape[-2]
 
     @property
     def shape_class(self) -> tuple[object, ...]:
-        """Equal where planes can be parts of one matrix, or matrices of one stack."""
+        """Equal for planes that can be joined to one matrix or stacked."""
         zeros = self.zeros is not None
         return (self.packing, self.inputs, self.group, self.number, zeros)
 
@@ -107,7 +106,7 @@ def can_read(packing: str, inputs: int, groups: int) -> bool:
     """Whether there are planes for rows of `inputs` numbers.
 
     Args:
-        groups: scales of a row, of codes.
+        groups: scales of a row, for codes.
     """
     if packing not in PACKINGS:
         return False
@@ -122,15 +121,15 @@ def can_read(packing: str, inputs: int, groups: int) -> bool:
 def planes_of(
     packing: str, weight: Tensor, scales: Tensor | None = None, zeros: Tensor | None = None
 ) -> Planes:
-    """The planes of rows as a file has them.
+    """The planes of rows as stored in a file.
 
     Args:
-        packing: one of `packings.PACKINGS`, for which `can_read` says yes.
+        packing: one of `packings.PACKINGS`, for which `can_read` is true.
         weight: [outputs, bytes of a row] uint8, on any device.
-        scales, zeros: of codes, as of `packed_weight.PackedWeight`.
+        scales, zeros: for codes, as in `packed_weight.PackedWeight`.
 
     Raises:
-        ValueError: there are no such planes, or codes have no scales.
+        ValueError: the packing is not supported, or codes have no scales.
     """
     outputs = len(weight)
     if packing in CODE_BITS:
@@ -182,7 +181,7 @@ def planes_of(
 
 
 def joined(planes: list[Planes]) -> Iterator[Planes]:
-    """The same rows, with neighbours of one `shape_class` in one where that is possible."""
+    """The same rows, with adjacent planes of the same `shape_class` joined where possible."""
     some = [planes[0]]
     for one in planes[1:]:
         is_whole = some[-1].bits == 8 or some[-1].outputs % TOGETHER == 0
@@ -194,24 +193,24 @@ def joined(planes: list[Planes]) -> Iterator[Planes]:
 
 
 def _together(planes: list[Planes]) -> Planes:
-    """One below the other, all of one `shape_class`."""
+    """Planes of the same `shape_class`, joined along their outputs."""
     if len(planes) == 1:
         return planes[0]
     return replace(_made(planes, torch.cat), outputs=sum(one.outputs for one in planes))
 
 
 def stacked(planes: list[Planes]) -> Planes:
-    """Matrices of one shape and `shape_class`, with an axis for their number in front."""
+    """Matrices of one shape and `shape_class`, stacked along a new first axis."""
     return _made(planes, lambda tensors, _: torch.stack(tensors))
 
 
 def one_of(planes: Planes, number: int) -> Planes:
-    """The matrix `number` of `stacked` ones, over the same memory."""
+    """The matrix `number` of stacked matrices, sharing their memory."""
     return _made([planes], lambda tensors, _: tensors[0][number])
 
 
 def _made(planes: list[Planes], join: Callable[[list[Tensor], int], Tensor]) -> Planes:
-    """What `join` makes of each plane of `planes`, given its axis of outputs."""
+    """`planes` with `join` applied to each kind of plane and its axis of outputs."""
     axes = {"codes": 0, "high": 0, "scales": 1, "zeros": 1, "supers": 2}
     tensors = {name: [getattr(one, name) for one in planes] for name in axes}
     changed: dict[str, Any] = {
@@ -235,7 +234,7 @@ def _of_codes(packing: str, codes: Tensor, scales: Tensor, zeros: Tensor | None)
         book = torch.tensor(NF4, dtype=torch.float32, device=codes.device)
     group = 0 if groups == 1 else group_of(packing, inputs, groups)
     if packing == "FP8" and not group:
-        scales = scales.float()  # As PyTorch's scaled products take them.
+        scales = scales.float()  # As PyTorch's scaled products require.
     unpacked = unpack_bits(codes, bits)[:, :inputs]
     if packing == "INT8":
         unpacked = unpacked ^ 0x80
@@ -272,25 +271,25 @@ def _of_groups(numbers: Tensor, group: int) -> Tensor:
 
 
 def _halves(blocks: Tensor, start: int, count: int = 1) -> Tensor:
-    """[outputs, blocks, count] float16, from byte `start` of each block on."""
+    """[outputs, blocks, count] float16, from byte `start` of each block."""
     return blocks[..., start : start + 2 * count].contiguous().view(torch.float16)
 
 
 def _split_nibbles(packed: Tensor, run: int) -> Tensor:
-    """[..., codes] uint8 of bytes, of which each `run` have the codes of `run` inputs in their low
-    halves and those of the next `run` in the high ones."""
+    """[..., codes] uint8 from bytes, where each `run` bytes contain the codes of `run` inputs in
+    their low halves and those of the next `run` inputs in the high halves."""
     runs = torch.unflatten(packed, -1, (-1, run))
     return torch.stack((runs & 15, runs >> 4), -2).flatten(-3)
 
 
 def _fields(packed: Tensor, count: int, bits: int) -> Tensor:
-    """[..., count · bytes] uint8: first the lowest `bits` of all bytes, then the next."""
+    """[..., count · bytes] uint8: the lowest `bits` of all bytes, then the next, and so on."""
     mask = (1 << bits) - 1
     return torch.stack([packed >> bits * at & mask for at in range(count)], -2).flatten(-2)
 
 
 def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and minima [..., 8] uint8 of Q4_K and Q5_K, of six bits in twelve bytes."""
+    """Scales and minima [..., 8] uint8 of Q4_K and Q5_K, from six bits each in twelve bytes."""
     first, second, mixed = torch.unflatten(packed, -1, (3, 4)).unbind(-2)
     scales = torch.cat((first & 63, (mixed & 15) | (first >> 2 & 48)), -1)
     minima = torch.cat((second & 63, (mixed >> 4) | (second >> 2 & 48)), -1)
@@ -298,7 +297,7 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _words(codes: Tensor, bits: int) -> Tensor:
-    """`bits` of each of the codes [outputs, inputs] uint8, as `Planes.codes` and `Planes.high`."""
+    """Codes [outputs, inputs] uint8 of `bits` bits as `Planes.codes` or `Planes.high`."""
     outputs, inputs = codes.shape
     blocks, size = -(-inputs // BLOCK), 4 * bits
     rows = 1 if bits == 8 else TOGETHER

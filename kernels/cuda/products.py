@@ -1,16 +1,17 @@
 """Products with packed matrices, and unpacking them. Codes are unpacked in registers, two in one
-operation, and multiplied by the tensor cores of the card; sums are float32.
+operation, and multiplied by tensor cores; sums are float32.
 
-A tile of weights is the left side of its product, where tensor cores take registers, so that only
-codes go through shared memory. Codes are multiplied as whole numbers, which half precision has
-exactly, and the sum of a group by its scale: weights are not rounded.
+A tile of weights is the left operand, which tensor cores read from registers, so that only codes go
+through shared memory. Codes are multiplied as numbers that half precision represents exactly, and
+the sum of a group by its scale, so that weights are not rounded, except those of Q4_K, Q5_K and
+NF4.
 
-Where inputs are split among programs, partial sums are added in one order by whichever program
-comes last, and how inputs are split depends on the matrix alone: a row has the same bits whatever
-other rows there are, every time.
+If inputs are split among programs, the program that finishes last adds up the partial sums in a
+fixed order, and the split depends only on the matrix. So a row has the same bits every time,
+whatever the other rows.
 """
 
-# Arguments are pointers and numbers of Triton's own types, which annotations cannot say.
+# Arguments are pointers and numbers of Triton's own types, which annotations cannot express.
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from hearth.kernels.cuda.turns import take_turn
 
 @triton.jit
 def _whole(q):
-    """Numbers of less than 23 bits as float32, without a conversion, which takes four times as long
-    as other instructions."""
+    """Integers of less than 23 bits as float32, without a conversion instruction, which takes four
+    times as long as others."""
     return (q | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
 
 
 @triton.jit
 def _power_of_two(exponent):
-    """Half of 2 ** (exponent - 127), by the bits of a float32; the two lowest are subnormal."""
+    """Half of 2 ** (exponent - 127), as the bits of a float32; the two lowest are subnormal."""
     small = tl.where(exponent == 0, 0x00200000, 0x00400000)
     bits = tl.where(exponent < 2, small, (exponent - 1) << 23)
     return bits.to(tl.float32, bitcast=True)
@@ -39,11 +40,11 @@ def _power_of_two(exponent):
 def _of_group(
     plane, block, first: tl.constexpr, rows, seen, N, GROUP: tl.constexpr, NUMBER: tl.constexpr
 ):
-    """[rows] float32: what a plane says of the group of input `first` of a block; 0 where `seen` is
-    false.
+    """[rows] float32: the number in `plane` for the group of input `first` of a block; 0 where
+    `seen` is false.
 
-    plane: of groups of 128 inputs or more [groups, N] of any dtype, for shorter ones [blocks ·
-    words, N] int32, in which the NUMBER of each group of a block follow each other.
+    plane: for groups of 128 inputs or more [groups, N] of any dtype; for shorter ones [blocks ·
+    words, N] int32, which contain the numbers, of type NUMBER, of all groups of a block.
     """
     if GROUP >= 128:
         found = tl.load(plane + (block * 128 // GROUP) * N + rows, mask=seen, other=0)
@@ -80,14 +81,14 @@ def _zero(
     ADDED: tl.constexpr,
     NUMBER: tl.constexpr,
 ):
-    """[rows, 1] NUMBER: the zero point of a group, and ADDED."""
+    """[rows, 1] NUMBER: the zero point of a group plus ADDED."""
     zero = _of_group(zeros, block, first, rows, seen, N, GROUP, "uint8")
     return (zero + ADDED).to(NUMBER)[:, None]
 
 
 @triton.jit
 def _places(plane, rows, blocks, OF: tl.constexpr):
-    """[rows, 1]: where the first word of each row is, of OF for each block (`planes.Planes`)."""
+    """[rows, 1]: address of the first word of each row; blocks have OF words (`planes.Planes`)."""
     if OF == 32:
         found = plane + rows * (blocks * OF)
     else:
@@ -99,7 +100,7 @@ def _places(plane, rows, blocks, OF: tl.constexpr):
 def _words(
     plane, rows, seen, blocks, block, first: tl.constexpr, COUNT: tl.constexpr, OF: tl.constexpr
 ):
-    """[rows, COUNT] int32: words of a block, which has OF in the plane, from `first` on."""
+    """[rows, COUNT] int32: words of a block from `first`; blocks have OF words in the plane."""
     apart: tl.constexpr = OF if OF == 32 else 8 * OF
     word = block * apart + first + tl.arange(0, COUNT)
     places = _places(plane, rows, blocks, OF) + word[None, :]
@@ -124,14 +125,14 @@ def _codes(
     SUB: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """[BN, SUB] NUMBER: what the codes of run `at` of a block stand for, divided by FACTOR;
-    anything finite where `seen` is false.
+    """[BN, SUB] NUMBER: the values of the codes of run `at` of a block, divided by FACTOR; any
+    finite number where `seen` is false.
 
     Args:
-        zero: [BN, 1], or a number: what is subtracted from codes of "int", and what is added to
-            them to make them numbers (`matrix.constants`).
-        NUMBER: HALF, or float32; then HALF is float16.
-        SUB: 32, 64 of codes of eight bits, or less.
+        zero: [BN, 1] or a number: for "int", the zero point plus the number that was added to the
+            codes to make them floats (`matrix.constants`).
+        NUMBER: HALF, or float32, in which case HALF is float16.
+        SUB: at most 32, or 64 for codes of eight bits.
     """
     own: tl.constexpr = 32 if BITS == 8 else 16
     runs: tl.constexpr = own * 2 // SUB
@@ -155,7 +156,7 @@ def _codes(
     if VALUE == "nf4":
         found = tl.load(book + tl.reshape(tl.join(pairs & 0xFFFF, pairs >> 16), (BN, SUB)))
     elif VALUE == "int" and BITS == 8 and is_wide:
-        # Eight bits are more than its mantissa has.
+        # The mantissa of bfloat16 has less than eight bits.
         found = tl.reshape(tl.join(pairs & 0xFFFF, pairs >> 16), (BN, SUB)) ^ 0x4B000080
         found = found.to(tl.float32, bitcast=True) - zero
     else:
@@ -175,14 +176,14 @@ def _codes(
         if VALUE == "int":
             found = found - zero
         elif is_wide:
-            # Exponents of bfloat16 begin much lower than those of float16.
+            # Corrects for the larger exponent bias of bfloat16, compared with float16.
             found = found * tl.full((), 5.192296858534828e33, HALF)
     return found.to(NUMBER)
 
 
 @triton.jit
 def _fused(found, scale, middle, HALF: tl.constexpr, ON_CARD: tl.constexpr):
-    """found · scale + middle, of one shape, rounded once on a card."""
+    """found · scale + middle, all of one shape, rounded once on a GPU."""
     if ON_CARD and tl.bfloat16 == HALF:
         found = tl.inline_asm_elementwise(
             "fma.rn.bf16x2 $0, $1, $2, $3;",
@@ -208,7 +209,7 @@ def _fused(found, scale, middle, HALF: tl.constexpr, ON_CARD: tl.constexpr):
 
 @triton.jit
 def _side_by_side(one, other):
-    """[rows, 2 · inputs]."""
+    """[rows, 2 · inputs]: `one` and `other`, concatenated."""
     both = tl.permute(tl.join(one, other), (0, 2, 1))
     return tl.reshape(both, (one.shape[0], 2 * one.shape[1]))
 
@@ -238,7 +239,7 @@ def _run(
     RUN: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """As `_codes`; those of "k" with scales and minima, rounded to NUMBER."""
+    """As `_codes`; for "k" with scales and minima applied, rounded to NUMBER."""
     found = _codes(
         codes, high, book, rows, seen, blocks, block, at, zero, NUMBER, HALF, VALUE, BITS, RUN, BN
     )
@@ -248,7 +249,7 @@ def _run(
         scale *= tl.load(places, mask=seen, other=0).to(tl.float32)
         least = _of_group(zeros, block, 32 * at, rows, seen, N, 32, "uint8")
         least *= tl.load(places + N, mask=seen, other=0).to(tl.float32)
-        # Around the middle code, where the minimum is small.
+        # Relative to the middle code, which makes the constant term small.
         middle = tl.broadcast_to((scale * ZERO - least).to(NUMBER)[:, None], (BN, RUN))
         wide = tl.broadcast_to(scale.to(NUMBER)[:, None], (BN, RUN))
         found = _fused(found, wide, middle, HALF, ON_CARD and NUMBER == HALF)
@@ -280,7 +281,7 @@ def _weights(
     SUB: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """As `_run`, for a SUB of 128 or less."""
+    """As `_run`, for a SUB of up to 128."""
     most: tl.constexpr = 64 if BITS == 8 else 32
     run: tl.constexpr = SUB if most > SUB else most
     each: tl.constexpr = SUB // run
@@ -309,8 +310,8 @@ def _weights(
 
 @triton.jit
 def _fetch(plane, first, N, blocks, begin, end, OF: tl.constexpr, BN: tl.constexpr):
-    """Bring the first blocks of BN rows into the card's cache: 64 bytes of a row at least."""
-    # A line of the cache is 32 words.
+    """Prefetch the first blocks of BN rows into the L2 cache: at least 64 bytes per row."""
+    # A cache line is 32 words.
     lines: tl.constexpr = OF // 4 if OF < 32 else 1
     count: tl.constexpr = 4 if OF < 32 else 2
     rows: tl.constexpr = 8 if OF < 32 else 1
@@ -371,11 +372,11 @@ def product_kernel(
 ):
     """out[M, N] = x[M, K] · weightsᵀ.
 
-    Programs are (tiles of N, tiles of M, split). With IS_SPLIT: `partial` is [split, M, N]
-    float32, and `counters` [tiles of N] int32 of zeros, as they are left. With EXPERTS > 0 the
-    planes are those of as many matrices, rows from offsets[e] to offsets[e + 1] are for matrix e,
-    and tiles of M as many as there can be at most: M / BM, and one more for each matrix. EARLY: the
-    kernel was started before the one ahead of it had ended.
+    Programs are (tiles of N, tiles of M, split). With IS_SPLIT, `partial` is [split, M, N]
+    float32, and `counters` [tiles of N] int32, zero before and after. With EXPERTS > 0, the planes
+    are those of EXPERTS matrices, rows offsets[e] to offsets[e + 1] are multiplied by matrix e, and
+    the number of tiles of M is the most there can be: M / BM plus one for each matrix. EARLY: the
+    kernel may start before the preceding kernel has ended.
     """
     tile_n, tile_m, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     blocks = (K + 127) // 128
@@ -440,9 +441,9 @@ def product_kernel(
                 codes, high, scales, zeros, supers, book, wide, is_column, blocks, block, N, at,
                 own_zero, dtype, half, VALUE, SCALE, BITS, ZERO, ON_CARD, SUB, BN,
             )  # fmt: skip
-            # tf32x3: three products of tensor cores, which give what float32 gives.
+            # tf32x3: three tensor core products, with the precision of float32.
             if SCALE == "row" or SCALE == "k":
-                # Multiplied here, for a sum that goes from product to product waits for each step.
+                # Added here, because a sum carried from product to product waits for each step.
                 total += tl.dot(weight, some, input_precision="tf32x3") * of_row
             else:
                 found = tl.dot(weight, some, found, input_precision="tf32x3")
@@ -499,7 +500,7 @@ def rows_kernel(
     HAS_IDS: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """out[count, K]: rows of a matrix, those of `ids` or `first` and the next ones. Programs are
+    """out[count, K]: unpacked rows of a matrix, the rows `ids` or those from `first`. Programs are
     (tiles of count, blocks of 128 inputs).
     """
     line = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -515,7 +516,7 @@ def rows_kernel(
     for at in tl.static_range(128 // SUB):
         if HAS_ZEROS and SCALE == "group":
             zero = _zero(zeros, block, at * SUB, row, seen, N, GROUP, ADDED, tl.float16)
-        # In float32, where nothing is rounded.
+        # In float32, so that nothing is rounded.
         value = _weights(
             codes, high, scales, zeros, supers, book, row, seen, blocks, block, N, at, zero,
             tl.float32, tl.float16, VALUE, SCALE, BITS, ZERO, False, SUB, BN,

@@ -1,9 +1,10 @@
-"""Attention of many tokens of a text over the paged memory: of prompts, and of drafts.
+"""Attention of many tokens of a text (sequence) over the paged KV cache, for prefill and for
+verifying drafts.
 
-A program has some tokens that follow each other, and all heads that share keys, as the rows of one
-product; sums are kept as in FlashAttention (arXiv 2205.14135). Tiles of keys begin where the first
-page does, so that what a token gets depends on its own keys alone: not on how a prompt is cut up,
-nor on what else is computed.
+A program has some consecutive tokens, times all heads that share keys, as the rows of one product;
+sums are kept as in FlashAttention (arXiv 2205.14135). Tiles of keys are counted from the first
+page, so that a token's result depends only on its own keys, not on how a prompt is split or on what
+else is computed.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def _with_keys(
     VALUES: tl.constexpr,
     IS_EDGE: tl.constexpr,
 ):
-    """The largest score, the sum of exponentials to base 2 and the weighted values with the keys
-    from place `first` up to `last`, whole tiles, of which IS_EDGE says that not every row sees all
-    of them. Places before `lowest` and from `known` on are not read.
+    """Update the largest score, the sum of exponentials to base 2 and the weighted values with the
+    keys at positions `first` to `last`, in whole tiles. IS_EDGE: some rows do not see all of these
+    keys. Positions before `lowest` and from `known` are not read.
     """
     for start in range(first, last, TILE):
         place = start + tl.arange(0, TILE)
@@ -122,14 +123,14 @@ def prompt_kernel(
     VALUES: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """out[tokens, HEADS · SHARED, SIZE] of texts whose new tokens follow each other. Programs are
-    (blocks, heads of keys); a block is up to ROWS / SHARED tokens of a text.
+    """out[tokens, HEADS · SHARED, SIZE]: attention of texts whose new tokens are consecutive rows.
+    Programs are (blocks, KV heads); a block is up to ROWS / SHARED tokens of a text.
 
     query, keys, values, their scales, KEYS and VALUES: as in `attention_kernel`. tables: [texts,
-    pages of a text] int32. texts: [texts, 3] int32: the first row of a text, how many it has, and
-    the place of the first, counted from the first page of its table. blocks: [blocks, 2] int32: a
-    text, and its token that a block begins with. sinks: [HEADS · SHARED] float32. window: keys that
-    a token sees, its own included.
+    pages of a text] int32. texts: [texts, 3] int32: first row of a text, number of rows, and
+    position of the first one, counted from the first page in its table. blocks: [blocks, 2] int32:
+    the text of a block, and the index of the block's first token among its new tokens. sinks:
+    [HEADS · SHARED] float32. window: keys that a token sees, including its own.
     """
     take_turn(EARLY)
     block, head = tl.program_id(0), tl.program_id(1)
@@ -149,7 +150,7 @@ def prompt_kernel(
     found = tl.zeros((ROWS, WIDTH), dtype=tl.float32)
     nearest = begin + token
     furthest = begin + tl.minimum(token + ROWS // SHARED, count) - 1
-    # Keys that some rows see, and among them, in whole tiles, those that all rows do.
+    # The range of keys that some rows see, and within it, in whole tiles, that all rows see.
     lowest = tl.maximum(nearest + 1 - window, 0)
     first = lowest // TILE * TILE
     all_first = (tl.maximum(furthest + 1 - window, 0) + TILE - 1) // TILE * TILE

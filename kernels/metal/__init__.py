@@ -1,3 +1,3 @@
-"""Kernels for the GPUs of Apple (`kernels.metal`), and what starts them (`shaders.py`). The tests
-run their text on processors; they never ran on hardware.
+"""Kernels for Apple GPUs (`kernels.metal`) and the code that starts them (`shaders.py`). The tests
+run the kernels' source on CPUs; it has never run on hardware.
 """

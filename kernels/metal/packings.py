@@ -1,4 +1,4 @@
-"""What the GPUs of Apple multiply as it is stored, for those who must not import torch."""
+"""Packings that Apple GPUs multiply as stored, for modules that must not import torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 PACKINGS: Final = frozenset({"INT4", "INT8", "Q4_0", "Q4_K", "Q6_K", "Q8_0"})
 FORCE: Final = "HEARTH_METAL_KERNELS"
-"""The environment variable that leaves the kernels out: "off"."""
+"""Environment variable that disables the kernels: "off"."""
 NOT_RUN: Final = "run on processors in the tests, never run on hardware"
-"""What is known of these kernels."""
+"""Where these kernels have run."""
 
 
 def is_left_out() -> bool:
-    """As `FORCE` says."""
+    """Whether `FORCE` disables the kernels."""
     return os.environ.get(FORCE) == "off"

@@ -1,5 +1,5 @@
-"""Starts the kernels of `kernels.metal` through `torch.mps.compile_shader`. Each is compiled when
-it is first needed, for the dtypes and the shapes of a model. All else on these GPUs is for
+"""Starts the kernels of `kernels.metal` through `torch.mps.compile_shader`. Each is compiled on
+first use, for the dtypes and shapes of a model. Everything else on these GPUs is computed by
 PyTorch's own operators.
 """
 
@@ -17,9 +17,9 @@ from hearth.kernels.dequantize_codes import CODE_BITS, group_of
 from hearth.kernels.metal.packings import PACKINGS, is_left_out
 
 FEW: Final = 4
-"""Rows up to which a product is for the kernel, which reads the weights again for each."""
+"""Most rows that the kernel multiplies, which reads all weights again for each row."""
 MOST_SIZE: Final = 256
-"""Of a head: a group of threads has memory for eight of them in float32."""
+"""Largest head size: a threadgroup has memory for eight heads in float32."""
 _NAMES: Final = {torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat"}
 _HEADER: Final = "#include <metal_stdlib>\nusing namespace metal;\n"
 _LANES: Final = 32
@@ -29,14 +29,14 @@ _RUN: Final = 8
 
 
 def compile_shader(source: str) -> Any:
-    """The kernels of `source`."""
+    """Compile the kernels in `source`."""
     return torch.mps.compile_shader(_HEADER + source)
 
 
 @functools.cache
 def has_metal(device_type: str) -> bool:
-    """Whether the kernels work on devices of that type: they are not left out, and give a product
-    of known numbers.
+    """Whether the kernels work on devices of that type: they are not disabled, and compute a known
+    product correctly.
     """
     if device_type != "mps" or is_left_out():
         return False
@@ -44,23 +44,23 @@ def has_metal(device_type: str) -> bool:
 
 
 def multiplies_on(device: torch.device) -> bool:
-    """Whether `device` gives a product as it is: a release of macOS may not compile the kernels."""
-    # Q4_0: a half of 1.0, then codes of 9, which stand for 1.
+    """Whether `device` computes a known product: some macOS release may not compile the kernels."""
+    # Q4_0: the half-precision scale 1.0, then codes of 9, which have the value 1.
     weight = torch.full((5, 18), 0x99, dtype=torch.uint8)
     weight[:, 0], weight[:, 1] = 0x00, 0x3C
     try:
         x = torch.ones(2, 32, dtype=torch.float16, device=device)
         found = multiply(x, "Q4_0", weight.to(device))
-    except (RuntimeError, SyntaxError):  # The latter is what a shader that does not compile is.
+    except (RuntimeError, SyntaxError):  # The latter is raised for a shader that does not compile.
         return False
     return bool((found == 32).all())
 
 
 def can_multiply(packing: str, inputs: int, groups: int) -> bool:
-    """Whether `multiply` takes rows of `inputs` numbers.
+    """Whether `multiply` supports rows of `inputs` numbers.
 
     Args:
-        groups: scales of a row, of codes.
+        groups: scales of a row, for codes.
     """
     if packing not in PACKINGS:
         return False
@@ -76,12 +76,12 @@ def multiply(
     scales: Tensor | None = None,
     zeros: Tensor | None = None,
 ) -> Tensor:
-    """x · weightᵀ, for few rows: each reads all of the weights.
+    """x · weightᵀ for few rows, each of which reads all of the weights.
 
     Args:
-        x: [rows, inputs], the last contiguous, float32, float16 or bfloat16.
-        packing: one that `can_multiply` says yes to.
-        codes: [outputs, bytes of a row] uint8; scales, zeros: as of
+        x: [rows, inputs], the last dimension contiguous, float32, float16 or bfloat16.
+        packing: one for which `can_multiply` is true.
+        codes: [outputs, bytes of a row] uint8; scales, zeros: as in
             `packed_weight.PackedWeight`.
 
     Returns:
@@ -121,9 +121,9 @@ def attend_decode(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Each token's attention over its own text: as `kernels.cuda.attention.attend_decode`, with
-    keys and values of the query's dtype, both of the same strides, and heads of `MOST_SIZE` numbers
-    at most.
+    """Each token's attention over its own text, as `kernels.cuda.attention.attend_decode`, with
+    keys and values of the query's dtype and the same strides, and heads of at most `MOST_SIZE`
+    numbers.
     """
     tokens, heads, size = query.shape
     query = query if query.stride()[1:] == (size, 1) else query.contiguous()

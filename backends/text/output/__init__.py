@@ -1,4 +1,5 @@
-"""What a model writes, parsed while it streams: reasoning, answer, tool calls.
+"""Parses model output while it streams: reasoning, answer, tool calls.
 
-One module a family of templates; `families` chooses. Nothing here imports a runner or the engine.
+There is one module per family of templates; `families` chooses. Nothing here imports a runner or
+the engine.
 """

@@ -1,8 +1,7 @@
-"""Ends where a JSON schema leaves open how long a number or a formatted string may become.
+"""Adds bounds where a JSON schema does not limit the length of a number or a formatted string.
 
-Weak models that have begun `0.3333` or `1.1.1.` go on until the limit. What is written under these
-bounds still follows the schema as it was given; strings without a format and arrays stay as open as
-they are.
+Weak models that have begun `0.3333` or `1.1.1.` go on until the token limit. Output within these
+bounds still follows the original schema. Strings without a format and arrays get no bounds.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 _SAFE_INTEGER: Final = 2**53 - 1
-"""Beyond it programs do not agree on what an integer is (RFC 8259, section 6)."""
+"""Beyond it programs may disagree on the value of an integer (RFC 8259, section 6)."""
 _STEP: Final = 1e-9
-"""Numbers get nine decimals at most."""
+"""Numbers get at most nine decimals."""
 _SMALLEST_BOUND: Final = 1e-6
-"""Bounds nearer to zero than this say that the numbers meant are too small for `_STEP`."""
+"""A given bound nearer to zero than this means that the numbers are too small for `_STEP`."""
 _LONGEST: Final = {
     "date-time": 35,
     "time": 24,
@@ -23,14 +22,14 @@ _LONGEST: Final = {
     "hostname": 253,  # RFC 1035
     "uri": 256,
 }
-"""Characters of strings whose format has no end; the others end by themselves."""
+"""Most characters of strings in the formats that do not limit the length themselves."""
 FORMATS: Final = frozenset((*_LONGEST, "date", "uuid", "ipv4", "ipv6"))
-"""Formats that llguidance 1.9 can follow. Others only describe, as JSON Schema has it."""
+"""Formats that llguidance 1.9 enforces. Others are only annotations, as in JSON Schema."""
 
 
 def bounded(schema: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of `schema` for numbers and strings, with bounds added where it has none. Those
-    are all that apply to the value: otherwise a bound might contradict another one.
+    """`schema` with bounds added for numbers and strings where it has none. No other schema may
+    apply to the same value, because an added bound might contradict it.
     """
     made = dict(schema)
     types = schema.get("type")
@@ -46,7 +45,7 @@ def bounded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound_number(schema: dict[str, Any], *, decimals: bool) -> None:
-    """Add what is missing of `minimum`, `maximum` and a smallest step."""
+    """Add `minimum`, `maximum` and a smallest step where they are missing."""
     given = [
         schema[key]
         for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")

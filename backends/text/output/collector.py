@@ -1,4 +1,4 @@
-"""Collects the parts of one answer, in order, while it is taken apart."""
+"""Collects the parts of one answer, in order, while it is parsed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ CUT_EARLY: Final = "A tool call was cut off before its name was complete, and is
 
 
 class Unreadable(Exception):
-    """What comes is no call that can be read. Raised by readers of calls; parsers catch it."""
+    """The text is not a readable call. Raised by readers of calls, caught by parsers."""
 
 
 class Cut(Exception):
-    """Sent into a reader of a call when nothing more comes; what leaves it says more.
+    """Thrown into a reader of a call when the text ends early; readers raise it again with details.
 
     Args:
-        read: what there is of the string or word that was being read.
-        name: what there is of the call's name.
+        read: the beginning of the string or word that was being read.
+        name: the beginning of the call's name.
     """
 
     def __init__(self, read: str = "", name: str = "") -> None:
@@ -34,21 +34,21 @@ class Cut(Exception):
 class Collector:
     """The parts of one answer.
 
-    A call is in parts from the moment its name is known and is that of a tool. Of what was read of
-    a call, `unsaid` is the text that is in no part yet: it becomes content if the call turns out to
-    be unreadable, so nothing is ever lost, and nothing is said twice.
+    Parts of a call are emitted from the moment its name is known to be that of a tool. `unsaid` is
+    the text read of a call that is not in any part yet: it becomes content if the call turns out to
+    be unreadable, so that no text is lost or emitted twice.
 
     Args:
         tools: names of the tools that may be called.
-        make_id: gives the id of each call.
+        make_id: returns the id of a new call.
     """
 
     def __init__(self, tools: Collection[str], make_id: Callable[[], str]) -> None:
         self.unsaid: list[str] = []
         self.calls = 0
-        """Complete ones."""
+        """Number of complete calls."""
         self.is_suspect = False
-        """What is being read is meant as a call, whether or not it can be read."""
+        """The text being read is meant as a call, whether or not it can be read."""
         self._tools = tools
         self._make_id = make_id
         self._parts: list[Part] = []
@@ -67,13 +67,13 @@ class Collector:
         return tuple(self._notices)
 
     def take(self) -> list[Part]:
-        """Everything since the last time."""
+        """All parts since the last call of this method."""
         self._flush()
         parts, self._parts = self._parts, []
         return parts
 
     def say(self, text: str, channel: Channel = "content") -> None:
-        """More text of a channel."""
+        """Append text of a channel."""
         if not text:
             return
         if channel != self._channel or self._arguments:
@@ -82,7 +82,7 @@ class Collector:
         self._texts.append(text)
 
     def begin_call(self, unsaid: str, *, is_suspect: bool) -> None:
-        """A call may begin here; `unsaid` is what was read of it."""
+        """A call may begin here; `unsaid` is the text already read of it."""
         self.unsaid[:] = [unsaid]
         self.is_suspect = is_suspect
 
@@ -104,8 +104,8 @@ class Collector:
             self.write_arguments("".join(self._early))
 
     def write_arguments(self, piece: str, unsaid: str = "") -> None:
-        """More of the arguments' JSON text; of all that was read, only `unsaid` is not in it.
-        Before the name is known they wait for it.
+        """Append `piece` to the arguments' JSON text; of all text read, only `unsaid` is not in a
+        part then. Arguments that come before the name wait for it.
         """
         if not self._is_open:
             self._early.append(piece)
@@ -118,7 +118,7 @@ class Collector:
             self.unsaid.append(unsaid)
 
     def end_arguments(self) -> None:
-        """The arguments are whole, though what is written around them may go on."""
+        """The arguments are complete, though the text around them may go on."""
         self._has_arguments = True
 
     def close_call(self) -> None:
@@ -127,12 +127,12 @@ class Collector:
         self._leave_call()
 
     def give_up(self, *, at_end: bool) -> bool:
-        """The call that is being read goes no further: it cannot be read, or (`at_end`) nothing
-        more comes. What is in no part yet becomes content; a call whose arguments are whole is
-        complete all the same.
+        """Stop reading the call: it is unreadable, or (`at_end`) the text has ended. Text that is
+        not in a part yet becomes content. A call is complete if its arguments are, and no such text
+        is left.
 
         Returns:
-            whether the call is complete.
+            Whether the call is complete.
         """
         unsaid = "".join(self.unsaid)
         if self._is_open and self._has_arguments and not unsaid.strip(SPACE):
@@ -147,9 +147,9 @@ class Collector:
         return False
 
     def cut_off(self, name: str) -> None:
-        """Nothing more comes, and the call that is being read is not complete. It is a call with
-        what there is of its arguments, unless it may be none, or `name`, which is what there is of
-        its name, may be that of several tools.
+        """Stop reading the call, because the answer was cut off in it. It is kept with the
+        arguments so far if its name is known, or if `name`, the beginning of it, fits only one
+        tool. Otherwise it is left out with a notice or, if it may not be a call, becomes content.
         """
         unsaid = "".join(self.unsaid)
         if not self._is_open and (tool := self.only_tool(name)):
@@ -168,7 +168,7 @@ class Collector:
         self.unsaid.clear()
 
     def only_tool(self, begun: str) -> str:
-        """The only tool whose name begins with `begun`; "": none, several, or not surely a call."""
+        """The only tool whose name begins with `begun`; "" if not unique, or not surely a call."""
         if not begun and not self.is_suspect:
             return ""
         names = [name for name in self._tools if name.startswith(begun)]

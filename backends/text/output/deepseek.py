@@ -1,5 +1,5 @@
-"""DeepSeek: V3 and R1 write `function`, a separator, the name and a code fence; V3.1 writes the
-name, a separator and the arguments.
+"""DeepSeek: V3 and R1 write `function`, a separator, the name, and the arguments in a code fence;
+V3.1 writes the name, a separator and the arguments.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _FENCE: Final = "```"
 
 @dataclass(frozen=True)
 class DeepSeekFormat(TaggedFormat):
-    """Both forms are read."""
+    """Both forms are parsed."""
 
     is_fenced: bool
-    """The template writes the form of V3 and R1, so that is what a grammar asks for."""
+    """The template writes the form of V3 and R1, so grammars require that form."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class DeepSeekFormat(TaggedFormat):
         return lark.free(_CALLS, self._rest(lark))
 
     def _rest(self, lark: Lark) -> str:
-        """What follows the marker of all calls."""
+        """The rule for the text after the marker of all calls."""
         call = lark.one_of(self._call(lark, tool) for tool in lark.tools)
         calls = lark.repeated(call, rf"/\n?/ {call}")
         return lark.rule(f"{calls} {lark.mark(_CALLS_END)}")
@@ -64,7 +64,7 @@ class DeepSeekFormat(TaggedFormat):
 
 
 def _read_first(collector: Collector) -> reading.Reader[None]:
-    """What follows the marker of all calls."""
+    """Read the text after the marker of all calls."""
     if (yield from reading.visible()) != _CALL[0]:
         raise Unreadable
     yield from reading.literal(_CALL[1:])
@@ -72,7 +72,7 @@ def _read_first(collector: Collector) -> reading.Reader[None]:
 
 
 def _read(collector: Collector) -> reading.Reader[None]:
-    """What follows the marker of one call."""
+    """Read the text after the marker of one call."""
     head = yield from _up_to_separator()
     try:
         char = yield from reading.visible()
@@ -95,7 +95,7 @@ def _read(collector: Collector) -> reading.Reader[None]:
 
 
 def _up_to_separator() -> reading.Reader[str]:
-    """The text before the separator."""
+    """Read the text before the separator."""
     head = ""
     try:
         head, _ = yield from reading.word(_SEPARATOR[0])

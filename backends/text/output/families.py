@@ -44,10 +44,10 @@ def format_of(
     """How models with this chat template write reasoning and tool calls.
 
     Args:
-        template: Jinja source; None: the model has none, and all it writes is content.
+        template: Jinja source; None: the model has none, and all its output is content.
         control_tokens: ids of the vocabulary's control tokens by their text; those in `markers`
-            are enough. A grammar names these by id, and spells every other marker out as text.
-        make_id: gives the ids of calls; None: random ones, as the family writes them.
+            are enough. A grammar refers to these by id and to every other marker as text.
+        make_id: returns the id of a new call; None: random ids in the form of the family.
     """
     template = template or ""
     think = _thoughts(template)
@@ -71,7 +71,7 @@ def format_of(
     is_llama = "<|start_header_id|>" in template and '"parameters"' in template
     if is_llama and takes_tools(template):
         return Llama3Format(*common)
-    # Where the template shows no tools, a model that was never taught another form may write this.
+    # If the template shows no tools, a model that was not trained on another form may write this.
     return GenericFormat(*common)
 
 
@@ -80,19 +80,19 @@ def described_format_of(
     control_tokens: Mapping[str, int] = _NO_TOKENS,
     make_id: MakeId | None = None,
 ) -> OutputFormat:
-    """How models write whose template shows no tools, so that the system prompt describes them and
-    asks for generic JSON (`backends.text.described`); arguments as for `format_of`.
+    """The format for models whose template shows no tools: the system prompt describes the tools
+    and asks for generic JSON (`backends.text.described`). Arguments are those of `format_of`.
     """
     return GenericFormat(control_tokens, make_id or call_id, _thoughts(template or ""))
 
 
 def takes_tools(template: str | None) -> bool:
-    """Does the template show tools to the model?"""
+    """Whether the template shows tools to the model."""
     return template is not None and _has_word(template, "tools")
 
 
 def thinks(template: str | None) -> bool:
-    """Does the template speak of reasoning?"""
+    """Whether the template mentions reasoning."""
     return template is not None and any(mark in template for mark in _TALK_OF_THINKING)
 
 
@@ -104,7 +104,7 @@ def capabilities_of(
     embeds: bool,
     ranks: bool,
 ) -> tuple[Capability, ...]:
-    """What a model can be asked for, by its templates, its vocabulary and what its runner can."""
+    """The capabilities of a model, from its templates, its vocabulary and its runner."""
     template = template_for(templates, tools=False)
     can: dict[Capability, bool] = {
         "chat": generates and template is not None,
@@ -118,18 +118,18 @@ def capabilities_of(
 
 
 def _thoughts(template: str) -> tuple[str, str] | None:
-    """The tags around reasoning, if the template speaks of them."""
+    """The tags around reasoning, if the template mentions them."""
     return next((tags for tags in _THOUGHTS if tags[1] in template), None)
 
 
 def _is_hermes(template: str) -> bool:
-    """JSON between tags; others use the same tags with something else between them."""
+    """Whether calls are JSON between tags; other families put something else between these tags."""
     others = ("<arg_key>", "<function=", "<parameter", "]<]minimax")
     return "<tool_call>" in template and not any(other in template for other in others)
 
 
 def _has_word(text: str, word: str) -> bool:
-    """Whether `word` is in `text`, and not as a part of a longer name."""
+    """Whether `word` is in `text` other than as part of a longer name."""
     at = text.find(word)
     while at >= 0:
         before, after = text[at - 1 : at], text[at + len(word) : at + len(word) + 1]

@@ -16,7 +16,7 @@ from hearth.backends.text.output.tagged_format import TaggedFormat
 _FENCE: Final = "```"
 _TAG: Final = "<|python_tag|>"
 _NO_CALL: Final = r"/(\s*[^\s\[{](?s:.*))?/"
-"""Text that is not read as a call: it does not begin with a bracket."""
+"""Text that is not read as a call because it does not begin with a bracket."""
 
 
 class GenericFormat(TaggedFormat):
@@ -43,7 +43,7 @@ class GenericFormat(TaggedFormat):
 
 
 def _fenced(collector: Collector) -> Reader[None]:
-    """What follows the beginning of a fence, and its end."""
+    """Read the text after the opening of a fence, up to its end."""
     yield from envelopes(collector)
     if (yield from visible()) != _FENCE[0]:
         raise Unreadable
@@ -52,8 +52,7 @@ def _fenced(collector: Collector) -> Reader[None]:
 
 class Llama3Format(TaggedFormat):
     """Llama 3.1 to 3.3: `{"name": ..., "parameters": ...}`, with or without the tag. The family
-    makes one call at a time; what several look like is up to the model, and objects after each
-    other are read.
+    makes one call at a time; several calls have no defined form, but consecutive objects are read.
     """
 
     def style(self, tools: Sequence[Tool]) -> Style:
@@ -70,8 +69,8 @@ class Llama3Format(TaggedFormat):
 
 
 def _bare_text(without: Sequence[str]) -> str:
-    """The body of a terminal for text that does not begin with a bracket, and has none of the texts
-    `without`, which are free of characters that mean something in a regular expression but "|".
+    """The body of a terminal for text that does not begin with a bracket and contains none of the
+    texts `without`, which have no special characters of regular expressions except "|".
     """
     excluded = (f" & ~/(?s:.*){text.replace('|', '[|]')}(?s:.*)/" for text in without)
     return _NO_CALL + "".join(excluded)

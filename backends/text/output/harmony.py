@@ -1,5 +1,5 @@
 """gpt-oss: messages in channels, `<|channel|>analysis<|message|>...<|end|><|start|>assistant...`;
-a message to a function is a call (the harmony format of OpenAI's cookbook).
+a message to a function is a call (the harmony format in OpenAI's cookbook).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PLAIN_HEADERS: Final = tuple(
     for before in ("", f"{_START}assistant")
     for channel in ("analysis", "commentary", "final")
 )
-"""Headers that only say whether text is reasoning or content."""
+"""Headers that determine only whether text is reasoning or content."""
 
 
 class HarmonyFormat(OutputFormat):
@@ -61,7 +61,7 @@ class HarmonyFormat(OutputFormat):
             return None
         lark = Lark(self.control_tokens, tools, required=required, parallel=parallel)
         answer = lark.text if content is None else lark.rule(content)
-        if prompt.rstrip().endswith(_MESSAGE):  # The channel is chosen: this is the answer.
+        if prompt.rstrip().endswith(_MESSAGE):  # The prompt chose the channel: this is the answer.
             return None if content is None else lark.source(answer)
         ends = [_call(lark, tool) for tool in tools]
         befores = [_message_rule(lark, "analysis", _rest_of_message(lark))]
@@ -77,7 +77,7 @@ def _message_rule(lark: Lark, channel: str, body: str) -> str:
 
 
 def _rest_of_message(lark: Lark) -> str:
-    """A rule for a message's text, its end, and the beginning of another one."""
+    """A rule for a message's text, its end, and the beginning of the next message."""
     return f"{lark.until(_ENDS[0])} {lark.written(_START + 'assistant', _ALL)}"
 
 
@@ -90,12 +90,12 @@ def _call(lark: Lark, tool: Tool) -> str:
 class HarmonyParser(OutputParser):
     """Reads one answer of gpt-oss.
 
-    The analysis channel is reasoning; messages without a recipient in the others are content;
-    those to a function among `tools` are calls. A header that says anything else becomes content
-    itself, and so does what follows it.
+    The analysis channel is reasoning; messages without a recipient in the other channels are
+    content; messages to a function in `tools` are calls. Any other header becomes content, and so
+    does its message.
 
     Args:
-        prompt: ends in the beginning of a message, or inside one.
+        prompt: ends at the beginning of a message or inside one.
     """
 
     def __init__(self, tools: Collection[Tool], prompt: str, make_id: Callable[[], str]) -> None:
@@ -105,7 +105,7 @@ class HarmonyParser(OutputParser):
         self._channel: Channel = "content"
         self._header = ""
         self._skips_space = False
-        """White space that comes now is dropped."""
+        """White space that follows is dropped."""
         prompt = prompt.rstrip()
         if prompt.endswith(_MESSAGE):
             header = _read_header(prompt[prompt.rfind(_CHANNEL) : -len(_MESSAGE)])
@@ -144,7 +144,7 @@ class HarmonyParser(OutputParser):
         return at
 
     def _in_header(self, text: str, at: int) -> int:
-        """One character of a header. A new message, or an end, before it is whole breaks it off."""
+        """Read one character of a header. A new message or an end mark breaks off the header."""
         shown, marker, _ = self._search.find(text[at])
         at += 1
         if marker is not None and (marker in _ENDS or (marker == _START and self._header)):
@@ -163,7 +163,7 @@ class HarmonyParser(OutputParser):
         return at
 
     def _take_header(self, header: str) -> None:
-        """A header is whole: the message begins."""
+        """The header is complete: the message begins."""
         self._header = ""
         self._step = self._in_text
         self._skips_space = False
@@ -184,7 +184,7 @@ class HarmonyParser(OutputParser):
         self._read_call(arguments(self._collector))
 
     def _break_off(self, header: str) -> None:
-        """The header ends before the message begins: what it says beyond its marks is content."""
+        """The header ends before its message begins: content, unless it begins a plain header."""
         self._header = ""
         self._after_call()
         if any(plain.startswith(header) for plain in _PLAIN_HEADERS):
@@ -200,13 +200,13 @@ class HarmonyParser(OutputParser):
 
 
 def _may_be_header(text: str) -> bool:
-    """Can a header begin with `text`? One that has no mark yet can only say to whom it goes."""
+    """Whether a header can begin with `text`. Without a mark, it can only name its recipient."""
     bare = text.lstrip(" ")
     return "<|" in text or _RECIPIENT.startswith(bare) or bare.startswith(_RECIPIENT)
 
 
 def _read_header(header: str) -> tuple[Channel, str] | None:
-    """Channel and recipient; None: it says something that is not known."""
+    """Channel and recipient; None if `header` contains anything else."""
     for mark in (_START, _CHANNEL, _CONSTRAIN):
         header = header.replace(mark, f" {mark} ")
     channel = recipient = ""

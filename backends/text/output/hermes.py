@@ -22,7 +22,7 @@ class HermesFormat(TaggedFormat):
     end: str
     """May be empty."""
     is_list: bool
-    """A list of calls is between the tags, else one call; both are read."""
+    """A list of calls is between the tags, otherwise one call; both are parsed."""
 
     def style(self, tools: Sequence[Tool]) -> Style:
         return Style(
@@ -40,7 +40,7 @@ class HermesFormat(TaggedFormat):
         return lark.free(self.begin, self._rest(lark))
 
     def _rest(self, lark: Lark) -> str:
-        """What follows the first tag."""
+        """The rule for the text after the first tag."""
         call = envelope_rule(lark, "arguments")
         end = lark.mark(self.end) if self.end else ""
         if self.is_list:
@@ -50,7 +50,7 @@ class HermesFormat(TaggedFormat):
 
 
 def envelope_rule(lark: Lark, key: str, more: str = "") -> str:
-    """A rule for a call as a JSON object that has the arguments under `key`; `more` is a rule for
+    """A rule for a call as a JSON object with the arguments under `key`; `more` is a rule for
     further members.
     """
     return lark.one_of(

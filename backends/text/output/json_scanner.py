@@ -7,16 +7,16 @@ from enum import Enum
 from typing import Final
 
 DEEPEST: Final = 128
-"""Arrays and objects inside each other; what is nested deeper counts as malformed."""
+"""Most arrays and objects inside each other; deeper nesting is treated as malformed."""
 SPACE: Final = " \t\n\r"
 """White space of JSON."""
 _DIGITS: Final = "0123456789"
 _HEX_DIGITS: Final = "0123456789abcdefABCDEF"
 
 STRINGS: Final = ("string", "key")
-"""What is expected inside of them, where no escape has begun."""
+"""States inside a string or key, outside of escapes."""
 NUMBER_ENDS: Final = ("zero", "integer", "fraction", "power")
-"""What is expected where a number may end."""
+"""States in which a number may end."""
 _VALUE: Final = (
     (SPACE, "value"),
     ('"', "string"),
@@ -57,7 +57,7 @@ _EXPECTED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     **{f"{kind} u00": ((_HEX_DIGITS, f"{kind} u000"),) for kind in STRINGS},
     **{f"{kind} u000": ((_HEX_DIGITS, kind),) for kind in STRINGS},
 }
-"""By what is expected: the characters that are possible, and what is expected after each."""
+"""For each state, the characters that are allowed and the states that follow them."""
 _FOLLOWING: Final = {
     state: {char: following for chars, following in ways for char in chars}
     for state, ways in _EXPECTED.items()
@@ -65,7 +65,7 @@ _FOLLOWING: Final = {
 
 
 class Step(Enum):
-    """What a character is to the value."""
+    """The role of a character in the value."""
 
     MORE = "part of it, and it goes on"
     END = "its last character"
@@ -74,18 +74,18 @@ class Step(Enum):
 
 
 class JsonScanner:
-    """One JSON value (RFC 8259), from its first character on. Its state is what is expected next
-    and the stack of open brackets, so each character costs the same.
+    """Scans one JSON value (RFC 8259) from its first character. The state is the expected input
+    and the stack of open brackets, so each character takes constant time.
     """
 
     def __init__(self) -> None:
         self.closers: list[str] = []
-        """What ends the open arrays and objects, the outermost first."""
+        """The closing brackets of the open arrays and objects, the outermost first."""
         self.expected = "value"
-        """A key of the table above."""
+        """The state: a key of `_EXPECTED`."""
 
     def take(self, char: str) -> Step:
-        """What `char`, which comes next, is. After anything but `MORE` the scanner is spent."""
+        """The role of `char`, the next character. Do not call again after anything but `MORE`."""
         state, closers = self.expected, self.closers
         following = _FOLLOWING[state].get(char)
         if following is None:
@@ -109,14 +109,14 @@ class JsonScanner:
 
 
 def is_begun(text: str) -> bool:
-    """Is `text` the beginning of a JSON value, which is not complete?"""
+    """Whether `text` is the beginning of an incomplete JSON value."""
     scanner = JsonScanner()
     return all(scanner.take(char) is Step.MORE for char in text)
 
 
 def is_json(text: str) -> bool:
-    """Is `text` exactly one JSON value, without white space around it?"""
-    if text[:1] in SPACE:  # Empty too.
+    """Whether `text` is exactly one JSON value, without white space around it."""
+    if text[:1] in SPACE:  # Also true of an empty text.
         return False
     scanner = JsonScanner()
     step = Step.MORE
@@ -124,5 +124,5 @@ def is_json(text: str) -> bool:
         step = scanner.take(char)
         if step is not Step.MORE:
             return step is Step.END and index == len(text) - 1
-    # A number has no end of its own: any character that is no part of it shows whether it was one.
+    # Numbers have no end mark: a character after the text shows whether it is a complete number.
     return scanner.take(" ") is Step.BEYOND

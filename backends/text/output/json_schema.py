@@ -1,12 +1,12 @@
-"""A JSON schema as the grammar compiler gets it: references resolved, objects merged and closed.
+"""Prepares a JSON schema for the grammar compiler: references resolved, objects merged and closed.
 
-An object whose schema has `properties` and no `additionalProperties` is closed: it gets the listed
-properties and no others, as in llama.cpp, Ollama and xgrammar. Everything that follows the result
-follows the schema as it was given; and what can be followed as it was given, still can.
+An object whose schema has `properties` and no `additionalProperties` is closed: it may have the
+listed properties only, as in llama.cpp, Ollama and xgrammar. Every value that is valid under the
+result is valid under the original schema, and a schema that had valid values still has some.
 
-To know which properties an object may have, all schemas that apply to the same value are merged
+To find out which properties an object may have, all schemas that apply to the same value are merged
 first: its own keywords, `allOf`, the targets of `$ref`, and one branch of each `anyOf` and `oneOf`.
-Where that is not possible, the schema is passed on unchanged.
+Schemas that cannot be merged are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from urllib.parse import unquote
 from hearth.backends.text.output.bounds import FORMATS, bounded
 
 _MOST_BRANCHES: Final = 64
-"""Combinations of the branches of one value's `anyOf` and `oneOf`."""
+"""Most combinations of the branches of one value's `anyOf` and `oneOf`."""
 _MOST_STEPS: Final = 20_000
-"""Schemas merged in one document."""
+"""Most schemas merged in one document."""
 _MOST_REFERENCES: Final = 64
-"""References that lead to references."""
+"""Longest chain of references to references."""
 
 _GIVEN: Final = "given"
-"""The name of the unchanged document among the definitions."""
+"""The name of the unchanged document in `$defs`."""
 _BOUNDS: Final = frozenset(
     (
         *("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"),
@@ -42,7 +42,7 @@ _NOT_SUPPORTED: Final = frozenset(
         *("$dynamicRef", "$recursiveRef"),
     )
 )
-"""Keywords that the compiler refuses by name, so they are passed on."""
+"""Keywords that are passed on, because the compiler refuses them by name."""
 _VALUES: Final = frozenset(("type", "enum", "const", "format", "pattern", "multipleOf")).union(
     _BOUNDS, _NOT_SUPPORTED
 )
@@ -52,13 +52,13 @@ _KEYWORDS: Final = _VALUES.union(
     ("$ref", "allOf", "anyOf", "oneOf", "properties", "patternProperties", "propertyNames"),
     ("additionalProperties", "unevaluatedProperties", "required"),
 )
-"""All that say what is valid; others describe."""
+"""All keywords that constrain values; others are annotations."""
 _LOOK_AROUND: Final = ("(?=", "(?!", "(?<=", "(?<!")
 _UUIDS: Final = frozenset(f"uuid{version}" for version in range(1, 9))
 
 
 def prepared(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, resolved, merged and closed as the module says, and bounded (`bounds`).
+    """`schema`, resolved, merged and closed as described above, and bounded (`bounds`).
 
     Args:
         schema: has passed `rules.check_schema`; left unchanged.
@@ -67,12 +67,12 @@ def prepared(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class _CannotMerge(Exception):
-    """The schemas of one value cannot be merged; they are passed on unchanged."""
+    """The schemas of one value cannot be merged and are passed on unchanged."""
 
 
 @dataclass
 class _Group:
-    """Branches of an `anyOf` or a `oneOf`, and the references that led to it."""
+    """The branches of an `anyOf` or `oneOf`, and the references that led to it."""
 
     branches: list[Any]
     is_exclusive: bool
@@ -81,13 +81,13 @@ class _Group:
 
 @dataclass
 class _Merged:
-    """What several schemas say of the same value."""
+    """The combined keywords of all schemas of one value."""
 
     values: dict[str, Any] = field(default_factory=dict)
     more: list[dict[str, Any]] = field(default_factory=list)
-    """Keywords that cannot be merged with the same one in `values`."""
+    """Keywords that cannot be merged with the same keyword in `values`."""
     objects: list[dict[str, Any]] = field(default_factory=list)
-    """The keywords for properties, of each schema that has some."""
+    """The property keywords of each schema that has any."""
     required: dict[str, None] = field(default_factory=dict)
     unevaluated: Any = None
     items: list[Any] = field(default_factory=list)
@@ -96,7 +96,7 @@ class _Merged:
     """Keywords for items by position, which only one schema may have."""
     groups: list[_Group] = field(default_factory=list)
     target: Any = None
-    """What a reference leads to, if that is all."""
+    """The target of a reference, if nothing else applies to the value."""
     is_impossible: bool = False
 
     def copy(self) -> _Merged:
@@ -106,11 +106,11 @@ class _Merged:
         return made
 
     def properties(self) -> dict[str, list[Any]]:
-        """The schemas of each property that is named.
+        """The schemas of each property that is listed by name.
 
         Raises:
-            _CannotMerge: some properties match the patterns of one schema and must follow what
-                another one says of all others.
+            _CannotMerge: a property may match a pattern of one schema and be subject to the
+                `additionalProperties` of another.
         """
         rests = [one.get("additionalProperties", True) for one in self.objects]
         if len(rests) > 1 and self.patterns() and any(rest is not True for rest in rests):
@@ -158,9 +158,9 @@ class _Document:
         self._definitions: dict[str, Any] = {}
         self._pending: list[tuple[str, tuple[Any, ...]]] = []
         self._kept: list[Any] = []
-        """Schemas that are known by their identity."""
+        """Keeps alive the schemas that are known by their `id`."""
         self._met: set[tuple[int, ...]] = set()
-        """Schemas of inner values that were written out once."""
+        """Schemas of inner values that were written out already."""
         self._steps = 0
         self._uses_given = False
 
@@ -191,7 +191,7 @@ class _Document:
         return document
 
     def _value(self, schemas: Sequence[Any]) -> Any:
-        """One schema for a value to which `schemas` apply, and nothing else."""
+        """One schema for a value to which `schemas` and nothing else apply."""
         try:
             merged = self._merge(schemas)
             if merged.target is not None:
@@ -210,7 +210,7 @@ class _Document:
         return {"anyOf": made}
 
     def _inner(self, schemas: list[Any]) -> Any:
-        """One schema for a value inside of another one to which `schemas` apply."""
+        """One schema for an inner value, of a property or item, to which `schemas` apply."""
         if not schemas:
             return True
         key = tuple(map(id, schemas))
@@ -230,14 +230,14 @@ class _Document:
         return {"$ref": f"#/$defs/{self._names[key]}"}
 
     def _merge(self, schemas: Sequence[Any]) -> _Merged:
-        """`schemas`, what they refer to and their `allOf`; branches are not taken yet."""
+        """`schemas` merged with their references and `allOf`; branches are not chosen yet."""
         merged = _Merged()
         for schema in schemas:
             self._add(merged, schema, is_alone=len(schemas) == 1)
         return merged
 
     def _facts(self, schemas: Sequence[Any]) -> _Merged:
-        """The same, and if it is a reference, what that leads to."""
+        """As `_merge`; if the result is a reference, its target merged."""
         merged = self._merge(schemas)
         for _ in range(_MOST_REFERENCES):
             if merged.target is None:
@@ -251,7 +251,7 @@ class _Document:
         """Merge `schema` into `merged`.
 
         Args:
-            is_alone: nothing else applies to the value.
+            is_alone: no other schema applies to the value.
             seen: references that led here.
         """
         self._count(1)
@@ -262,7 +262,7 @@ class _Document:
             raise _CannotMerge
         is_single = is_alone and len(_KEYWORDS & schema.keys()) == 1
         if "unevaluatedProperties" in schema:
-            if not is_alone:  # What is evaluated depends on which schema says so.
+            if not is_alone:  # The evaluated properties depend on the schema that has the keyword.
                 raise _CannotMerge
             merged.unevaluated = schema["unevaluatedProperties"]
         if "$ref" in schema:
@@ -271,7 +271,7 @@ class _Document:
             if is_single and isinstance(target, dict):
                 merged.target = target
                 return
-            if reference in seen:  # It applies already, or is a branch of itself.
+            if reference in seen:  # It applies already or is a branch of itself.
                 merged.is_impossible = True
                 return
             if len(seen) == _MOST_REFERENCES:
@@ -304,7 +304,7 @@ class _Document:
             made["additionalProperties"] = schema["unevaluatedProperties"]
         if "propertyNames" in schema:
             named = _with_names(made, self._facts([schema["propertyNames"]]))
-            # Properties that are listed for their names alone would count as evaluated.
+            # Properties listed only for their names would count as evaluated.
             is_rest_lost = named is not made and "additionalProperties" not in made
             if named is None or (is_rest_lost and merged.unevaluated not in (None, True)):
                 merged.values["propertyNames"] = self._unchanged(schema["propertyNames"])
@@ -358,8 +358,8 @@ class _Document:
         return found
 
     def _branches(self, group: _Group, *, is_alone: bool) -> list[Any]:
-        """Branches, each of which may be followed as if it were the only one. Those with a pattern
-        that cannot be followed are left out where there are others.
+        """The branches of `group`, changed so that a value may follow any of them regardless of the
+        others. Branches with a pattern that is not supported are left out if others remain.
         """
         branches = group.branches
         if group.is_exclusive:
@@ -368,13 +368,14 @@ class _Document:
         return usable or branches
 
     def _exclusive(self, branches: list[Any], *, is_alone: bool) -> list[Any]:
-        """Branches of a `oneOf`, so that what is written for one follows no other.
+        """The branches of a `oneOf`, changed if needed so that a value of one is not valid under
+        another.
 
         Args:
             is_alone: each branch is closed by itself.
 
         Raises:
-            _CannotMerge: that is not certain.
+            _CannotMerge: this cannot be guaranteed.
         """
         facts = [self._facts([branch]) for branch in branches]
         if facts and all(_types(one) == {"object"} for one in facts):
@@ -392,7 +393,7 @@ class _Document:
         return branches
 
     def _tells_apart(self, name: str, facts: Sequence[_Merged]) -> bool:
-        """Is there no value of the property `name` that two objects can have?"""
+        """Whether no two of the objects can have the same value of the property `name`."""
         found = [one.properties().get(name) for one in facts]
         if not all(found):
             return False
@@ -409,7 +410,7 @@ class _Document:
         return made
 
     def _differ(self, one: _Merged, other: _Merged) -> bool:
-        """Is there no value that follows both?"""
+        """Whether no value is valid under both."""
         if not _values_meet(one, other):
             return True
         shared = [name for name in one.properties() if name in other.properties()]
@@ -420,7 +421,7 @@ class _Document:
         )
 
     def _closed(self, merged: _Merged) -> Any:
-        """The schema of a value that has no branches."""
+        """The schema of a value without branches."""
         if merged.is_impossible:
             return False
         is_bound = any(_BOUNDS & one.keys() for one in merged.more)
@@ -462,7 +463,7 @@ class _Document:
             raise _CannotMerge
 
     def _target(self, reference: Any) -> Any:
-        """What `reference` leads to."""
+        """The target of `reference`."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             raise _CannotMerge
         pointer = unquote(reference[1:])
@@ -492,7 +493,7 @@ class _Document:
         raise _CannotMerge
 
     def _unchanged(self, value: Any) -> Any:
-        """`value`, its references leading into the unchanged document."""
+        """`value` with its references pointing into the unchanged document."""
 
         def with_given(schema: dict[str, Any]) -> Any:
             reference = schema.get("$ref")
@@ -522,19 +523,19 @@ def _listed(schema: dict[str, Any], key: str) -> list[Any]:
 
 
 def _append(schemas: list[Any], schema: Any) -> None:
-    """Add `schema`, if it says something that is not there."""
+    """Add `schema`, unless it is `true` or already in `schemas`."""
     if schema is not True and not any(schema is other for other in schemas):
         schemas.append(schema)
 
 
 def _is_nested(schema: Any) -> bool:
-    """Does `schema` contain others?"""
+    """Whether `schema` contains others."""
     return isinstance(schema, dict) and any(isinstance(one, dict | list) for one in schema.values())
 
 
 def _with_names(object_keys: dict[str, Any], names: _Merged) -> dict[str, Any] | None:
-    """`object_keys`, the keywords for properties of a schema, with what `propertyNames` says of all
-    names; None: that cannot be said with others.
+    """`object_keys`, the property keywords of a schema, with the constraints `names` of its
+    `propertyNames`; None if other keywords cannot express them.
     """
     values = dict(names.values)
     if values.pop("type", "string") != "string" or names.groups or names.more:
@@ -559,13 +560,13 @@ def _with_names(object_keys: dict[str, Any], names: _Merged) -> dict[str, Any] |
 
 
 def _looks_around(branch: Any) -> bool:
-    """Does `branch` have a pattern that needs look-around, which the compiler does not know?"""
+    """Whether `branch` has a pattern with look-around, which the compiler does not support."""
     pattern = branch.get("pattern") if isinstance(branch, dict) else None
     return isinstance(pattern, str) and any(one in pattern for one in _LOOK_AROUND)
 
 
 def _cannot_have(closed: _Merged, names: Iterable[str]) -> bool:
-    """Will an object lack one of `names`, once its schema is closed?"""
+    """Whether an object always lacks one of `names` once its schema is closed."""
     properties = closed.properties()
     return (
         _types(closed) == {"object"}
@@ -578,7 +579,7 @@ def _cannot_have(closed: _Merged, names: Iterable[str]) -> bool:
 
 
 def _values_meet(one: _Merged, other: _Merged) -> bool:
-    """May a value have a type, and be one of the choices, of both?"""
+    """Whether types and choices allow a value that is valid under both."""
     choices, others = _choices(one), _choices(other)
     if choices is not None and others is not None:
         return any(choice in others for choice in choices)
@@ -586,7 +587,7 @@ def _values_meet(one: _Merged, other: _Merged) -> bool:
 
 
 def _choices(merged: _Merged) -> list[str] | None:
-    """The values that `enum` and `const` allow, as JSON; None: they are not given."""
+    """The values that `const` or `enum` allows, as JSON; None if neither is given."""
     if "const" in merged.values:
         return [_written(merged.values["const"])]
     choices = merged.values.get("enum")
@@ -594,7 +595,7 @@ def _choices(merged: _Merged) -> list[str] | None:
 
 
 def _types(merged: _Merged) -> set[str]:
-    """The types that a value may have; integers are numbers."""
+    """The types that a value may have; "integer" counts as "number"."""
     choices = _choices(merged)
     if choices is not None:
         return {_type(json.loads(choice)) for choice in choices}
@@ -615,7 +616,7 @@ def _are_numbers(*values: Any) -> bool:
 
 
 def _written(value: Any) -> str:
-    """Equal for equal JSON values: 1.0 is 1."""
+    """`value` as JSON, equal for equal values: 1.0 is 1."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)

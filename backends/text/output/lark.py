@@ -13,14 +13,14 @@ _FREE_TEXT: Final = "/(?s:.*)/"
 
 
 class Lark:
-    """A grammar in the making.
+    """Builds a grammar.
 
     Args:
-        control_tokens: ids of control tokens by their text. Free text never holds one of these, and
-            a rule must name them by id; every other marker is ordinary text.
-        tools: that may be called, with the schemas of their arguments.
-        required: the answer is a call, so arguments follow the schema of any tool; else only those
-            of tools that are strict do.
+        control_tokens: ids of control tokens by their text. Free text never contains these, and a
+            rule must refer to them by id; every other marker is ordinary text.
+        tools: the tools that may be called, with the schemas of their arguments.
+        required: the answer is a call, so the arguments of every tool follow its schema; otherwise
+            only those of strict tools do.
         parallel: more than one call may be made.
     """
 
@@ -38,19 +38,19 @@ class Lark:
         self._control_tokens = control_tokens
         self._rules: list[str] = []
         self.text = self.terminal("TEXT", _FREE_TEXT)
-        """Any text at all."""
+        """A terminal for any text."""
 
     def source(self, start: str) -> str:
         """The grammar whose output is `start`."""
         return "\n".join(("%llguidance {}", f"start: {start}", *self._rules)) + "\n"
 
     def terminal(self, name: str, body: str) -> str:
-        """A token of the grammar (regular expressions); returns `name`."""
+        """Add a terminal of the grammar, made of regular expressions; returns `name`."""
         self._rules.append(f"{name}: {body}")
         return name
 
     def rule(self, body: str, *, options: str = "") -> str:
-        """A rule of its own; returns its name."""
+        """Add a rule; returns its name."""
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{options}: {body}")
         return name
@@ -63,12 +63,12 @@ class Lark:
         return marker in self._control_tokens
 
     def mark(self, marker: str) -> str:
-        """A marker, as the vocabulary has it."""
+        """A marker as a control token if it is one, else as text."""
         ident = self._control_tokens.get(marker)
         return quoted(marker) if ident is None else f"<[{ident}]>"
 
     def written(self, text: str, markers: Iterable[str]) -> str:
-        """`text`, in which `markers` may be written."""
+        """`text`, with the `markers` in it written as by `mark`."""
         parts: list[str] = []
         found = [(text.find(marker), marker) for marker in markers if marker in text]
         while found:
@@ -83,13 +83,13 @@ class Lark:
         return " ".join(parts)
 
     def until(self, marker: str) -> str:
-        """Free text up to the first `marker`, and that."""
+        """Free text up to and including the first `marker`."""
         if self.is_control(marker):
             return self.rule(f"{self.text} {self.mark(marker)}")
         return self.rule(f"{self.text} {quoted(marker)}", options="[lazy]")
 
     def free(self, marker: str, rest: str) -> str:
-        """A rule for any text, in which `rest` follows `marker`."""
+        """A rule for any text in which `rest` follows each `marker`."""
         call = f"({self.until(marker)} {rest})"
         return self.rule(f"{call}* {self.text}" if self.parallel else f"{self.text} | {call}")
 
@@ -98,7 +98,7 @@ class Lark:
         return self.rule(f"{first} ({more})*" if self.parallel else first)
 
     def binds(self, tool: Tool) -> bool:
-        """Whether the arguments of `tool` follow its schema; else they are any object."""
+        """Whether the arguments of `tool` must follow its schema; otherwise they are any object."""
         return self.required or tool.strict
 
     def arguments(self, tool: Tool) -> str:

@@ -24,10 +24,10 @@ _ID_MEMBER: Final = r'(", \"id\": \"" /[a-zA-Z0-9]{9}/ "\"")?'
 
 @dataclass(frozen=True)
 class MistralFormat(TaggedFormat):
-    """Both forms are read."""
+    """Both forms are parsed."""
 
     is_named: bool
-    """The template writes the newer form, so that is what a grammar asks for."""
+    """The template writes the newer form, so grammars require that form."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class MistralFormat(TaggedFormat):
         return lark.free(_OPEN, self._rest(lark))
 
     def _rest(self, lark: Lark) -> str:
-        """What follows the marker."""
+        """The rule for the text after the marker."""
         if not self.is_named:
             call = envelope_rule(lark, "arguments", more=_ID_MEMBER)
             members = lark.repeated(call, f'", " {call}')
@@ -56,7 +56,7 @@ class MistralFormat(TaggedFormat):
 
 
 def _read(collector: Collector) -> reading.Reader[None]:
-    """What follows the marker."""
+    """Read the text after the marker."""
     first = yield from reading.visible()
     if first in "[{":
         yield from reading.envelopes_from(first, collector)

@@ -1,4 +1,4 @@
-"""What parsers of output share: the state machine, and how a reader of calls is driven."""
+"""Base class of output parsers: the state machine, and the driver of readers of calls."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from hearth.backends.text.output.reading import Reader
 
 
 class OutputParser(ABC):
-    """Takes apart the text of one answer. Text is never lost: what cannot be read as a call comes
-    out as content, unchanged. Linear in the length of the text, whatever it is.
+    """Parses the text of one answer. Text is never lost: an unreadable call is emitted as content,
+    unchanged. Runs in linear time for any text.
 
     Args:
-        tools: may be called; none: nothing is read as a call.
-        make_id: gives the ids of calls.
+        tools: the tools that may be called; if empty, nothing is read as a call.
+        make_id: returns the id of a new call.
     """
 
     def __init__(self, tools: Collection[Tool], make_id: Callable[[], str]) -> None:
         self._collector = Collector({tool.name for tool in tools}, make_id)
         self._reader: Reader[None] | None = None
-        """Of the call that is being read."""
+        """The reader of the call that is being read."""
         self._step = self._in_text
-        """Reads text from a place on, and returns how far."""
+        """Reads text from a position, and returns the position after the last character read."""
 
     @property
     @abstractmethod
     def channel(self) -> Channel:
-        """What text that came now would be, as far as that is decided."""
+        """The channel of text that would come next, as far as it is decided."""
 
     @property
     def calls(self) -> int:
-        """Tool calls that are complete."""
+        """Number of complete tool calls."""
         return self._collector.calls
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the reader should know, e.g. that a call could not be read."""
+        """Notices for the user, e.g. that a call could not be read."""
         return self._collector.notices
 
     def push(self, text: str) -> list[Part]:
-        """What `text` completes."""
+        """Parse more text; returns the parts that it completes."""
         self._read(text)
         return self._collector.take()
 
     def finish(self, *, cut: bool = False) -> list[Part]:
-        """The end: everything that was held back.
+        """End the answer; returns everything that was held back.
 
         Args:
-            cut: the model had not ended. What it had written of a call is a call then, as far as
-                its name is certain, and never content.
+            cut: the answer was cut off before the model ended it. The beginning of a call is then
+                a call if its name is certain, and otherwise left out.
         """
         if self._reader is None:
             self._end_text(cut=cut)
@@ -75,20 +75,20 @@ class OutputParser(ABC):
 
     @abstractmethod
     def _end_text(self, *, cut: bool) -> None:
-        """The end of the answer, outside of a call; `cut` as for `finish`."""
+        """End the answer outside of a call; `cut` as for `finish`."""
 
     @abstractmethod
     def _after_call(self) -> None:
-        """A call was read to its end: choose the next step."""
+        """Choose the next step after a complete call."""
 
     def _read_call(self, reader: Reader[None]) -> None:
-        """What comes next is for `reader`."""
+        """Send the text that follows to `reader`."""
         next(reader)
         self._reader = reader
         self._step = self._in_call
 
     def _in_call(self, text: str, at: int) -> int:
-        """Send text to the reader. Where it cannot go on, what it read is content."""
+        """Send text to the reader. If it cannot go on, the text that it read becomes content."""
         assert self._reader is not None
         unsaid = self._collector.unsaid
         for index in range(at, len(text)):

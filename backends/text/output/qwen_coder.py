@@ -35,13 +35,13 @@ _PLAIN_OBJECT: Final = frozenset(
 
 @dataclass(frozen=True)
 class QwenCoderFormat(TaggedFormat):
-    """Both forms are read. A value is text where the tool's schema says that it is a string, or
-    says nothing; else it is JSON."""
+    """Both forms are parsed. A value is text if its schema says that it is a string, or if it has
+    no schema; otherwise it is JSON."""
 
     is_wrapped: bool
     """A call is between `<tool_call>` tags."""
     is_json: bool
-    """The template writes arguments as one JSON object, so a grammar asks for that."""
+    """The template writes arguments as one JSON object, so grammars require that form."""
 
     def style(self, tools: Sequence[Tool]) -> Style:
         schemas = {tool.name: tool.parameters for tool in tools}
@@ -58,7 +58,7 @@ class QwenCoderFormat(TaggedFormat):
         return lark.free(_FUNCTION, self._rest(lark))
 
     def _rest(self, lark: Lark) -> str:
-        """A call, after `<function=`."""
+        """The rule for a call, after `<function=`."""
         call = lark.one_of(
             f"{quoted(tool.name + '>')} {self._body(lark, tool)}" for tool in lark.tools
         )
@@ -83,12 +83,12 @@ class QwenCoderFormat(TaggedFormat):
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schemas of the arguments by their names."""
+    """The schemas of the arguments by name."""
     return schema.get("properties") or {}
 
 
 def _is_plain(schema: Mapping[str, Any]) -> bool:
-    """Can an object of this schema be written, value by value, so that it follows the schema?"""
+    """Whether an object written value by value with tags can be guaranteed to follow the schema."""
     properties = _properties(schema)
     return set(schema) <= _PLAIN_OBJECT and all(
         isinstance(value, dict)
@@ -101,7 +101,7 @@ def _is_plain(schema: Mapping[str, Any]) -> bool:
 
 
 def _is_plain_string(schema: Mapping[str, Any]) -> bool:
-    """Can a text of this schema be written as it is?"""
+    """Whether a string of this schema can be written as it is."""
     choices = _listed(schema.get("enum"))
     are_texts = bool(choices) and all(isinstance(one, str) for one in choices)
     return set(schema) <= _PLAIN_STRING and (are_texts or "enum" not in schema)
@@ -120,7 +120,7 @@ def _member(lark: Lark, key: str, schema: dict[str, Any]) -> str:
 def _read_wrapped(
     schemas: Mapping[str, Mapping[str, Any]], collector: Collector
 ) -> reading.Reader[None]:
-    """What follows `<tool_call>`: a call of either kind, or an envelope as other families write."""
+    """Read the text after `<tool_call>`: a call of either form, or another family's envelope."""
     first = yield from reading.visible()
     if first != _FUNCTION[0]:
         yield from reading.envelopes_from(first, collector)
@@ -130,7 +130,7 @@ def _read_wrapped(
 
 
 def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> reading.Reader[None]:
-    """What follows `<function=`."""
+    """Read the text after `<function=`."""
     name, _ = yield from reading.named(reading.word(">"))
     name = name.strip()
     collector.open_call(name)
@@ -164,7 +164,7 @@ def _read(schemas: Mapping[str, Mapping[str, Any]], collector: Collector) -> rea
 def _read_value(
     collector: Collector, head: str, kinds: frozenset[str] | None
 ) -> reading.Reader[None]:
-    """A value up to its closing tag; `head` is what comes before it in the arguments."""
+    """Read a value up to its closing tag; `head` is the text before it in the arguments."""
     search = MarkerSearch((_PARAMETER_END,))
     marker = None
     if kinds is not None:
@@ -197,7 +197,7 @@ def _read_value(
 
 
 def _kinds(schema: Any) -> frozenset[str] | None:
-    """The JSON types that `schema` allows, none if it does not say; None: text and nothing else."""
+    """The JSON types that `schema` allows, empty if it names none; None if only text."""
     if not isinstance(schema, dict) or not schema:
         return None
     branches = [schema, *_listed(schema.get("anyOf")), *_listed(schema.get("oneOf"))]
@@ -209,13 +209,13 @@ def _kinds(schema: Any) -> frozenset[str] | None:
 
 
 def _listed(value: Any) -> Sequence[Any]:
-    """`value` if it is a list: the inside of a schema is not checked."""
+    """`value` if it is a list, else empty; the inner parts of a schema are not checked before."""
     return value if isinstance(value, (list, tuple)) else ()
 
 
 def _value(text: str, kinds: frozenset[str]) -> str:
-    """The JSON text of a value: what was written, if that is JSON of one of `kinds`; else it is a
-    string.
+    """The JSON text of a value: `text` if that is JSON of one of `kinds`, otherwise a string that
+    contains it.
     """
     value = text.strip(SPACE)
     value = _PYTHON_WORDS.get(value, value)

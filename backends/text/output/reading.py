@@ -1,8 +1,8 @@
-"""Readers of calls: coroutines that are sent one character after the other.
+"""Readers of calls: coroutines that are sent one character at a time.
 
-A reader returns with the last character of what it reads. It raises `Unreadable` at the first
-character that it cannot take, which is then not part of what it read; never after it gave
-something to the collector in the same step.
+A reader returns on the last character of what it reads. It raises `Unreadable` on the first
+character that it cannot accept, which is then not part of what it read. It never raises after
+passing something to the collector in the same step.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hearth.backends.text.output.collector import Collector, Cut, Unreadable
 from hearth.backends.text.output.json_scanner import SPACE, JsonScanner, Step, is_begun, is_json
 
 LONGEST_NAME: Final = 256
-"""Characters of a name or header of a call."""
+"""Most characters of the name or header of a call."""
 
 Result = TypeVar("Result")
 Reader = Generator[None, str, Result]
 ReadCall = Callable[[Collector], Reader[None]]
-"""Makes the reader of what follows a marker."""
+"""Creates the reader of the text after a marker."""
 
 _NAME_KEYS: Final = ("name", "function", "tool_name")
 _ARGUMENT_KEYS: Final = ("arguments", "parameters")
@@ -28,21 +28,21 @@ _OTHER_KEYS: Final = ("id", "type", "index", "tool_call_id")
 
 
 def visible() -> Reader[str]:
-    """The next character that is not white space."""
+    """Read up to the next character that is not white space, and return it."""
     while (char := (yield)) in SPACE:
         pass
     return char
 
 
 def literal(text: str) -> Reader[None]:
-    """Exactly `text`."""
+    """Read exactly `text`."""
     for expected in text:
         if (yield) != expected:
             raise Unreadable
 
 
 def word(stops: str, first: str = "") -> Reader[tuple[str, str]]:
-    """`first` and what follows up to one of the characters `stops`; and that character."""
+    """Read up to one of the characters `stops`; returns `first` and the text, and the stop."""
     chars = [first]
     try:
         while (char := (yield)) not in stops:
@@ -55,7 +55,7 @@ def word(stops: str, first: str = "") -> Reader[tuple[str, str]]:
 
 
 def named(reader: Reader[Result]) -> Reader[Result]:
-    """`reader`, which reads the name of a call."""
+    """Run `reader`, which reads the name of a call."""
     try:
         return (yield from reader)
     except Cut as cut:
@@ -63,7 +63,7 @@ def named(reader: Reader[Result]) -> Reader[Result]:
 
 
 def string(first: str) -> Reader[str]:
-    """The JSON text of a string that begins with the character `first`."""
+    """Read a JSON string whose first character is `first`; returns its JSON text."""
     if first != '"':
         raise Unreadable
     chars: list[str] = []
@@ -75,8 +75,8 @@ def string(first: str) -> Reader[str]:
 
 
 def scan(first: str, take: Callable[[str], None]) -> Reader[None]:
-    """A JSON value, no number, that begins with the character `first`; `take` gets every character
-    as it arrives.
+    """Read a JSON value other than a number whose first character is `first`; every character is
+    passed to `take` as it arrives.
     """
     scanner = JsonScanner()
     step = scanner.take(first)
@@ -90,7 +90,7 @@ def scan(first: str, take: Callable[[str], None]) -> Reader[None]:
 
 
 def skip(first: str) -> Reader[str]:
-    """Any JSON value; returns the first visible character after it."""
+    """Read any JSON value; returns the first visible character after it."""
     scanner = JsonScanner()
     step = scanner.take(first)
     while step is Step.MORE:
@@ -104,12 +104,12 @@ def skip(first: str) -> Reader[str]:
 
 
 def arguments(collector: Collector) -> Reader[None]:
-    """White space and then the arguments of the open call, an object; its end is the call's."""
+    """Read white space and the arguments of the open call, an object whose end closes the call."""
     yield from arguments_from((yield from visible()), collector)
 
 
 def arguments_from(first: str, collector: Collector) -> Reader[None]:
-    """The same from their first character, `first`, on."""
+    """As `arguments`, with `first` as the first character."""
     if first != "{":
         raise Unreadable
     yield from scan(first, collector.write_arguments)
@@ -117,12 +117,12 @@ def arguments_from(first: str, collector: Collector) -> Reader[None]:
 
 
 def envelopes(collector: Collector) -> Reader[None]:
-    """A call as `_envelope` reads it, or a JSON list of them."""
+    """Read a call as `_envelope` does, or a JSON list of such calls."""
     yield from envelopes_from((yield from visible()), collector)
 
 
 def envelopes_from(first: str, collector: Collector) -> Reader[None]:
-    """The same from their first character, `first`, on."""
+    """As `envelopes`, with `first` as the first character."""
     if first == "{":
         yield from _envelope(collector)
         return
@@ -141,9 +141,9 @@ def envelopes_from(first: str, collector: Collector) -> Reader[None]:
 
 
 def _envelope(collector: Collector) -> Reader[None]:
-    """One call as a JSON object: `{"name": ..., "arguments": {...}}`, in any order; the OpenAI
-    nesting `{"type": "function", "function": {...}}`; arguments as a string that holds the object.
-    From after the opening brace up to the closing one.
+    """Read one call as a JSON object, from after the opening brace up to the closing one:
+    `{"name": ..., "arguments": {...}}` in any order; also the OpenAI nesting
+    `{"type": "function", "function": {...}}`, and arguments as a string that contains the object.
     """
     known: set[str] = set()
     yield from _members(collector, known, is_inner=False)
@@ -155,7 +155,7 @@ def _envelope(collector: Collector) -> Reader[None]:
 
 
 def _members(collector: Collector, known: set[str], *, is_inner: bool) -> Reader[None]:
-    """Those of an envelope; `known` are the names of what was read, each of which comes once."""
+    """Read the members of an envelope; `known` has the members already read, each allowed once."""
     char = ","
     while char == ",":
         key = json.loads((yield from string((yield from visible()))))
@@ -182,7 +182,7 @@ def _members(collector: Collector, known: set[str], *, is_inner: bool) -> Reader
 
 
 def _inner_arguments(first: str, collector: Collector) -> Reader[None]:
-    """The arguments in an envelope."""
+    """Read the arguments in an envelope."""
     if first == "{":
         yield from scan(first, collector.write_arguments)
     elif first == "n":
@@ -198,7 +198,7 @@ def _inner_arguments(first: str, collector: Collector) -> Reader[None]:
 
 
 def _unwrapped(text: str) -> str:
-    """The object that the JSON text of a string holds."""
+    """The object in a string, given the JSON text of the string."""
     inner: str = json.loads(text).strip(SPACE)
     if not inner:
         return "{}"
@@ -208,7 +208,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _begun(text: str) -> str:
-    """What the beginning of the JSON text of a string holds of an object."""
+    """The beginning of the object in a string, given the beginning of the string's JSON text."""
     for cut in range(min(6, len(text))):  # An escape may be incomplete.
         try:
             inner: str = json.loads(text[: len(text) - cut] + '"').lstrip(SPACE)
@@ -219,7 +219,7 @@ def _begun(text: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """False: `text` has lone surrogates, which an escape of JSON can make."""
+    """Whether `text` has no lone surrogates, which JSON escapes can produce."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""What an answer must look like, as the body of a Lark rule in llguidance's dialect.
+"""Constraints on an answer, as the body of a Lark rule in llguidance's dialect.
 
-Schemas and patterns come with requests: they are measured here, before anything compiles them.
+Schemas and patterns come from requests, so their size is checked here before they are compiled.
 """
 
 from __future__ import annotations
@@ -23,35 +23,33 @@ MOST_CHOICES: Final = 256
 LARGEST_CHOICES_BYTES: Final = 16 * 1024
 LARGEST_GRAMMAR_BYTES: Final = 64 * 1024
 GBNF: Final = "%gbnf"
-"""Precedes a grammar of llama.cpp, as a JSON string, in place of a rule; the grammar helper
-converts it.
-"""
+"""Marks a rule that is a llama.cpp grammar (GBNF) in a JSON string; the helper converts it."""
 
 _OPTIONS_KEY: Final = "x-guidance"
 _JSON_OPTIONS: Final[dict[str, Any]] = {
-    # At most one space after ":" and ",", and none elsewhere: where white space has no bound, weak
-    # models write more and more of it and never come to the end.
+    # At most one space after ":" and ",", and none elsewhere: if white space is unbounded, weak
+    # models write more and more of it and never finish.
     "item_separator": ", ?",
     "key_separator": ": ?",
     "whitespace_flexible": False,
 }
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 _DATA: Final = frozenset(("default", "const", "enum", "examples"))
-"""Keywords whose values are any JSON, not schemas."""
+"""Keywords whose values are arbitrary JSON, not schemas."""
 _BY_NAME: Final = frozenset(
     ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 )
-"""Keywords whose values are objects of schemas by any name."""
+"""Keywords whose values are objects of schemas under arbitrary names."""
 
 
 def content_rule(constraint: Constraint, param: str) -> str:
     """The body of a rule for an answer that follows `constraint`.
 
     Args:
-        param: what the constraint is called in the request, for errors.
+        param: the name of the constraint in the request, for errors.
 
     Raises:
-        InvalidParameter: the constraint is malformed or exceeds a bound of this module.
+        InvalidParameter: the constraint is malformed or exceeds a limit of this module.
     """
     if constraint.kind == "json":
         return json_rule(_ANY_OBJECT)
@@ -72,15 +70,15 @@ def json_rule(schema: dict[str, Any]) -> str:
 
 
 def check_schema(schema: Any, param: str) -> None:
-    """Measure a JSON schema; whether every keyword can be honoured shows when it is compiled.
+    """Check a JSON schema and its size; unsupported keywords are found only when it is compiled.
 
     Args:
-        schema: as JSON was read: a dict or a boolean.
-        param: what the schema is called in the request, for errors.
+        schema: parsed JSON: a dict or a boolean.
+        param: the name of the schema in the request, for errors.
 
     Raises:
-        InvalidParameter: it is no schema; or is over 64 KiB, 32 levels, 4,000 values, or 512 bytes
-            a pattern; or refers to another document; or holds what JSON cannot.
+        InvalidParameter: it is not a schema; or exceeds 64 KiB, 32 levels, 4,000 values, or 512
+            bytes per pattern; or refers to another document; or has a value unknown to JSON.
     """
     if schema is False:
         raise InvalidParameter(
@@ -100,10 +98,10 @@ def check_schema(schema: Any, param: str) -> None:
 
 
 def measure_schema(schema: Any, param: str) -> None:
-    """Check the size of a JSON schema only, which suffices where nothing compiles it.
+    """Check only the size of a JSON schema, which is enough for one that is not compiled.
 
     Raises:
-        InvalidParameter: it is over 64 KiB or 32 levels; or holds what JSON cannot.
+        InvalidParameter: it exceeds 64 KiB or 32 levels; or has a value unknown to JSON.
     """
     if depth_of(schema, DEEPEST_SCHEMA + 1) > DEEPEST_SCHEMA:
         raise _too_much(param, f"is nested more than {DEEPEST_SCHEMA} levels deep")
@@ -112,7 +110,7 @@ def measure_schema(schema: Any, param: str) -> None:
 
 
 def _check_keyword(key: str, value: Any, param: str) -> None:
-    """The rules for single members of a schema."""
+    """Check a single member of a schema."""
     if key == _OPTIONS_KEY:
         raise InvalidParameter(
             param,
@@ -133,8 +131,9 @@ def _check_keyword(key: str, value: Any, param: str) -> None:
 
 
 def _walk(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Every value in `schema`, with its keyword: "" in arrays, in data, and for the schemas of a
-    table by name. A `$ref` into data is left to the grammar helper, which fetches nothing either.
+    """Every value in `schema` with its keyword, which is "" in arrays, in data, and for schemas
+    under arbitrary names. A `$ref` into data is left to the grammar helper, which fetches nothing
+    either.
     """
     pending: list[tuple[str, Any, bool]] = [("", schema, False)]
     while pending:
@@ -149,7 +148,7 @@ def _walk(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _regex_rule(pattern: str, param: str) -> str:
-    """Letters, digits and space in `\\w`, `\\d` and `\\s` are Unicode's, as in Python."""
+    """A rule for `pattern`; `\\w`, `\\d` and `\\s` match Unicode characters, as in Python."""
     if not pattern:
         raise InvalidParameter(
             param, f"{param} is an empty pattern.", r"Give a pattern such as \d{4}-\d{2}-\d{2}."
@@ -160,7 +159,7 @@ def _regex_rule(pattern: str, param: str) -> str:
     for letter in pattern:
         if letter == "/" and not escaped:
             body.append("\\")
-        # A literal ends with its line: a line break is spelled out, with the escape it may have.
+        # A literal must be on one line: a line break is written as an escape, or completes one.
         body.append({"\n": "n" if escaped else r"\n"}.get(letter, letter))
         escaped = letter == "\\" and not escaped
     if escaped:

@@ -1,6 +1,4 @@
-"""The parser of most families: reasoning between two tags first, then text, in which markers begin
-calls.
-"""
+"""The parser of most families: reasoning in tags, then text in which markers begin calls."""
 
 from __future__ import annotations
 
@@ -17,36 +15,36 @@ from hearth.backends.text.stops import MarkerSearch
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a family writes. Markers are texts; none begins with another one."""
+    """How a family writes. Markers are texts; none is a prefix of another."""
 
     think: tuple[str, str] | None = None
-    """Begins and ends reasoning."""
+    """The tags that begin and end reasoning."""
     calls: Mapping[str, ReadCall] = field(default_factory=dict)
-    """Markers that begin a call, and how what follows them is read."""
+    """Markers that begin a call, and the reader for the text after each."""
     bare: ReadCall | None = None
-    """Reads a call that begins the answer, or follows a call, with a bracket and no marker."""
+    """Reads a call without a marker: a bracket that begins the answer or follows a call."""
     ambiguous: frozenset[str] = frozenset()
-    """Of `calls`, those that often begin something else."""
+    """Markers in `calls` that often begin something else."""
     closers: tuple[str, ...] = ()
-    """Markers that end a call and say nothing more."""
+    """Markers that end a call and have no other meaning."""
     separators: str = ""
-    """Characters, besides white space, that may stand between calls."""
+    """Characters other than white space that may separate calls."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All of them."""
+        """All markers."""
         return (*(self.think or ()), *self.calls, *self.closers)
 
 
 class TaggedParser(OutputParser):
     """Reads one answer in a `Style`.
 
-    Of white space, only this is dropped: newlines at both ends of the reasoning and right after it,
-    and what stands before, between and after calls that could be read.
+    The only white space that is dropped is newlines at both ends of the reasoning and right after
+    it, and all white space before, between and after readable calls.
 
     Args:
         is_thinking: the prompt ends inside reasoning.
-        is_required: the answer is calls and nothing else.
+        is_required: the answer consists of calls and nothing else.
     """
 
     def __init__(
@@ -68,11 +66,11 @@ class TaggedParser(OutputParser):
         self._space: list[str] = []
         """White space that may have to be dropped."""
         self._candidate = ""
-        """Text in which a marker may have begun that only means something here."""
+        """Text that may be the beginning of a marker in `_expected`."""
         self._expected: tuple[str, ...] = style.think[:1] if style.think else ()
-        """The markers that mean something here and not elsewhere."""
+        """Markers that have a meaning only at this position."""
         self._trimmed = ""
-        """White space that is dropped at the beginning of a text."""
+        """White space characters that are dropped at the beginning of text."""
         self._skipped = SPACE
         self._step = self._thinking if is_thinking else self._edge
         self._has_thought = False
@@ -83,7 +81,7 @@ class TaggedParser(OutputParser):
 
     def _end_text(self, *, cut: bool) -> None:
         if cut and self._step != self._thinking and self._is_calling:
-            pass  # What is held is white space, or a part of a marker.
+            pass  # The text held back is white space, or part of a marker.
         elif self._step == self._edge:
             self._collector.say(self._take_space().lstrip(self._trimmed) + self._candidate)
         elif self._step == self._thinking:
@@ -94,12 +92,12 @@ class TaggedParser(OutputParser):
 
     @property
     def _is_calling(self) -> bool:
-        """Can nothing but a call, or what belongs to one, have begun?"""
+        """Whether only a call, or something that belongs to one, can have begun."""
         return self._is_required or (self._step == self._edge and self._collector.calls > 0)
 
     def _edge(self, text: str, at: int) -> int:
-        """The beginning of the answer, or of what follows reasoning or a call: takes one character,
-        or goes over to another state.
+        """Read the beginning of the answer, or the text right after reasoning or a call: takes one
+        character or changes to another state.
         """
         char = text[at]
         if not self._candidate:
@@ -147,7 +145,7 @@ class TaggedParser(OutputParser):
         return at
 
     def _say(self, text: str, spaces: str = SPACE, channel: Channel = "content") -> None:
-        """Give `text`, less the white space at its end, which waits for what follows."""
+        """Emit `text` without the white space at its end, which waits for the text that follows."""
         if not self._calls and channel == "content":
             self._collector.say(text)
             return

@@ -1,5 +1,5 @@
-"""What the formats of families share: what is asked of each, and for those that `tagged` reads when
-a parser begins in reasoning, and the frame of their grammars.
+"""Base classes of formats: the interface of all, and, for families that `tagged` parses, where the
+parser begins (in reasoning or not) and the frame of the grammar.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MakeId = Callable[[], str]
 
 
 def call_id() -> str:
-    """An id as OpenAI's are."""
+    """An id in OpenAI's form."""
     return "call_" + random_text(24)
 
 
@@ -37,18 +37,18 @@ class OutputFormat(ABC):
     control_tokens: Mapping[str, int]
     """As for `Lark`."""
     make_id: MakeId
-    """Gives the ids of calls."""
+    """Returns the id of a new call."""
 
     @property
     @abstractmethod
     def markers(self) -> tuple[str, ...]:
-        """Special tokens that carry meaning, and so must be visible to the parser."""
+        """Special tokens that have a meaning, and so must be visible to the parser."""
 
     @abstractmethod
     def parser(self, tools: Sequence[Tool], prompt: str, *, required: bool = False) -> OutputParser:
-        """A parser for one answer to `prompt`, which is the rendered template: it may have opened
-        the reasoning. Without `tools` nothing is read as a call. `required`: a grammar sees to it
-        that the answer is calls and nothing else.
+        """A parser for one answer to `prompt`, the rendered template, which may end in reasoning.
+        Without `tools` nothing is read as a call. `required`: a grammar ensures that the answer
+        consists of calls and nothing else.
         """
 
     @abstractmethod
@@ -61,15 +61,15 @@ class OutputFormat(ABC):
         required: bool,
         parallel: bool,
     ) -> str | None:
-        """A Lark grammar (llguidance's) that the whole output follows; None if nothing is asked.
+        """A Lark grammar (llguidance's) for the whole output; None if there is no constraint.
 
         Args:
             prompt: as for `parser`.
-            content: the body of a rule that the answer must follow, after the reasoning if there is
-                any; None: it is free.
-            tools: those that may be called, with the schemas of their arguments.
-            required: the answer is a call of one of `tools`. Otherwise those that are `strict`
-                constrain what is written once such a call has begun.
+            content: the body of a rule that the answer must follow, after any reasoning; None: the
+                answer is free.
+            tools: the tools that may be called, with the schemas of their arguments.
+            required: the answer is a call of one of `tools`. Otherwise only calls of `strict` tools
+                are constrained, once they have begun.
             parallel: more than one call may be made.
         """
 
@@ -79,7 +79,7 @@ class TaggedFormat(OutputFormat):
     """The format of a family that writes tags."""
 
     think: tuple[str, str] | None
-    """The tags around reasoning, if the template speaks of them."""
+    """The tags around reasoning, if the template mentions them."""
 
     @property
     def markers(self) -> tuple[str, ...]:
@@ -117,18 +117,20 @@ class TaggedFormat(OutputFormat):
 
     @abstractmethod
     def style(self, tools: Sequence[Tool]) -> Style:
-        """How calls of `tools` are read."""
+        """How reasoning and calls of `tools` are parsed."""
 
     @abstractmethod
     def calls(self, lark: Lark) -> str:
-        """A rule for one or (`lark.parallel`) more calls and nothing else."""
+        """A rule for one call or, if `lark.parallel`, several calls, and nothing else."""
 
     @abstractmethod
     def free(self, lark: Lark) -> str:
-        """A rule for any text, in which calls follow the schemas of strict tools."""
+        """A rule for any text in which calls of strict tools follow their schemas."""
 
     def _thought(self, lark: Lark, prompt: str, *, may_begin: bool) -> str:
-        """The rest of the reasoning that the prompt opened, or (`may_begin`) one of the model's."""
+        """A rule for the rest of the reasoning that the prompt opened, or, if `may_begin`, for
+        optional reasoning that the model begins.
+        """
         if self.think is None:
             return ""
         begin, end = self.think

@@ -1,4 +1,4 @@
-"""What the tokenizers that are made here share."""
+"""Base class of the tokenizers in this package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hearth.backends.text.vocab.special_ids import SpecialIds
 
 
 class BaseTokenizer:
-    """All of `hearth.backends.text.tokenizer.Tokenizer` that the pieces of a vocabulary answer."""
+    """The part of `hearth.backends.text.tokenizer.Tokenizer` that needs only pieces of tokens."""
 
     bos_text: str
     eos_text: str
@@ -27,7 +27,7 @@ class BaseTokenizer:
         """
         Args:
             pieces: the bytes of each token.
-            unspoken: tokens that have no text for people.
+            unspoken: tokens whose text is not shown.
         """
         self._pieces = pieces
         self._unspoken = unspoken

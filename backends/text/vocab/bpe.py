@@ -1,4 +1,4 @@
-"""Encoders that merge characters: byte-pair encoding, and SentencePiece's by scores
+"""Encoders that merge characters: byte-pair encoding, and SentencePiece's merging by score
 (`llm_tokenizer_bpe_session` and `llm_tokenizer_spm_session` in llama.cpp's `llama-vocab.cpp`).
 """
 
@@ -13,23 +13,23 @@ from hearth.backends.text.vocab.words import WordCutter
 
 
 class BpeEncoder:
-    """Text without special tokens to ids. Thread-safe.
+    """Encodes text without special tokens. Thread-safe.
 
     Args:
-        ids: of the tokens that text may become, by their text.
-        merges: "left right" in the order of their rank.
+        ids: ids of the tokens that text may become, by token text.
+        merges: "left right" pairs in the order of their rank.
     """
 
     def __init__(self, ids: Mapping[str, int], merges: Sequence[str], kind: PreType) -> None:
         self._ids = ids
-        # Of a merge that is listed twice, the first rank counts.
+        # If a merge is listed twice, its first rank counts.
         self._ranks = {merges[rank]: rank for rank in range(len(merges) - 1, -1, -1)}
         self._ignores_merges = kind.ignore_merges
         self._cutter = WordCutter(kind.steps)
         self._cache = WordCache(self._encode_word)
 
     def encode(self, text: str, *, at_start: bool) -> list[int]:
-        """Token ids of `text`; `at_start` makes no difference to this kind."""
+        """Token ids of `text`; `at_start` makes no difference here."""
         del at_start
         return self._cache.ids(self._cutter.cut(text))
 
@@ -51,18 +51,18 @@ class BpeEncoder:
         return self._ranks.get(f"{left} {right}")
 
     def _spelled(self, part: str) -> list[int]:
-        """The bytes of what is no token, as far as there are tokens for them."""
+        """Ids of the ASCII bytes of `part`, which is not a token; bytes without an id are lost."""
         names = (chr(byte) for byte in part.encode() if byte < 0x80)
         return [self._ids[name] for name in names if name in self._ids]
 
 
 class SentencePieceEncoder:
-    """Text without special tokens to ids. Thread-safe.
+    """Encodes text without special tokens. Thread-safe.
 
     Args:
-        ids: of the tokens that text may become, by their text; <0x00> to <0xFF> are its bytes.
-        scores: of every token; of two neighbours that could be joined, the best go first.
-        adds_space: text begins with a space, as every word does.
+        ids: ids of the tokens that text may become, by token text; <0x00> to <0xFF> are bytes.
+        scores: the score of every token; the pair whose joined token scores highest merges first.
+        adds_space: put a space before text, so that its first word begins like any other.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SentencePieceEncoder:
         """Token ids of `text`.
 
         Args:
-            at_start: nothing stands before it, or a special token.
+            at_start: nothing or a special token precedes `text`.
         """
         if self._adds_space and at_start:
             text = f" {text}"

@@ -1,5 +1,5 @@
 """The characters that stand for bytes in byte-level BPE (GPT-2's `bytes_to_unicode`): printable
-ones of Latin-1 for themselves, the others from U+0100 on.
+Latin-1 characters for themselves, characters from U+0100 on for the other bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _characters() -> tuple[str, ...]:
 
 
 CHARACTERS: Final = _characters()
-"""[256] the character of each byte."""
+"""[256] The character of each byte."""
 BYTES: Final[Mapping[str, int]] = MappingProxyType({char: b for b, char in enumerate(CHARACTERS)})
 _TABLE: Final = dict(enumerate(CHARACTERS))
 
@@ -28,7 +28,7 @@ def to_characters(data: bytes) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """What `text` stands for; characters that are not of the alphabet stand for their UTF-8."""
+    """The bytes that `text` stands for; characters outside the alphabet stand for their UTF-8."""
     try:
         return bytes(map(BYTES.__getitem__, text))
     except KeyError:

@@ -1,4 +1,4 @@
-"""What the files next to a `tokenizer.json` say of its special tokens."""
+"""Special tokens as defined by the files next to a `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
 
 @dataclass(frozen=True, slots=True)
 class FolderSettings:
-    """`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`, and what of
-    `generation_config.json` concerns tokens.
+    """`tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`, and the
+    token ids of `config.json` and `generation_config.json`.
     """
 
     bos: str | None
     eos: str | None
     named: Mapping[str, str]
-    """Further special tokens, by the names that chat templates give them: "pad_token" ..."""
+    """Further special tokens, by the names that chat templates use: "pad_token" ..."""
     added: tuple[tuple[AddedToken, int | None], ...]
-    """Tokens outside of the vocabulary proper, recognised in text before that is cut, in the order
-    of their ids; last those to which the vocabulary or its end gives one.
+    """Tokens outside the vocabulary proper, recognised before text is cut into words, in the order
+    of their ids. Tokens that the files give no id come last; their ids are the vocabulary's.
     """
     end_ids: frozenset[int]
 
 
 def read_settings(folder: Path) -> FolderSettings:
-    """What the files of `folder` say; a missing file says nothing.
+    """The settings in the files of `folder`; a missing file is treated as empty.
 
     Raises:
-        CorruptFile: a file is no JSON object, or a value has the wrong type.
+        CorruptFile: a file is not a JSON object, or a value has the wrong type.
     """
     config = optional_fields(folder, TOKENIZER_CONFIG).values
     names = {**optional_fields(folder, SPECIAL_TOKENS).values, **config}
@@ -60,7 +60,7 @@ def read_settings(folder: Path) -> FolderSettings:
 
 
 def _ids(config: Mapping[str, Any]) -> frozenset[int]:
-    """End ids of `config.json`, which older folders have instead of `generation_config.json`."""
+    """End ids in `config.json`, where older folders have them, without `generation_config.json`."""
     found = config.get("eos_token_id")
     values = found if isinstance(found, list) else [found]
     return frozenset(

@@ -19,9 +19,10 @@ _RECOGNISED: Final = (*_UNSPOKEN, TokenKind.USER_DEFINED)
 
 
 class GgufTokenizer(BaseTokenizer):
-    """Implements `hearth.backends.text.tokenizer.Tokenizer`; gives the ids that llama.cpp gives,
-    except that plain text never becomes a control token, nor one of gpt-oss's marks, which have a
-    text. Thread-safe.
+    """Implements `hearth.backends.text.tokenizer.Tokenizer`. Thread-safe.
+
+    Ids are those of llama.cpp, except that plain text never becomes a control token or one of
+    gpt-oss's marks, which are not control tokens because they have a text.
     """
 
     def __init__(self, vocabulary: GgufVocabulary) -> None:
@@ -38,7 +39,7 @@ class GgufTokenizer(BaseTokenizer):
             unspoken=frozenset(_ids_of(special, *_UNSPOKEN)),
             control_tokens={
                 pieces[ident].decode("utf-8", "replace"): ident
-                for ident in reversed(_ids_of(special, TokenKind.CONTROL))  # The first of a text.
+                for ident in reversed(_ids_of(special, TokenKind.CONTROL))  # The first id wins.
             },
         )
         self._vocabulary = vocabulary
@@ -100,7 +101,7 @@ def _partition(vocabulary: GgufVocabulary, special: Iterable[int]) -> Partition:
 
 
 def _piece(vocabulary: GgufVocabulary, text: str, kind: TokenKind) -> bytes:
-    """The bytes that a token stands for; unused ones stand for none."""
+    """The bytes that a token stands for; none for unused tokens."""
     if kind in _RECOGNISED:
         return text.encode("utf-8", "surrogateescape")
     if kind is TokenKind.BYTE:

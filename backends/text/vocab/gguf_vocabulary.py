@@ -1,7 +1,7 @@
-"""What the metadata of a GGUF file says of its tokens.
+"""The vocabulary in the metadata of a GGUF file.
 
-Source: `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`; defaults and what names mean are
-as there, so that a file gives the same tokens whatever runs it.
+Source: `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`. Defaults and the meanings of
+names are the same, so that a file gives the same tokens with either runner.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hearth.quant.gguf.values import NumberArray, StringArray
 PREFIX: Final = "tokenizer.ggml."
 Name = TypeVar("Name")
 SENTENCE_PIECE, BPE = "llama", "gpt2"
-"""Values of `tokenizer.ggml.model`: those of the families that the native runner knows."""
+"""The values of `tokenizer.ggml.model` that the native runner supports."""
 _KEEP_TEXT: Final = (SENTENCE_PIECE, BPE, "gemma4")
-"""Kinds whose tokens are parts of the text itself."""
+"""Kinds of vocabulary whose tokens are pieces of the text itself."""
 
 
 def longest_token_bytes(file: GgufFile) -> int:
     """`ModelInfo.longest_token_bytes` of a file: an upper bound, because some characters take more
-    bytes in its list of tokens than in a text.
+    bytes in the file's list of tokens than in text.
     """
     tokens = file.metadata.get(f"{PREFIX}tokens")
     keeps_text = file.metadata.get(f"{PREFIX}model") in _KEEP_TEXT
@@ -44,7 +44,7 @@ NAMED_TOKENS: Final[Mapping[str, str]] = {
     "cls_token": f"{PREFIX}cls_token_id",
     "mask_token": f"{PREFIX}mask_token_id",
 }
-"""Keys of special tokens, by the names that chat templates give them."""
+"""Keys of special tokens, by the names that chat templates use."""
 _ROLE_KEYS: Final[Mapping[Role, tuple[str, ...]]] = {
     "eot": ("eot_token_id",),
     "eom": ("eom_token_id",),
@@ -59,13 +59,13 @@ _ROLE_KEYS: Final[Mapping[Role, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """The tokens of a file and how text becomes them."""
+    """The tokens of a file and the rules for encoding text."""
 
     model: str
     pre: PreType
-    """Of byte-pair encoding; the default's for the other kind."""
+    """How byte-pair encoding cuts words; empty for SentencePiece."""
     tokens: list[str]
-    """Bytes that are not UTF-8 are lone surrogates, which no text has."""
+    """Bytes that are not UTF-8 are lone surrogates, which no valid text contains."""
     kinds: list[TokenKind]
     scores: list[float]
     merges: list[str]
@@ -73,17 +73,17 @@ class GgufVocabulary:
     bos: int | None
     eos: int | None
     named: Mapping[str, int]
-    """Those that the file itself says, by the names that chat templates give them."""
+    """Further special tokens that the file gives, by the names that chat templates use."""
     adds_bos: bool
     adds_eos: bool
     adds_space: bool
-    """Text begins with a space, as every word does."""
+    """A space is put before text, so that its first word begins like any other."""
     strips_after: frozenset[int]
     """Special tokens that swallow the white space after them."""
 
     def spellable(self) -> dict[str, int]:
-        """Ids of the tokens that ordinary text may become: all but those that models read as
-        marks.
+        """Ids of the tokens that ordinary text may become: all but control tokens and the marks
+        in `SpecialIds.written`.
         """
         return {
             text: ident
@@ -93,10 +93,10 @@ class GgufVocabulary:
 
 
 def kind_of_vocabulary(file: GgufFile) -> tuple[str, PreType]:
-    """What a file says as `tokenizer.ggml.model`, and what its `tokenizer.ggml.pre` stands for.
+    """The `tokenizer.ggml.model` of a file, and the type that its `tokenizer.ggml.pre` names.
 
     Raises:
-        UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
+        UnsupportedModel: this kind of vocabulary or pre-tokenizer is not built in.
     """
     model = str(file.value(PREFIX + "model", ""))
     if model not in (SENTENCE_PIECE, BPE):
@@ -116,10 +116,10 @@ def kind_of_vocabulary(file: GgufFile) -> tuple[str, PreType]:
 
 
 def read_vocabulary(file: GgufFile) -> GgufVocabulary:
-    """The vocabulary of a file whose header was checked (`hearth.quant.gguf.preflight`).
+    """The vocabulary of a file whose header was checked by `hearth.quant.gguf.preflight`.
 
     Raises:
-        UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
+        UnsupportedModel: this kind of vocabulary or pre-tokenizer is not built in.
         CorruptFile: a list is missing.
     """
     model, pre = kind_of_vocabulary(file)
@@ -149,7 +149,7 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
 
 
 def end_tokens(file: GgufFile) -> dict[int, str]:
-    """The tokens that end an answer and their texts, by id; of any kind of vocabulary, built in or
+    """The texts of the tokens that end an answer, by id, for any kind of vocabulary, built in or
     not.
     """
     if not isinstance(file.value(f"{PREFIX}tokens"), StringArray):
@@ -170,8 +170,8 @@ def _flag(file: GgufFile, name: str, default: bool) -> bool:
 
 
 def _id(file: GgufFile, names: tuple[str, ...], count: int, default: int | None) -> int | None:
-    """The first id that a key of `names` gives and the vocabulary has; else the default, where the
-    vocabulary has that.
+    """The first id under a key of `names` that is in the vocabulary; else `default`, if that is in
+    it.
     """
     for name in names:
         found = file.value(PREFIX + name)
@@ -226,8 +226,8 @@ def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[TokenKind]:
 
 
 def _strips_after(file: GgufFile, ids: Mapping[str, int], kinds: list[TokenKind]) -> frozenset[int]:
-    """Tokens that swallow white space after them: Phi 3's. No file says it, so llama.cpp goes by
-    the model's name, and so do we.
+    """Tokens that swallow the white space after them: Phi 3's. No metadata key says so; llama.cpp
+    goes by the model's name too.
     """
     name = str(file.value("general.name", "")).lower()
     if "phi-3" not in name and "phi3" not in name:

@@ -1,4 +1,4 @@
-"""The tokenizer of a folder with a `tokenizer.json`, by the library that writes such files."""
+"""The tokenizer of a folder with a `tokenizer.json`, read by the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from hearth.backends.text.vocab.special_ids import SpecialIds, special_ids
 
 _LARGEST_BYTES: Final = 256 * 1024 * 1024
 _NOWHERE: Final = "\U0010ffff"
-"""No character, so that no vocabulary has it."""
+"""A noncharacter, which no vocabulary contains."""
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class JsonTokenizer(BaseTokenizer):
-    """Implements `hearth.backends.text.tokenizer.Tokenizer`. Thread-safe: the library's one switch,
-    whether special tokens are recognised, is set under a lock.
+    """Implements `hearth.backends.text.tokenizer.Tokenizer`. Thread-safe: the library's switch for
+    recognising special tokens is set under a lock.
     """
 
     def __init__(self, tokenizer: Tokenizer, settings: FolderSettings, *, rows: int = 0) -> None:
-        """Takes `tokenizer` over: adds what `settings` name to it.
+        """Take ownership of `tokenizer` and add the tokens that `settings` name.
 
         Args:
-            rows: of the model's output, which may be more than there are tokens (Qwen's are a
-                multiple of 128): the ids of further ones stand for nothing.
+            rows: number of logits of the model, which may exceed the number of tokens (Qwen pads
+                it to a multiple of 128); the extra ids have empty pieces.
         """
         self._lock = threading.Lock()
         self._tokenizer = tokenizer
@@ -52,7 +52,7 @@ class JsonTokenizer(BaseTokenizer):
         self._begin, self._end = _surroundings(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
         unspoken = {ident for ident, token in added.items() if token.special} | special.control
-        # What is not in the vocabulary becomes the unknown token, which is no forgery.
+        # Text outside the vocabulary becomes the unknown token, which is not a forgery.
         self._forbidden = unspoken.difference(
             tokenizer.encode(_NOWHERE, add_special_tokens=False).ids
         )
@@ -91,10 +91,10 @@ class JsonTokenizer(BaseTokenizer):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _plain(self, text: str) -> list[int]:
-        """Ids of `text` without a control token among them, whatever it says.
+        """Ids of `text` without any control token, whatever the text contains.
 
-        A model may make some of ordinary text where its vocabulary holds them (unigram models do);
-        the text is then cut inside of each.
+        Where control tokens are in the vocabulary, the library may produce them from ordinary text
+        (unigram models do); the text is then cut inside each of them and encoded again.
         """
         ids: list[int] = []
         pending = [text]
@@ -113,7 +113,7 @@ class JsonTokenizer(BaseTokenizer):
             if cuts:
                 pieces = [part[start:end] for start, end in pairwise((0, *cuts, len(part)))]
                 pending += reversed(pieces)
-            else:  # They are of one character, and left out.
+            else:  # Control tokens of one character are dropped.
                 ids += (ident for ident in made if ident not in self._forbidden)
         return ids
 
@@ -122,14 +122,14 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """The library's tokenizer of a `tokenizer.json`.
 
     Raises:
-        CorruptFile: it is too large, no JSON, or not what the library reads.
+        CorruptFile: the file is too large, not JSON, or not readable by the library.
     """
     size = path.stat().st_size
     if size > _LARGEST_BYTES:
         raise CorruptFile(f"{path} has {size:,} bytes; at most 256 MiB are read.")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises no other type
+    except Exception as error:  # the library raises no narrower type
         raise CorruptFile(
             f"tokenizers {tokenizers.__version__} cannot read {path}: {error}.",
             "Download the file again, or update Hearth.",
@@ -137,8 +137,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _add(tokenizer: Tokenizer, added: Sequence[tuple[AddedToken, int | None]]) -> None:
-    """Add what other files name and `tokenizer.json` lacks. Raises `CorruptFile` where a token
-    would get another id than they say.
+    """Add the tokens that other files name and `tokenizer.json` lacks, except those without any id.
+    Raises `CorruptFile` if a token would get a different id than those files give.
     """
     present = tokenizer.get_added_tokens_decoder()
     known = {token.content: token for token in present.values()}
@@ -162,8 +162,8 @@ def _add_one(tokenizer: Tokenizer, token: AddedToken) -> None:
 
 
 def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
-    """What the names of the added tokens mean. What is a control token by its name, or a mark that
-    has a text, becomes special to the library, so that plain text cannot hold it.
+    """The special ids among the added tokens. Tokens that are control tokens by their name, and
+    marks that have a text, become special to the library, so that plain text cannot contain them.
     """
     added = {token.content: ident for ident, token in tokenizer.get_added_tokens_decoder().items()}
     eos = tokenizer.token_to_id(settings.eos) if settings.eos else None
@@ -177,8 +177,8 @@ def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
 
 
 def _surroundings(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """What `tokenizer.json` puts before and behind a text. What `tokenizer_config.json` has to say
-    of it (`add_bos_token`) counts for nothing beside that file, as in transformers
+    """The ids that `tokenizer.json` puts before and after a text. `add_bos_token` in
+    `tokenizer_config.json` is ignored in its favour, as in transformers
     (`PreTrainedTokenizerBase._from_pretrained`).
     """
     bare = tokenizer.encode("a", add_special_tokens=False).ids
@@ -190,16 +190,16 @@ def _surroundings(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _PieceRules:
-    """How tokens are spelled, by what the decoder does."""
+    """How tokens are spelled, derived from the decoder."""
 
     is_byte_level: bool
     has_bytes: bool
     """<0x..> stands for a byte."""
     space: str
-    """What stands for a space; "" for nothing."""
+    """The text that stands for a space; "" if none does."""
     continues: str
-    """What a token begins with that goes on with a word, where others begin one; "" for no such
-    rule.
+    """Prefix of tokens that continue a word, where all other tokens begin one; "" if there is no
+    such rule.
     """
 
     def piece(self, text: str) -> bytes:
@@ -218,7 +218,7 @@ class _PieceRules:
 
 
 def _piece_rules(tokenizer: Tokenizer) -> _PieceRules:
-    """The rules of a tokenizer, from its decoder and, where that is none, its pre-tokenizer."""
+    """The rules of a tokenizer, from its decoder or, if it has none, its pre-tokenizer."""
     parts = list(_parts(tokenizer.decoder)) or list(_parts(tokenizer.pre_tokenizer))
     kinds = {str(part.get("type")): part for part in parts}
     space = str(kinds["Metaspace"].get("replacement", "▁")) if "Metaspace" in kinds else ""
@@ -235,7 +235,7 @@ def _piece_rules(tokenizer: Tokenizer) -> _PieceRules:
 
 
 def _parts(component: Any) -> Iterator[Mapping[str, Any]]:
-    """The settings of a decoder or pre-tokenizer, a sequence's one after the other."""
+    """The settings of a decoder or pre-tokenizer, or of each member if it is a sequence."""
     if component is None:
         return
     state = json.loads(component.__getstate__())

@@ -1,4 +1,4 @@
-"""The tokenizer of a model, in either kind of file."""
+"""Opens the tokenizer of a GGUF file or of a folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from hearth.quant.gguf.file import GgufFile
 
 
 def open_gguf(file: GgufFile) -> GgufTokenizer:
-    """The tokenizer that a GGUF file describes; its header was checked by
-    `hearth.quant.gguf.preflight`.
+    """The tokenizer of a GGUF file whose header was checked by `hearth.quant.gguf.preflight`.
 
     Raises:
-        UnsupportedModel: a kind of vocabulary, or of pre-tokenizer, that is not built in.
+        UnsupportedModel: this kind of vocabulary or pre-tokenizer is not built in.
         CorruptFile: a list is missing.
     """
     return GgufTokenizer(read_vocabulary(file))
@@ -27,11 +26,11 @@ def open_folder(folder: Path, *, rows: int = 0) -> JsonTokenizer:
     """The tokenizer of a folder of safetensors.
 
     Args:
-        rows: of the model's output, each of which has an id.
+        rows: number of logits of the model, each of which has an id.
 
     Raises:
-        UnsupportedModel: it has no `tokenizer.json`, only a vocabulary in another format.
-        CorruptFile: a file of it is missing or malformed, or files contradict each other.
+        UnsupportedModel: the folder has a vocabulary only in another format than `tokenizer.json`.
+        CorruptFile: a file is missing or malformed, or files contradict each other.
     """
     path = tokenizer_path(folder)
     return JsonTokenizer(read_tokenizer(path), read_settings(folder), rows=rows)

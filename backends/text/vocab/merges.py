@@ -1,4 +1,4 @@
-"""Text cut into pieces that are merged by themselves, merged into tokens, and remembered."""
+"""Cuts text into pieces that merge independently, merges them into tokens, and caches the ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 SPACE_MARK: Final = "▁"
 Priority = Callable[[str, str], float | None]
-"""Of joining two neighbours, the smallest first; None where they cannot be joined."""
+"""Priority of joining two neighbours, smallest first; None if they cannot be joined."""
 
 _INNER: Final = re.compile(f"[^{SPACE_MARK}](?={SPACE_MARK})")
 _GONE: Final = -1
@@ -20,25 +20,25 @@ _LONGEST_WORD_CHARS: Final = 64
 class Chunks:
     """Cuts text before the marks that begin a word.
 
-    Merging never joins two characters that no token holds side by side, so a cut between a
-    character and a mark that follows it in no token changes nothing.
+    Merging never joins two characters that are adjacent in no token, so a cut between a character
+    and a mark that follows it in no token does not change the result.
     """
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        """`tokens`: everything that merging may make."""
+        """`tokens`: all tokens that merging may produce."""
         joined = {char for token in tokens for char in _INNER.findall(token)}
         inside = "".join(map(re.escape, sorted(joined)))
         goes_on = f"(?:(?<=[{inside}]){SPACE_MARK}+[^{SPACE_MARK}]*)*" if inside else ""
         self._chunk = re.compile(f"{SPACE_MARK}*[^{SPACE_MARK}]+{goes_on}|{SPACE_MARK}+", re.DOTALL)
 
     def cut(self, text: str) -> list[str]:
-        """The pieces of `text`; joined they are `text`."""
+        """The pieces of `text`, which add up to `text`."""
         return self._chunk.findall(text)
 
 
 def merged(parts: list[str], priority: Priority) -> list[str]:
-    """`parts` with neighbours joined until no pair can be: the pair of the smallest priority first,
-    of equal ones the leftmost. O(n log n).
+    """`parts` with neighbours joined until no pair can be: the pair with the smallest priority
+    first, the leftmost of equal ones. O(n log n).
     """
     size = len(parts)
     if size == 1:
@@ -71,8 +71,8 @@ def merged(parts: list[str], priority: Priority) -> list[str]:
 
 
 class WordCache:
-    """Remembers `encode(word)` for short words; starts again when it is full. Thread-safe: an entry
-    is written once more with an equal value at worst.
+    """Caches `encode(word)` for short words; cleared when full. Thread-safe: at worst an entry is
+    written twice with equal values.
     """
 
     def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:

@@ -1,4 +1,4 @@
-"""Special tokens found in text."""
+"""Finds special tokens in text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST_TANGLES: Final = 4096
 
 
 class Partition:
-    """Cuts text at special tokens, as llama.cpp does (`tokenizer_st_partition`): the longest token
-    goes first wherever it stands, not the one that begins first. Thread-safe.
+    """Cuts text at special tokens, as llama.cpp does (`tokenizer_st_partition`): where tokens
+    overlap, the longest is cut out first, not the one that begins first. Thread-safe.
 
     Args:
-        ids: of the special tokens, by their text.
-        strips_after: those that swallow the white space after them.
+        ids: ids of the special tokens, by their text.
+        strips_after: ids of tokens that swallow the white space after them.
     """
 
     def __init__(self, ids: Mapping[str, int], *, strips_after: Collection[int] = ()) -> None:
@@ -28,7 +28,7 @@ class Partition:
         self._tangles: dict[str, tuple[str | int, ...]] = {}
 
     def parts(self, text: str) -> list[str | int]:
-        """Text between special tokens, never empty, and the ids of these, in order."""
+        """The ids of special tokens and the text between them, never empty, in order."""
         if not text:
             return []
         if self._any is None:
@@ -51,7 +51,7 @@ class Partition:
             yield text[place:]
 
     def _untangled(self, stretch: str) -> tuple[str | int, ...]:
-        """The parts of a text that is covered by tokens which overlap."""
+        """The parts of a text that consists of overlapping tokens."""
         known = self._tangles.get(stretch)
         if known is None:
             parts: list[str | int] = [stretch]
@@ -75,8 +75,8 @@ class Partition:
 
 
 def _stretches(any_token: re.Pattern[str], text: str) -> Iterator[tuple[int, int, int]]:
-    """Where tokens stand: begin and end of each stretch without a gap inside a token, and how many
-    were found in it, each the longest at its place.
+    """Start and end of each stretch of overlapping tokens, and how many were found in it, at most
+    one (the longest) per position.
     """
     found = any_token.search(text)
     while found is not None:
@@ -92,7 +92,7 @@ def _stretches(any_token: re.Pattern[str], text: str) -> Iterator[tuple[int, int
 
 
 def _joined(parts: Iterable[str | int]) -> list[str | int]:
-    """`parts` with texts that follow each other made one."""
+    """`parts` with adjacent texts joined."""
     joined: list[str | int] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -114,10 +114,10 @@ def _cut(part: str | int, token: str, ident: int) -> list[str | int]:
 
 
 def longest_of(texts: Sequence[str]) -> str:
-    """A regular expression for the longest of `texts`, sorted and different, at a place.
+    """A regular expression for the longest of `texts` at a position; they are sorted and distinct.
 
-    What they begin with alike is compared once: thousands of alternatives one after the other would
-    make a text that nearly matches very slow.
+    Common prefixes are compared once: trying thousands of alternatives in turn would be very slow
+    on text that nearly matches.
     """
     pairs = enumerate(zip(texts[0], texts[-1], strict=False))
     alike = next((place for place, (one, other) in pairs if one != other), len(texts[0]))

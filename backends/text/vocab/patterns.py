@@ -1,10 +1,10 @@
 """How vocabularies cut text into words before merging: the types of `tokenizer.ggml.pre`.
 
-The expressions are those of the models' own tokenizers in the form that llama.cpp gives them
-(`llm_tokenizer_bpe` in `llama-vocab.cpp`). They read text in which every character above ASCII is
-replaced by a mark of its category (`unicode_regex_split` in llama.cpp's `unicode.cpp` does the
-same), so that `re`, which knows no categories, can cut it. Where several stand in a row, each cuts
-what those before it left.
+The expressions are those of the models' own tokenizers in llama.cpp's form (`llm_tokenizer_bpe` in
+`llama-vocab.cpp`). They read text in which every character above ASCII is replaced by a mark for
+its category (`unicode_regex_split` in llama.cpp's `unicode.cpp` does the same), because `re` does
+not support categories. Where a type has several expressions, each cuts the pieces that the one
+before it produced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OF_CATEGORY: Final = {
     "S": SYMBOL,
     "Z": SPACE,
 }
-"""By the first letter of a Unicode category."""
+"""The mark for each Unicode category, by the first letter of its name."""
 
 View = Literal["categories", "spaces"]
 
@@ -39,16 +39,18 @@ class Step:
 
     expression: str
     view: View = "categories"
-    """What the expression reads: see `words`; "spaces" is the text itself."""
+    """What the expression reads (see `words`): marks for categories, or, for "spaces", the text
+    with only its white space replaced.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PreType:
-    """What a value of `tokenizer.ggml.pre` stands for."""
+    """The meaning of a value of `tokenizer.ggml.pre`."""
 
     steps: tuple[Step, ...]
     ignore_merges: bool = False
-    """A word that is a token is that token, whatever merging would make of it."""
+    """A word that is in the vocabulary becomes that token without merging."""
     adds_bos: bool = False
 
 
@@ -73,14 +75,14 @@ _THREE_NUMBERS = Step(f"[{_N}]{{1,3}}")
 
 
 def _modern(numbers: str = f"[{_N}]", others: str = _OTHERS) -> Step:
-    """The expression that most models since GPT-4 share, with their own parts."""
+    """The expression that most models since GPT-4 share, with the parts that differ."""
     return Step(
         rf"{_ENDINGS}|[^\r\n{_L}{_N}]?[{_L}]+|{numbers}|{others}|{_BREAKS}",
     )
 
 
 def _cased(ending: str, numbers: str) -> Step:
-    """Words break where small letters are followed by capitals (Tekken, o200k)."""
+    """Words end where a capital follows a small letter (Tekken, o200k)."""
     upper, lower = f"[A-Z{LETTER}]", f"[a-z{LETTER}]"
     lead = rf"[^\r\n{_L}{_N}]?"
     return Step(
@@ -186,13 +188,13 @@ TYPES: Final[Mapping[str, PreType]] = {
     )
     for name in names.split()
 }
-"""By every value of `tokenizer.ggml.pre` that is built in: those that files of the native runner's
-families may have. Those that stand for the same are listed together.
+"""Types by the values of `tokenizer.ggml.pre` that are built in: those that files of the native
+runner's families may have. Values with the same type are listed together.
 """
 
 
 def pre_type(name: str) -> PreType | None:
-    """What `tokenizer.ggml.pre` = `name` stands for; None for one that this version does not know.
-    A file without a name has the type "default".
+    """The type that the value `name` of `tokenizer.ggml.pre` names; None if it is not built in.
+    A file without a value has the type "default".
     """
     return TYPES.get(name or "default")

@@ -1,8 +1,8 @@
-"""Tokens that mean something by their name: where a model stops, and where code is filled in.
+"""Tokens whose name has a meaning: where a model stops, and where code is filled in.
 
-Files name one end of a text, and chat models end their turns with another; the lists are those that
-llama.cpp knows (`llama_vocab::impl::load` in `llama-vocab.cpp`), so that a model stops at the same
-tokens whatever runs it.
+Files name one end-of-text token, but chat models end their turns with another. The lists are those
+of llama.cpp (`llama_vocab::impl::load` in `llama-vocab.cpp`), so that a model stops at the same
+tokens with either runner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAMES: Final[Mapping[Role, tuple[str, ...]]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Names of a token's role, for files that do not give its id."""
+"""Token names for each role, for files that do not give the id."""
 
 _ENDS: Final = (
     *_NAMES["eot"],
@@ -64,32 +64,34 @@ _ENDS: Final = (
     "[e~[",
 )
 _HARMONY: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-"""Of gpt-oss: part of what the model writes, so they have a text."""
+"""Marks of gpt-oss: they are part of its output, so they have a text."""
 _END_OF_A_PART: Final = "<|end|>"
-"""One of them too, where it does not end an answer."""
+"""Such a mark too, in models where it does not end an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """What the names of a vocabulary say."""
+    """The meanings of the token names of a vocabulary."""
 
     end_ids: frozenset[int]
     infill: tuple[int, int, int] | None
-    """Before the prefix, before the suffix, before the middle."""
+    """The tokens before the prefix, before the suffix and before the middle."""
     control: frozenset[int]
-    """Control tokens by their name, whatever type the file gives them."""
+    """Tokens that are control tokens by their name, whatever type the file gives them."""
     written: frozenset[int]
-    """Tokens recognised everywhere that have a text, whatever type the file gives them."""
+    """Marks that have a text, unlike control tokens, whatever type the file gives them; plain text
+    does not become one of them.
+    """
     ordinary: frozenset[int]
-    """Tokens like any other, whatever type the file gives them."""
+    """Tokens that are not special, whatever type the file gives them."""
 
 
 def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds:
-    """What the names in a vocabulary mean.
+    """The meanings of the names in a vocabulary.
 
     Args:
-        ids: of the tokens that may be special, by their text.
-        given: ids that the file itself says.
+        ids: ids of the tokens that may be special, by their text.
+        given: ids that the file itself gives.
     """
     roles = dict(given)
     control: set[int] = set()
@@ -121,8 +123,8 @@ def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds
 
 
 def written_marks(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Those of gpt-oss's marks that are tokens of `tokenizer`. They have a text, so they are not
-    among its control tokens; but a template means the tokens, and who types them means the text.
+    """The marks of gpt-oss that are tokens of `tokenizer`. They have a text, so they are not among
+    its control tokens; but in a template they mean the tokens, and in typed text the text.
     """
     return tuple(
         mark
@@ -135,6 +137,6 @@ _ENDING_ROLES: Final[tuple[Role, ...]] = ("eos", "eot", "eom", "fim_pad", "fim_r
 
 
 def _is_end_of_a_part(named: Mapping[str, int]) -> bool:
-    """Whether `<|end|>` ends a part of an answer (gpt-oss, Solar Open), and not all of it."""
+    """Whether `<|end|>` ends only a part of an answer (gpt-oss, Solar Open)."""
     calls = "<|call|>" in named or "<|calls|>" in named
     return calls and ("<|return|>" in named or "<|flush|>" in named)

@@ -1,7 +1,7 @@
-"""Text cut into words by a vocabulary's patterns.
+"""Cuts text into words by a vocabulary's patterns.
 
-Categories of characters are those of Python's `unicodedata`; they differ from llama.cpp's (Unicode
-15.1) only for characters that one of the two does not know yet.
+Character categories are those of Python's `unicodedata`; they differ from llama.cpp's (Unicode
+15.1) only for characters that one of the two does not define yet.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hearth.backends.text.vocab.patterns import OF_CATEGORY, OTHER, SPACE, Step,
 
 
 class Categories(dict[int, str]):
-    """For `str.translate`: categories of characters, worked out when they are first met."""
+    """For `str.translate`: the category of each character, looked up on first use."""
 
     def __init__(self) -> None:
         super().__init__({code: chr(code) for code in range(0x80)})
@@ -26,7 +26,7 @@ class Categories(dict[int, str]):
 
 
 class Spaces(dict[int, str]):
-    """For `str.translate`: white space above ASCII becomes one that C's `isspace` knows."""
+    """For `str.translate`: white space above ASCII becomes one that C's `isspace` accepts."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -35,9 +35,9 @@ class Spaces(dict[int, str]):
 
 
 class WordCutter:
-    """Cuts text by `steps`, each of which cuts what the one before it left. Thread-safe.
+    """Cuts text by `steps`, each of which cuts the pieces from the one before it. Thread-safe.
 
-    What an expression does not match between two matches is a word as well, so nothing is lost.
+    Text between two matches of an expression is a word as well, so nothing is lost.
     """
 
     def __init__(self, steps: tuple[Step, ...]) -> None:
@@ -48,7 +48,7 @@ class WordCutter:
         }
 
     def cut(self, text: str) -> list[str]:
-        """The words of `text`, in order; joined they are `text`."""
+        """The words of `text`, in order, which add up to `text`."""
         spans = [(0, len(text))]
         is_ascii = text.isascii()
         views: dict[View, str] = {}
@@ -63,7 +63,7 @@ class WordCutter:
 def _matches(
     expression: re.Pattern[str], text: str, spans: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Matches and what is between them, in each of `spans`."""
+    """The matches and the text between them, in each of `spans`."""
     for start, end in spans:
         place = start
         for found in expression.finditer(text, start, end):
