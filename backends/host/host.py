@@ -1,7 +1,7 @@
-"""The headless host process: one per user, serves front ends on the private local socket, owns the
-workers.
+"""The headless host process, one per user: it serves front ends on a private local socket and owns
+the workers.
 
-Started by the first front end (`client`), leaves when nobody is attached and nothing is
+The first front end (`client`) starts it. It exits when no front end is attached and no model is
 loaded.
 """
 
@@ -53,9 +53,9 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.5
 _MOST_UNSENT_BYTES = 1 << 20
-"""Of one stream, held for a front end that does not read; a stream of more than that is ended."""
+"""Limit of the unread bytes of one stream; a stream that exceeds it is ended."""
 _MOST_ANSWER_BYTES = 2 * MAX_FRAME_BYTES
-"""Of all answers, held for a front end that does not read; further ones are replaced by errors."""
+"""Limit of the unread bytes of all answers; further answers are replaced by errors."""
 
 
 class Client:
@@ -74,14 +74,12 @@ class Client:
         self._tasks: set[asyncio.Task[None]] = set()
         self._outgoing: list[bytes] = []
         self._unsent: dict[int, int] = {}
-        """Bytes in `_outgoing` that wait for the front end to read, by the call that they
-        answer.
-        """
+        """Bytes in `_outgoing` that wait for the front end to read, by the id of the call."""
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Answer frames until the front end is gone; then end everything that it had under way."""
+        """Answer frames until the front end disconnects, then end all of its calls."""
         try:
             async for frames in sealed_frames(self._reader):
                 for sealed in frames:
@@ -154,8 +152,8 @@ class Client:
             self._streams.pop(sealed.id, None)
 
     def _send(self, ident: int, body: Body | Sealed) -> None:
-        """Frames that come in one iteration of the loop, such as those of a model's step, are
-        written together. What a front end does not read is held up to a limit.
+        """Send `body`. Frames of one iteration of the event loop, such as those of a model's step,
+        are written together. What a front end does not read is held up to a limit.
         """
         data = body.relayed(ident) if isinstance(body, Sealed) else encode_answer(ident, body)
         if self._sending is None:
@@ -178,7 +176,7 @@ class Client:
         self._outgoing.append(data)
 
     def _flush(self) -> None:
-        """Write what is held, unless the front end is still reading what was written before."""
+        """Write the held frames, unless the front end is still reading earlier ones."""
         if self._sending is not None or not self._outgoing:
             return
         data = b"".join(self._outgoing)
@@ -192,7 +190,7 @@ class Client:
             self._sending = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        """Wait until the front end has read, then write what came meanwhile."""
+        """Wait until the front end has read, then write the frames that were added meanwhile."""
         with contextlib.suppress(OSError):  # The front end is gone, which `serve` notices.
             await self._writer.drain()
         self._sending = None
@@ -208,7 +206,7 @@ def _not_read() -> Busy:
 
 
 class Host:
-    """Serves front ends until it is told to leave or has been idle for `idle_s` seconds."""
+    """Serves front ends until a front end ends it or it has been idle for `idle_s` seconds."""
 
     def __init__(self, place: HostPlace, idle_s: float) -> None:
         self.supervisor = Supervisor(place)
@@ -219,7 +217,7 @@ class Host:
         self._started_at = time.time()
 
     async def run(self) -> None:
-        """Serve; returns when the workers are stopped and the socket is gone."""
+        """Serve; returns when the workers are stopped and the socket is removed."""
         server = await listen(self._place, self._on_client)
         loop = asyncio.get_running_loop()
         if sys.platform != "win32":
@@ -247,15 +245,15 @@ class Host:
         log.info("host leaves")
 
     async def stats(self) -> HostStats:
-        """This process and its workers; a worker that does not answer delays it by half a second
-        at most.
+        """Statistics of this process and its workers; a worker that does not answer delays them by
+        at most half a second.
         """
         workers = await self.supervisor.stats()
         clients = len(self._clients)
         return HostStats(os.getpid(), hearth_version(), self._started_at, clients, workers)
 
     def leave(self) -> Text | Failed:
-        """Leave unless a call is under way."""
+        """Exit, unless a call is in progress."""
         if self.supervisor.busy:
             return Failed(to_info(Busy("The host is answering somebody.", "Try again later.")))
         self._leaving.set()

@@ -45,23 +45,23 @@ log = logging.getLogger(__name__)
 
 _PREPARERS = 4
 _FORM_PREPARERS = 2
-"""For requests whose answer must follow a grammar: to compile it may take seconds, and requests
-without one do not wait for that.
+"""Threads for requests with a grammar: compiling it can take seconds, which requests without a
+grammar should not wait for.
 """
 _LARGE_PREPARERS = 2
-"""For calls of more than `_LARGE_TOKENS`: to tokenize megabytes takes seconds as well."""
+"""Threads for calls of more than `_LARGE_TOKENS`: tokenizing megabytes also takes seconds."""
 _LARGE_TOKENS = 64 << 10
-"""By the upper bound in `Cost`."""
+"""Compared with the upper bound in `Cost`."""
 _LARGE_NICE = 10
-"""A tenth of the processor time of the step loop, where both want it."""
+"""Nice value of threads for large calls: a tenth of the step loop's CPU time if both compete."""
 _SWITCH_S = 0.001
-"""After so long the step loop takes the interpreter back from a thread that prepares; Python's
-default of 5 ms would be a third of a fast model's step.
+"""Interval after which the step loop gets the GIL back from a thread that prepares requests;
+Python's default of 5 ms would be a third of a fast model's step.
 """
 _LEAVE_S = 2.5
 """The host kills a worker that has not left after 3 s."""
 _MOST_WAITING_FRAMES = 4096
-"""Frames that wait for a host that does not read, before those who send more are blocked."""
+"""Frames that may wait for a host that does not read; further senders block."""
 
 
 class Outbox:
@@ -91,13 +91,15 @@ class Outbox:
             self._came.set()
 
     def close(self) -> None:
-        """Send what is left, then end."""
+        """Send the remaining frames, then end the thread."""
         self._closed = True
         self._came.set()
         self._thread.join()
 
     def _send(self) -> None:
-        """What comes while something is sent, such as the tokens of a step, goes out together."""
+        """Send frames; those that are put during a write, such as the tokens of a step, are sent
+        together.
+        """
         try:
             while self._frames or not self._closed:
                 self._came.wait()
@@ -116,8 +118,8 @@ class Outbox:
             os._exit(1)
 
 
-class Desk:
-    """Takes the calls of the host and answers them with one loaded model."""
+class RequestHandler:
+    """Answers the host's calls with one loaded model."""
 
     def __init__(
         self, engine: Engine, preparer: Preparer, tokenizer: Tokenizer, outbox: Outbox
@@ -130,9 +132,7 @@ class Desk:
         self._form_pool = FairPool(_FORM_PREPARERS, "prepare form")
         self._large_pool = FairPool(_LARGE_PREPARERS, "prepare large", _LARGE_NICE)
         self._preparing: dict[int, str] = {}
-        """Calls in preparation, with their sessions; a cancelled one leaves it and is over at
-        once.
-        """
+        """Calls in preparation, with their sessions; a cancelled call is removed at once."""
         self._lock = threading.Lock()
 
     def take(self, frame: wire.Frame) -> None:
@@ -157,12 +157,12 @@ class Desk:
             pool.submit(frame.session, partial(self._answer, frame, Clock(), is_large))
 
     def leave(self) -> None:
-        """End all that is under way, and wait until what was computed is on disk, if not long."""
+        """End all calls, and wait up to `_LEAVE_S` until computed keys and values are on disk."""
         self._engine.close()
         self._engine.ended.wait(_LEAVE_S)
 
     def _stats(self) -> EngineStats:
-        """What the engine does, and what is on its way to it."""
+        """Statistics of the engine, with the calls in preparation."""
         stats = self._engine.stats()
         with self._lock:
             coming = [RequestStats(*call, "queued") for call in self._preparing.items()]
@@ -229,15 +229,15 @@ class Desk:
                 raise InternalError(f"A worker cannot answer a {type(body).__name__} frame.")
 
     def _prepared(self, ident: int) -> bool:
-        """Take `ident` out of preparation; False if it was not in it any more."""
+        """Remove `ident` from the calls in preparation; False if it was no longer among them."""
         with self._lock:
             return self._preparing.pop(ident, None) is not None
 
 
-def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
-    """Feed the desk until the host closes the pipe; then this process is not needed any more, even
-    if it is still loading, but for what it has not written to disk yet. A body that cannot be read
-    fails alone.
+def _read(stream: BinaryIO, opened: Future[RequestHandler], outbox: Outbox) -> None:
+    """Pass frames to the request handler until the host closes the pipe. The process then exits,
+    even during a load, after writing the remaining keys and values to disk. A body that cannot be
+    read fails only its own call.
     """
     try:
         while (frame := _next_frame(stream)) is not None:
@@ -254,7 +254,7 @@ def _read(stream: BinaryIO, opened: Future[Desk], outbox: Outbox) -> None:
 
 
 def _has_form(body: object) -> bool:
-    """Does `body` ask for an answer that follows a grammar?"""
+    """Whether `body` asks for an answer that follows a grammar."""
     if not isinstance(body, wire.Generate):
         return False
     request = body.request
@@ -264,7 +264,7 @@ def _has_form(body: object) -> bool:
 
 
 def _next_frame(stream: BinaryIO) -> wire.Frame | None:
-    """The next frame, or why its body cannot be read; None at the end."""
+    """The next frame, or an error if its body cannot be read; None at the end."""
     try:
         return wire.read_frame(stream)
     except wire.BodyError as error:
@@ -274,10 +274,10 @@ def _next_frame(stream: BinaryIO) -> wire.Frame | None:
 def serve(
     spec: ModelSpec, load_id: int, requests: BinaryIO, outbox: Outbox, cache_dir: Path
 ) -> None:
-    """Load the model of `spec`, answer the load, then answer calls until the host closes the
+    """Load the model of `spec`, report the result, then answer calls until the host closes the
     pipe.
     """
-    opened: Future[Desk] = Future()
+    opened: Future[RequestHandler] = Future()
     threading.Thread(
         target=_read, args=(requests, opened, outbox), name="reader", daemon=True
     ).start()
@@ -319,7 +319,7 @@ def serve(
         notices = (*described.notices, no_rollback(described.name))
         described = replace(described, notices=notices)
     gc.freeze()  # The loaded objects stay alive, so collections need not scan them.
-    opened.set_result(Desk(engine, preparer, loaded.tokenizer, outbox))
+    opened.set_result(RequestHandler(engine, preparer, loaded.tokenizer, outbox))
     outbox.put(load_id, described)
     try:
         engine.run()
@@ -329,7 +329,7 @@ def serve(
 
 
 def _disk(loaded: Loaded, spec: ModelSpec, cache_dir: Path) -> DiskTier | None:
-    """Where keys and values of this model outlive the process, if they may."""
+    """The disk tier for this model's keys and values; None if it has none."""
     budget_bytes = spec.settings.kv_disk_budget_bytes
     if not budget_bytes or not loaded.runner.info.generates:
         return None
