@@ -1,8 +1,8 @@
-"""What both kinds of attention cost on this processor: measured once for each shape of heads.
+"""Measures the cost of both kinds of attention on this processor, once for each shape of heads.
 
-llama.cpp's flash attention for processors goes through keys and values cell by cell where a step
-has few rows, as decoding has. Without half-precision arithmetic that can take more than twice the
-time of two matrix products, which need a larger scratch buffer.
+In steps of few rows, such as decode steps, llama.cpp's flash attention for processors goes through
+keys and values cell by cell. On processors without half-precision arithmetic, this can take more
+than twice the time of attention by two matrix products, which needs a larger scratch buffer.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hearth.backends.machine.threads import usable_cores
 log = logging.getLogger(__name__)
 
 DEPTH: Final = 2048
-"""Tokens behind which a decode step is timed."""
+"""Tokens before the decode step that is timed."""
 LEAST_TOKENS: Final = 2560
-"""Pools below this many tokens gain little either way,"""
+"""In pools of fewer tokens the kind of attention hardly matters."""
 LEAST_TOKEN_BYTES: Final = 16 << 10
-"""and so do models whose keys and values take less than this for a token."""
+"""Nor does it matter if keys and values of a token take fewer bytes than this."""
 _STEPS: Final = 6
 _MOST_ROUNDS: Final = 5
 _NEAR: Final = 1.4
@@ -42,7 +42,7 @@ _FILE: Final = "attention.json"
 
 
 def heads_of(facts: GgufFacts) -> Heads | None:
-    """The attention heads of a model; None where its header does not say, or says it by layer."""
+    """The attention heads of a model; None if its header lacks them or has them by layer."""
     arch = facts.architecture
     heads = facts.value(f"{arch}.attention.head_count", 0)
     kv_heads = facts.value(f"{arch}.attention.head_count_kv", heads)
@@ -55,7 +55,7 @@ def heads_of(facts: GgufFacts) -> Heads | None:
 
 
 def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None) -> Attention:
-    """What attention costs here, from `cache_dir` if it was measured before with this library.
+    """The cost of attention on this machine, from `cache_dir` if measured with this library.
 
     Raises:
         HearthError: the probe could not be run, or other programs disturb it.
@@ -76,8 +76,9 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
 def costs(
     facts: GgufFacts, plan: ContextPlan, threads: int | None, cache_dir: Path | None
 ) -> Attention | None:
-    """What attention costs a model that was planned so, on the CPU; None where that cannot be
-    measured or hardly matters.
+    """The cost of attention on the CPU for a model with this plan.
+
+    None if it cannot be measured or hardly matters.
     """
     heads = heads_of(facts)
     is_small = plan.pool_tokens < LEAST_TOKENS or plan.kv_bytes_per_token < LEAST_TOKEN_BYTES
@@ -103,11 +104,12 @@ def _measure(heads: Heads, kv_type: KvType, threads: int) -> Attention:
 
 
 def steady(both: Callable[[], tuple[float, float]]) -> tuple[float, float]:
-    """The least of each of two figures that `both` measures, once a measurement has come near both:
-    beside other programs one may be a hundred times too long, and what is measured is kept.
+    """The least of each of the two times that `both` measures, once two measurements agree.
+
+    While other programs run, a time may be a hundred times too long, and the result is stored.
 
     Raises:
-        Busy: none came near the ones before.
+        Busy: no measurement came near those before it.
     """
     least = both()
     for _ in range(_MOST_ROUNDS - 1):
@@ -120,7 +122,7 @@ def steady(both: Callable[[], tuple[float, float]]) -> tuple[float, float]:
 
 
 def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:
-    """Seconds of the quickest of a few decode steps behind `DEPTH` tokens."""
+    """Seconds of the quickest of a few decode steps after `DEPTH` tokens."""
     settings = ModelSettings(
         context=DEPTH + 256, max_sessions=1, kv_type=kv_type, flash_attention=flash
     )
@@ -142,9 +144,7 @@ def _step_s(path: Path, kv_type: KvType, threads: int, *, flash: bool) -> float:
 
 
 def _load(path: Path | None, fingerprint: str) -> dict[str, Attention]:
-    """What was measured with this library; nothing where the file cannot be read, which costs a
-    new measurement.
-    """
+    """The stored measurements of this library; empty if the file cannot be read."""
     if path is None:
         return {}
     try:

@@ -1,8 +1,9 @@
-"""Which of llama.cpp's two kinds of attention the steps of a processor should have now.
+"""Chooses between llama.cpp's two kinds of attention for steps on a processor.
 
-Without flash attention every row of a step pays for all cells of the pool, a little each. Flash
-attention passes over the cells of others, and pays several times as much for a row's own. So the
-one is faster for a single long conversation, and the other for many short ones.
+Without flash attention, every row of a step pays a little for each cell of the pool. Flash
+attention skips the cells of other sequences, but pays several times as much for each of a row's
+own. So attention without flash is faster for a single long conversation, and flash attention for
+many short ones.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import CELL_ALIGNMENT, FLASH_TILE, UBATCH, ContextPlan
 
 WORTH_MOVES: Final = 4.0
-"""Change when that would have saved this many times what it costs."""
+"""Switch once the other kind would have saved this many times the cost of the switch."""
 MOVE_BYTES_S: Final = 0.5e9
-"""Bytes of keys and values that are moved in a second: copied out, transposed, copied in."""
+"""Bytes of keys and values moved per second: copied out, transposed, copied in."""
 MOVE_S: Final = 0.1
-"""And what a new context takes."""
+"""Seconds to make a new context."""
 
 
 CLEARLY_FASTER: Final = 0.8
-"""Without flash attention a step must take at most this share of the time with it to be chosen for
-anything."""
+"""Attention without flash is considered only if it takes at most this share of the time of flash
+attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Seconds of one layer's decode step behind `depth` tokens."""
+    """Seconds of one layer's decode step after `depth` tokens."""
 
     flash_s: float
     plain_s: float
@@ -38,18 +39,18 @@ class Attention:
 
     @property
     def flash_pays(self) -> bool:
-        """Always: for a single long conversation too."""
+        """Whether flash attention is always the better choice, even for one long conversation."""
         return self.plain_s > CLEARLY_FASTER * self.flash_s
 
 
 class AttentionChoice:
-    """Adds up what the other kind would have saved.
+    """Adds up the time that the other kind of attention would have saved.
 
     Args:
-        flash: which kind it begins with.
-        flash_factor: what flash attention takes for a cell, by what the other does.
-        cell_s: seconds that the other takes for a cell and a row, in all layers.
-        cell_bytes: keys and values of a cell.
+        flash: begin with flash attention.
+        flash_factor: time per cell with flash attention, divided by the time without.
+        cell_s: seconds per cell and row in all layers without flash attention.
+        cell_bytes: bytes of keys and values of a cell.
     """
 
     def __init__(self, *, flash: bool, flash_factor: float, cell_s: float, cell_bytes: int) -> None:
@@ -60,7 +61,7 @@ class AttentionChoice:
         self._lost_s = 0.0
 
     def note(self, rows: Iterable[Row], cells: int) -> None:
-        """A step computed `rows`, with `cells` of the pool in use."""
+        """Account for a step that computed `rows`, with `cells` of the pool in use."""
         tokens = own = 0
         for row in rows:
             count = len(row.tokens)
@@ -72,25 +73,27 @@ class AttentionChoice:
         self._lost_s = max(0.0, self._lost_s + saved * self._cell_s)
 
     def should_change(self, cells: int) -> bool:
-        """Whether to move the `cells` in use over to the other kind."""
+        """Whether to move the `cells` in use to the other kind of attention."""
         move_s = MOVE_S + cells * self._cell_bytes / MOVE_BYTES_S
         return self._lost_s > WORTH_MOVES * move_s
 
     def changed(self) -> None:
-        """It has the other kind now."""
+        """The kind of attention was switched."""
         self.flash = not self.flash
         self._lost_s = 0.0
 
     def give_up(self) -> None:
-        """It could not be changed: wait as long again."""
+        """The switch failed: start counting from zero."""
         self._lost_s = 0.0
 
 
 def choice_of(
     attention: Attention | None, plan: ContextPlan, facts: ModelFacts
 ) -> AttentionChoice | None:
-    """Begins with flash attention; None where there is nothing to choose: costs are not known, or
-    the memory is not one of full attention, whose values can be transposed.
+    """A choice that begins with flash attention, or None if there is nothing to choose.
+
+    That is, if costs are unknown, or if the memory is not one of full attention, because only its
+    values can be transposed.
     """
     if attention is None or not facts.can_roll_back or facts.sliding_window:
         return None
@@ -103,5 +106,5 @@ def choice_of(
 
 
 def with_flash(plan: ContextPlan) -> ContextPlan:
-    """`plan`, which is for attention without flash, with it: graphs may hold more rows then."""
+    """`plan`, made for attention without flash, with flash attention and larger graphs."""
     return replace(plan, flash_attention=1, ubatch=min(plan.batch, UBATCH))

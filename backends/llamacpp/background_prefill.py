@@ -1,9 +1,9 @@
-"""A prompt that is computed in a context of its own, on its own thread, while the sequences of the
-pool go on with their steps.
+"""Background prefill: computes a prompt in its own context and thread while steps go on.
 
-In one batch every row pays for attention over the whole pool, and a long prompt's rows for all that
-lies before them: on a processor that makes each step of those who stream several times longer. Two
-contexts on a share of the cores each cost a stream little more than the share.
+In a shared batch every row pays for attention over the whole pool, and the rows of a long prompt
+pay for all tokens before them. On a processor this makes each step of the streaming requests
+several times longer. With two contexts, each on a share of the cores, a stream loses little more
+than that share.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from hearth.backends.machine.memory import available_bytes
 log = logging.getLogger(__name__)
 
 CHUNK = 128
-"""Tokens of a call, and so between two looks at how many threads it may take."""
+"""Tokens per call of `llama_decode`; the number of threads is updated after each call."""
 
 
 class LlamaBackground:
-    """Implements `hearth.backends.engine.runner.BackgroundPrefill`, with half of the threads, and
-    memory for a prompt's tokens twice while its state is copied.
+    """Implements `hearth.backends.engine.runner.BackgroundPrefill`.
+
+    Uses half of the threads, and memory for twice the prompt's tokens while its state is copied.
 
     Args:
-        store: that takes the states.
-        plan: what its context is made with, at the time when it is called.
-        threads: of steps.
+        store: takes the states.
+        plan: returns the current plan, with which the context is made.
+        threads: of decode steps.
         batch_threads: of steps with prefill.
     """
 
@@ -54,18 +55,18 @@ class LlamaBackground:
         self.batch_threads = batch_threads
         self._prefill: LlamaBackgroundPrompt | None = None
         self.threads = threads // 2
-        """That it takes from the steps of others."""
+        """Threads that it takes away from steps."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a prompt is computed now."""
+        """Whether a prompt is being computed."""
         if self._prefill is not None and self._prefill.over:
             self._prefill = None
         return self._prefill is not None
 
     @property
     def nbytes(self) -> int:
-        """What it takes at most, with copies of its state, until that is taken or thrown away."""
+        """Most memory that it takes, with copies of its state, until that is used or discarded."""
         prefill = self._prefill
         return 0 if prefill is None else self._bytes_of(len(prefill.tokens), prefill.held)
 
@@ -83,7 +84,7 @@ class LlamaBackground:
     def begin(
         self, tokens: Sequence[int], begun: SavedState | None, held: int, done: Callable[[], None]
     ) -> LlamaBackgroundPrompt | None:
-        """See the protocol; None where a token is not in the vocabulary, which a step reports."""
+        """See the protocol; None if a token is not in the vocabulary, which a step reports."""
         assert begun is None or isinstance(begun, LlamaState)
         if not 0 <= min(tokens) <= max(tokens) < self.model.facts.vocab_size:
             return None
@@ -91,7 +92,7 @@ class LlamaBackground:
         return self._prefill
 
     def close(self) -> None:
-        """End what is computed; what is over is given up."""
+        """Cancel the prompt being computed and wait for its thread; a finished state is dropped."""
         prefill, self._prefill = self._prefill, None
         if prefill is not None:
             prefill.cancel()
@@ -99,14 +100,14 @@ class LlamaBackground:
 
 
 class LlamaBackgroundPrompt:
-    """Implements `hearth.backends.engine.runner.BackgroundPrompt`. Begins at once.
+    """Implements `hearth.backends.engine.runner.BackgroundPrompt`. Starts at once.
 
     Args:
-        owner: says how: with the plan that `begun` was made with, with `threads` next to the steps
-            of others and with `batch_threads` once no request streams.
+        owner: has the plan that `begun` was made with, and the threads: `threads` alongside steps,
+            `batch_threads` once no request streams.
         tokens: ids, all in the vocabulary.
-        begun: the state after the first `held` of them; None: there is none.
-        held: of `begun`; at least one token is left to compute.
+        begun: the state after the first `held` tokens, or None.
+        held: tokens of `begun`; at least one token is left to compute.
         done: called from this prefill's thread when it is over, however it ends.
     """
 
@@ -148,7 +149,7 @@ class LlamaBackgroundPrompt:
         self._interrupt.set(True)
 
     def wait(self) -> None:
-        """Until it is over."""
+        """Wait until it is over."""
         self._thread.join()
 
     def _run(self) -> None:
@@ -173,7 +174,7 @@ class LlamaBackgroundPrompt:
             if begun is not None and not context.restore_sequence(0, begun.data):
                 log.warning("a prompt's beginning cannot be copied to the background")
                 return None
-            del begun  # Its memory is not needed twice.
+            del begun  # Releases the memory of the copy.
             batch = Batch(owner.model.library.api, CHUNK)
             for start in range(self.computed, count, CHUNK):
                 if not self._is_wanted:

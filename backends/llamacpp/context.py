@@ -1,5 +1,7 @@
-"""One llama.cpp context: the key-value pool and the call that computes a batch. Everything here is
-C-shaped."""
+"""One llama.cpp context: the KV pool and the call that computes a batch.
+
+A thin layer over the C API.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,22 @@ from hearth.backends.llamacpp.params import ContextPlan
 from hearth.quant.memory_graph import Graph, compute_bytes, work_bytes
 
 ABORTED = 2
-"""What `llama_decode` and `llama_encode` return where the abort callback ended them."""
+"""Return code of `llama_decode` and `llama_encode` if the abort callback ended them."""
 
 State = NDArray[np.uint8]
 """[bytes], in llama.cpp's own format."""
 
 
 class Batch:
-    """A `llama_batch` over numpy arrays: filled by slices, one sequence id a token.
+    """A `llama_batch` over numpy arrays: filled by slices, with one sequence id per token.
 
     Args:
         api: the library's functions.
         capacity: most tokens.
 
     Attributes:
-        tokens, positions, sequences, wanted: [capacity], of each token: its id, position, id of
-            sequence, and whether its logits are.
+        tokens, positions, sequences, wanted: [capacity], for each token: its id, position, id of
+            sequence, and whether its logits are wanted.
     """
 
     def __init__(self, api: Any, capacity: int) -> None:
@@ -61,12 +63,12 @@ class Batch:
         )
 
     def fill(self, rows: Sequence[Row]) -> int:
-        """Write `rows`, whose handles are ids of sequences; returns how many logits they want."""
+        """Write `rows`, whose handles are sequence ids; return the number of wanted logits rows."""
         outputs = at = 0
         for row in rows:
             sequence = row.handle
             count = len(row.tokens)
-            if count == 1:  # a decode step is many of these: items cost a fifth of slices
+            if count == 1:  # Common in decode steps; assigning items costs a fifth of slices.
                 self.tokens[at] = row.tokens[0]
                 self.positions[at] = row.start
                 self.sequences[at] = sequence
@@ -84,7 +86,7 @@ class Batch:
         return outputs
 
     def lowest_and_highest_token(self) -> tuple[int, int]:
-        """Of the tokens written last."""
+        """The lowest and the highest id of the tokens written last."""
         tokens = self.tokens[: self.struct.n_tokens]
         return int(tokens.min()), int(tokens.max())
 
@@ -92,11 +94,10 @@ class Batch:
 def scratch_bytes(
     model: LlamaModel, plan: ContextPlan, *, tokens: int, cells: int, outputs: int
 ) -> int:
-    """What a context with `cells` cells computes in, and keeps results in, beside its keys and
-    values: approximately.
+    """Approximate bytes of compute and result buffers of a context with `cells` cells.
 
     Args:
-        tokens: of a graph.
+        tokens: tokens of a graph.
         outputs: tokens of a graph whose logits are computed.
     """
     graph = Graph(tokens, cells, 1, outputs, plan.flash_attention != 0)
@@ -109,8 +110,8 @@ class Context:
 
     Args:
         cells: size of the pool; llama.cpp rounds it up to a multiple of 256.
-        interrupt: ends computations early, which return `ABORTED` then.
-        hint: what helps where it cannot be made.
+        interrupt: ends computations early; they then return `ABORTED`.
+        hint: advice in the error if the context cannot be made.
         params: further `llama_context_params`.
 
     Raises:
@@ -155,7 +156,7 @@ class Context:
         self.cells = int(self._api.llama_n_ctx(self._handle))
 
     def set_threads(self, threads: int, batch_threads: int) -> None:
-        """Threads of one-token steps, and of larger ones."""
+        """Set the threads of one-token steps, and of larger ones."""
         self._api.llama_set_n_threads(self._handle, threads, batch_threads)
 
     def clear(self) -> None:
@@ -164,7 +165,7 @@ class Context:
             self._api.llama_memory_clear(self._memory, False)
 
     def close(self) -> None:
-        """Free it. May be called twice."""
+        """Free the context. May be called twice."""
         handle, self._handle, self._memory = self._handle, None, None
         if handle:
             self._api.llama_free(handle)
@@ -212,47 +213,51 @@ class LlamaContext(Context):
         self._outputs_at = 0
 
     def decode(self, batch: Batch) -> int:
-        """What `llama_decode` returns: 0 ok, 1 no room (nothing changed), else it failed on the
-        way, or was `ABORTED`; what it computed before may be in the pool."""
+        """Call `llama_decode` and return its code.
+
+        0: success; 1: no room, nothing changed; else it failed midway or was `ABORTED`, and earlier
+        parts of the batch may be in the pool.
+        """
         return int(self._api.llama_decode(self._handle, batch.struct))
 
     def logits(self, count: int) -> NDArray[np.float32]:
-        """The `count` rows of logits of the last decode, in the order of the batch:
-        [count, vocab_size], read-only.
+        """The `count` rows of logits of the last decode, [count, vocab_size], read-only.
 
-        This is llama.cpp's own buffer: the next decode writes into it. Its rows are in the batch's
-        order whatever parts llama.cpp computed it in (`llama_context::output_reorder`).
+        This is llama.cpp's own buffer, which the next decode overwrites. Its rows are in the
+        batch's order even if llama.cpp computed the batch in parts
+        (`llama_context::output_reorder`).
 
         Raises:
-            InternalError: there are none.
+            InternalError: there are no logits.
         """
         pointer = self._api.llama_get_logits(self._handle)
         if not pointer:
             raise InternalError("llama.cpp has no logits for the last batch.")
         address = ctypes.addressof(pointer.contents)
         if address != self._outputs_at:
-            # As many rows as there can be; llama.cpp has memory for those that were asked for.
+            # The largest possible number of rows; llama.cpp has memory only for the wanted ones.
             self._outputs = np.ctypeslib.as_array(pointer, self._output_shape)
             self._outputs.flags.writeable = False
             self._outputs_at = address
         return self._outputs[:count]
 
     def remove(self, sequence: int, start: int) -> bool:
-        """Forget what `sequence` holds from position `start` on; False if this memory cannot."""
+        """Remove the tokens of `sequence` from position `start` on; False if the memory cannot."""
         return bool(self._api.llama_memory_seq_rm(self._memory, sequence, start, -1))
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions of what it holds can be changed."""
+        """Whether the positions of tokens in the pool can be changed."""
         return bool(self._api.llama_memory_can_shift(self._memory))
 
     def forget(self, sequence: int, start: int, count: int) -> bool:
-        """Forget the `count` tokens of `sequence` after its first `start`, and have what follows
-        move up to them: False, and unchanged, if this memory cannot. No other sequence may have
-        these cells.
+        """Remove the `count` tokens of `sequence` after its first `start`, and close the gap.
 
-        llama.cpp rotates keys before the next batch. That must not be interrupted in the middle,
-        nor may copies be made before it, so that a batch of one token follows, which is forgotten.
+        Returns False, with nothing changed, if the memory cannot do this. No other sequence may
+        have these cells.
+
+        llama.cpp rotates keys before the next batch. This must not be interrupted midway, nor may
+        copies be made before it. Therefore a batch of one token is computed here and removed again.
         """
         if not self._api.llama_memory_seq_rm(self._memory, sequence, start, start + count):
             return False
@@ -260,13 +265,14 @@ class LlamaContext(Context):
         end = self.positions(sequence)[1] + 1
         batch = Batch(self._api, 1)
         batch.fill([Row(0, end, [0], 0, handle=sequence)])
-        self.decode(batch)  # Without a free cell it fails after that.
+        self.decode(batch)  # If there is no free cell, it fails after rotating.
         self.remove(sequence, end)
         return True
 
     def share(self, source: int, target: int, end: int, start: int = 0) -> None:
-        """Let `target` hold the cells of `source` from position `start` to before `end` too; -1: to
-        its end.
+        """Let `target` share the cells of `source` from position `start` to before `end`.
+
+        An `end` of -1 is the end of `source`.
         """
         self._api.llama_memory_seq_cp(self._memory, source, target, start, end)
 
@@ -276,11 +282,11 @@ class LlamaContext(Context):
         return int(first), int(self._api.llama_memory_seq_pos_max(self._memory, sequence))
 
     def state_bytes(self) -> int:
-        """Size of what `export` gives."""
+        """Size of the result of `export`."""
         return int(self._api.llama_state_get_size(self._handle))
 
     def export(self) -> State:
-        """Everything that the pool holds, shared cells once."""
+        """A copy of everything in the pool, with shared cells once."""
         size = self.state_bytes()
         state = np.empty(size, np.uint8)
         written = int(self._api.llama_state_get_data(self._handle, _bytes_of(state), size))
@@ -289,19 +295,21 @@ class LlamaContext(Context):
         return state
 
     def restore(self, state: State) -> None:
-        """Take in what `export` of another context of this model gave; the pool must be at least as
-        large."""
+        """Load a state that another context of this model exported.
+
+        The pool must be at least as large.
+        """
         self._log.clear()
         if not self._api.llama_state_set_data(self._handle, _bytes_of(state), state.size):
             said = self._log.said()
             raise InternalError(f"llama.cpp refused a state of {state.size:,} bytes: {said}")
 
     def sequence_bytes(self, sequence: int) -> int:
-        """Size of what `export_sequence` gives."""
+        """Size of the result of `export_sequence`."""
         return int(self._api.llama_state_seq_get_size(self._handle, sequence))
 
     def export_sequence(self, sequence: int) -> State:
-        """What `sequence` holds; of a sliding window, what it still needs."""
+        """A copy of the tokens of `sequence`; with a sliding window, of those it still needs."""
         size = self.sequence_bytes(sequence)
         state = np.empty(size, np.uint8)
         copied = self._api.llama_state_seq_get_data(self._handle, _bytes_of(state), size, sequence)
@@ -310,12 +318,14 @@ class LlamaContext(Context):
         return state
 
     def restore_sequence(self, sequence: int, state: State) -> bool:
-        """Give `sequence` what `export_sequence` gave; False, and it is empty, if there are no free
-        cells for it."""
+        """Load a state from `export_sequence` into `sequence`.
+
+        Returns False, with the sequence empty, if there are not enough free cells.
+        """
         pointer = _bytes_of(state)
         if self._api.llama_state_seq_set_data(self._handle, pointer, state.size, sequence):
             return True
-        # Of two memories (full attention and sliding window), the first may have taken its part.
+        # With two memories (full attention and sliding window), the first may have loaded its part.
         self.remove(sequence, 0)
         return False
 

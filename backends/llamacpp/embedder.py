@@ -1,6 +1,4 @@
-"""Vectors and ranks for texts, by a llama.cpp context of its own that knows nothing of running
-sequences.
-"""
+"""Vectors and ranks of texts, in llama.cpp contexts that are separate from running sequences."""
 
 from __future__ import annotations
 
@@ -41,36 +39,38 @@ from hearth.quant.gguf.file import ENCODERS
 log = logging.getLogger(__name__)
 
 MAX_WHOLE_TOKENS = 8192
-"""Longest text of a model whose attention looks both ways: it must be computed in one piece, which
+"""Longest text of a model with bidirectional attention: it must be computed in one piece, which
 only an interrupt ends early, after an operation of the graph."""
 MAX_TEXTS = 16
-"""In one batch; each costs a model with recurrent layers a state."""
+"""Most texts of one batch; for a model with recurrent layers, each takes a recurrent state."""
 LOGIT_BYTES = 256 << 20
-"""A generating model computes the logits of every token too, wanted or not, and copies them: its
-batches are no larger than fits into this."""
+"""Most bytes of logits of a batch: a generating model also computes and copies the logits of every
+token, wanted or not."""
 QUICK_BYTES = 64 << 20
-"""A context with at most this many bytes of keys and values is made in no time."""
+"""A context with at most this many bytes of keys and values is made almost instantly."""
 WHOLE_LOGIT_BYTES = 1 << 30
-"""The same for texts that cannot be cut."""
+"""Like `LOGIT_BYTES`, for texts that cannot be split."""
 
 _MEAN, _CLS, _LAST, RANK = 1, 2, 3, 4
 """llama_pooling_type of llama.h."""
 _YES = "yes"
-"""What the first output is called where a reranker has one for each answer to "does it fit?"."""
+"""Label of the first output if a reranker has one for each answer to "does it fit?"."""
 _POOLING: dict[Pooling, int] = {"mean": _MEAN, "cls": _CLS, "last": _LAST}
 
 Vectors = NDArray[np.float32]
 
 
 def own_pooling(model: LlamaModel) -> int:
-    """The pooling type that the file names; 0 where it names none."""
+    """The pooling type in the file; 0 if absent."""
     architecture = model.metadata("general.architecture")
     return int(model.metadata(f"{architecture}.pooling_type") or 0)
 
 
 def names_rank(model: LlamaModel) -> bool:
-    """Whether the file says that its first output is a rank: the only one, or that of "yes". (One
-    with other labels sorts texts into classes.)
+    """Whether the model's first output is a rank according to the file.
+
+    It is if there is only one output, or if its label is "yes". Models with other labels classify
+    texts.
     """
     api = model.library.api
     if own_pooling(model) != RANK:
@@ -81,24 +81,26 @@ def names_rank(model: LlamaModel) -> bool:
 
 
 class Embedder:
-    """Embeds or ranks texts with a loaded model. Its contexts, one for texts and one for a text in
-    slices, are made when they are first needed, and again for another pooling, or a longer text or
-    batch; a long text in slices has one of its own. Close it before the model.
+    """Embeds or ranks texts with a loaded model.
+
+    It has one context for whole texts and one for a text in slices. They are made when first
+    needed, and made again for another pooling, or for a longer text or batch. A long text in slices
+    has its own context. Close the embedder before the model.
 
     Args:
         model: outlives the embedder.
         plan: the context's KV type, attention and longest text.
         threads: for all of its work.
-        interrupt: ends it early, with `Interrupted`.
-        bytes_left: what more its contexts may take; the least that can compute a text is made even
-            beyond that.
+        interrupt: ends computations early, with `Interrupted`.
+        bytes_left: memory that its contexts may still take; the smallest context that can compute a
+            text is made even beyond that.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
 
     Attributes:
         threads: of the contexts that are made from now on.
 
     Raises:
-        InvalidParameter: more threads than llama.cpp can take, or none.
+        InvalidParameter: `threads` is 0 or more than llama.cpp can take.
     """
 
     def __init__(
@@ -122,56 +124,58 @@ class Embedder:
         self._bytes_left = bytes_left
         self._context: _PoolingContext | None = None
         self._slicing: _PoolingContext | None = None
-        """For a text that is computed in slices and is not long."""
+        """Context for a text that is computed in slices and is not long."""
         self._open: LlamaSlicedText | None = None
-        """The last one."""
+        """The last text that was computed in slices."""
         self._thread: threading.Thread | None = None
-        """The last of those that make and free large contexts, one after the other."""
+        """The last of the threads that make and free large contexts, one after the other."""
         self._own_pooling = own_pooling(model)
         architecture = model.metadata("general.architecture")
         self._is_encoder = architecture in ENCODERS
         is_causal = model.metadata(f"{architecture}.attention.causal") != "false"
         self.can_slice = is_causal and not self._is_encoder
-        """Whether a text can be computed part by part: no token sees those after it."""
+        """Whether a text can be computed part by part, because no token sees later ones."""
         self.can_rank = has_rank_head and names_rank(model)
         self.width = _vector_width(model)
         """Length of a vector."""
         self.max_tokens = self._longest_text()
-        """Of a text."""
+        """Most tokens of a text."""
 
     @property
     def embedding_width(self) -> int:
-        """Length of a vector; 0 for a reranker, which makes none."""
+        """Length of a vector; 0 for a reranker, which has no vectors."""
         return 0 if self._own_pooling == RANK else self.width
 
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> Vectors:
         """One vector for each text, in their order: [len(texts), width], each of length 1.
 
-        A text of a causal model may be as long as the context: it is computed in pieces, whose
+        For a causal model, a text may be as long as the context: it is computed in pieces, whose
         means are weighted by their lengths.
 
         Args:
-            texts: token ids, with the special tokens that the model wants.
-            pooling: "model" is what the file names, or mean where it names none.
+            texts: token ids, including the special tokens that the model expects.
+            pooling: "model" is the pooling in the file, or mean if absent.
 
         Raises:
             UnsupportedParameter: the model is a reranker, or its own pooling is not known here.
             InvalidParameter: a text has no tokens, or one that is not in the vocabulary.
-            PromptTooLong: with both numbers; nothing was computed.
+            PromptTooLong: a text is too long; nothing was computed.
             DoesNotFit: there is no memory for a context of the longest text.
             InternalError: llama.cpp failed.
         """
         return _normalized(self._pooled(texts, self._pooling_type(pooling)))
 
     def rank(self, texts: Sequence[Sequence[int]]) -> Vectors:
-        """How well the text in each of `texts`, together with a query as the model wants them,
-        answers the query: [len(texts)], on the model's own scale, higher is better.
+        """The rank of each text: [len(texts)], on the model's own scale, higher is better.
+
+        Each of `texts` is a query and a text in the form that the model expects; its rank measures
+        how well the text answers the query.
 
         Args:
-            texts: token ids, with the special tokens that the model wants.
+            texts: token ids, including the special tokens that the model expects.
 
         Raises:
-            UnsupportedParameter: the model was not trained for that.
+            UnsupportedParameter: the model was not trained to rank.
             InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
             InternalError: llama.cpp failed, or a rank is not a finite number.
         """
@@ -181,9 +185,11 @@ class Embedder:
     def begin(
         self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> LlamaSlicedText:
-        """`text`, to be embedded slice by slice, or without `pooling` to be ranked; the one before
-        is closed. Only for a causal model. A context with more than `QUICK_BYTES` is made in the
-        background, since llama.cpp zeroes all of it, which may take seconds.
+        """Begin to embed `text` slice by slice, or to rank it if `pooling` is None.
+
+        Only for causal models; the previous text must be closed. A context of more than
+        `QUICK_BYTES` is made in the background, because llama.cpp zeroes all of it, which may take
+        seconds.
 
         Args:
             ready: see the protocol.
@@ -191,7 +197,7 @@ class Embedder:
         Raises:
             UnsupportedParameter, InvalidParameter, PromptTooLong: as `embed` and `rank`.
             DoesNotFit: as `embed`; for a large context `compute` raises it.
-            InternalError: the model does not only look back.
+            InternalError: the model is not causal.
         """
         if not self.can_slice:
             raise InternalError(f"{self._model.path.name} computes texts whole.")
@@ -229,26 +235,26 @@ class Embedder:
 
     @property
     def nbytes(self) -> int:
-        """What its contexts take."""
+        """Memory that its contexts take."""
         own = None if self._open is None else self._open.context
         contexts = {self._context, self._slicing, own} - {None}
         return sum(self._bytes_of(one.batch_tokens, one.cells) for one in contexts if one)
 
     def release(self) -> None:
-        """Free the contexts that no text is computed in: their memory is needed."""
+        """Free the contexts in which no text is being computed, because memory is needed."""
         self._close_context()
         if self._open is None or self._open.is_closed:
             self._close_slicing()
 
     def warm_up(self, tokens: int, threads: int) -> None:
-        """Compute a text of `tokens` tokens with `threads` threads, which stay in use."""
+        """Compute a text of `tokens` tokens with `threads` threads, also used from then on."""
         self.threads = threads
         if self._context is not None:
             self._context.set_threads(threads, threads)
         self._pooled([[self._model.facts.bos_id or 0] * tokens], self._own_pooling or _MEAN)
 
     def close(self) -> None:
-        """Free the contexts; the next text makes another. May be called twice."""
+        """Free the contexts; the next text makes a new one. May be called twice."""
         if self._open is not None:
             self._open.close()
         if self._thread is not None:
@@ -265,8 +271,10 @@ class Embedder:
             )
 
     def _longest_text(self) -> int:
-        """Most tokens of a text; positions beyond the trained ones may have no row in the model's
-        table, which llama.cpp answers with an assertion.
+        """Most tokens of a text.
+
+        Positions beyond the trained ones may have no row in the model's table, in which case an
+        assertion of llama.cpp fails.
         """
         plan, facts = self._plan, self._model.facts
         most = plan.context if plan.text_tokens is None else min(plan.context, plan.text_tokens)
@@ -280,7 +288,7 @@ class Embedder:
         return max(limit, 1)
 
     def _pooled(self, texts: Sequence[Sequence[int]], kind: int) -> Vectors:
-        """[len(texts), width]: what llama.cpp's pooling `kind` makes of each text."""
+        """[len(texts), width]: the result of llama.cpp's pooling `kind` for each text."""
         for index, text in enumerate(texts):
             self._check(index, text)
         if not texts:
@@ -300,7 +308,7 @@ class Embedder:
                 ]
                 vectors[group] = context.compute(rows)
         if context.cells > START_CELLS:
-            self._close_context()  # made for one long text
+            self._close_context()  # It was made for one long text.
         return vectors
 
     def _pooling_type(self, pooling: Pooling) -> int:
@@ -336,7 +344,7 @@ class Embedder:
             raise prompt_too_long("texts", longest, limit, hint=hint)
 
     def _fitting(self, kind: int, lengths: Sequence[int]) -> _PoolingContext:
-        """A context for texts of these lengths: the existing one if it is large enough."""
+        """A context for texts of these lengths; the existing one if it is large enough."""
         longest = max(lengths)
         self._check_length(longest)
         context = self._context
@@ -352,8 +360,9 @@ class Embedder:
         return context
 
     def slice_size(self, tokens: int, start: int) -> int:
-        """What a slice of about `tokens` tokens, with `start` before them, should have: whole tiles
-        on a processor.
+        """Tokens of a slice of about `tokens` tokens after `start` others.
+
+        On a processor these are whole tiles.
         """
         if not self._model.on_gpu:
             is_deep = start >= FLASH_DEPTH
@@ -365,11 +374,11 @@ class Embedder:
 
     @property
     def is_making_context(self) -> bool:
-        """Whether a large context is being made, or freed, in the background."""
+        """Whether a large context is being made or freed in the background."""
         return self._thread is not None and self._thread.is_alive()
 
     def _background(self, work: Callable[[], None]) -> None:
-        """Do `work` in a thread, after what was asked for before."""
+        """Do `work` in a thread, after the work submitted before."""
         before = self._thread
 
         def run() -> None:
@@ -381,15 +390,16 @@ class Embedder:
         self._thread.start()
 
     def _batch_tokens(self) -> int:
-        """Most tokens of a batch, where no text is longer or texts can be cut."""
+        """Most tokens of a batch, unless a text is longer and cannot be split."""
         batch = self._plan.ubatch
         if not self._is_encoder:
             batch = min(batch, LOGIT_BYTES // (8 * self._model.facts.vocab_size))
         return max(1, batch)
 
     def _sized(self, tokens: int, cells: int, present: _PoolingContext | None) -> int:
-        """Tokens of a batch for texts that can be cut and have `tokens` tokens together: as many as
-        there is memory for without the context that is `present`, and at least a tile.
+        """Tokens of a batch for texts that can be split and have `tokens` tokens in total.
+
+        As many as there is memory for once the context `present` is freed, and at least a tile.
         """
         batch = min(max(_power_of_two(tokens), TILE), self._batch_tokens())
         left = self._bytes_left()
@@ -400,14 +410,14 @@ class Embedder:
         return batch
 
     def _bytes_of(self, batch: int, cells: int) -> int:
-        """What a context takes."""
+        """Memory that a context takes."""
         cells = max(cells, batch)
         outputs = 0 if self._is_encoder else batch
         scratch = scratch_bytes(self._model, self._plan, tokens=batch, cells=cells, outputs=outputs)
         return scratch + cells * self._plan.kv_bytes_per_token
 
     def _cells(self, tokens: int) -> int:
-        """What a context for a text of `tokens` tokens has, so that it will do for others too."""
+        """Cells of a context for a text of `tokens` tokens, with room for other texts too."""
         most = -(-self.max_tokens // CELL_ALIGNMENT) * CELL_ALIGNMENT
         return min(_power_of_two(tokens), most)
 
@@ -448,7 +458,7 @@ class Embedder:
 
 
 class TextRunner:
-    """What a runner does with texts: in contexts of an embedder, apart from that of sequences."""
+    """The part of a runner for texts, which an embedder computes in contexts of its own."""
 
     _embedder: Embedder
     _interrupt: Interrupt
@@ -473,13 +483,15 @@ class TextRunner:
 
 
 class LlamaSlicedText:
-    """Implements `hearth.backends.engine.runner.SlicedText`: one text of a causal model, the only
-    one in its context.
+    """Implements `hearth.backends.engine.runner.SlicedText` for one text of a causal model.
+
+    The text is the only one in its context.
 
     Args:
         size: see `Embedder.slice_size`.
-        finish: makes of [1, width] what the caller wants.
-        leave: is given what frees the context, if that is this text's own.
+        finish: converts the pooled vector [1, width] to the result.
+        leave: called at close with a function that frees the context; does nothing if other texts
+            use the context too.
     """
 
     def __init__(
@@ -493,7 +505,7 @@ class LlamaSlicedText:
         self.is_ready = False
         self.is_closed = False
         self.context: _PoolingContext | None = None
-        """Once it is made and until it is freed."""
+        """None before it is made and after it is freed."""
         self._kind = kind
         self._text = text
         self._size = size
@@ -501,24 +513,24 @@ class LlamaSlicedText:
         self._leave = leave
         self._error: Exception | None = None
         self._start = 0
-        """Tokens that are computed."""
+        """Number of tokens computed so far."""
         self._pooled: NDArray[np.float64] = np.empty(0)
 
     def open(self, context: _PoolingContext) -> None:
-        """Its context is made; from any thread."""
+        """Set the text's context, once it is made. May be called from any thread."""
         context.clear()
         self._pooled = np.zeros(context.width, np.float64)
         self.context = context
         self.is_ready = True
 
     def fail(self, error: Exception) -> None:
-        """Its context cannot be made; from any thread."""
+        """Report that the context cannot be made. May be called from any thread."""
         self._error = error
         self.is_ready = True
 
     def slice_tokens(self, tokens: int) -> int:
         if self.context is None:
-            return tokens  # `compute` says why there are none.
+            return tokens  # `compute` raises the error.
         most = min(self.context.batch_tokens, len(self._text) - self._start)
         return min(self._size(tokens, self._start), most)
 
@@ -538,7 +550,7 @@ class LlamaSlicedText:
         return self._finish(self._pooled.astype(np.float32)[None]) if is_over else None
 
     def rest(self) -> Vectors:
-        """What comes of the text, computed in slices as large as can be."""
+        """The result for the text, computed in the largest possible slices."""
         assert self.context is not None
         while (found := self.compute(self.context.batch_tokens)) is None:
             pass
@@ -556,13 +568,13 @@ class LlamaSlicedText:
 
 
 def _no_context(free: Callable[[], None]) -> None:
-    """The context serves other texts, too."""
+    """Keep the context, because it serves other texts too."""
 
 
 class _PoolingContext(Context):
-    """A context that gives one vector a sequence, or with `RANK` its ranks.
+    """A context that returns one vector per sequence, or its ranks with `RANK`.
 
-    A batch is one graph (n_batch = n_ubatch): llama.cpp pools within a graph only.
+    A batch is one graph (n_batch = n_ubatch), because llama.cpp pools only within a graph.
     """
 
     def __init__(
@@ -580,9 +592,9 @@ class _PoolingContext(Context):
         self.sequences = sequences
         """At most one for each token of a batch, else output_reserve asserts."""
         self.batch_tokens = -(-batch_tokens // self.sequences) * self.sequences
-        """What was asked for or a little more: graph_reserve rounds the tokens of a graph up to a
-        multiple of the sequences, but not its outputs, and mean pooling asserts that they are as
-        many."""
+        """The requested number, rounded up to a multiple of the sequences: graph_reserve rounds a
+        graph's tokens up to such a multiple, but not its outputs, and mean pooling asserts that
+        both are equal."""
         self.width = _vector_width(model)
         if kind == RANK:
             self.width = int(model.library.api.llama_model_n_cls_out(model.handle))
@@ -601,11 +613,11 @@ class _PoolingContext(Context):
             embeddings=True,
         )
         self.has_memory = bool(self._memory)
-        """False for models without a decoder, which compute every text from its beginning."""
+        """False for models without a decoder, which compute every text as a whole."""
         self._batch = Batch(self._api, self.batch_tokens)
 
     def suits(self, kind: int, batch_tokens: int, cells: int) -> bool:
-        """Whether it gives what one would that is made with these."""
+        """Whether it can replace a context made with these arguments."""
         return self.kind == kind and self.batch_tokens >= batch_tokens and self.cells >= cells
 
     def compute(self, rows: Sequence[Row]) -> Vectors:
@@ -633,7 +645,7 @@ class _PoolingContext(Context):
 
 
 def _groups(texts: Sequence[Sequence[int]], tokens: int, most: int) -> Iterator[slice]:
-    """Neighbours that fit into one batch; a text that is longer than one is alone."""
+    """Slices of consecutive texts that fit into one batch; a longer text is alone."""
     start, used = 0, 0
     for index, text in enumerate(texts):
         if index > start and (used + len(text) > tokens or index - start == most):
@@ -644,10 +656,10 @@ def _groups(texts: Sequence[Sequence[int]], tokens: int, most: int) -> Iterator[
 
 
 def _normalized(vectors: Vectors) -> Vectors:
-    """Each divided by its L2 norm.
+    """Divide each vector by its L2 norm.
 
     Raises:
-        InternalError: one is zero or not finite.
+        InternalError: a vector is zero or not finite.
     """
     norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not (np.isfinite(norms) & (norms > 0)).all():
@@ -657,10 +669,10 @@ def _normalized(vectors: Vectors) -> Vectors:
 
 
 def _ranks(vectors: Vectors) -> Vectors:
-    """The first of each.
+    """The first element of each vector.
 
     Raises:
-        InternalError: one is not finite.
+        InternalError: a rank is not finite.
     """
     ranks = vectors[:, 0]
     if not np.isfinite(ranks).all():

@@ -1,6 +1,4 @@
-"""Runs encoders such as BERT: models that embed or rank texts and have no KV cache, so they cannot
-generate.
-"""
+"""Runs encoders such as BERT, which embed or rank texts and have no KV cache to generate with."""
 
 from __future__ import annotations
 
@@ -17,17 +15,19 @@ from hearth.backends.llamacpp.params import ContextPlan
 from hearth.backends.machine.threads import fastest_threads, usable_cores
 
 _PROBE_TOKENS = 64
-"""Size of the text that thread counts are measured with."""
+"""Tokens of the text that thread counts are measured with."""
 
 
 class EncoderRunner(TextRunner):
-    """Implements `hearth.backends.engine.runner.Runner` for texts alone: `step` always fails. Owns
-    `model` and frees it in `close`.
+    """Implements `hearth.backends.engine.runner.Runner` for texts only: `step` always fails.
+
+    Owns `model` and frees it in `close`.
 
     Args:
         model: a loaded model of one of the `ENCODERS`.
-        plan: from `plan_context`; its context is the longest text, as far as the model goes.
-        threads: None: measured now.
+        plan: from `plan_context`; its context is the longest text, unless the model's limit is
+            lower.
+        threads: None to measure the fastest number now.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
 
     Raises:
@@ -100,7 +100,7 @@ class EncoderRunner(TextRunner):
 
 
 class _NoBlocks:
-    """Implements `hearth.backends.engine.kv.store.BlockStore` without any block."""
+    """Implements `hearth.backends.engine.kv.store.BlockStore` without any blocks."""
 
     page = 1
     groups = (GroupSpec(None),)
@@ -128,10 +128,10 @@ class _NoBlocks:
         return False
 
     def expect(self, group: int, blocks: int) -> None:
-        """Nothing is read from disk either."""
+        """Do nothing: nothing is read from disk."""
 
     def shrink(self, group: int, blocks: int) -> None:
-        """Nothing is allocated."""
+        """Do nothing: nothing is allocated."""
 
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
         raise InternalError(f"Block {source} does not exist: an encoder has none.")

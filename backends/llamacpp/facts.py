@@ -1,4 +1,4 @@
-"""What planning needs of a GGUF header; `hearth.quant.gguf.file.GgufFile` has it."""
+"""The facts of a GGUF header that planning needs; `hearth.quant.gguf.file.GgufFile` has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hearth.quant.gguf.file import GgufFile
 
 
 class GgufFacts(Protocol):
-    """What is read from a GGUF header (`hearth.quant.gguf.preflight`)."""
+    """Facts that are read from a GGUF header (`hearth.quant.gguf.preflight`)."""
 
     @property
     def architecture(self) -> str: ...
@@ -20,7 +20,7 @@ class GgufFacts(Protocol):
 
 
 def integer(facts: GgufFacts, name: str, default: int = 0) -> int:
-    """A number of the architecture; the largest where each layer has its own."""
+    """A number of the architecture; the largest if each layer has its own."""
     found = facts.value(f"{facts.architecture}.{name}", default)
     if isinstance(found, int):
         return found
@@ -28,18 +28,21 @@ def integer(facts: GgufFacts, name: str, default: int = 0) -> int:
 
 
 def has_rank_head(shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a file has what makes a score of a text's vector (`build_pooling` in
-    llama-graph.cpp). Where it has not, llama.cpp takes numbers of the vector itself for scores.
+    """Whether a file has the tensors that compute a score from a text's vector.
+
+    See `build_pooling` in llama-graph.cpp. Without them, llama.cpp returns numbers of the vector
+    itself as scores.
 
     Args:
-        shapes: of its tensors, (inputs, outputs), by name.
+        shapes: (inputs, outputs) of the file's tensors, by name.
     """
     return "cls.output.weight" in shapes or shapes.get("cls.weight", ())[1:] == (1,)
 
 
 def least_long_cells(header: GgufFile) -> int:
-    """Cells of the smallest context for which llama.cpp takes longrope's factors for long texts; 0
-    where there are none.
+    """Cells of the smallest context for which llama.cpp uses longrope's factors for long texts.
+
+    0 if the model has no such factors.
     """
     if all(tensor.name != "rope_factors_long.weight" for tensor in header.all_tensors):
         return 0

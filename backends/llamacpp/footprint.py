@@ -1,4 +1,4 @@
-"""How much memory a GGUF model takes when llama.cpp runs it, by the plan that it is loaded with."""
+"""How much memory a GGUF model takes with llama.cpp, according to the plan it is loaded with."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from hearth.quant.memory_shape import shape_of
 from hearth.quant.memory_weights import repacked_types, weights_of
 
 NO_LIMIT: Final = 1 << 62
-"""Bytes: what the model needs does not depend on what there is."""
+"""Available bytes, for a plan that does not depend on the machine's memory."""
 READ_SHARE: Final = 0.5
-"""Weights that take at most so much of the free memory are read, not mapped: in memory of our own
-they have large pages, and what llama.cpp repacks is not held twice. More is left to the
-system, which can drop pages of a mapped file.
+"""Weights that take at most this share of the free memory are read, not mapped: allocated memory
+has large pages, and repacked weights are not held twice. Larger weights are mapped, so that the
+system can drop pages.
 """
 
 
 def needed_bytes(path: Path, settings: ModelSettings) -> int:
-    """Memory to set aside for a model: what it takes with one full context
-    (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    with the whole pool where that is static; and no less than it is planned with. What layers on a
-    GPU take is counted, too: what a GPU has is known to the worker alone, which asks llama.cpp.
+    """Bytes of memory to reserve for a model.
+
+    This is what it takes with one full context (`ModelSettings.context`, or what the model was
+    trained for, or what the KV budget allows), or with the whole pool if that is static; and no
+    less than `plan_context` counts. Layers on a GPU are counted too, because only the worker knows
+    the GPU's memory, from llama.cpp.
 
     Raises:
         CorruptFile, UnsupportedModel: the file cannot be run.
@@ -60,10 +62,10 @@ def plan_for(
     available_bytes: int = NO_LIMIT,
     offload: Offload | None = None,
 ) -> ContextPlan:
-    """The plan that a model is loaded with where so much memory is free.
+    """The plan that a model is loaded with, given `available_bytes` of free memory.
 
     Args:
-        offload: as for `plan_context`.
+        offload: see `plan_context`.
 
     Raises:
         InvalidParameter, DoesNotFit, UnsupportedModel: as `plan_context`.
@@ -86,19 +88,19 @@ def memory_of(
     cpu_flags: Collection[str] = (),
     available_bytes: int = NO_LIMIT,
 ) -> MemoryUse:
-    """What a worker takes whose pool holds `tokens`, with nothing on a GPU.
+    """Memory that a worker takes whose pool holds `tokens`, with nothing on a GPU.
 
-    Its `total` is what cannot be done without; a change of attention (`store.turn`) is in `most`. A
-    prompt that is computed in the background, offloaded prefixes and a context for embeddings take
-    more; like the change of attention, they happen only where that is free.
+    `total` is the indispensable memory; `most` includes a change of attention (`store.turn`).
+    Background prefill, offloaded prefixes and a context for embeddings take additional memory. Like
+    the change of attention, they happen only if there is enough free memory.
 
     Args:
         header: of the model.
-        plan: that it is loaded with.
-        tokens: in the pool, of all sequences; None: one full context, or all where the pool is
-            static.
-        cpu_flags: of /proc/cpuinfo: what is repacked depends on them.
-        available_bytes: free before the model is loaded; whether it is mapped depends on that.
+        plan: the plan that the model is loaded with.
+        tokens: in the pool, of all sequences; None for one full context, or for the whole pool if
+            it is static.
+        cpu_flags: of /proc/cpuinfo; they determine which weights are repacked.
+        available_bytes: free before the model is loaded; determines whether the file is mapped.
     """
     mapped = is_mapped(weight_bytes(header), available_bytes)
     weights = weights_of(header, repacked_types(cpu_flags), mapped=mapped)
@@ -107,19 +109,17 @@ def memory_of(
 
 
 def weight_bytes(header: GgufFile) -> int:
-    """Of all tensors of a model."""
+    """Size of all tensors of a model."""
     return sum(tensor.nbytes for tensor in header.all_tensors)
 
 
 def is_mapped(weights: int, available_bytes: int) -> bool:
-    """Whether `weights` bytes on the processor are mapped rather than read, with `available_bytes`
-    of memory free.
-    """
+    """Whether `weights` bytes on the processor are mapped, given `available_bytes` of memory."""
     return weights > READ_SHARE * available_bytes
 
 
 def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
-    """The pool of `plan` when it has come to hold `tokens`, as the memory calculator wants it."""
+    """The pool of `plan` once it holds `tokens`, for the memory calculator."""
     cells, copied = pool_cells(plan, tokens)
     a_state = state_bytes(facts)
     windows = facts.value(f"{facts.architecture}.attention.sliding_window", 0)
@@ -140,8 +140,9 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
 
 
 def pool_cells(plan: ContextPlan, tokens: int) -> tuple[int, int]:
-    """Size of a pool that has come to hold `tokens`, and how many of them were copied when it last
-    grew (`store.LlamaStore`); both in cells.
+    """Size of a pool that has grown to hold `tokens`, and its size before it last grew, in cells.
+
+    The latter is what was copied when it grew (`store.LlamaStore`), or 0.
     """
     cells, copied = plan.first_tokens, 0
     while cells < min(tokens, plan.pool_tokens):
@@ -150,12 +151,12 @@ def pool_cells(plan: ContextPlan, tokens: int) -> tuple[int, int]:
 
 
 def _filled(plan: ContextPlan) -> int:
-    """Tokens of one full context; all where the pool is there from the start."""
+    """Tokens of one full context; of the whole pool if it has its full size from the start."""
     return max(plan.context, plan.first_tokens if plan.first_tokens == plan.pool_tokens else 0)
 
 
 def _planned_bytes(header: GgufFile, settings: ModelSettings, plan: ContextPlan) -> int:
-    """What `plan_context` counts, so that a model for which this is set aside is not cut."""
+    """Bytes that `plan_context` counts: with this much memory, the plan's context is not cut."""
     cells = plan.pool_tokens if settings.kv_pool == "static" else plan.context
     per_cell = plan.kv_bytes_per_token * GROWTH_FACTOR[settings.kv_pool]
     if settings.flash_attention is False:

@@ -1,8 +1,8 @@
-"""Importance matrices with llama.cpp: what goes into each matrix, by the scheduler's callback.
+"""Importance matrices with llama.cpp, from the inputs of each matrix in the scheduler's callback.
 
-`cb_eval` is asked about each node of a graph before it is computed, and called again afterwards for
-those that it wanted (`ggml_backend_sched_set_eval_callback`); llama.cpp's `tools/imatrix` does the
-same. Everything is computed on processors, so that all data is in memory that can be read.
+`cb_eval` is called for each node of a graph before it is computed, and again afterwards for the
+nodes that it accepted (`ggml_backend_sched_set_eval_callback`), as in llama.cpp's `tools/imatrix`.
+Everything is computed on processors, so that all data is in readable memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hearth.quant.gguf.imatrix_sums import Sums, windows_of
 _FLOAT: Final = 0
 """`GGML_TYPE_F32`."""
 _SCOPE: Final = b"#"
-"""Around names of copies on other devices: `CPU#blk.0.attn_k.weight#0`."""
+"""Delimits the original name in names of copies on other devices: `CPU#blk.0.attn_k.weight#0`."""
 
 
 class _Tensor(ctypes.Structure):
@@ -61,20 +61,22 @@ def collect(
     threads: int,
     on_window: Callable[[int, int], None],
 ) -> int:
-    """Run the model at `path` over `text` and add its inputs to `sums`.
+    """Run the model at `path` over `text` and add the inputs of its matrices to `sums`.
 
     Args:
         path: a GGUF file.
-        on_window: gets windows done and windows in all, after each; may raise to stop.
+        on_window: called after each window with the number of windows done and in all; may raise to
+            stop.
 
     Returns:
-        How many windows were run.
+        The number of windows that were run.
 
     Raises:
-        UnsupportedModel: it does not generate text.
-        CannotQuantize: the text is too short, or an input is no finite number.
-        BackendUnavailable: the library is missing, or is not the one that this was written for.
-        CorruptFile, DoesNotFit: as their names say.
+        UnsupportedModel: the model does not generate text.
+        CannotQuantize: the text is too short, or an input is not a finite number.
+        BackendUnavailable: the library is missing, or lays out tensors differently.
+        CorruptFile: the file is damaged.
+        DoesNotFit: there is not enough memory.
     """
     header = preflight.check(path)
     if header.is_encoder:
@@ -123,8 +125,9 @@ def collect(
 
 class _WatchedContext(Context):
     def run(self, window: Sequence[int], watch: _Watch) -> None:
-        """Compute `window` from an empty context. All rows of logits are asked for, since the last
-        layer computes nothing for others.
+        """Compute `window` from an empty context.
+
+        All rows of logits are requested, because the last layer computes nothing for other rows.
         """
         batch = Batch(self._api, PART_TOKENS)
         self._api.llama_memory_clear(self._memory, True)
@@ -139,13 +142,13 @@ class _WatchedContext(Context):
 
 
 class _Watch:
-    """The callback. What it raises is in `error` afterwards, since C does not pass it on."""
+    """The callback. An exception in it is stored in `error`, because C cannot propagate it."""
 
     def __init__(self, api: Any, sums: Sums) -> None:
         self.error: Exception | None = None
         self._sums = sums
         self._names: dict[int, str] = {}
-        """Of ops, by number."""
+        """Names of ops, by number."""
         base = ctypes.CDLL(str(library_path()))
         self._op_name, self._name = base.ggml_op_name, base.ggml_get_name
         self._op_name.restype, self._op_name.argtypes = ctypes.c_char_p, (ctypes.c_int,)
@@ -182,8 +185,10 @@ class _Watch:
         return True
 
     def _add(self, name: str, weight: _Tensor, rows: _Tensor) -> None:
-        """As `collect_imatrix`: a tensor of several matrices has sums for each, and inputs of more
-        dimensions than the weights are further rows.
+        """Add inputs as `collect_imatrix` does.
+
+        A tensor of several matrices has sums for each. If the inputs have more dimensions than the
+        weights, these are further rows.
         """
         data = _strided(rows, np.float32)
         deep, matrices = weight.ne[3], weight.ne[2] * weight.ne[3]
@@ -202,7 +207,7 @@ class _Watch:
         self._sums.add_sorted([name], each.reshape(-1, each.shape[-1])[order], offsets)
 
     def _check_layout(self, node: _Tensor, address: int) -> None:
-        """`_Tensor` is what this library has: the name is where it says."""
+        """Check that `_Tensor` matches this library, by the address of the name."""
         if self._name(address) != ctypes.addressof(node) + _Tensor.name.offset:
             raise BackendUnavailable(
                 "This version of llama.cpp lays tensors out otherwise, so no importance matrix can "
@@ -212,13 +217,13 @@ class _Watch:
 
 
 def _plain(name: bytes) -> str:
-    """Without what the scheduler writes around the names of copies."""
+    """A tensor's name without what the scheduler adds to names of copies."""
     parts = name.split(_SCOPE)
     return (parts[1] if len(parts) > 1 else name).decode("utf-8", "replace")
 
 
 def _strided(tensor: _Tensor, dtype: type[np.generic]) -> Any:
-    """[ne3, ne2, ne1, ne0], the data of `tensor` where it is in memory."""
+    """A view of the data of `tensor`, [ne3, ne2, ne1, ne0]."""
     shape, strides = tuple(tensor.ne)[::-1], tuple(tensor.nb)[::-1]
     size = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     memory = (ctypes.c_char * (size + np.dtype(dtype).itemsize)).from_address(tensor.data)

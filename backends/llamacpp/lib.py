@@ -1,5 +1,4 @@
-"""The llama.cpp library of this process: loaded once, with its log caught and its structs
-guarded."""
+"""The llama.cpp library of this process: loaded once, with log captured and structs checked."""
 
 from __future__ import annotations
 
@@ -26,22 +25,22 @@ INSTALL = (
     "Install it with `pip install llama-cpp-python==0.3.36`; "
     "`hearth doctor` checks the compiler first."
 )
-"""What to do where the library is missing."""
+"""Advice if the library is missing."""
 
 _KEPT_LINES = 200
 _DEBUG, _WARNING, _CONTINUATION = 1, 3, 5
 _LEVELS = {2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
-"""ggml_log_level to ours, a step quieter: what llama.cpp calls information is a few hundred lines a
-load."""
+"""ggml_log_level to Python's levels, one level lower: llama.cpp logs a few hundred lines of
+information per load."""
 _OF_CANCELS = ("compute status: 1", "failed to decode, ret = 2")
-"""How lines end that are no warnings: the abort callback ended a step, because it was cancelled."""
+"""Ends of lines that are not real warnings: the abort callback ended a cancelled step."""
 
 
 class LibraryLog:
-    """The last lines that llama.cpp wrote, for error messages; they also go to Python's logging.
+    """Keeps the last lines of llama.cpp's log for error messages; passes them to Python's logging.
 
     llama.cpp calls `write` from any of its threads; ctypes holds the interpreter lock meanwhile.
-    Its debug lines, hundreds for each graph that it builds, are dropped.
+    Debug lines, hundreds for each graph that llama.cpp builds, are dropped.
     """
 
     def __init__(self) -> None:
@@ -50,7 +49,7 @@ class LibraryLog:
         self._level = 0
 
     def write(self, level: int, text: str) -> None:
-        """Take in a piece of a line; `level` is a ggml_log_level, 5 continues the line before."""
+        """Add a piece of a line; `level` is a ggml_log_level, where 5 continues the last line."""
         if level != _CONTINUATION:
             self._level = level
         if self._level == _DEBUG:
@@ -62,13 +61,12 @@ class LibraryLog:
             log.log(logging.DEBUG if line.endswith(_OF_CANCELS) else level, "%s", line)
 
     def clear(self) -> None:
-        """Forget what was said before, so that `said` speaks of the next call alone."""
+        """Forget all lines, so that `said` covers only the next call."""
         self._lines.clear()
         self._partial = ""
 
     def said(self) -> str:
-        """The last three warnings or errors, or lines of any level if there was none; "" if
-        silent."""
+        """The last three warnings or errors, or else the last three lines; "" if there are none."""
         lines = list(self._lines)
         chosen = [line for level, line in lines if level >= _WARNING] or [line for _, line in lines]
         return " | ".join(chosen[-3:])
@@ -83,24 +81,25 @@ class Library:
     version: str
     """E.g. "llama-cpp-python 0.3.36, llama.cpp 0c1e570"."""
     system_info: str
-    """What the build can use on this CPU, e.g. "CPU : AVX2 = 1 | REPACK = 1"."""
+    """The features that the build can use on this CPU, e.g. "CPU : AVX2 = 1 | REPACK = 1"."""
     supports_gpu: bool
     max_sequences: int
     """Most sequences that one context may hold."""
     log: LibraryLog
     callbacks: tuple[Any, ...]
-    """ctypes callbacks that C holds: they live as long as the library."""
+    """ctypes callbacks that C code references: they must live as long as the library."""
 
 
 @functools.cache
 def load_library() -> Library:
-    """Import llama_cpp and initialise it; the same object every time. `GOMP_SPINCOUNT` is set to
-    `SPINS` unless it is set already: libgomp reads it when it is loaded, and at no other time.
-    `GGML_NO_BACKTRACE` is set, so that an assertion that fails does not start a debugger first.
+    """Import llama_cpp and initialise it; returns the same object every time.
+
+    Sets `GOMP_SPINCOUNT` to `SPINS` unless it is already set, because libgomp reads it only when it
+    is loaded. Sets `GGML_NO_BACKTRACE`, so that a failed assertion does not start a debugger first.
 
     Raises:
-        BackendUnavailable: it is not installed, its shared library does not load, or symbols are
-            missing.
+        BackendUnavailable: llama_cpp is not installed, its shared library does not load, or symbols
+            are missing.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -137,8 +136,7 @@ def load_library() -> Library:
 
 
 def set_fields(struct: ctypes.Structure, **values: object) -> None:
-    """Set fields of a ctypes struct; a name that the struct lacks is an error, which ctypes itself
-    never raises.
+    """Set fields of a ctypes struct, and check their names, which ctypes does not.
 
     Raises:
         InternalError: a field does not exist in this version of the library.
@@ -158,8 +156,8 @@ def _version(api: Any) -> str:
         package = importlib.metadata.version("llama-cpp-python")
     except importlib.metadata.PackageNotFoundError:
         package = "of unknown version"
-    # ggml_commit is exported by libggml-base, which libllama links; a build without it (static) has
-    # no such symbol.
+    # ggml_commit is exported by libggml-base, which libllama links; a static build has no such
+    # symbol.
     shared = getattr(api, "_lib", None)
     commit = getattr(shared, "ggml_commit", None)
     name = ""

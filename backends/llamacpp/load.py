@@ -1,4 +1,4 @@
-"""From a `ModelSpec` to a model that can run: the one door that a worker uses."""
+"""Opens the model of a `ModelSpec`: the only entry point that a worker uses."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
 
     Args:
         spec: the file and how to load it.
-        cache_dir: where the verdict on the library (`selftest.verdict`) and what attention costs
-            (`attention.measured`) are kept; None: tested and measured each time.
+        cache_dir: stores the verdict on the library (`selftest.verdict`) and the cost of attention
+            (`attention.measured`); None to test and measure each time.
 
     Raises:
         ModelNotFound: there is no such file.
         CorruptFile, UnsupportedModel: the file cannot be run.
         InvalidParameter: a setting cannot be honoured.
-        DoesNotFit: with both numbers.
+        DoesNotFit: there is not enough memory; names the needed and the available bytes.
         BackendUnavailable: the library is missing or broken.
     """
     started = time.perf_counter()
@@ -62,7 +62,7 @@ def open_model(spec: ModelSpec, cache_dir: Path | None = None) -> Loaded:
     memory = device_memory(library) if layers else None
     offload = None if memory is None else offload_of(header, layers, memory)
     plan = _plan(settings, header, offload)
-    # On a GPU llama.cpp's own choice is a good one.
+    # On a GPU llama.cpp's default is good.
     is_open = settings.flash_attention is None and layers == 0 and not header.is_encoder
     costs = attention.costs(header, plan, settings.threads, cache_dir) if is_open else None
     if costs is not None and costs.flash_pays:
@@ -144,7 +144,7 @@ def _plan(settings: ModelSettings, header: GgufFile, offload: Offload | None) ->
 def _plain_plan(
     plan: ContextPlan, settings: ModelSettings, header: GgufFile, offload: Offload | None
 ) -> ContextPlan | None:
-    """`plan` with memory for attention without flash; None: that would cut its context."""
+    """`plan` with memory for attention without flash; None if that would cut its context."""
     try:
         plain = _plan(replace(settings, flash_attention=False), header, offload)
     except DoesNotFit:
@@ -155,10 +155,10 @@ def _plain_plan(
 def _extra_buffers(
     asked: bool | None, header: GgufFile, cache_dir: Path | None
 ) -> tuple[bool, str | None]:
-    """Whether to let llama.cpp repack weights, and what the user should know about it."""
+    """Whether to let llama.cpp repack weights, and a notice for the user or None."""
     if asked is not None:
         return asked, None
-    # A broken repacking kernel meets only tensors that are stored in blocks.
+    # A broken repacking kernel only affects tensors that are stored in blocks.
     if all(tensor.type.block_elements == 1 for tensor in header.all_tensors):
         return True, None
     found = selftest.verdict(cache_dir)

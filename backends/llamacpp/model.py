@@ -20,7 +20,7 @@ _NO_DECODER = "the llama.cpp backend only runs models that generate text."
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the loaded model says of itself."""
+    """Facts that llama.cpp reports about the loaded model."""
 
     parameters: int
     trained_context: int
@@ -31,9 +31,9 @@ class ModelFacts:
     bos_id: int | None
     adds_bos: bool
     closing_id: int | None
-    """What `llama_tokenize` puts behind a text with `add_special`; None where it puts nothing."""
+    """The token that `llama_tokenize` appends to a text with `add_special`, or None."""
     can_roll_back: bool
-    """False for recurrent and hybrid memories: their state has no past."""
+    """False for recurrent and hybrid memories, whose state cannot go back to earlier tokens."""
     sliding_window: int
     """0 without sliding-window attention."""
 
@@ -49,7 +49,7 @@ class LlamaModel:
         self.library = library
         self.path = path
         self.on_gpu = on_gpu
-        """Some of its layers were offloaded."""
+        """Whether some of its layers are on a GPU."""
         self.handle: Any = handle
         self.vocab: Any = library.api.llama_model_get_vocab(handle)
         self.facts = self._read_facts()
@@ -67,16 +67,16 @@ class LlamaModel:
 
         Args:
             path: a GGUF file, the first of its parts if split.
-            gpu_layers: layers to offload, -1 all.
+            gpu_layers: layers to put on GPUs, -1 for all.
             extra_buffers: let llama.cpp repack weights (AMX, interleaved quants).
-            map_file: map the file where llama.cpp thinks it of use, so that the system can drop
-                weights and read them again; otherwise they are read into memory of our own.
+            map_file: let llama.cpp map the file if it considers that useful, so that the system can
+                drop weights and read them again; otherwise they are read into allocated memory.
 
         Raises:
             CorruptFile: llama.cpp rejects the file.
-            DoesNotFit: memory for the weights could not be had.
-            UnsupportedModel: an architecture or tokenizer that this version does not know, or not a
-                text generator.
+            DoesNotFit: there is no memory for the weights.
+            UnsupportedModel: this version does not know the architecture or the tokenizer, or the
+                model does not generate text.
             BackendUnavailable: the library does not load.
         """
         library = load_library()
@@ -87,7 +87,7 @@ class LlamaModel:
             n_gpu_layers=gpu_layers,
             use_extra_bufts=extra_buffers,
             load_mode=api.LLAMA_LOAD_MODE_AUTO if map_file else api.LLAMA_LOAD_MODE_NONE,
-            # llama.cpp's own writes dots into the log, in front of what it says of an error.
+            # llama.cpp's default callback writes dots into the log, in front of error messages.
             progress_callback=api.llama_progress_callback(lambda _share, _user_data: True),
         )
         library.log.clear()
@@ -104,8 +104,7 @@ class LlamaModel:
         return model
 
     def metadata(self, key: str) -> str | None:
-        """A scalar value of the file's metadata as llama.cpp prints it; None where there is
-        none."""
+        """A scalar value of the file's metadata as llama.cpp prints it; None if absent."""
         api = self.library.api
         size = 1024
         while True:
@@ -118,8 +117,7 @@ class LlamaModel:
             size = length + 1
 
     def close(self) -> None:
-        """Free the weights; contexts made from the model must be closed before. May be called
-        twice."""
+        """Free the weights. Close the model's contexts first. May be called twice."""
         handle, self.handle, self.vocab = self.handle, None, None
         if handle is not None:
             self.library.api.llama_model_free(handle)
@@ -144,8 +142,10 @@ class LlamaModel:
 
     @functools.cached_property
     def shape(self) -> ModelShape:
-        """As far as the memory of graphs goes. Not of a vocabulary alone, of which llama.cpp stops
-        the process when its heads are asked for.
+        """The shape of the model, for the memory of graphs.
+
+        Not for a file with only a vocabulary: llama.cpp aborts the process if it is asked for its
+        number of heads.
         """
         api, handle = self.library.api, self.handle
         architecture = self.metadata("general.architecture")
@@ -172,7 +172,10 @@ class LlamaModel:
 
 
 def _closing_id(api: Any, vocab: Any) -> int | None:
-    """As `llama_vocab::impl::tokenize` does: word-piece vocabularies close with the separator."""
+    """The token that ends a text in `llama_vocab::impl::tokenize`.
+
+    Word-piece vocabularies end a text with the separator.
+    """
     if api.llama_vocab_type(vocab) == _WORD_PIECE:
         closing = int(api.llama_vocab_sep(vocab))
     elif api.llama_vocab_get_add_eos(vocab):
@@ -196,7 +199,7 @@ def _refuse_what_does_not_generate(api: Any, handle: Any, path: Path) -> None:
 
 
 def _load_error(path: Path, said: str) -> HearthError:
-    """The typed error for what llama.cpp logged while it failed to load `path`."""
+    """The error for the message that llama.cpp logged when it failed to load `path`."""
     lowered = said.lower()
     reason = f"llama.cpp cannot load {path.name}: {said or 'it gave no reason'}"
     if "unknown model architecture" in lowered or "unknown pre-tokenizer" in lowered:

@@ -1,5 +1,6 @@
-"""What of a model llama.cpp puts on GPUs, and how much memory those have. Not verified on hardware:
-tested with a library that says that it has a GPU.
+"""Which parts of a model llama.cpp puts on GPUs, and how much memory the GPUs have.
+
+Not verified on hardware: tested with a library that claims to have a GPU.
 """
 
 from __future__ import annotations
@@ -22,39 +23,42 @@ _BLOCK: Final = re.compile(r"blk\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Memory of the devices that layers can be offloaded to."""
+    """Memory of the devices that can hold layers."""
 
     free_bytes: int
-    """Of all of them together: llama.cpp gives each as many layers as its share of this."""
+    """Of all devices together: llama.cpp gives each a share of the layers in proportion."""
     is_shared: bool
-    """It is memory of the machine, as that of integrated GPUs and Apple's is."""
+    """Whether it is the machine's memory, as for integrated GPUs and Apple's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What of a model is on GPUs, and what takes memory of the machine: all of it where that is
-    shared.
+    """Which parts of a model are on GPUs, and which take memory of the machine.
+
+    If the memory is shared, all parts take memory of the machine.
     """
 
     free_bytes: int
-    """Of the GPUs, before the model is loaded."""
+    """Free memory of the GPUs before the model is loaded."""
     weight_bytes: int
-    """On GPUs."""
+    """Bytes of weights on GPUs."""
     host_weight_bytes: int
-    """In memory of the machine; an embedding that is the output matrix too is in both."""
+    """Bytes of weights in memory of the machine; an embedding that is also the output matrix is in
+    both."""
     kv_share: float
-    """Of keys, values and recurrent states on GPUs: those of a layer are where its weights are."""
+    """Share of keys, values and recurrent states on GPUs: those of a layer are with its weights."""
     host_kv_share: float
-    """Of these in memory of the machine."""
+    """Share of keys, values and recurrent states in memory of the machine."""
 
 
 def offload_of(header: GgufFile, layers: int, memory: DeviceMemory) -> Offload:
-    """Where llama.cpp puts the weights of a model: the output matrix is the first of the `layers`
-    that go to a GPU, then come the last blocks, and the embedding never does (`load_tensors` in
-    llama-model.cpp).
+    """Where llama.cpp puts the weights of a model.
+
+    Of the `layers` on GPUs, the output matrix is the first, followed by the last blocks. The
+    embedding is never on a GPU (`load_tensors` in llama-model.cpp).
 
     Args:
-        layers: as `gpu_layers` gives them, not 0; -1 is all.
+        layers: as returned by `gpu_layers`, not 0; -1 for all.
     """
     blocks = header.integer(f"{header.architecture}.block_count")
     offloaded = blocks if layers < 0 else min(layers - 1, blocks)
@@ -78,8 +82,9 @@ def offload_of(header: GgufFile, layers: int, memory: DeviceMemory) -> Offload:
 
 
 def device_memory(library: Library) -> DeviceMemory | None:
-    """What is free on the GPUs that llama.cpp uses: integrated ones only where there are no others.
-    None where there are none, or the library does not say.
+    """Free memory of the GPUs that llama.cpp uses: integrated GPUs only if there are no others.
+
+    None if there are no GPUs, or the library does not report their memory.
     """
     devices = devices_of(getattr(library.api, "_lib", None))
     discrete = [free for kind, free in devices if kind == GPU]
@@ -91,12 +96,13 @@ def device_memory(library: Library) -> DeviceMemory | None:
 
 
 def devices_of(functions: Any) -> list[tuple[int, int]]:
-    """(type, free bytes) of all devices that ggml knows, the processor too; none where its
-    functions are not found, as on Windows: there ctypes does not look into the libraries that
-    llama.dll loads.
+    """(type, free bytes) of all devices that ggml knows, including the processor.
+
+    Empty if ggml's functions are not found, as on Windows, where ctypes does not search the
+    libraries that llama.dll loads.
 
     Args:
-        functions: libllama, as ctypes has it.
+        functions: libllama, loaded by ctypes.
     """
     names = [f"ggml_backend_dev_{name}" for name in ("count", "get", "type", "memory")]
     if not all(hasattr(functions, name) for name in names):

@@ -1,6 +1,6 @@
-"""From `ModelSettings` and a file's header to parameters that llama.cpp accepts.
+"""Converts `ModelSettings` and a file's header to parameters that llama.cpp accepts.
 
-llama.cpp answers many wrong values with GGML_ASSERT, which ends the process; every value is checked
+Many wrong values fail a GGML_ASSERT in llama.cpp, which ends the process, so every value is checked
 here first.
 """
 
@@ -25,59 +25,60 @@ from hearth.backends.llamacpp.rope import UNCHANGED, RopeParams
 from hearth.quant.gguf.file import ENCODERS
 
 MAX_SEQUENCES = 256
-"""LLAMA_MAX_SEQ of llama-cparams.h: sequence ids of one context."""
+"""LLAMA_MAX_SEQ of llama-cparams.h: most sequence ids of one context."""
 UBATCH = 512
-"""Tokens of one graph: llama.cpp's own default; a larger one costs memory and helps GPUs only."""
+"""Most tokens of one graph: llama.cpp's own default; larger graphs cost memory and only help on
+GPUs."""
 PLAIN_UBATCH = 128
-"""The same without flash attention, where a graph holds a product of every row with every cell of
-the pool: that much memory for each head."""
+"""Most tokens of one graph without flash attention: each head then takes memory for the product of
+every row with every cell of the pool."""
 TILE = 16
-"""ggml's matrix products over repacked weights take sixteen tokens at a time where the processor
-has AVX-512, then four, and what is left one by one, each for the price of nearly four
+"""On processors with AVX-512, ggml's matrix products over repacked weights take sixteen tokens at a
+time, then four at a time, and the rest one by one, each at nearly the cost of four
 (ggml-cpu/arch/x86/repack.cpp)."""
 FLASH_TILE = 64
 """From this many tokens of one sequence on, flash attention on processors works in tiles and costs
-as much for a cell as the other kind; with fewer it takes several times as much
+as much per cell as attention without flash; with fewer tokens it costs several times as much
 (`ggml_fa_tile_config` in ggml-cpu)."""
 FLASH_DEPTH = 1024
-"""Behind this many tokens a whole such tile takes no longer than `TILE` tokens without it."""
+"""After this many tokens, a whole flash tile takes no longer than `TILE` tokens outside of one."""
 CELL_ALIGNMENT = 256
 """llama.cpp rounds a context up to a multiple of this."""
 START_CELLS = 4096
-"""First size of a pool that grows: a context zeroes its whole pool when it is made, so a large one
-is slow and greedy."""
+"""Initial cells of a pool that grows: a new context zeroes its whole pool, so a large one is slow
+and takes all its memory at once."""
 KEPT_SEQUENCES = (16, 64)
-"""Least and most ids beyond those that run, for kept prefixes: four for each session."""
+"""Least and most ids for kept prefixes, in addition to running sequences: four for each session."""
 KEPT_STATES = 4
-"""The same where each id costs a recurrent state: as many as sessions, or this if that is more."""
+"""Least ids for kept prefixes if each id takes a recurrent state; as many as sessions if more."""
 MIN_OUTPUTS = 32
-"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
+"""Least rows of logits that a step can have: scoring requests many for one sequence."""
 
 _GGML_TYPE: dict[KvType, int] = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 _BLOCK: dict[KvType, int] = {"f32": 1, "f16": 1, "q4_0": 32, "q8_0": 32}
 
 COMPUTE_BYTES = 256 << 20
-"""Graph and output buffers of one context, held back from the pool: 512 rows of a wide model."""
+"""Reserved for the graph and output buffers of one context: 512 rows of a wide model."""
 GROWTH_FACTOR: dict[KvPool, float] = {"grow": 1.5, "static": 1.0}
-"""While the pool doubles, the new one and a copy of what the old one (half its size) held are there
-together (`larger_pool`)."""
+"""Peak memory of a pool relative to its size: while it doubles, the new pool and a copy of the old
+one (half its size) exist together (`larger_pool`)."""
 
 PART_BYTES = 64 << 20
-"""Most of a part of a prefix: it is copied in a hundredth of a second."""
+"""Most bytes of a part of a prefix: it is copied in a hundredth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """Everything that a llama.cpp context is made with, apart from threads and its current size."""
+    """Everything that a llama.cpp context needs, apart from threads and its current size."""
 
     context: int
-    """Tokens one sequence may hold; never more than `pool_tokens`."""
+    """Most tokens of one sequence; never more than `pool_tokens`."""
     pool_tokens: int
-    """Tokens all sequences and kept prefixes together may hold; the context grows to this."""
+    """Most tokens of all sequences and kept prefixes together; the context grows to this."""
     first_tokens: int
     """Tokens that the first context holds."""
     kept_tokens: int
-    """Most tokens that are kept for prefixes alone."""
+    """Most tokens that are kept only for prefixes."""
     slots: int
     """Sequences that run at the same time."""
     sequences: int
@@ -90,34 +91,34 @@ class ContextPlan:
     """n_batch: at least one token for each id, else output_reserve asserts."""
     ubatch: int
     kv_type: KvType
-    """Of keys."""
+    """Type of keys."""
     value_type: KvType
     flash_attention: int
     """-1 the library decides, 0 off, 1 on."""
     kv_bytes_per_token: int
     host_kv_bytes_per_token: int
-    """Of these, in memory of the machine: fewer where layers are on GPUs."""
+    """The part in memory of the machine: less if layers are on GPUs."""
     state_bytes: int = 0
-    """Of each id: its recurrent state."""
+    """Bytes of the recurrent state of each id."""
     notices: tuple[str, ...] = ()
     kv_budget_bytes: int | None = None
-    """Limit of keys, values and states, in the pool and offloaded, and of the compute buffers of
-    other contexts, in bytes; None: the pool alone is limited."""
+    """Limit in bytes of keys, values and states, in the pool and offloaded, and of the compute
+    buffers of other contexts; None if only the pool is limited."""
     text_tokens: int | None = None
-    """Longest text to embed or rank that the KV budget leaves memory for; None: `context`."""
+    """Longest text to embed or rank that fits into the KV budget; None for `context`."""
     scratch_bytes_per_cell: int = 0
-    """What a graph takes for each cell of its context (the mask, and without flash attention the
-    products)."""
+    """Memory of a graph for each cell of its context: the mask, and without flash attention the
+    products."""
     least_cells: int = 0
-    """Of each context whose keys go into the pool: with longrope llama.cpp chooses the factors by
-    the cells of a context (`get_rope_factors` in llama-model.cpp), so that keys of a small one do
-    not fit into a large one.
+    """Least cells of each context whose keys go into the pool: with longrope, llama.cpp chooses the
+    factors by the cells of a context (`get_rope_factors` in llama-model.cpp), so the keys of a
+    small context do not match those of a large one.
     """
     rope: RopeParams = UNCHANGED
 
     @property
     def part_tokens(self) -> int:
-        """Tokens of a prefix that are offloaded, or written to disk, at once."""
+        """Tokens of a prefix that are offloaded or written to disk at once."""
         return max(1, min(PART_TOKENS, PART_BYTES // max(self.kv_bytes_per_token, 1)))
 
     @property
@@ -130,11 +131,11 @@ def check_settings(settings: ModelSettings, max_sequences: int) -> None:
     """Refuse values that llama.cpp or the engine cannot take.
 
     Args:
-        max_sequences: what `llama_max_parallel_sequences` says.
+        max_sequences: the result of `llama_max_parallel_sequences`.
 
     Raises:
-        InvalidParameter: with the name of the field and its bounds.
-        UnsupportedParameter: it is a setting of the native runner.
+        InvalidParameter: a value is out of bounds or does not go with another one.
+        UnsupportedParameter: the setting is one of the native runner.
     """
     checks.check_settings(settings, max_sequences)
     if settings.dtype is not None:
@@ -184,32 +185,32 @@ def plan_context(
     """Choose context length and pool size for a model on this machine.
 
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
-    allows, whichever is least. The budget holds the pool, a graph's scratch memory for its cells,
-    and the copy while it grows, whose share is for offloaded prefixes, texts and prompts in the
-    background at other times. A context that was asked for and fits only without a copy has a pool
-    that is made at once. What fits is, in whole blocks of 256 cells,
-    `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`;
-    factor is 1.5 for a pool that grows and 1 for a static one, and without flash attention a cell
-    costs its share of the graph's scratch buffer too. Half the pool at most is kept for prefixes
-    without a running sequence.
+    allows, whichever is least. The budget covers the pool, a graph's scratch memory for its cells,
+    and the copy while the pool grows. At other times, the memory of the copy is for offloaded
+    prefixes, texts and background prefill. If a requested context only fits without a copy, the
+    pool gets its full size at once. In whole blocks of 256 cells, the number of cells that fit is
+    `(available * memory_fraction - weights - recurrent states - 256 MiB) / (kv_bytes * factor)`.
+    The factor is 1.5 for a pool that grows and 1 for a static one. Without flash attention a cell
+    also takes its share of the graph's scratch buffer. At most half of the pool is kept for
+    prefixes without a running sequence.
 
-    Where layers are on GPUs, what fits there is computed in the same way from what these layers
-    take, and the lesser of both is taken. The factor is 1 for GPUs: a pool that grows is copied to
-    memory of the machine and freed before the larger one is made.
+    If layers are on GPUs, what fits there is computed in the same way from what these layers take,
+    and the lesser of both numbers counts. The factor is 1 for GPUs, because a growing pool is
+    copied to memory of the machine and freed before the larger one is made.
 
     Args:
-        settings: already through `check_settings`.
+        settings: already checked by `check_settings`.
         facts: header of the model.
         weight_bytes: size of the weights in memory.
         available_bytes: memory that can be taken without swapping, before the weights are loaded.
-        offload: what is on GPUs; None: nothing, or nothing is known of them.
+        offload: what is on GPUs; None if nothing is, or if nothing is known about them.
         rope: from `rope_params`.
 
     Raises:
-        InvalidParameter: the KV type does not divide the heads of this model.
-        DoesNotFit: the weights, or the context that was asked for, need more memory than there is,
-            or more than the KV budget; both numbers are in the message and in `data`.
-        UnsupportedModel: the file declares no context length and none was asked for.
+        InvalidParameter: the size of the model's heads is not a multiple of the KV type's block.
+        DoesNotFit: the weights or the requested context need more memory than is available, or more
+            than the KV budget; both numbers are in the message and in `data`.
+        UnsupportedModel: the file declares no context length and none was requested.
     """
     is_encoder = facts.architecture in ENCODERS
     if not is_encoder:
@@ -234,8 +235,9 @@ def plan_context(
     def memory_of(
         free: int, weights: int, share: float, copied: float, *, is_on_gpus: bool
     ) -> _Memory:
-        """One that has `share` of keys, values and states, and `copied` times all of them while the
-        pool grows.
+        """Memory for `share` of keys, values and states, and while the pool grows, for a copy.
+
+        The copy takes `copied` times the size of all keys and values.
         """
         return _Memory(
             usable=int(free * settings.memory_fraction),
@@ -257,7 +259,7 @@ def plan_context(
     )
     if fits == 0 or (settings.context is not None and fits < wanted):
         raise _does_not_fit(settings, wanted, fits, memory)
-    # A memory without a cost per token (recurrent) has nothing to grow.
+    # A memory without a cost per token (recurrent) need not grow.
     grows = settings.kv_pool == "grow" and token > 0
     allowed = _allowed_by_budget(settings, states, token, scratch, wanted, grows=grows)
     if grows and allowed < (settings.context or 0):
@@ -296,9 +298,10 @@ def plan_context(
 
 
 def larger_pool(cells: int, wanted: int, most: int) -> int:
-    """Size of the pool that follows one of `cells` cells, to have at least `wanted`, which are
-    more: twice as many, and half of `most` before `most`, so that no copy is larger than half of
-    the pool that it goes into.
+    """Size of the next pool after one of `cells` cells, with at least `wanted` cells.
+
+    `wanted` is more than `cells`. The pool doubles, and has half of `most` cells before it has
+    `most`, so that no copy is larger than half of the pool that it goes into.
     """
     size, half = max(wanted, 2 * cells), -(-most // (2 * CELL_ALIGNMENT)) * CELL_ALIGNMENT
     if size < half:
@@ -307,10 +310,10 @@ def larger_pool(cells: int, wanted: int, most: int) -> int:
 
 
 def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
-    """Layers to offload; -1 is all of them.
+    """Layers to put on GPUs; -1 for all of them.
 
     Raises:
-        InvalidParameter: layers were asked for and this build has no GPU.
+        InvalidParameter: layers were requested but this build has no GPU.
     """
     if settings.gpu_layers and not supports_gpu:
         raise InvalidParameter(
@@ -328,12 +331,12 @@ def gpu_layers(settings: ModelSettings, supports_gpu: bool) -> int:
 
 
 def head_count(facts: GgufFacts) -> int:
-    """Query heads of the layer that has most, from the header; 0 where it does not say."""
+    """Query heads of the layer with the most, from the header; 0 if absent."""
     return integer(facts, "attention.head_count")
 
 
 def head_sizes(facts: GgufFacts) -> tuple[int, int]:
-    """Key and value length of one attention head, from the header; (0, 0) where it does not say."""
+    """Key and value length of one attention head, from the header; (0, 0) if absent."""
     most = head_count(facts)
     default = integer(facts, "embedding_length") // most if most else 0
     return (
@@ -343,7 +346,7 @@ def head_sizes(facts: GgufFacts) -> tuple[int, int]:
 
 
 def _vocabulary(facts: GgufFacts) -> int:
-    """Tokens, which are the logits of a row; at least 1."""
+    """Size of the vocabulary; at least 1."""
     return max(1, len(facts.value("tokenizer.ggml.tokens", ())))
 
 
@@ -362,18 +365,19 @@ def _check_heads(settings: ModelSettings, facts: GgufFacts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Memory of the machine or of its GPUs, and what a model takes of it, in bytes."""
+    """Memory of the machine or of its GPUs, and how much of it a model takes, in bytes."""
 
     usable: int
     fixed: int
     """Weights, recurrent states and buffers."""
     cell: float
-    """Each cell of the pool, while that grows."""
+    """Bytes of each cell of the pool, while that grows."""
     is_on_gpus: bool = False
 
     def tokens(self, most: int) -> int:
-        """Cells that there is room for, in whole blocks; `most` in whole blocks where they cost
-        nothing, 0 if there is not even room for what is fixed.
+        """Cells that there is room for, in whole blocks.
+
+        This is `most` in whole blocks if cells cost nothing, and 0 if not even `fixed` fits.
         """
         room = self.usable - self.fixed
         if room < 0:
@@ -383,18 +387,18 @@ class _Memory:
         return _whole_blocks(int(room / self.cell))
 
     def bytes_of(self, tokens: int) -> int:
-        """What a pool of `tokens` cells needs, with everything else."""
+        """Bytes for a pool of `tokens` cells and everything else."""
         cells = math.ceil(tokens / CELL_ALIGNMENT) * CELL_ALIGNMENT
         return self.fixed + int(cells * self.cell)
 
 
 def _whole_blocks(cells: int) -> int:
-    """`cells` rounded down to what llama.cpp does not round up."""
+    """`cells` rounded down to a multiple of `CELL_ALIGNMENT`."""
     return cells // CELL_ALIGNMENT * CELL_ALIGNMENT
 
 
 def _sequences(slots: int, a_state: int, budget: int | None) -> int:
-    """Ids for running sequences and kept prefixes; kept states take half the budget at most."""
+    """Ids for running sequences and kept prefixes; states take at most half of the budget."""
     least, most = KEPT_SEQUENCES
     wanted = slots + min(most, max(least, 4 * slots))
     if a_state:
@@ -405,19 +409,21 @@ def _sequences(slots: int, a_state: int, budget: int | None) -> int:
 
 
 def _scratch_bytes_per_cell(ubatch: int, heads: int, *, plain: bool) -> int:
-    """A mask of f16 for flash attention; else one of f32, and each head's products."""
+    """Bytes per cell: an f16 mask with flash attention, else an f32 mask and the products."""
     return 4 * ubatch * (heads + 1) if plain else 2 * ubatch
 
 
 def _allowed_by_budget(
     settings: ModelSettings, states: int, token: int, scratch: int, wanted: int, *, grows: bool
 ) -> int:
-    """Cells that the KV budget allows, in whole blocks; of a pool that `grows`, with what a graph
-    takes for them, or with their copy, since nothing is computed while it grows. (What graphs take
-    of one that has its size when the model is loaded is there then.)
+    """Cells that the KV budget allows, in whole blocks.
+
+    If the pool `grows`, the budget must cover it with either the graph's scratch memory or the
+    copy, whichever is more, because nothing is computed while it grows. (The scratch memory of a
+    pool that has its full size when the model is loaded is allocated then.)
 
     Raises:
-        DoesNotFit: not one block, or fewer than the context that was asked for.
+        DoesNotFit: not even one block fits, or fewer cells than the requested context.
     """
     budget = settings.kv_budget_bytes
     if budget is None:
@@ -446,8 +452,9 @@ def _allowed_by_budget(
 
 
 def _text_tokens(settings: ModelSettings, pool_bytes: int, token: int) -> int | None:
-    """Cells for a text in what the pool leaves of the KV budget, whose other half is for what they
-    are computed in.
+    """Cells for a text in the part of the KV budget that the pool leaves.
+
+    Half of this part is for the compute buffers of texts.
     """
     budget = settings.kv_budget_bytes
     if budget is None:

@@ -1,6 +1,9 @@
-"""Random llamas for asking a library something: a quantized one and its float32 twin, whether it
-computes the right thing; one layer with heads of a given shape, how fast attention is; a few layers
-of one type, how fast a runner is (`bench.speed_probe`)."""
+"""Random llama models for probing a library.
+
+A quantized model and its float32 twin test whether results are right; one layer with heads of a
+given shape tests the speed of attention; a few layers of one type test the speed of a runner
+(`bench.speed_probe`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ VOCAB = 288
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """The attention of a layer."""
+    """The attention heads of a layer."""
 
     heads: int
     kv_heads: int
@@ -35,7 +38,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A llama, all of whose layers are alike."""
+    """The shape of a llama whose layers are all alike."""
 
     hidden: int
     ffn: int
@@ -46,7 +49,7 @@ class Shape:
 
     @property
     def outer(self) -> dict[str, tuple[int, ...]]:
-        """The tensors outside of the layers."""
+        """The tensors outside the layers."""
         return {
             "token_embd.weight": (self.vocab, self.hidden),
             "output_norm.weight": (self.hidden,),
@@ -80,16 +83,15 @@ _PAIR = Shape(hidden=256, ffn=512, context=PAIR_CONTEXT, heads=Heads(4, 2, 64, 6
 """Widths are a multiple of every repacked layout's block (AMX tiles: 32; K-quants: 256)."""
 
 FORMATS = ("Q8_0", "Q4_0")
-"""Quantized types that the probe covers: gguf-py can write them, and both AMX and repacked kernels
+"""Quantized types that the probe covers: gguf-py can write them, and both AMX and repacking kernels
 take them."""
 
 
 def write_pair(folder: Path, format_name: str) -> tuple[Path, Path]:
-    """Write a one-layer model quantized to `format_name`, and one with the very same weights in
-    float32.
+    """Write a one-layer model quantized to `format_name`, and one with equal weights in float32.
 
     Args:
-        folder: where to; the files are named after the format.
+        folder: for the files, which are named after the format.
         format_name: one of `FORMATS`.
 
     Returns:
@@ -113,7 +115,7 @@ def write_pair(folder: Path, format_name: str) -> tuple[Path, Path]:
 
 
 def write_attention(path: Path, heads: Heads, context: int) -> Path:
-    """Write a one-layer model in which nearly all the work is attention, in float32."""
+    """Write a one-layer float32 model in which nearly all the work is attention."""
     layer = Shape(hidden=64, ffn=32, context=context, heads=heads)
     rng = np.random.default_rng(0)
     tensors = {name: _weights(shape, rng) for name, shape in layer.tensors.items()}
@@ -124,13 +126,13 @@ def write_attention(path: Path, heads: Heads, context: int) -> Path:
 def open_probe(
     path: Path, settings: ModelSettings, threads: int, *, extra_buffers: bool = True
 ) -> LlamaRunner:
-    """A model that was written here, ready to compute.
+    """Open a model that this module wrote.
 
     Args:
-        extra_buffers: as for `LlamaModel.open`.
+        extra_buffers: see `LlamaModel.open`.
 
     Raises:
-        HearthError: it cannot be loaded.
+        HearthError: the model cannot be loaded.
     """
     plan = plan_for(read_header(path), settings, available_bytes())
     model = LlamaModel.open(path, extra_buffers=extra_buffers)
@@ -152,12 +154,12 @@ def _weights(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.flo
 def write_llama(
     path: Path, tensors: Mapping[str, Any], kind: Any, shape: Shape, tokens: Sequence[str] = ()
 ) -> None:
-    """Write a llama.
+    """Write a llama model.
 
     Args:
         tensors: by name; those that are not float32 are packed as `kind`.
-        tokens: of its vocabulary, which begins with `<unk>`, `<s>`, `</s>` and the bytes; empty:
-            all of them are ordinary.
+        tokens: the vocabulary, which begins with `<unk>`, `<s>`, `</s>` and the bytes; empty for a
+            vocabulary of only ordinary tokens.
     """
     import gguf
 

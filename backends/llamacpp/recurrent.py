@@ -1,20 +1,20 @@
-"""What a sequence costs a recurrent or hybrid model, whatever its length, from a file's header."""
+"""Memory per sequence of a recurrent or hybrid model, for any length, from a file's header."""
 
 from __future__ import annotations
 
 from hearth.backends.llamacpp.facts import GgufFacts, integer
 
 _F32_BYTES = 4
-"""llama.cpp keeps recurrent states in float32, whatever the type of keys and values."""
+"""llama.cpp stores recurrent states in float32, for any type of keys and values."""
 _FIRST_CONV = 4
-"""Width of the convolution where a Kimi file does not say."""
+"""Default width of the convolution in Kimi files."""
 _RWKV_SHIFTS = 2
 
 
 def state_bytes(facts: GgufFacts) -> int:
     """Bytes that the recurrent layers hold for each sequence id; 0 for attention alone.
 
-    Counts every layer as recurrent, so a hybrid's is at most this. The sizes are those of
+    Every layer counts as recurrent, so a hybrid model holds at most this. The sizes are those of
     `llama_hparams::n_embd_r` and `n_embd_s` (llama-hparams.cpp).
     """
     layers = integer(facts, "block_count")
@@ -22,7 +22,7 @@ def state_bytes(facts: GgufFacts) -> int:
 
 
 def _convolution_elements(facts: GgufFacts) -> int:
-    """What the next token still sees of those before it, in one layer."""
+    """Elements of earlier tokens that the next token still sees, in one layer."""
     width = integer(facts, "embedding_length")
     if integer(facts, "wkv.head_size"):
         return integer(facts, "token_shift_count", _RWKV_SHIFTS) * width
@@ -37,7 +37,7 @@ def _convolution_elements(facts: GgufFacts) -> int:
 
 
 def _state_elements(facts: GgufFacts) -> int:
-    """The state of one layer."""
+    """Elements of the state of one layer."""
     if head := integer(facts, "wkv.head_size"):
         return integer(facts, "embedding_length") * head
     if head := integer(facts, "kda.head_dim"):

@@ -17,23 +17,23 @@ _TYPES: Final = {"none": 0, "linear": 1, "yarn": 2}
 """`llama_rope_scaling_type` of llama.h."""
 _OWN_FACTORS: Final = {"rope_freqs.weight": "llama3", "rope_factors_long.weight": "longrope"}
 _OWN_WINDOW_POSITIONS: Final = ("gemma3", "gemma3n", "gemma-embedding")
-"""Families whose layers with a window have other positions than the others."""
+"""Families whose layers with a window have different rotary settings than the other layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeParams:
-    """Fields of `llama_context_params`; 0 is the file's own value."""
+    """Fields of `llama_context_params`; 0 stands for the file's own value."""
 
     scaling_type: int = -1
     freq_base: float = 0.0
     freq_scale: float = 0.0
     original_context: int = 0
     context: int = 0
-    """Tokens that the context may have; 0: as many as the file says."""
+    """Most tokens of the context; 0 for the file's own limit."""
 
     @property
     def fields(self) -> dict[str, int | float]:
-        """By their names in llama.h."""
+        """The fields by their names in llama.h."""
         return {
             "rope_scaling_type": self.scaling_type,
             "rope_freq_base": self.freq_base,
@@ -46,11 +46,12 @@ UNCHANGED: Final = RopeParams()
 
 
 def rope_params(change: RopeChange, header: GgufFile) -> RopeParams:
-    """What llama.cpp is told.
+    """The parameters for llama.cpp that make the change.
 
     Raises:
         InvalidParameter, UnsupportedParameter: as `RopeChange.applied`; or the model has no rotary
-            positions, or layers with a window would be left out.
+            positions, or llama.cpp would not change layers with a window, which share the positions
+            of the other layers.
     """
     if not change:
         return UNCHANGED
@@ -72,10 +73,11 @@ def rope_params(change: RopeChange, header: GgufFile) -> RopeParams:
 
 
 def no_streaming(header: GgufFile, change: RopeChange) -> str:
-    """Why llama.cpp cannot move keys of a model to other positions; empty: it can. It rotates all
-    keys of the pool by what they move, most of them by nothing: layers without rotary positions as
-    well, and times YaRN's factor, which keys have already (`build_rope_shift` in
-    llama-kv-cache.cpp).
+    """Why llama.cpp cannot move keys of a model to other positions; empty if it can.
+
+    llama.cpp rotates all keys of the pool by their change of position, which is 0 for most of them.
+    It does this in layers without rotary positions too, and multiplies by YaRN's factor, which keys
+    already contain (`build_rope_shift` in llama-kv-cache.cpp).
     """
     try:
         config = family_of_gguf(header.architecture).from_gguf(GgufFields(header))
@@ -91,7 +93,7 @@ def no_streaming(header: GgufFile, change: RopeChange) -> str:
 
 
 def _own_scaling(header: GgufFile) -> RopeScaling | None:
-    """What the file says, as far as `RopeChange.applied` asks."""
+    """The file's own scaling, with the fields that `RopeChange.applied` uses."""
     for tensor in header.all_tensors:
         if tensor.name in _OWN_FACTORS:
             return RopeScaling("llama3" if tensor.name == "rope_freqs.weight" else "longrope")

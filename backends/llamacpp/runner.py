@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 _KEPT_WHILE_RUNNING = 0
 """Cells of kept prefixes that stay in the pool while sequences run: on a processor each row of a
-step pays for all cells up to the last one that is in use."""
+step pays for all cells up to the last one in use."""
 _MIXED_TOKENS = 48
-"""Flash attention on processors works in tiles from 64 tokens on, and a tile with rows of several
-sequences goes through the cells of all of them."""
+"""Most tokens of a mixed step: from 64 tokens on, flash attention on processors works in tiles, and
+a tile with rows of several sequences goes through the cells of all of them."""
 _PROBE_TOKENS = 16
-"""Size of the batch that prefill threads are measured with."""
+"""Tokens of the batch that prefill threads are measured with."""
 
 
 class LlamaRunner(TextRunner):
@@ -50,13 +50,14 @@ class LlamaRunner(TextRunner):
     Args:
         model: a loaded model.
         plan: from `plan_context`.
-        threads: for one-token steps; None: measured now, and changed as other programs come and go.
-        batch_threads: for prefill; None: measured now.
+        threads: for one-token steps; None to measure now, and to adapt to the load of other
+            programs.
+        batch_threads: for prefill; None to measure now.
         has_rank_head: whether the file has the tensors that `rank` needs (`facts.has_rank_head`).
-        attention: what both kinds cost here, to have the better one at any time; `plan` is for the
-            one without flash then, which needs more memory. None: as planned.
-        fingerprint: of the model's files; states of others are refused.
-        no_streaming: see `RunnerInfo`, as far as the file tells.
+        attention: costs of both kinds of attention, to use the better one at any time; `plan` is
+            then for attention without flash, which needs more memory. None to follow the plan.
+        fingerprint: of the model's files; saved states with another fingerprint are refused.
+        no_streaming: see `RunnerInfo`, as far as known from the file.
 
     Attributes:
         model: the loaded weights, for a second context next to the runner's own (`backends/bench`).
@@ -84,11 +85,11 @@ class LlamaRunner(TextRunner):
         self._choice = choice_of(attention, plan, model.facts)
         self.background: LlamaBackground | None = None
         self._taken = 0
-        """Threads that steps leave to others."""
+        """Threads that steps leave to background work."""
         self._interrupt = Interrupt()
         self._pace: ThreadPace | None = None
         self._step_s: float | None = None
-        """Of one token, at best, where that was measured with `threads`."""
+        """Seconds of the fastest one-token step with `threads`, if measured."""
         cores = usable_cores()
         self.threads = threads or cores
         self.batch_threads = batch_threads or cores
@@ -153,7 +154,7 @@ class LlamaRunner(TextRunner):
         except HearthError:
             self.store.close()
             raise
-        # Threads are not what a GPU is short of, and a second context would take of its memory.
+        # A GPU is not short of threads, and a second context would take some of its memory.
         if not model.on_gpu:
             self.background = LlamaBackground(
                 model, self.store, lambda: self.plan, self.threads, self.batch_threads
@@ -168,7 +169,7 @@ class LlamaRunner(TextRunner):
 
     @property
     def plan(self) -> ContextPlan:
-        """What its context is made with now."""
+        """The plan for contexts with the present kind of attention."""
         flash = self._choice is not None and self._choice.flash
         return with_flash(self._plan) if flash else self._plan
 
@@ -178,10 +179,10 @@ class LlamaRunner(TextRunner):
         Raises:
             Busy: the pool has no room; nothing was computed.
             InvalidParameter: a token id is not in the vocabulary.
-            InternalError: llama.cpp failed; nothing of the plan counts. Where the memory cannot
-                roll back, `lost_slots` in `data` are the slots that are empty now.
-            RunnerLost: changing the kind of attention lost what the pool held.
-            Interrupted: nothing of the plan counts.
+            InternalError: llama.cpp failed; no row of the plan counts. If the memory cannot roll
+                back, `lost_slots` in `data` lists the slots that are now empty.
+            RunnerLost: changing the kind of attention lost the contents of the pool.
+            Interrupted: the step was interrupted; no row of the plan counts.
         """
         rows = plan.rows
         if not rows:
@@ -219,8 +220,10 @@ class LlamaRunner(TextRunner):
         self.model.close()
 
     def _make_way(self, most_bytes: float) -> None:
-        """Free what takes memory outside the pool until it takes at most `most_bytes`: idle
-        contexts for texts first, then a prompt in the background, which steps compute instead.
+        """Free memory outside the pool until at most `most_bytes` are in use there.
+
+        Idle contexts for texts are freed first, then a background prefill, whose prompt is then
+        computed in steps.
         """
         if self.beside_bytes > most_bytes:
             self._embedder.release()
@@ -228,9 +231,10 @@ class LlamaRunner(TextRunner):
             self.background.close()
 
     def _share_cores(self) -> None:
-        """Set the threads of the next step: fewer where other programs need cores. A side prefill
-        has its own while it runs, and what makes a context for a long text has one: threads of a
-        step that wait for one without a core make it many times longer.
+        """Set the threads of the next step: fewer if other programs need cores.
+
+        A background prefill has its own threads while it runs, and so has the thread that makes a
+        large context. A step takes many times longer if its threads wait for one that has no core.
         """
         background = self.background
         taken = background.threads if background is not None and background.is_busy else 0
@@ -247,7 +251,7 @@ class LlamaRunner(TextRunner):
         self.store.context.set_threads(threads, max(threads, batch_threads - taken))
 
     def _fill(self, rows: tuple[Row, ...]) -> int:
-        """Write the batch; how many logits it asks for."""
+        """Write the batch; return how many rows of logits it requests."""
         try:
             count = self._batch.fill(rows)
         except OverflowError as error:
@@ -259,7 +263,7 @@ class LlamaRunner(TextRunner):
         return count
 
     def _repaired(self, code: int, rows: tuple[Row, ...]) -> HearthError | Interrupted:
-        """The error for a failed or interrupted decode, after llama.cpp's state is repaired."""
+        """Repair the state after a failed or interrupted decode; return the error to raise."""
         said = self.model.library.log.said()
         if code == 1:
             return Busy(
@@ -279,8 +283,9 @@ class LlamaRunner(TextRunner):
         )
 
     def _change_attention(self, cells: int) -> None:
-        """Have the other kind from now on, if that would have been clearly better for a while. Not
-        while a prompt is computed beside the steps: it is brought back as it is.
+        """Switch the kind of attention if the other kind has clearly been better for a while.
+
+        Not during a background prefill, because its state is swapped in without conversion.
         """
         choice = self._choice
         if choice is None or self.store.is_growing or not choice.should_change(cells):
@@ -303,8 +308,7 @@ class LlamaRunner(TextRunner):
         )
 
     def _warm_up(self, *, measure_decode: bool, measure_batch: bool) -> None:
-        """Touch every weight once, so that the first token is not the one that waits, and choose
-        thread counts."""
+        """Read every weight once, so that the first token does not wait for it; choose threads."""
         probe = min(_PROBE_TOKENS, self._plan.max_batch_tokens, self._plan.context)
         self._probe(1)
         if measure_decode:
@@ -324,7 +328,7 @@ class LlamaRunner(TextRunner):
         return step
 
     def _probe(self, tokens: int) -> None:
-        """Compute `tokens` tokens and forget them."""
+        """Compute `tokens` tokens and remove them."""
         some = [self.model.facts.bos_id or 0] * tokens
         self.store.make_room(tokens)
         self.step(StepPlan((Row(0, 0, some, outputs=1, handle=0),)))

@@ -1,8 +1,8 @@
-"""Does this build of llama.cpp compute quantized models correctly on this CPU?
+"""Tests whether this build of llama.cpp computes quantized models correctly on this CPU.
 
 GCC before 12.4 and 13.3 miscompiles llama.cpp's AMX kernels: such a build dies of SIGSEGV on every
-quantized file. A child process finds out, once for each library and CPU; where it dies or errs,
-weights are not repacked ("extra buffers" off), which works and is slower.
+quantized file. A child process tests this once for each library and CPU. If it dies or its results
+are wrong, weights are not repacked ("extra buffers" off), which works but is slower.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from hearth.backends.machine.process import die_with_parent
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
-"""Of quantized against float32 logits with equal weights. Rounding activations to 8 bits costs
-about 1e-4; a wrong kernel gives about 1."""
+"""Largest error of quantized against float32 logits with equal weights. Rounding activations to 8
+bits causes about 1e-4; a wrong kernel causes about 1."""
 _CRASHES = ("SIGSEGV", "SIGILL", "SIGABRT", "SIGBUS", "SIGFPE")
-"""Signals that the code itself caused; SIGKILL, say, comes from a system short of memory."""
+"""Signals that the code itself causes, unlike e.g. SIGKILL, sent by a system short of memory."""
 _WINDOWS_CRASHES = (0xC0000005, 0xC000001D)
 """Access violation, illegal instruction."""
 _PREFILL = 40
@@ -45,7 +45,7 @@ _STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the self-test found out about one library on one CPU."""
+    """The result of the self-test for one library on one CPU."""
 
     extra_buffers_safe: bool
     reason: str
@@ -63,14 +63,14 @@ class Outcome:
     """What went wrong; "" if nothing."""
     system_info: str
     is_proof: bool = True
-    """False if it says nothing lasting about the library: no time, no memory, no disk."""
+    """False if the failure may be temporary: no time, no memory, no disk."""
 
 
 def verdict(cache_dir: Path | None) -> Verdict:
-    """The verdict on the installed library: a stored one, or one found out now (1 to 2 s).
+    """The verdict on the installed library, stored or from a test now (1 to 2 s).
 
     Args:
-        cache_dir: where verdicts are kept; None: test now and keep nothing.
+        cache_dir: where verdicts are stored; None to test now and store nothing.
 
     Raises:
         BackendUnavailable: quantized models fail even without extra buffers, or the library is not
@@ -99,7 +99,7 @@ def verdict(cache_dir: Path | None) -> Verdict:
 
 
 def explain(found: Verdict) -> str | None:
-    """One sentence for people if the library runs in its slower mode, else None."""
+    """A notice for the user if the library runs in its slower mode, else None."""
     if found.extra_buffers_safe:
         return None
     crashed = any(name in found.reason for name in _CRASHES)
@@ -115,10 +115,10 @@ def explain(found: Verdict) -> str | None:
 
 
 def cure(system_info: str = "") -> str:
-    """Shell commands that build a library without what breaks.
+    """Shell commands that build a library without the instructions that fail.
 
-    That is AMX where the library uses it or has not said what it uses (x86 with GCC), and else
-    everything that is special to this CPU.
+    That is AMX, if the library uses it or did not report its features (x86 with GCC); else all
+    instructions that are specific to this CPU.
     """
     flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
     settings = f'CFLAGS="{flags}" CXXFLAGS="{flags}"'
@@ -132,8 +132,9 @@ def cure(system_info: str = "") -> str:
 
 
 def library_fingerprint() -> str:
-    """Names the installed library and this CPU: path, size and time of each of its files, and the
-    CPU's features.
+    """Identifies the installed library and this CPU.
+
+    A hash of path, size and time of each of the library's files, and of the CPU's features.
 
     Raises:
         BackendUnavailable: llama_cpp is not installed.
@@ -169,7 +170,7 @@ def _cpu() -> str:
 
 
 def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
-    """Run the probe in a child."""
+    """Run the probe in a child process."""
     module = "hearth.backends.llamacpp.selftest"
     command = [sys.executable, "-P", "-m", module, "--probe", str(folder)]
     command += ["--parent", str(os.getpid())]
@@ -196,8 +197,7 @@ def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
 
 
 def _report(output: bytes) -> tuple[str, dict[str, float]]:
-    """System info and NMSE by format, from the JSON lines that the child wrote before it ended or
-    died."""
+    """System info and NMSE by format, from the JSON lines that the child wrote before its end."""
     info, errors = "", {}
     for line in output.decode("utf-8", "replace").splitlines():
         try:
@@ -219,8 +219,7 @@ def _signal_name(number: int) -> str:
 
 
 def _load(path: Path, fingerprint: str) -> Verdict | None:
-    """A stored verdict; None if there is none or it cannot be read, which costs a new test and
-    nothing else."""
+    """The stored verdict; None if there is none or it cannot be read, which only costs a test."""
     try:
         found = Verdict(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
@@ -235,8 +234,7 @@ def _store(path: Path, found: Verdict) -> None:
 
 
 def _probe(folder: Path, extra_buffers: bool) -> None:
-    """In the child: print the library's features, then for each format how far it is from
-    float32."""
+    """In the child: print the library's features, then the error of each format."""
     print(json.dumps({"system_info": load_library().system_info}), flush=True)
     for name in probe_model.FORMATS:
         quantized, exact = probe_model.write_pair(folder, name)
@@ -247,7 +245,7 @@ def _probe(folder: Path, extra_buffers: bool) -> None:
 
 
 def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
-    """[1 + _STEPS, vocabulary] float32: after a prefill, and after each of some one-token steps."""
+    """Logits after a prefill and after each of `_STEPS` steps: [1 + _STEPS, vocabulary] float32."""
     settings = ModelSettings(
         context=probe_model.PAIR_CONTEXT,
         max_sessions=1,
@@ -265,7 +263,7 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
 
 
 def _verify() -> int:
-    """Say whether the installed library passes; the exit code of `--verify`."""
+    """Print whether the installed library passes; return the exit code of `--verify`."""
     try:
         found = verdict(None)
     except BackendUnavailable as error:
@@ -293,7 +291,7 @@ def _main() -> int:
     if sys.platform != "win32":
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # dying here is an answer, no accident
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # A crash here is a result.
     _probe(arguments.probe, arguments.extra_buffers)
     return 0
 

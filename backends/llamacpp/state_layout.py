@@ -1,8 +1,9 @@
-"""Saved key-value memory between llama.cpp's two layouts: with flash attention the values of a
-token are contiguous, without it those of a channel.
+"""Converts saved KV states between llama.cpp's two layouts.
 
-The format is llama.cpp's own (`llama_kv_cache::state_write` in llama-kv-cache.cpp), read here as
-far as one memory of full attention goes. What is not exactly that is refused, never guessed.
+With flash attention the values of a token are contiguous, without it those of a channel.
+
+The format is llama.cpp's own (`llama_kv_cache::state_write` in llama-kv-cache.cpp). Only states of
+a single memory of full attention are supported; everything else is refused.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import numpy as np
 from hearth.backends.llamacpp.context import State
 
 _SEQUENCE_MAGIC = 0xAF143CD8
-"""What a state of one sequence begins with (`io_magic` in llama-context.cpp)."""
+"""First word of a state of one sequence (`io_magic` in llama-context.cpp)."""
 _ELEMENT_BYTES = {0: 4, 1: 2}
-"""Of float32 and float16; blocks of quantized values cannot be transposed."""
+"""Bytes of float32 and float16; blocks of quantized values cannot be transposed."""
 
 
 class UnknownLayout(Exception):
-    """These are not the bytes of one memory of full attention."""
+    """The bytes are not a state of a single memory of full attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class _Values:
     """The values of one layer."""
 
     start: int
-    """Where they begin, after their head."""
+    """Offset of the values, after their header."""
     channels: int
     type: int
 
@@ -39,11 +40,13 @@ class _Values:
 
 
 def turned(state: State, *, by_channel: bool) -> State:
-    """`state`, of a sequence or a whole context, with its values by channel (for attention without
-    flash) or by token. It has as many bytes, and nothing else of that size is made meanwhile.
+    """Convert the state of a sequence or a whole context to the other layout.
+
+    Values become contiguous by channel (for attention without flash) or by token. The result has
+    the same size, and no other copy of this size is made.
 
     Raises:
-        UnknownLayout: it is not understood, or has that layout already.
+        UnknownLayout: the state is not understood, or already has the layout.
     """
     reader = _Reader(state)
     cells = reader.skip_to_layers()
@@ -53,7 +56,7 @@ def turned(state: State, *, by_channel: bool) -> State:
     if reader.integer() != (not by_channel):
         raise UnknownLayout("the values have that layout already")
     values = list(reader.values(cells, by_channel=not by_channel))
-    out = np.empty_like(state)  # either layout takes as much, also of its heads
+    out = np.empty_like(state)  # Both layouts have the same size, including headers.
     out[: reader.values_at] = state[: reader.values_at]
     out[at : at + 4] = _bytes("<I", by_channel)
     for layer in values:
@@ -71,21 +74,21 @@ def turned(state: State, *, by_channel: bool) -> State:
 
 
 class _Reader:
-    """Walks over the bytes of a state."""
+    """Parses the bytes of a state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.at = 0
         self.values_at = 0
-        """Where the values of the first layer begin, with their head."""
+        """Offset of the values of the first layer, including their header."""
 
     def integer(self) -> int:
         return int(self._unpack("<I")[0])
 
     def skip_to_layers(self) -> int:
-        """Pass over what comes before keys and values; returns how many cells follow."""
+        """Skip everything before keys and values; return the number of cells."""
         head = self.integer()
-        self._skip(4 if head == _SEQUENCE_MAGIC else head)  # an id, or the model's architecture
+        self._skip(4 if head == _SEQUENCE_MAGIC else head)  # An id, or the model's architecture.
         if self.integer() != 1:
             raise UnknownLayout("several streams")
         cells = self.integer()
@@ -95,7 +98,7 @@ class _Reader:
         return cells
 
     def values(self, cells: int, *, by_channel: bool) -> Iterator[_Values]:
-        """The values of every layer, after all keys; they end where the state does."""
+        """The values of every layer, which follow all keys and end the state."""
         layers = self.integer()
         for _ in range(layers):
             _type, row_bytes = self._unpack("<iQ")

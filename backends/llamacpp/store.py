@@ -1,4 +1,4 @@
-"""The sequences of a runner: by id, in one unified llama.cpp pool that grows as it fills."""
+"""The sequences of a runner, by id, in one unified llama.cpp pool that grows as it fills."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from hearth.backends.machine.memory import available_bytes, release_free_memory
 log = logging.getLogger(__name__)
 
 _RETRY_S = 10.0
-"""After a larger context could not be made in the background, none is tried for so long."""
+"""Seconds to wait after a larger context could not be made in the background."""
 SAVE_MARGIN_BYTES = 256 << 20
-"""What must be free beside a saved state: states are a convenience, memory for a step is not."""
+"""Memory that must stay free when a state is saved: steps need memory more than saved states do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LlamaState:
 
     data: State
     by_channel: bool
-    """How its values lie: see `state_layout`."""
+    """Layout of its values, see `state_layout`."""
     fingerprint: bytes
 
     @property
@@ -46,31 +46,33 @@ class LlamaStore:
     """Implements `hearth.backends.engine.kv.store.SequenceStore`, which has the docstrings.
 
     The context starts with `plan.first_tokens` cells and doubles (`larger_pool`), because llama.cpp
-    zeroes a whole pool when it makes one. Where there is memory for both, and for a copy, the
-    larger one is made in a thread while steps go on, and what the pool holds is moved between two
-    of them. Else it is copied out, and the smaller pool freed first. At rest it may shrink again.
+    zeroes the whole pool of a new context. If there is memory for both pools and a copy, the larger
+    context is made in a thread while steps go on, and the contents are moved between two steps.
+    Otherwise they are copied out and the smaller pool is freed first. The pool may shrink again
+    while no sequence runs.
 
-    Whatever it does, pools, copies, states and what is beside them stay within the KV budget; only
-    contexts for texts that are being computed do not make way.
+    Pools, copies, states and other contexts always stay within the KV budget. To make room, other
+    contexts are freed, except those in which texts are being computed.
 
-    What can be gone on from depends on the memory. Full attention: any first part. A recurrent
-    state (hybrids have one too) has no past, so only the whole. A sliding window: the whole, or
-    where every cell that the next token looks at is still there; llama.cpp gives cells that a
-    sequence no longer looks at to others, and then drops all before them, so that what lies between
-    a sequence's first and last position is complete (`apply_ubatch` in llama-kv-cache.cpp).
+    From how many of its first tokens a sequence can be continued depends on the memory. Full
+    attention: from any number. A recurrent state (also in hybrid models): only from all of them,
+    because the state has no past. A sliding window: from all of them, or if every cell that the
+    next token sees still exists. llama.cpp gives cells that a sequence no longer sees to other
+    sequences, and then drops all cells before them, so that the tokens between a sequence's first
+    and last position are complete (`apply_ubatch` in llama-kv-cache.cpp).
 
-    llama.cpp copies whole sequences only. Where the memory keeps its past, parts go through an id
-    that is held back for them: it shares the cells of a part, or takes in a copy, for a moment.
+    llama.cpp only copies whole sequences. If the memory keeps its past, parts are copied through a
+    reserved id, which briefly shares the cells of a part, or loads a copy.
 
     Args:
-        make_context: makes a context whose pool has at least so many cells, with values by channel
-            (attention without flash) or not.
+        make_context: makes a context whose pool has at least a number of cells, with values by
+            channel (attention without flash) or not.
         plan: sizes.
-        facts: what the model's memory can do.
-        by_channel: how values lie at first.
-        fingerprint: of the model, and of all that keys and values depend on.
-        beside_bytes: what other contexts of the runner take of the KV budget now.
-        make_way: frees what it can of them until they take at most the bytes it is given.
+        facts: capabilities of the model's memory.
+        by_channel: initial layout of values.
+        fingerprint: of the model, and of all else that keys and values depend on.
+        beside_bytes: memory of the KV budget that other contexts of the runner take now.
+        make_way: frees other contexts, if possible, until they take at most the given bytes.
 
     Raises:
         DoesNotFit: the first context could not be made.
@@ -104,7 +106,7 @@ class LlamaStore:
         self.keeps_past = facts.can_roll_back and not facts.sliding_window
         has_spare = self.keeps_past and plan.sequences > plan.slots
         self._part_id = plan.sequences - 1 if has_spare else None
-        """Empty but while a part is copied."""
+        """The reserved id; empty except while a part is being copied."""
         self.sequences = plan.sequences - has_spare
         self.token_bytes = plan.kv_bytes_per_token
         self.state_bytes = plan.sequences * plan.state_bytes
@@ -114,7 +116,7 @@ class LlamaStore:
         """The context that holds the pool now; `make_room` may replace it.
 
         Raises:
-            InternalError: it is closed.
+            InternalError: the store is closed.
         """
         if self._context is None:
             raise InternalError("The runner's memory is closed.")
@@ -128,7 +130,7 @@ class LlamaStore:
 
     @property
     def allocated_tokens(self) -> int:
-        """See the protocol; what llama.cpp adds to fill a block of 256 is not used."""
+        """See the protocol; cells that llama.cpp adds to fill a block of 256 are not used."""
         return min(self.context.cells, self._plan.pool_tokens)
 
     @property
@@ -146,9 +148,7 @@ class LlamaStore:
 
     @property
     def budget_left_bytes(self) -> float:
-        """What the pool, its states and other contexts leave of the KV budget; infinite without
-        one.
-        """
+        """The KV budget that the pool, its states and other contexts leave; infinite if unset."""
         growing = 0 if self._growth is None else self._growth.nbytes
         scratch = self._scratch_bytes(self.allocated_tokens, by_channel=self.by_channel)
         pool = self.allocated_tokens * self.token_bytes
@@ -156,7 +156,7 @@ class LlamaStore:
 
     @property
     def texts_left_bytes(self) -> float:
-        """The same once the pool has its full size, which contexts for texts leave for it."""
+        """The KV budget left for contexts of texts, which must leave room for the full pool."""
         scratch = self._scratch_bytes(self._plan.pool_tokens, by_channel=self.by_channel)
         return self._budget_left(self._plan.pool_tokens * self.token_bytes + scratch)
 
@@ -167,12 +167,12 @@ class LlamaStore:
         return budget - pool_bytes - self.state_bytes - self._beside_bytes()
 
     def _scratch_bytes(self, cells: int, *, by_channel: bool) -> int:
-        """What graphs without flash attention take more than when the model was loaded."""
+        """Scratch memory of graphs without flash attention that was not allocated at loading."""
         more = max(0, cells - self._plan.first_tokens)
         return more * self._plan.scratch_bytes_per_cell if by_channel else 0
 
     def _has_budget(self, pool_bytes: int) -> bool:
-        """Whether `pool_bytes` for the pool and its copies fit; other contexts are freed for it."""
+        """Whether `pool_bytes` for pool and copies fit; frees other contexts if necessary."""
         left = self._budget_left(pool_bytes)
         if left < 0:
             self._make_way(max(0, left + self._beside_bytes()))
@@ -180,11 +180,11 @@ class LlamaStore:
         return left >= 0
 
     def _larger(self, cells: int) -> int:
-        """Size of the next pool, which is to have `cells` cells, more than there are."""
+        """Size of the next pool, which needs `cells` cells, more than now."""
         return larger_pool(self.context.cells, cells, self._plan.pool_tokens)
 
     def _moved_bytes(self, cells: int) -> int:
-        """A pool of `cells` cells, and a copy of what the one of now holds."""
+        """Bytes of a pool of `cells` cells, and of a copy of the current contents."""
         return cells * self.token_bytes + self.context.state_bytes()
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
@@ -211,7 +211,7 @@ class LlamaStore:
         return True
 
     def forget(self, sequence: int, start: int, count: int, *, is_own: bool) -> bool:
-        """See the protocol; llama.cpp moves a cell for all sequences that have it."""
+        """See the protocol; llama.cpp moves a cell for all sequences that share it."""
         if is_own:
             return self.context.forget(self._checked(sequence), start, count)
         part = self._part_id
@@ -230,8 +230,9 @@ class LlamaStore:
         return self.context.forget(sequence, start, count)
 
     def undo(self, sequence: int, tokens: int) -> bool:
-        """After a failed step: forget what llama.cpp may have stored of it beyond the `tokens` that
-        `sequence` held; False if that cannot be told, and then it is empty.
+        """Undo a failed step: remove what it may have stored after the first `tokens` tokens.
+
+        Returns False if that is not possible; `sequence` is then empty.
         """
         if (tokens == 0 or self.keeps_past) and self.cut(sequence, tokens):
             return True
@@ -239,8 +240,10 @@ class LlamaStore:
         return False
 
     def tear(self) -> None:
-        """After a failed step: where a window slides, llama.cpp may have dropped cells out of the
-        middle of what no sequence looked at any more, so that none can go back any more.
+        """Mark all sequences incomplete after a failed step, if there is a sliding window.
+
+        llama.cpp may have dropped cells in the middle of those that no sequence sees any more, so
+        sequences can no longer be continued from fewer tokens than they have.
         """
         if self._window and not self._only_whole:
             self._torn.update(range(self.sequences))
@@ -254,12 +257,13 @@ class LlamaStore:
         try:
             data = self.context.export_sequence(sequence)
             return LlamaState(data, self.by_channel, self.fingerprint)
-        except (MemoryError, InternalError):  # llama.cpp says that it had no memory by writing less
+        except (MemoryError, InternalError):  # Short of memory, llama.cpp writes fewer bytes.
             return None
 
     def restore(self, sequence: int, state: SavedState) -> bool:
-        """See the protocol; the pool grows if it must. A state of another model, or of another kind
-        of keys and values, is refused.
+        """See the protocol; the pool grows if necessary.
+
+        States of other models or with other types of keys and values are refused.
         """
         if not self._take_in(self._checked(sequence), state):
             return False
@@ -267,7 +271,7 @@ class LlamaStore:
         return True
 
     def save_part(self, sequence: int, start: int, end: int) -> LlamaState | None:
-        """See the protocol; None where no id is left for it."""
+        """See the protocol; None if there is no reserved id."""
         part = self._part_id
         if part is None:
             return None
@@ -278,7 +282,7 @@ class LlamaStore:
             self.context.remove(part, 0)
 
     def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
-        """See the protocol; the pool grows if it must."""
+        """See the protocol; the pool grows if necessary."""
         part = self._part_id
         if part is None or not self._take_in(part, state):
             return False
@@ -299,18 +303,20 @@ class LlamaStore:
         return LlamaState(buffer, by_channel, self.fingerprint)
 
     def positions(self, sequence: int) -> tuple[int, int]:
-        """First and last position that `sequence` holds; (-1, -1) if it is empty. For a memory that
-        keeps its past the last is the length - 1, which tests compare with the cache's account.
+        """First and last position that `sequence` holds; (-1, -1) if it is empty.
+
+        If the memory keeps its past, the last position is the length - 1, which tests compare with
+        the KV manager's records.
         """
         return self.context.positions(self._checked(sequence))
 
     def make_room(self, cells: int) -> None:
-        """Make sure that the pool has `cells` cells in all, growing the context if it must.
+        """Make sure that the pool has `cells` cells in all, growing the context if necessary.
 
         Raises:
-            Busy: that is more than the pool may have, or a larger one could not be had; what it
-                holds is unchanged.
-            RunnerLost: growing failed, and then the pool of before could not be made again.
+            Busy: the pool may not have that many cells, or a larger one could not be made; its
+                contents are unchanged.
+            RunnerLost: growing failed, and the previous pool could not be made again.
         """
         most = self._plan.pool_tokens
         if cells > most:
@@ -336,8 +342,10 @@ class LlamaStore:
         return self._growth is not None
 
     def grow(self, cells: int) -> bool:
-        """See the protocol. Nothing is made beyond the KV budget, nor on a GPU, whose memory may be
-        planned for one pool.
+        """See the protocol.
+
+        No pool is made beyond the KV budget, nor on a GPU, whose memory may be planned for a single
+        pool.
         """
         if self._growth is not None:
             if not self._growth.thread.is_alive():
@@ -350,7 +358,7 @@ class LlamaStore:
         token = self._plan.host_kv_bytes_per_token
         if token < self.token_bytes or time.monotonic() - self._refused_at < _RETRY_S:
             return
-        most_bytes = (cells + self.context.cells) * token  # It may be full by then.
+        most_bytes = (cells + self.context.cells) * token  # The pool may be full by then.
         if most_bytes > self.budget_left_bytes:
             return
         if self._moved_bytes(cells) + SAVE_MARGIN_BYTES > available_bytes():
@@ -362,7 +370,7 @@ class LlamaStore:
             self._refused_at = time.monotonic()
 
     def _end_growth(self) -> None:
-        """The larger context was made, or could not be: move everything there."""
+        """Move everything to the larger context, if it could be made."""
         growth, self._growth = self._growth, None
         assert growth is not None
         if growth.context is None:
@@ -383,8 +391,10 @@ class LlamaStore:
         old.close()
 
     def shrink(self, cells: int) -> None:
-        """See the protocol: a pool that has grown over its KV budget's share for copies is made
-        anew with half of its cells or fewer. Where there is no memory for that it stays.
+        """See the protocol.
+
+        A pool that leaves too little of the KV budget for copies is made again with at most half of
+        its cells. It stays if there is no memory for that.
 
         Raises:
             RunnerLost: as `make_room`.
@@ -402,8 +412,8 @@ class LlamaStore:
         """Move everything to a context with the other kind of attention.
 
         Raises:
-            Busy: there is no memory for that, or llama.cpp's states are not as they were; what it
-                holds is unchanged.
+            Busy: there is no memory for it, or the state's format is unknown; the contents are
+                unchanged.
             RunnerLost: as `make_room`.
         """
         cells, to = self.context.cells, not self.by_channel
@@ -424,7 +434,7 @@ class LlamaStore:
             context.close()
 
     def _take_in(self, sequence: int, state: SavedState) -> bool:
-        """Give the empty `sequence` what was saved."""
+        """Load a saved state into the empty `sequence`; False if that fails."""
         if not isinstance(state, LlamaState) or state.fingerprint != self.fingerprint:
             return False
         data = state.data
@@ -434,7 +444,7 @@ class LlamaStore:
             except (UnknownLayout, MemoryError):
                 return False
         while not self.context.restore_sequence(sequence, data):
-            # Nothing says how many cells are free: ask for more until it fits.
+            # llama.cpp does not report how many cells are free, so grow until it fits.
             try:
                 self.make_room(self.context.cells + 1)
             except Busy:
@@ -442,8 +452,9 @@ class LlamaStore:
         return True
 
     def _move(self, cells: int, *, by_channel: bool) -> None:
-        """Copy out, free, make, copy in: so that the two pools are never there together, nor either
-        with two copies.
+        """Move the contents to a new pool of `cells` cells: copy out, free, make, copy in.
+
+        The two pools never exist at the same time, nor two copies together with a pool.
         """
         old = self.context
         old_cells = old.cells
@@ -488,14 +499,14 @@ class LlamaStore:
             raise _cannot_move(old_cells, cells, str(refused)) from refused
 
     def _back_to(self, cells: int, by_channel: bool) -> LlamaContext:
-        """A context like the one before. Raises `RunnerLost` if even that is gone."""
+        """A context like the previous one. Raises `RunnerLost` if it cannot be made."""
         try:
             return self._make_context(cells, by_channel)
         except DoesNotFit as error:
             raise RunnerLost(f"no memory for the {cells:,} cells that were there before") from error
 
     def _checked(self, sequence: int) -> int:
-        """`sequence`, if it exists: llama.cpp asserts on ids that it was not made for."""
+        """Return `sequence` if it exists: invalid ids fail an assertion of llama.cpp."""
         if not 0 <= sequence < self._plan.sequences:
             raise InternalError(
                 f"Sequence {sequence} does not exist; there are {self._plan.sequences}."
@@ -504,11 +515,11 @@ class LlamaStore:
 
 
 class _Growth:
-    """A larger context that is being made, in a thread of its own.
+    """A larger context that is being made in its own thread.
 
     Attributes:
-        context: once the thread has ended: it; None if it could not be made.
-        nbytes: of its pool, and of a copy of what the one of now holds.
+        context: set once the thread has ended; None if the context could not be made.
+        nbytes: of its pool, and of a copy of the current contents.
     """
 
     def __init__(self, make: Callable[[], LlamaContext], nbytes: int) -> None:

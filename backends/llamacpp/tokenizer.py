@@ -1,4 +1,4 @@
-"""Text to token ids and back, by llama.cpp's own tokenizer."""
+"""Text to token ids and back, with llama.cpp's own tokenizer."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.text.vocab.gguf_vocabulary import NAMED_TOKENS
 
 _TOO_LARGE = -(2**31)
-"""What llama_tokenize answers when the result would not fit an int32."""
+"""Result of llama_tokenize if the number of tokens does not fit an int32."""
 _SPACES = frozenset(" \t\n\v\f\r")
 _RUN = re.compile(r"[ \t-\r]+|[^ \t-\r]+")
-"""Characters in a row without a change between white space and others."""
+"""A run of only white space characters, or of only other characters."""
 _SHORT_RUN = 512
-"""Characters that any thread's stack has room for."""
+"""Longest run in characters that any thread's stack has room for."""
 _STACK_BYTES_PER_CHAR = 512
-"""Many vocabularies cut text into words by `std::regex`, which recurses for each character of a
-word: 324 bytes with GCC's."""
+"""Stack per character of a run: many vocabularies split text into words by `std::regex`, which
+recurses for each character of a word, with 324 bytes in GCC's implementation."""
 _LONGEST_RUN = 512 * 1024
 _PLACES = re.compile(r"(\{query\}|\{document\})")
-"""What a template for ranking has in the place of the question and the text."""
+"""Placeholders of the question and the text in a template for ranking."""
 _PAGE_BYTES = 4096
 _ONE_AT_A_TIME = threading.Lock()
 """The size of a new thread's stack is a setting of the whole process."""
@@ -36,8 +36,8 @@ _ONE_AT_A_TIME = threading.Lock()
 class LlamaTokenizer:
     """Implements `hearth.backends.text.tokenizer.Tokenizer`.
 
-    Thread-safe: llama.cpp only reads the vocabulary, and the cached pieces are written once with
-    equal values. It must not be used after its model is closed.
+    Thread-safe: llama.cpp only reads the vocabulary, and each cached piece is always written with
+    the same value. It must not be used after its model is closed.
     """
 
     def __init__(self, model: LlamaModel) -> None:
@@ -76,11 +76,11 @@ class LlamaTokenizer:
         """Token ids of `text` (see the protocol).
 
         Raises:
-            InvalidParameter: `text` holds a lone surrogate, which is no character, or is too long
+            InvalidParameter: `text` has a lone surrogate, which is not a character, or is too long
                 for the library.
-            LimitExceeded: it has a run of more than 512 Ki characters without white space, or of
-                white space, which the library cannot cut into words.
-            Busy: there is no memory to cut a long run into words.
+            LimitExceeded: `text` has a run of more than 512 Ki characters without white space, or
+                of white space, which the library cannot split into words.
+            Busy: there is no memory to split a long run into words.
         """
         data = check_text("text", text)
         if len(data) >= 2**31:
@@ -97,8 +97,10 @@ class LlamaTokenizer:
         return begin + _on_stack(stack_bytes, lambda: self._tokenize(data, special)) + end
 
     def encode_pair(self, query: str, text: str) -> list[int]:
-        """Token ids of a question and a text (see the protocol): as the model's own template for
-        ranking says; without one closed by its end token and separated as llama.cpp's server does.
+        """Token ids of a question and a text (see the protocol).
+
+        They follow the model's own template for ranking. Without one, both are followed by the end
+        token, with a separator in between, as in llama.cpp's server.
         """
         api, vocab = self._api, self._model.vocab
         template = self._model.metadata("tokenizer.chat_template.rerank")
@@ -136,8 +138,9 @@ class LlamaTokenizer:
         return known
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
-        """The text of `ids` (see the protocol): their pieces joined, so a vocabulary that marks
-        words by a leading space keeps the first one too.
+        """The text of `ids` (see the protocol): their pieces joined.
+
+        If the vocabulary marks words by a leading space, the first space is kept too.
 
         Raises:
             InvalidParameter: an id is not in the vocabulary.
@@ -146,12 +149,13 @@ class LlamaTokenizer:
         return joined.decode("utf-8", "replace")
 
     def _written(self, token_id: int) -> str:
-        """A special token as templates write it; "" for none (a negative id)."""
+        """The text of a special token as in templates; "" for a negative id."""
         return "" if token_id < 0 else self.decode([token_id])
 
     def _longest_run(self, text: str) -> int:
-        """Characters of the longest run in `text` that the library takes in one piece; 0 where it
-        does not do that.
+        """Characters of the longest run in `text`, if it may exceed the stack; else 0.
+
+        It cannot if the text is short or the vocabulary does not split text into words.
         """
         if len(text) <= _SHORT_RUN or not self._has_words:
             return 0
@@ -197,8 +201,9 @@ class LlamaTokenizer:
 
 
 def _on_stack(stack_bytes: int, work: Callable[[], list[int]]) -> list[int]:
-    """What `work` returns, on a thread with `stack_bytes` of stack, or a little more. Of the stack
-    only what is used takes memory.
+    """Run `work` on a thread with at least `stack_bytes` of stack, and return its result.
+
+    Only the used part of the stack takes memory.
 
     Raises:
         Busy: the system has no memory for such a thread.
@@ -220,14 +225,15 @@ def _on_stack(stack_bytes: int, work: Callable[[], list[int]]) -> list[int]:
 
 
 def _longest_run(text: str) -> int:
-    """Characters of the longest run in `text` (see `_RUN`), if it has more than `_SHORT_RUN`; else
-    some number up to that. Such a run has a character at a multiple of `_SHORT_RUN`, so only those
-    places are looked at.
+    """Characters of the longest run in `text` (see `_RUN`), if more than `_SHORT_RUN`.
+
+    Otherwise, some number up to `_SHORT_RUN`. A longer run has a character at a multiple of
+    `_SHORT_RUN`, so only these positions are checked.
     """
     longest = end = 0
     for place in range(0, len(text), _SHORT_RUN):
         if place < end:
-            continue  # In the run that was measured last.
+            continue  # Within the run that was measured last.
         found = _RUN.match(text, place)
         assert found is not None
         start, end = place, found.end()

@@ -1,3 +1,4 @@
-"""The native runner: real checkpoints in our own PyTorch code, on CUDA, MPS and processors. Imports
-torch, and neither llama_cpp nor transformers.
+"""The native runner: runs real checkpoints in Hearth's own PyTorch code, on CUDA, MPS and CPUs.
+
+Imports torch, but neither llama_cpp nor transformers.
 """

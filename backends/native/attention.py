@@ -1,5 +1,7 @@
-"""How a layer sees what came before it: the one thing that differs between devices, and between a
-step over the paged memory and a text on its own.
+"""The interface by which a layer attends to earlier tokens.
+
+This is the only part of a layer that differs between devices, and between a step over the paged
+KV pool and a text on its own.
 """
 
 from __future__ import annotations
@@ -10,20 +12,21 @@ from torch import Tensor
 
 
 class Attend(Protocol):
-    """Attention over the rows of one forward pass, all sequences of it flattened.
+    """Attention over the rows of one forward pass, with all its sequences flattened.
 
-    Made for one forward; it knows where the keys and values of each sequence are.
+    An instance is made for one forward pass and knows where each sequence's keys and values are.
     """
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        """Keep keys and values of the new tokens, and look at all that each of them may see.
+        """Store the keys and values of the new tokens, and attend to all that each token may see.
 
         Args:
             layer: number of the layer; its window comes from the model's config.
             query: [tokens, heads, head_dim], with rotary positions applied.
-            key_value: [tokens, 2, kv_heads, head_dim]: keys, likewise, before values.
+            key_value: [tokens, 2, kv_heads, head_dim]: keys, also with rotary positions applied,
+                before values.
             sinks: [heads] learned scores of gpt-oss, or None.
 
         Returns:
@@ -34,7 +37,7 @@ class Attend(Protocol):
 
 @runtime_checkable
 class FinishesHeads(Protocol):
-    """An `Attend` that works out norms and positions itself, on NVIDIA cards."""
+    """An `Attend` that computes head norms and rotary positions itself, on NVIDIA cards."""
 
     def finished(
         self,
@@ -44,11 +47,12 @@ class FinishesHeads(Protocol):
         rotary: tuple[Tensor, Tensor] | None,
         sinks: Tensor | None,
     ) -> Tensor:
-        """As an `Attend`, with queries and keys before their norms and positions.
+        """Like `Attend.__call__`, for queries and keys without norms and positions applied.
 
         Args:
-            heads: [tokens, heads + 2 · kv_heads, head_dim]: queries, keys, values; changed.
-            norms: weights [head_dim] float32 of queries and of keys, and epsilon; or none.
-            rotary: cosine and sine; None: no positions.
+            heads: [tokens, heads + 2 · kv_heads, head_dim]: queries, keys, values; overwritten.
+            norms: weights [head_dim] float32 of queries and of keys, and epsilon; None if the
+                model has no head norms.
+            rotary: cosine and sine; None if the layer has no positions.
         """
         ...

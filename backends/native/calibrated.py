@@ -1,5 +1,6 @@
-"""A folder of safetensors as `hearth.quant.folders` calibrates on it: one block in memory, in
-float32 on the processor.
+"""A folder of safetensors for calibration by `hearth.quant.folders`.
+
+One block is in memory at a time, in float32 on the processor.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ _DTYPE = torch.float32
 
 
 class _Enough(Exception):
-    """What was wanted of a layer is computed."""
+    """Ends the computation of a layer once everything needed from it is known."""
 
 
 class CalibratedFolder:
     """Implements `hearth.quant.folders.calibrated.CalibratedModel`.
 
     Args:
-        tokens: of a text.
+        tokens: most tokens of a text.
 
     Raises:
-        ModelNotFound, CorruptFile, UnsupportedModel: it cannot be run.
+        ModelNotFound, CorruptFile, UnsupportedModel: the model cannot be run.
         DoesNotFit: there is no memory for the keys and values of a text.
     """
 
@@ -116,7 +117,7 @@ class CalibratedLayer:
 
     @contextmanager
     def _watched(self, on_inputs: OnInputs | None, until: str | None) -> Iterator[None]:
-        """What modules get goes to `on_inputs`."""
+        """Pass the inputs of the modules to `on_inputs`; stop after those of the module `until`."""
         handles = []
 
         def watch(name: str, module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Attention over the paged memory on NVIDIA cards."""
+"""Attention over the paged KV pool on NVIDIA cards."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from hearth.kernels.cuda.attention import (
 from hearth.quant.families.config import ModelConfig
 
 _FEW: Final = 16
-"""Tokens of a row, each of which is attended for as if it came alone: keys of a long text are split
-among programs then."""
+"""Rows of up to this many tokens are computed token by token, by the decode kernel, which splits
+the keys of a long text among programs."""
 
 
 class CardAttention:
-    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for one step:
-    for each layer one launch for the rows of few tokens, and one for the others.
+    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for one step.
+
+    Each layer takes one launch for the rows of few tokens and one for the others.
 
     Args:
-        pool: keys and values of one dtype for both, in which attention is computed then, or one or
-            both of them in E4M3 or Q8_0.
+        pool: its keys and values have the same dtype, in which attention is computed, or one or
+            both of them are E4M3 or Q8_0.
         rows: in the order of their tokens in the forward pass; without trees.
         compute: dtype of queries.
     """
@@ -60,9 +61,9 @@ class CardAttention:
             is_roomy=is_roomy(device),
         )
         tokens = block // (config.heads // config.kv_heads)
-        text = np.repeat(few, counts[few])  # Of each token that is computed as if it came alone.
+        text = np.repeat(few, counts[few])  # The row of each token that is computed on its own.
         behind = np.concatenate([np.arange(count) for count in (0, *counts[few])], dtype=np.int32)
-        # First what has eight bytes each.
+        # Arrays of eight-byte elements come first.
         parts = [(firsts[text] + behind).astype(np.int64).view(np.int32)]
         reaches = [
             Reaches(rows, group, window, pool.page) for group, window in enumerate(config.groups)
@@ -81,7 +82,7 @@ class CardAttention:
             parts.append(reach.table[many].ravel())
         sent = iter(to_device(parts, device))
         self._few = next(sent).view(torch.int64)
-        """[tokens of short rows] int64: where they are among all."""
+        """[tokens of short rows] int64: their indices among all tokens."""
         self._slots = [next(sent).view(torch.int64) for _ in reaches]
         self._groups: list[tuple[Seen | None, Texts | None]] = []
         for longest, width in zip(most, widths, strict=True):

@@ -1,6 +1,7 @@
-"""Layers of few rows on NVIDIA cards: norms, the residual stream and gates are worked out by the
-products before and after them (`kernels/cuda/few_rows.cu`), so that a layer has three launches
-fewer.
+"""Layers for few rows on NVIDIA cards.
+
+Norms, residual additions and gates are computed by the matrix products before and after them
+(`kernels/cuda/few_rows.cu`), which saves three launches per layer.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ from hearth.kernels.cuda.planes import Planes
 from hearth.quant.families.config import Rope
 
 Part = Planes | Tensor
-"""Rows of a matrix, packed or of half precision."""
+"""Rows of a matrix, packed or in half precision."""
 
 
 class CardLayers:
-    """All layers of a decoder whose activations are bfloat16: `Decoder.fused`. Sums are rounded
-    less often than by the layers themselves; a row's result does not depend on the others.
+    """`Decoder.fused`: all layers of a decoder whose activations are bfloat16.
+
+    Sums are rounded less often than by the layers themselves. The result of a row does not depend
+    on the other rows.
     """
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._version = -1
         self._can_take = False
-        """Whether matrices are as they have to be."""
+        """Whether the kernels can multiply by the decoder's matrices."""
 
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
@@ -73,7 +76,7 @@ class CardLayers:
 
 
 def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:
-    """`Decoder.fused` for a card; None where there are no kernels for such layers."""
+    """`Decoder.fused` for a card; None if there are no kernels for the decoder's layers."""
     config = decoder.config
     is_plain = config.experts is None and not config.post_norms and not config.out_bias
     if not is_plain or decoder.layers[0].activation != "silu":
@@ -84,7 +87,7 @@ def card_layers(decoder: Decoder, device: torch.device) -> CardLayers | None:
 
 
 def _takes(layer: Layer) -> bool:
-    """Whether the kernels multiply by all matrices of a layer."""
+    """Whether the kernels can multiply by all matrices of a layer."""
     matrices = layer.qkv, layer.out, layer.gate_up, layer.down
     parts = [_parts(one) for one in matrices]
     if not all(parts) or not all(len(some) == 1 for some in parts[1:]):
@@ -94,7 +97,7 @@ def _takes(layer: Layer) -> bool:
 
 
 def _parts(module: nn.Module) -> tuple[Part, ...]:
-    """What a matrix is made of, one part below the other; none: the kernels do not multiply it."""
+    """The parts of a matrix, stacked by rows; empty if the kernels cannot multiply by it."""
     if isinstance(module, PackedLinear) and isinstance(module.matrix, TritonMatrix):
         return module.matrix.parts
     if type(module) is Matrix and not module.is_wide:

@@ -1,9 +1,11 @@
-"""Decode steps as CUDA graphs: a whole forward pass of one token a row is recorded once, and
-started by one call afterwards. What changes from step to step is in buffers that stay in place.
+"""Decode steps as CUDA graphs.
 
-A graph is for a number of rows and a number of keys, both padded. Rows that only pad have a token
-of their own block (`KvPool.spare_block`) and are not looked at. Steps with prompts or drafts, and
-those of more rows or keys than there are graphs for, are not for these (`prompt_graphs`).
+A whole forward pass of one token per row is recorded once and then started by one call. The inputs
+that change from step to step are in buffers with fixed addresses.
+
+A graph is recorded for a number of rows and a number of keys, both rounded up. Padding rows use
+tokens of a spare block (`KvPool.spare_block`), and their results are ignored. These graphs do not
+handle steps with prompts or drafts (see `prompt_graphs`), nor steps with too many rows or keys.
 """
 
 from __future__ import annotations
@@ -35,26 +37,26 @@ from hearth.kernels.cuda.attention import Seen
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a graph is recorded for."""
+    """The size of step that a graph is recorded for."""
 
     rows: int
     keys: int
-    """Tokens of the longest row that it is for: of them follow the parts that attention splits keys
-    into, and the widths of block tables."""
+    """Tokens of the longest row that the graph can handle: determines how attention splits the keys
+    and how wide the block tables are."""
 
 
 class DecodeGraphs:
     """The graphs of a decoder over a pool.
 
     Args:
-        device: records.
-        pool: with a spare block.
-        most_rows: of a step.
-        context: tokens of a row, at most.
+        device: records the graphs.
+        pool: has a spare block.
+        most_rows: most rows of a step.
+        context: most tokens of a row.
 
     Attributes:
-        hidden: of the last step, [rows, width] on the device: what its logits were made of. Valid
-            until the next one; None where that is not kept (`keep_hidden`).
+        hidden: hidden states of the last step, [rows, width] on the device, from which its logits
+            were computed. Valid until the next step; None unless they are kept (`keep_hidden`).
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class DecodeGraphs:
         self._sizes = graph_rows(most_rows)
         self._context = context
         self._logits: Tensor | None = None
-        """[most rows, vocabulary] float32: of the last step."""
+        """[most rows, vocabulary] float32: logits of the last step."""
         self._hidden: Tensor | None = None
-        """[most rows, width]: likewise."""
+        """[most rows, width]: hidden states of the last step."""
         self.hidden: Tensor | None = None
         self._graphs: GraphCache[Shape, tuple[_Buffers, Graph]] = GraphCache(
             MOST_GRAPHS, why_not(decoder)
@@ -76,11 +78,11 @@ class DecodeGraphs:
         self._versions = self.state
 
     def __len__(self) -> int:
-        """Graphs that are recorded now."""
+        """Number of graphs that are recorded now."""
         return len(self._graphs.recorded)
 
     def keep_hidden(self) -> None:
-        """From now on hidden states of steps are kept."""
+        """Keep the hidden states of steps from now on."""
         if self._hidden is None:
             config, like = self._decoder.config, self._pool.layer(0)[0]
             size = (self._sizes[-1], config.width)
@@ -88,20 +90,20 @@ class DecodeGraphs:
             self._graphs.clear()
 
     def logits(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> Tensor | None:
-        """A step of one token a row.
+        """Run a step of one token per row.
 
         Args:
-            rows: of one token each, without drafts.
-            tokens: one of each row.
+            rows: one token each, without drafts.
+            tokens: one token for each row.
 
         Returns:
-            [rows, vocabulary] float32 on the device, valid until the next step; None where there is
-            no graph for it, and nothing was computed.
+            [rows, vocabulary] float32 on the device, valid until the next step; None if there is
+            no graph for the step, in which case nothing was computed.
         """
         shape = self._shape(rows)
         if shape is None:
             return None
-        if self._versions != self.state:  # Graphs know addresses.
+        if self._versions != self.state:  # Graphs contain addresses.
             self._graphs.clear()
             self._versions = self.state
         found = self._graphs.get(shape, lambda: self._captured(shape, rows, tokens))
@@ -115,8 +117,9 @@ class DecodeGraphs:
         return self._logits[: len(rows)]
 
     def next_logits(self, rows: Sequence[PagedRow], tokens: Tensor) -> Tensor | None:
-        """The same of a step whose tokens are on the device, which may have to be computed there
-        first; None also where its graph is not recorded yet.
+        """Like `logits`, for tokens on the device, where they may still be being computed.
+
+        Returns None also if the step's graph is not recorded yet.
 
         Args:
             tokens: [rows] of any dtype, whole numbers.
@@ -134,7 +137,7 @@ class DecodeGraphs:
 
     @property
     def refused(self) -> str:
-        """Why no graph is recorded any more; "" as long as they are."""
+        """Why graphs are no longer recorded; "" while they are."""
         return self._graphs.refused
 
     @property
@@ -144,11 +147,11 @@ class DecodeGraphs:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Another one when the pool's tensors or weights were replaced."""
+        """Versions of the pool's tensors and of the weights; changes when either is replaced."""
         return self._pool.version, self._decoder.weights_version
 
     def _shape(self, rows: Sequence[PagedRow]) -> Shape | None:
-        """Padded; None: there is no graph for so many rows, or keys."""
+        """The padded shape of a step; None if there is no graph for that many rows or keys."""
         if len(rows) > self._sizes[-1]:
             return None
         size = self._sizes[bisect_left(self._sizes, len(rows))]
@@ -160,7 +163,7 @@ class DecodeGraphs:
     def _captured(
         self, shape: Shape, rows: Sequence[PagedRow], tokens: Sequence[int]
     ) -> tuple[_Buffers, Graph]:
-        """Recorded with what the step is for, so that running it changes nothing else."""
+        """Record a graph with the inputs of this step, so that running it changes nothing else."""
         decoder, pool = self._decoder, self._pool
         buffers = _Buffers(decoder, pool, shape)
         buffers.fill(rows, tokens)
@@ -182,14 +185,14 @@ class DecodeGraphs:
 
 
 class _Buffers:
-    """What a graph reads of a step, in one piece on the device, which is copied there in one.
+    """The inputs of a step that a graph reads: one tensor on the device, filled by one copy.
 
-    Filled from two places in turn: the copy from the one is over when what was computed of it has
-    been read, which is before the second step after it is started.
+    Two host buffers are used alternately: the copy from a buffer is done once the results of its
+    step have been read, which happens before the second step after it starts.
 
     Attributes:
         tokens, positions: [rows] int64.
-        slots, seen: of each group, as `SingleTokens` takes them.
+        slots, seen: for each group, as `SingleTokens` takes them.
     """
 
     def __init__(self, decoder: Decoder, pool: KvPool, shape: Shape) -> None:
@@ -203,7 +206,7 @@ class _Buffers:
             for keys, window in zip(most, self._windows, strict=True)
         ]
         groups = len(widths)
-        # First what has eight bytes each.
+        # Arrays of eight-byte elements come first.
         sizes = [2 * rows] * (2 + groups)
         for width in widths:
             sizes += [rows, rows, rows * width]
@@ -226,7 +229,7 @@ class _Buffers:
         ]
 
     def fill(self, rows: Sequence[PagedRow], tokens: Sequence[int]) -> None:
-        """With a step; rows that only pad have position 0 of the spare blocks."""
+        """Write the inputs of a step; padding rows use position 0 of the spare blocks."""
         count, groups = len(rows), len(self._windows)
         self._hosts.reverse()
         host = self._hosts[0]

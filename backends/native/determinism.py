@@ -1,4 +1,4 @@
-"""Products whose results do not depend on what else is in a step."""
+"""Matrix products whose results do not depend on the other rows of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hearth.kernels.linear import in_groups, in_tiles
 
 
 class Tiled(nn.Module):
-    """A matrix that always multiplies the same number of rows at a time."""
+    """A matrix that is always multiplied by the same number of rows at a time."""
 
     def __init__(self, matrix: nn.Module) -> None:
         super().__init__()
@@ -26,16 +26,16 @@ class Tiled(nn.Module):
         return in_tiles(self.matrix, rows)
 
     def wide(self, x: Tensor) -> Tensor:
-        """As `Output`, of an output matrix."""
+        """As `Output`, for an output matrix."""
         return in_tiles(cast(Output, self.matrix).wide, x)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Likewise."""
+        """As `Output`, for an output matrix."""
         return cast(Output, self.matrix).rows(ids)
 
 
 class TiledExperts(Tiled):
-    """The same of experts: rows of one at a time."""
+    """Like `Tiled`, for the matrices of experts: the rows of one expert at a time."""
 
     stays_on_device = False
 
@@ -50,8 +50,10 @@ class TiledExperts(Tiled):
 
 
 def make_deterministic(decoder: Decoder) -> None:
-    """Put every matrix of a loaded decoder into tiles. Norms, gates and positions work row by row
-    already, and attention has a mode of its own (`PagedAttention`).
+    """Multiply by every matrix of a loaded decoder in tiles of a fixed number of rows.
+
+    Norms, gates and positions work row by row anyway, and attention has its own deterministic mode
+    (`PagedAttention`).
     """
     if isinstance(decoder.output, Table):
         decoder.output.is_exact = True

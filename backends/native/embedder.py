@@ -1,4 +1,4 @@
-"""Vectors of texts, by the decoder over pages that only they have."""
+"""Embedding vectors of texts, computed by the decoder over pages of their own."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from hearth.backends.native.text_pages import TextPages
 from hearth.kernels import device as devices
 
 _CHEAP_TOGETHER: Final = 64
-"""From this many tokens of a pass on, more of them make each hardly cheaper."""
+"""Beyond this many tokens in a pass, more tokens hardly reduce the cost of each."""
 
 
 class Embedder:
     """Embeds texts with a loaded decoder.
 
     Args:
-        own_pooling: what "model" stands for.
-        attend: attention over a pool, for rows.
+        own_pooling: the pooling that "model" stands for.
+        attend: makes the attention over a pool for the given rows.
         use_threads: called before the decoder computes.
     """
 
@@ -50,19 +50,19 @@ class Embedder:
         self._attend = attend
         self._use_threads = use_threads
         self.most = plan.max_batch_tokens
-        """Tokens of a pass."""
+        """Most tokens of a pass."""
 
     @torch.inference_mode()
     def embed(self, texts: Sequence[Sequence[int]], pooling: Pooling) -> NDArray[np.float32]:
         """One vector for each text, in their order: [len(texts), width], each of length 1.
 
         Args:
-            texts: token ids, with the special tokens that the model wants.
-            pooling: "model" is what the model was trained with, or mean where that is not known.
+            texts: token ids, including the special tokens that the model expects.
+            pooling: "model" is the pooling the model was trained with, or mean if unknown.
 
         Raises:
             InvalidParameter: a text has no tokens, or one that is not in the vocabulary.
-            PromptTooLong: with both numbers; nothing was computed.
+            PromptTooLong: a text is longer than the context; nothing was computed.
             DoesNotFit: there is no memory for keys and values.
             Busy, RunnerLost, InternalError: PyTorch failed, see `torch_failures`.
         """
@@ -87,7 +87,7 @@ class Embedder:
         return np.concatenate(vectors)
 
     def begin(self, text: Sequence[int], pooling: Pooling) -> NativeSlicedText:
-        """`text`, to be embedded slice by slice.
+        """Begin to embed `text` slice by slice.
 
         Raises:
             InvalidParameter, PromptTooLong, DoesNotFit: as `embed`.
@@ -96,7 +96,7 @@ class Embedder:
         return NativeSlicedText(self, text, self._kind(pooling))
 
     def pages(self, lengths: Sequence[int]) -> TextPages:
-        """For texts of this many tokens. Raises `DoesNotFit`."""
+        """Pages for texts of these lengths in tokens. Raises `DoesNotFit`."""
         plan = self._plan
         return TextPages(
             self._decoder.config,
@@ -108,12 +108,15 @@ class Embedder:
 
     @property
     def layers(self) -> int:
-        """Of the decoder."""
+        """Number of layers of the decoder."""
         return len(self._decoder.layers)
 
     def hidden(self, pages: TextPages, parts: Sequence[Sequence[int]], start: int = 0) -> Tensor:
-        """[tokens of all parts, width] float32: of the next part of each text of `pages`, of which
-        all have `start` tokens before them.
+        """[tokens of all parts, width] float32: hidden states of the next part of each text.
+
+        Args:
+            pages: of the texts.
+            start: tokens before the part, the same number in each text.
         """
         *_, hidden = self.by_layer(pages, parts, start)
         assert hidden is not None
@@ -122,8 +125,9 @@ class Embedder:
     def by_layer(
         self, pages: TextPages, parts: Sequence[Sequence[int]], start: int
     ) -> Iterator[Tensor | None]:
-        """`hidden` in parts, between which other forward passes may run: None after each layer,
-        then the hidden states.
+        """`hidden` layer by layer: yields None after each layer, then the hidden states.
+
+        Other forward passes may run in between.
         """
         device = self._plan.device
         tokens = torch.tensor([token for part in parts for token in part], device=device)
@@ -135,9 +139,7 @@ class Embedder:
             self._use_threads()
 
     def wait(self) -> None:
-        """Until the device has computed what it was given, so that the time of a slice is its own
-        and not a part of the next step's.
-        """
+        """Wait until the device is done, so that a slice's time is not counted in the next step."""
         devices.wait_for(self._plan.device)
 
     def _kind(self, pooling: Pooling) -> Pooling:
@@ -170,19 +172,21 @@ class NativeSlicedText:
         self._pooling = pooling
         self._pages: TextPages | None = embedder.pages([len(text)])
         self._start = 0
-        """Tokens before the next pass, or the present one."""
+        """Tokens before the current pass, or before the next one if there is none."""
         self._pass: _Pass | None = None
         self._sum: Tensor | float = 0.0
 
     @property
     def nbytes(self) -> int:
-        """Of its keys and values."""
+        """Bytes of the text's keys and values."""
         return 0 if self._pages is None else self._pages.nbytes
 
     def slice_tokens(self, tokens: int) -> int:
-        """See the protocol. Where there is time for few tokens, a pass has more of them, as each
-        costs less then, above all behind many others; it is computed a few layers at a time, of
-        which each counts as its part of the tokens.
+        """See the protocol.
+
+        If there is time for only a few tokens, a pass takes more tokens than that and is computed a
+        few layers at a time, because tokens cost less in a larger pass, above all after many
+        others. Each layer then counts as its share of the pass's tokens.
         """
         if self._pass is None:
             each = self._tokens_of_layer(tokens)
@@ -227,8 +231,9 @@ class NativeSlicedText:
         return min(self._embedder.most, len(self._text) - self._start)
 
     def _tokens_of_layer(self, tokens: int) -> int:
-        """What a layer of the next pass counts as, where there is time for `tokens` tokens; 0: the
-        pass is computed at once.
+        """Tokens that a layer of the next pass counts as, given time for `tokens` tokens.
+
+        0 if the whole pass is computed at once.
         """
         layers = self._embedder.layers
         each = min(tokens, self._left // layers)
@@ -241,8 +246,8 @@ class _Pass:
     """A forward pass over a part of a text.
 
     Args:
-        by_layer: see `Decoder.by_layer`.
-        tokens_of_layer: that a layer counts as; 0: all layers are computed at once.
+        by_layer: see `Embedder.by_layer`.
+        tokens_of_layer: tokens that a layer counts as; 0 if all layers are computed at once.
     """
 
     by_layer: Iterator[Tensor | None]
@@ -251,7 +256,7 @@ class _Pass:
     tokens_of_layer: int
 
     def compute(self, tokens: int) -> Tensor | None:
-        """As many layers as `tokens` tokens are; after the last one the hidden states."""
+        """Compute the layers worth `tokens` tokens; after the last layer return hidden states."""
         layers = self.layers_left
         if self.tokens_of_layer:
             layers = min(max(tokens // self.tokens_of_layer, 1), layers)
@@ -262,7 +267,7 @@ class _Pass:
 
 
 def _normalized(vectors: Tensor) -> NDArray[np.float32]:
-    """[texts, width], each of length 1."""
+    """The vectors [texts, width] scaled to length 1."""
     found: NDArray[np.float32] = functional.normalize(vectors, dim=-1).cpu().numpy()
     return found
 
@@ -277,7 +282,7 @@ def _pool(hidden: Tensor, pooling: Pooling) -> Tensor:
 
 
 def _batches(texts: Sequence[Sequence[int]], most: int) -> Iterator[list[Sequence[int]]]:
-    """Texts of at most this many tokens together, or one longer text."""
+    """Batches of texts of at most `most` tokens together, or of one longer text."""
     batch: list[Sequence[int]] = []
     tokens = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""Errors of PyTorch as those of a runner."""
+"""Converts PyTorch's errors to those of a runner."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hearth.backends.errors import Busy, InternalError
 
 @contextmanager
 def torch_failures() -> Iterator[None]:
-    """What PyTorch raises inside is raised as:
+    """Convert the errors that PyTorch raises in the block.
 
     Raises:
-        Busy: the device has no memory; nothing was computed.
-        RunnerLost: the device failed, after which no call of this process to it succeeds.
+        Busy: the device is out of memory; nothing was computed.
+        RunnerLost: the device failed; no later call to it from this process succeeds.
         InternalError: anything else.
     """
     try:

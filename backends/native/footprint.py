@@ -1,5 +1,6 @@
-"""How much memory a model takes when the native runner has it, from headers alone and without
-torch: the host asks, before anything is loaded.
+"""How much memory a model takes in the native runner, from headers alone and without torch.
+
+The host uses this before anything is loaded.
 """
 
 from __future__ import annotations
@@ -31,29 +32,32 @@ from hearth.quant.gguf import preflight
 from hearth.quant.stored import STAYS_PACKED, StoredTensor
 
 MAX_SESSIONS: Final = 256
-"""Rows of one step, at most."""
+"""Most rows of one step."""
 PAGE: Final = 16
-"""Tokens of a block: a tail wastes half of one on average."""
+"""Tokens of a KV block: the last block of a sequence wastes half of it on average."""
 START_TOKENS: Final = 4096
-"""First size of a pool that grows on a GPU."""
+"""Initial size in tokens of a pool that grows on a GPU."""
 _GROWTH: Final = 1.5
-"""While a pool doubles, the largest of its tensors is there twice."""
+"""Peak memory of a growing pool relative to its size: a tensor being doubled exists twice."""
 
 
 def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) -> int:
-    """Memory to set aside for a model: weights, workspace, and keys and values of one full context
-    (`ModelSettings.context`, or what the model was trained for, or what the KV budget allows), or
-    of all sessions where the pool is static; with the windows of all sessions, see `KvSizes`.
+    """Bytes of memory to reserve for a model: weights, workspace, keys and values.
+
+    Keys and values are those of one full context (`ModelSettings.context`, or what the model was
+    trained for, or what the KV budget allows), or those of all sessions if the pool is static. The
+    windows of all sessions are included, see `KvSizes`.
 
     Args:
-        scores: as of `Workspace.bytes`; False: what a worker takes at most that is asked for none,
-            with the copies that wait to be written to disk. The plan sets nothing aside for these.
+        scores: see `Workspace.bytes`. With False the result is the most memory that a worker takes
+            that is never asked for scores, including the copies that wait to be written to disk,
+            for which the plan reserves nothing.
 
     Raises:
-        CorruptFile, UnsupportedModel, ModelNotFound: it cannot be run.
+        CorruptFile, UnsupportedModel, ModelNotFound: the model cannot be run.
         InvalidParameter: a setting cannot be honoured.
         DoesNotFit: the context does not fit into the KV budget.
-        OSError: it cannot be read.
+        OSError: a file cannot be read.
     """
     check_settings(settings, MAX_SESSIONS)
     if path.suffix == ".safetensors":
@@ -88,27 +92,28 @@ def needed_bytes(path: Path, settings: ModelSettings, *, scores: bool = True) ->
 
 
 def card_packings() -> frozenset[str]:
-    """What NVIDIA cards multiply packed. Those before Ampere, which have no kernels, are not told
-    apart here.
+    """Types that NVIDIA cards multiply packed.
+
+    Cards before Ampere, which have no kernels, are not distinguished here.
     """
     return PACKINGS | WIDER.keys() if is_installed() else frozenset()
 
 
 def _packings() -> frozenset[str]:
-    """What the GPU multiplies packed."""
+    """Types that the GPU multiplies packed."""
     if has_cuda():
         return card_packings()
     return frozenset() if is_left_out() else METAL_PACKINGS | WIDER.keys()
 
 
 def pool_tokens(settings: ModelSettings, sizes: KvSizes, trained: int) -> int:
-    """Tokens of the pool to set aside for.
+    """Size in tokens of the pool to reserve memory for.
 
     Args:
-        trained: tokens that the model was trained for.
+        trained: context in tokens that the model was trained for.
 
     Raises:
-        DoesNotFit: the context that was asked for does not fit into the KV budget.
+        DoesNotFit: the requested context does not fit into the KV budget.
     """
     times = settings.max_sessions if settings.kv_pool == "static" else 1
     most = times * sizes.pages(settings.context or trained) * sizes.page
@@ -125,13 +130,15 @@ def packed_types(
     gpu_least_bytes: int | None = None,
     on_gpu: frozenset[str] = frozenset(),
 ) -> frozenset[str]:
-    """Types of `stored` whose matrices stay packed: those that kernels of the device multiply,
-    unless half precision is asked for; and all that can, where memory is short.
+    """Types of `stored` whose matrices stay packed.
+
+    These are the types that the device's kernels multiply, unless half precision is requested; if
+    memory is short, also all others that can stay packed.
 
     Args:
-        stored: what the files hold.
+        stored: the tensors in the files.
         dtype: of plain weights.
-        free_bytes, gpu_least_bytes: as of `stays_packed`.
+        free_bytes, gpu_least_bytes: see `stays_packed`.
         on_gpu: types that the GPU's kernels multiply.
     """
     on_card = gpu_least_bytes is not None
@@ -151,14 +158,16 @@ def stays_packed(
     free_bytes: int,
     gpu_least_bytes: int | None = None,
 ) -> bool:
-    """Whether packed matrices that no kernel multiplies stay so. Unpacking them for each step takes
-    longer than all else, so they are unpacked once where that fits: on a GPU into the memory that
-    may be taken (`memory_fraction` of what is free), on a processor into half of it.
+    """Whether packed matrices that no kernel multiplies stay packed.
+
+    Unpacking them in each step takes longer than everything else, so they are unpacked once if they
+    fit: on a GPU into the usable memory (`memory_fraction` of the free memory), on a processor into
+    half of it.
 
     Args:
-        unpacked_bytes: of the weights, if all are unpacked.
-        free_bytes: of the device.
-        gpu_least_bytes: what a GPU must have beside them (`least_bytes`); None: a processor.
+        unpacked_bytes: size of the weights with these matrices unpacked.
+        free_bytes: free memory of the device.
+        gpu_least_bytes: memory that a GPU needs in addition (`least_bytes`); None on a processor.
     """
     usable = free_bytes * settings.memory_fraction
     if gpu_least_bytes is None:
@@ -167,8 +176,9 @@ def stays_packed(
 
 
 def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
-    """What a GPU must have for more than weights: the workspace, and keys and values of the context
-    that was asked for, or of the first pool.
+    """Bytes that a GPU needs in addition to the weights.
+
+    These are the workspace, and keys and values of the requested context or of the initial pool.
     """
     sizes = kv_sizes(config, settings, page=PAGE)
     tokens = settings.context or min(config.context, START_TOKENS)
@@ -179,31 +189,31 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
 
 
 def may_have_graphs(settings: ModelSettings) -> bool:
-    """Whether steps of single tokens on a GPU may be CUDA graphs, as far as can be said without
-    torch.
-    """
+    """Whether decode steps on a GPU may run as CUDA graphs, as far as is known without torch."""
     is_free = settings.flash_attention is not False and not settings.deterministic
     return has_cuda() and is_installed() and has_graphs() and is_free
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:
-    """How much more memory than it has a pool of keys and values takes while it grows."""
+    """Peak memory of the KV pool while it grows, as a multiple of its final size."""
     return _GROWTH if on_gpu and settings.kv_pool == "grow" else 1.0
 
 
 def _free_bytes(settings: ModelSettings, *, on_gpu: bool) -> int:
-    """Of what the native runner computes on. Apple's GPUs have the memory of the machine."""
+    """Free memory of the runner's device. Apple's GPUs share the memory of the machine."""
     free = card_free_bytes(settings.card) if on_gpu and has_cuda() else None
     return available_bytes() if free is None else free
 
 
 def is_mapped(weight_bytes: int) -> bool:
-    """Whether weights on the processor stay over their file where they can. Those that take at most
-    half of the free memory are read: memory of our own has large pages.
+    """Whether weights on the processor are mapped from their file where possible.
+
+    Weights that take at most half of the free memory are read into allocated memory instead,
+    because that has large pages.
     """
     return weight_bytes > available_bytes() // 2
 
 
 def is_on_gpu(settings: ModelSettings) -> bool:
-    """Whether the native runner takes a GPU."""
+    """Whether the native runner uses a GPU."""
     return not settings.is_on_processor and (has_cuda() or sys.platform == "darwin")

@@ -1,5 +1,6 @@
-"""A GGUF model as its header tells of it. No matrix is read, and torch is not imported: the host
-asks which runner can have it.
+"""A GGUF model as described by its header.
+
+No matrix is read and torch is not imported, because the host uses this to choose a runner.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ def read_gguf_config(header: GgufFile) -> tuple[Family, ModelConfig]:
     """The family and the shapes of a GGUF whose header was checked (`hearth.quant.gguf.preflight`).
 
     Raises:
-        UnsupportedModel: a family, or a variant, that the native runner does not know.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: the native runner does not know the family or the variant.
+        CorruptFile: the header has an impossible value.
     """
     family = family_of_gguf(header.architecture)
     return family, family.from_gguf(GgufFields(header))
 
 
 def refuse_what_cannot_run(header: GgufFile) -> None:
-    """Whether the native runner can run a GGUF, as far as its header tells.
+    """Raise if the native runner cannot run a GGUF, as far as its header shows.
 
     Raises:
-        UnsupportedModel: a family, a variant, a vocabulary or a type of matrix that it does not
-            know, or a model that ranks texts.
-        CorruptFile: a value that cannot be.
-        OSError: a small tensor that says how positions turn cannot be read.
+        UnsupportedModel: the native runner does not know the family, the variant, the vocabulary or
+            a type of matrix, or the model ranks texts.
+        CorruptFile: the header has an impossible value.
+        OSError: the small tensor of rotary frequency factors cannot be read.
     """
     read_gguf_config(header)
     if header.value(f"{header.architecture}.pooling_type", 0) == _RANKS:

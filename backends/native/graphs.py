@@ -1,4 +1,4 @@
-"""CUDA graphs: operations that are recorded once, and started by one call afterwards."""
+"""CUDA graphs: operations that are recorded once and then started by one call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.experts import Experts
 
 _EAGER_STEPS: Final = 1
-"""That a shape is computed without a graph before one is recorded for it: steps of some shapes
-come once, between others."""
+"""Steps of a shape that run without a graph before one is recorded, because some shapes occur only
+once."""
 log = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
@@ -23,30 +23,33 @@ Recorded = TypeVar("Recorded")
 
 
 class Graph(Protocol):
-    """What was recorded."""
+    """A recorded sequence of operations."""
 
     def replay(self) -> None:
-        """Start it: the same operations on the same memory."""
+        """Start the same operations on the same memory."""
         ...
 
 
 class GraphDevice(Protocol):
-    """What records and replays: a card (`CudaGraphs`), or in tests the processor."""
+    """Records and replays graphs: a card (`CudaGraphs`), or the processor in tests."""
 
     def capture(self, parts: Sequence[Callable[[], None]]) -> Sequence[Graph]:
-        """Run each of `parts`, one after the other, then record it as a graph of its own. They may
-        be run twice, and read and write tensors only.
+        """Run `parts` one after the other, then record each as a graph of its own.
+
+        The parts may be run twice, and must only read and write tensors.
 
         Raises:
-            RuntimeError: something in them cannot be recorded, such as waiting for the device; or
-                there is no memory for it.
+            RuntimeError: an operation cannot be recorded, such as waiting for the device, or there
+                is not enough memory.
         """
         ...
 
 
 class CudaGraphs:
-    """Implements `GraphDevice` on a card. All graphs share one pool of memory: they are replayed
-    one after the other, and what one leaves in it is copied out before the next.
+    """Implements `GraphDevice` on a card.
+
+    All graphs share one memory pool: they are replayed one after the other, and the results of one
+    graph are copied out before the next.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,8 +58,9 @@ class CudaGraphs:
         self.pool = torch.cuda.graph_pool_handle()
 
     def capture(self, parts: Sequence[Callable[[], None]]) -> Sequence[Graph]:
-        """See `GraphDevice`. Kernels are compiled and libraries take their memory in a first run,
-        on the stream that is recorded.
+        """See `GraphDevice`.
+
+        A first run on the recording stream lets kernels compile and libraries allocate memory.
         """
         current = torch.cuda.current_stream(self._device)
         self.stream.wait_stream(current)
@@ -65,7 +69,7 @@ class CudaGraphs:
                 part()
         current.wait_stream(self.stream)
         torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()  # No memory can be given back while recording.
+        torch.cuda.empty_cache()  # Memory cannot be released while recording.
         collects = gc.isenabled()
         gc.disable()  # Freeing a tensor of another pool is not allowed while recording.
         try:
@@ -86,14 +90,14 @@ class CudaGraphs:
 
 
 class GraphCache(Generic[Key, Recorded]):
-    """What was recorded, by what it is for; the one that was not used for longest makes way.
+    """Recorded graphs by key; the least recently used one is evicted.
 
     Args:
-        most: that exist at a time.
+        most: most graphs that exist at a time.
 
     Attributes:
-        recorded: what there is; the one that was used last is the last.
-        refused: why nothing is recorded any more; "" as long as it is.
+        recorded: the graphs, least recently used first.
+        refused: why graphs are no longer recorded; "" while they are.
     """
 
     def __init__(self, most: int, refused: str = "") -> None:
@@ -103,18 +107,18 @@ class GraphCache(Generic[Key, Recorded]):
         self.refused = refused
 
     def clear(self) -> None:
-        """Drop all of them: graphs know addresses."""
+        """Drop all graphs, when the addresses that they contain are no longer valid."""
         self.recorded.clear()
 
     def used(self, key: Key) -> Recorded | None:
-        """What was recorded for `key`, if it was."""
+        """The graph recorded for `key`, or None."""
         if key not in self.recorded:
             return None
         found = self.recorded[key] = self.recorded.pop(key)
         return found
 
     def get(self, key: Key, record: Callable[[], Recorded]) -> Recorded | None:
-        """The same, recorded when it is asked for the second time."""
+        """The graph for `key`, recorded when it is requested for the second time."""
         if self.refused or key in self.recorded:
             return self.used(key)
         if self._times[key] < _EAGER_STEPS:
@@ -132,7 +136,7 @@ class GraphCache(Generic[Key, Recorded]):
 
 
 def why_not(decoder: Decoder) -> str:
-    """What of a decoder waits for the device within a step; "" if nothing does."""
+    """Why the decoder cannot be recorded, namely what waits for the device; "" if it can."""
     for module in decoder.modules():
         if isinstance(module, Experts) and not module.stays_on_device:
             return "the rows of each expert are counted on the processor"

@@ -1,14 +1,14 @@
-"""Medusa heads (arXiv 2401.10774): small networks over the last hidden state of a model, each of
-which guesses one token further ahead.
+"""Medusa heads (arXiv 2401.10774).
 
-The file is the state of the reference implementation (FasterDecoding/Medusa), in safetensors: with
-width W, head i and its block j
+Heads are small networks over the last hidden state of a model, each of which predicts one token
+further ahead. The file is the state dict of the reference implementation (FasterDecoding/Medusa),
+in safetensors. With width W and vocabulary size V, for head i and its block j:
 
     {i}.{j}.linear.weight [W, W] and {i}.{j}.linear.bias [W]: x + silu(W·x + b)
-    {i}.{blocks}.weight [V, W]: its output matrix; without any, heads use that of the model
+    {i}.{blocks}.weight [V, W]: its output matrix; if there are none, heads use the model's
 
-and here perhaps `vocabulary` [S], the ids of the only tokens that are guessed: so many rows of the
-model's output matrix are multiplied instead of all.
+Hearth's own files may add `vocabulary` [S], the ids of the only tokens that are predicted, so that
+only these S rows of the model's output matrix are multiplied.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _WEIGHT: Final = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|li
 
 @dataclass(frozen=True, slots=True)
 class HeadWeights:
-    """What a file of heads holds: K heads of L blocks."""
+    """The weights of K heads of L blocks each."""
 
     blocks: Tensor
     """[L, K, W, W]"""
     biases: Tensor
     """[L, K, W]"""
     outputs: Tensor | None = None
-    """[K, V, W]; None: the output matrix of the model."""
+    """[K, V, W]; None if the heads use the output matrix of the model."""
     vocabulary: Tensor | None = None
-    """[S] int64, ascending; None: all tokens."""
+    """[S] int64, ascending; None for all tokens."""
 
     @property
     def count(self) -> int:
@@ -66,15 +66,15 @@ class HeadWeights:
 
 
 def read_heads(path: Path, width: int, vocab_size: int) -> HeadWeights:
-    """The heads in a file, for a model of this width and vocabulary.
+    """Read heads from a file, for a model of this width and vocabulary.
 
     Args:
-        path: safetensors.
+        path: a safetensors file.
 
     Raises:
-        UnsupportedModel: it is a pickle.
-        CorruptFile: it cannot be read, or has no heads.
-        InvalidParameter: they are of another model.
+        UnsupportedModel: the file is a pickle.
+        CorruptFile: the file cannot be read, or has no complete heads.
+        InvalidParameter: the heads are for another model.
     """
     if path.suffix == ".pt":
         raise UnsupportedModel(
@@ -91,11 +91,12 @@ def read_heads(path: Path, width: int, vocab_size: int) -> HeadWeights:
 
 
 class Heads:
-    """Heads over the hidden states of a decoder, on its device: blocks in float32, output matrices
-    in bfloat16 where the device multiplies that.
+    """Heads over the hidden states of a decoder, on its device.
+
+    Blocks are float32; output matrices are bfloat16 if the device multiplies that.
 
     Args:
-        decoder: with weights.
+        decoder: with its weights loaded.
     """
 
     def __init__(self, weights: HeadWeights, decoder: Decoder) -> None:
@@ -118,7 +119,7 @@ class Heads:
 
     @torch.inference_mode()
     def guesses(self, hidden: Sequence[Tensor], heads: int, choices: int) -> list[Guesses]:
-        """See the protocol; `hidden` are rows [width], as `Decoder.forward` gives them."""
+        """See the protocol; `hidden` has rows [width], as returned by `Decoder.forward`."""
         logits = self.logits(torch.stack(list(hidden)), heads)
         best = logits.topk(choices, dim=-1) if choices > 1 else logits.max(dim=-1, keepdim=True)
         ids = best.indices if self._ids is None else self._ids[best.indices]
@@ -131,13 +132,13 @@ class Heads:
         ]
 
     def warm_up(self) -> None:
-        """Make the first call, which takes several times as long as the others."""
+        """Make the first call, which takes several times as long as later ones."""
         hidden = torch.zeros_like(self._decoder.norm.weight)
         for choices in (1, 2):
             self.guesses([hidden], self.count, choices)
 
     def logits(self, hidden: Tensor, heads: int) -> Tensor:
-        """[heads, rows, vocabulary, or that of the heads] float32."""
+        """[heads, rows, V or S] float32: V without a vocabulary of the heads, S with one."""
         x = mixed(hidden.float(), self._blocks[:, :heads], self._biases[:, :heads])
         if self._outputs is None:
             return self._decoder.logits(x.flatten(0, 1).to(hidden.dtype)).view(*x.shape[:2], -1)
@@ -148,7 +149,7 @@ class Heads:
 
 
 def mixed(hidden: Tensor, blocks: Tensor, biases: Tensor) -> Tensor:
-    """[heads, rows, width]: what the blocks of each head make of `hidden` [rows, width].
+    """[heads, rows, width]: the output of each head's blocks for `hidden` [rows, width].
 
     Args:
         blocks: [L, heads, width, width], each transposed: x · block.

@@ -1,13 +1,13 @@
 """Training Medusa heads (arXiv 2401.10774, section 2.2.1: the model itself does not change).
 
-Three phases, of which each goes on from its file in the working folder when it was interrupted:
+There are three phases. An interrupted phase continues from its file in the working folder:
 
-    answers.jsonl      what the model answers to prompts, in lines {"prompt", "first", "ids"}
-    hidden.f16         its last hidden states [tokens, W] of these, or of a given text
-    state.safetensors  heads and their optimizer after so many steps
+    answers.jsonl      the model's answers to prompts, in lines {"prompt", "first", "ids"}
+    hidden.f16         the last hidden states [tokens, W] of these answers, or of a given text
+    state.safetensors  heads and optimizer state after a number of steps
 
-A head learns to say which token follows some tokens later, by cross entropy; of K heads the one
-that looks i tokens further ahead counts 0.8^i.
+Each head learns by cross entropy to predict a token further ahead. The loss of the head that looks
+i tokens further ahead has weight 0.8^i.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _BATCH: Final = 512
 """Tokens of a training step."""
 _RATE: Final = 3e-3
 _MOMENTS: Final = ("exp_avg", "exp_avg_sq")
-"""Of AdamW, for each parameter."""
+"""AdamW's state tensors for each parameter."""
 _WARM_UP: Final = 50
 _SAVE_EVERY_S: Final = 15.0
 _LEAST_TOKENS: Final = 256
 _UNHURRIED_S: Final = 1e6
-"""Target of inter-token latency: no user waits for these answers."""
+"""Target inter-token latency: no user waits for these answers."""
 _TEMPERATURES: Final = (0.0, 0.7)
-"""Of answers, in turn: a draft is for both."""
+"""Temperatures of answers, used alternately, because heads draft for both kinds of sampling."""
 _WAYS: Final = (
     "{}",
     "Continue this text:\n\n{}",
@@ -63,20 +63,21 @@ _WAYS: Final = (
     "What is this about? Explain it to a beginner:\n\n{}",
     "Write a short story that contains this:\n\n{}",
 )
-"""What is asked about each paragraph of a text that is not one of questions."""
+"""Prompts about each paragraph of a text that does not consist of questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsPlan:
-    """What is to be trained.
+    """What to train.
 
     Attributes:
-        heads: their number, each guesses one token further ahead; `blocks` of each.
-        vocabulary: tokens that are guessed at most, the most frequent ones.
-        tokens: of text, or of answers, at most.
+        heads: number of heads, each of which predicts one token further ahead.
+        blocks: blocks of each head.
+        vocabulary: number of the most frequent tokens that the heads can predict.
+        tokens: most tokens of text, or of answers.
         epochs: how often each token is seen.
-        answer_tokens: of an answer, at most.
-        sessions: answers that are made at the same time.
+        answer_tokens: most tokens of an answer.
+        sessions: answers that are generated at the same time.
     """
 
     heads: int = 4
@@ -90,7 +91,7 @@ class HeadsPlan:
 
 
 Progress = Callable[[str, int, int], None]
-"""Gets (phase, done, total), some times a second; raises to stop."""
+"""Called with (phase, done, total) several times a second; raises to stop the training."""
 
 
 @dataclass(slots=True)
@@ -99,27 +100,28 @@ class Piece:
 
     ids: list[int]
     first: int = 1
-    """The first token that is to be guessed; those before are a prompt."""
+    """Index of the first token to predict; the tokens before it are a prompt."""
 
 
 @dataclass(slots=True)
 class Trained:
-    """What came out.
+    """The result of training.
 
     Attributes:
-        accepted: of held-out places, the share at which head i and all before it are right.
-        tokens: that were learned from.
+        accepted: for each head, the share of held-out positions at which it and all heads before
+            it are right.
+        tokens: tokens of the training text and answers.
     """
 
     weights: HeadWeights
     accepted: list[float]
     tokens: int
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase, of this run."""
+    """Seconds that each phase took in this run."""
 
 
 def pieces_of(loaded: Loaded, text: str, plan: HeadsPlan) -> list[Piece]:
-    """A text in windows."""
+    """Split a text into windows."""
     ids = loaded.tokenizer.encode(text, special=False, add_bos=False)[: plan.tokens]
     begin = loaded.tokenizer.encode("", special=False, add_bos=True)
     step = WINDOW - len(begin)
@@ -128,9 +130,7 @@ def pieces_of(loaded: Loaded, text: str, plan: HeadsPlan) -> list[Piece]:
 
 
 def prompts_of(text: str, *, are_questions: bool) -> list[str]:
-    """What the model is asked: each line of a text of questions, or in several ways about each
-    paragraph of another.
-    """
+    """Prompts made of a text: its lines if they are questions, else several per paragraph."""
     if are_questions:
         return [line.strip() for line in text.splitlines() if line.strip()]
     paragraphs = [one.strip() for one in text.split("\n\n") if len(one.split()) >= 8]
@@ -145,16 +145,16 @@ def train_heads(
     folder: Path,
     report: Progress,
 ) -> Trained:
-    """Heads for the model, which is open on the native runner.
+    """Train heads for the model, which is open on the native runner.
 
     Args:
-        texts: to learn from.
-        prompts: token ids that the model answers itself; it learns from the answers, too.
-        folder: where the phases keep what is done; the same as before to go on.
+        texts: texts to learn from.
+        prompts: token ids of prompts; the heads also learn from the model's answers to them.
+        folder: where the phases store their progress; pass the same folder to continue.
 
     Raises:
         InvalidParameter: there is too little text.
-        HearthError: the model failed, or what `report` raises.
+        HearthError: the model failed, or `report` raised it.
     """
     runner = loaded.runner
     assert isinstance(runner, NativeRunner)
@@ -188,7 +188,7 @@ def train_heads(
 
 
 def write_heads(weights: HeadWeights, path: Path) -> None:
-    """Write the file that `read_heads` reads, in float16, under its name when it is complete."""
+    """Write heads in float16 for `read_heads`; the file gets its name once it is complete."""
     _write(
         {
             name: one if one.dtype == torch.int32 else one.to(torch.float16)
@@ -199,7 +199,7 @@ def write_heads(weights: HeadWeights, path: Path) -> None:
 
 
 def _write(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """As safetensors, under its name when it is complete."""
+    """Write a safetensors file, which gets its name once it is complete."""
     kinds = {torch.float16: "F16", torch.int32: "I32", torch.float32: "F32"}
     [file] = lay_out(
         [[(name, kinds[one.dtype], tuple(one.shape)) for name, one in tensors.items()]],
@@ -225,7 +225,7 @@ def _answers(
     path: Path,
     report: Progress,
 ) -> list[Piece]:
-    """Answers to `prompts`, up to `plan.tokens` tokens in all; those in `path` are not repeated."""
+    """Answers to `prompts`, up to `plan.tokens` tokens in all; reuses those stored in `path`."""
     done = {one["prompt"]: Piece(one["ids"], one["first"]) for one in _lines(path)}
     tokens = sum(len(one.ids) - one.first for one in done.values())
     report("answers", min(tokens, plan.tokens), plan.tokens)
@@ -247,7 +247,7 @@ def _answers(
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a file, after which it ends."""
+    """The complete lines of a file, which is truncated after them."""
     if not path.exists():
         return
     whole = path.read_bytes()
@@ -259,10 +259,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 def _generated(
     loaded: Loaded, prompts: Sequence[list[int]], wanted: Sequence[int], plan: HeadsPlan
 ) -> Iterator[tuple[int, Piece]]:
-    """(number of the prompt, its answer), as they are done."""
+    """Yield (number of the prompt, its answer) as answers finish."""
     info = loaded.runner.info
     engine = Engine(loaded.runner, target_itl_s=_UNHURRIED_S)
-    # What ends an answer is one of its tokens.
+    # The token that ends an answer is included in it.
     limits = Limits(
         plan.answer_tokens, 0, False, frozenset(), stop_ids=info.end_ids, include_stop=True
     )
@@ -296,7 +296,7 @@ def _raise_failure(event: Event) -> None:
 def _hidden(
     runner: NativeRunner, pieces: Sequence[Piece], path: Path, report: Progress
 ) -> np.memmap[Any, Any]:
-    """[tokens of all pieces, width] float16, of which those in `path` are not computed again."""
+    """[tokens of all pieces, width] float16; pieces already in `path` are not computed again."""
     width = runner.info.embedding_width
     total = sum(len(one.ids) for one in pieces)
     held = path.stat().st_size // (2 * width) if path.exists() else 0
@@ -323,14 +323,15 @@ def _vocabulary(pieces: Sequence[Piece], most: int) -> Tensor:
 
 
 def _targets(pieces: Sequence[Piece], vocabulary: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Places among the tokens of all pieces, and what each head should say there, as an index of
-    `vocabulary`; -1 where it does not matter: [places] and [places, heads].
+    """Positions among the tokens of all pieces, [positions], and targets, [positions, heads].
+
+    The target of a head is an index into `vocabulary`, or -1 if the position is not to be learned.
     """
     index = {int(token): at for at, token in enumerate(vocabulary)}
     places, targets, start = [], [], 0
     for piece in pieces:
         numbers = [index.get(token, -1) for token in piece.ids]
-        # The token after `at` is drawn from the model's own logits there; heads say what follows.
+        # The token after `at` is drawn from the model's own logits; heads predict those after it.
         for at in range(piece.first - 1, len(piece.ids) - 2):
             ahead = numbers[at + 2 : at + 2 + heads]
             places.append(start + at)
@@ -351,8 +352,10 @@ def _fit(
     path: Path,
     report: Progress,
 ) -> tuple[tuple[Tensor, Tensor], list[float]]:
-    """Blocks and biases as of `HeadWeights`, and what of the last twentieth of the places, which is
-    held out, each head and all before it say rightly.
+    """Train blocks and biases (see `HeadWeights`), and measure their acceptance.
+
+    Acceptance is measured on the last twentieth of the positions, which is held out: for each head,
+    the share at which it and all heads before it are right.
     """
     width, heads = hidden.shape[1], targets.shape[1]
     cut = max(1, len(places) // 20)
@@ -414,7 +417,7 @@ def _fit(
                 saved = time.monotonic()
             report("training", step + 1, steps)
         save(steps)
-    except HearthError:  # `report` stops it.
+    except HearthError:  # Raised by `report` to stop.
         save(step + 1)
         raise
     sizes = [min(_BATCH, cut - at) for at in range(0, cut, _BATCH)]
@@ -428,5 +431,5 @@ def _fit(
             )
         ]
     accepted = torch.cat(right).float().mean(dim=0).tolist()
-    blocks = blocks.detach().transpose(-1, -2).contiguous()  # As `nn.Linear` has them.
+    blocks = blocks.detach().transpose(-1, -2).contiguous()  # The layout of `nn.Linear`.
     return (blocks, biases.detach().squeeze(2)), [round(one, 4) for one in accepted]

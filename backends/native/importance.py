@@ -1,8 +1,7 @@
-"""Importance matrices with the native runner: what goes into each linear layer of the decoder.
+"""Importance matrices with the native runner, from the inputs of each linear layer of the decoder.
 
-The tensors of a GGUF file that a layer is made of are those that its family names
-(`hearth.quant.families`), so that queries, keys and values, which are one layer here, get the same
-sums.
+The model's family (`hearth.quant.families`) names the GGUF tensors that make up a layer. Queries,
+keys and values are one layer here, so their tensors get the same sums.
 """
 
 from __future__ import annotations
@@ -37,12 +36,13 @@ def collect(
     on_window: Callable[[int, int], None],
     dtype: Dtype | None = None,
 ) -> int:
-    """Run the model at `path` over `text` and add its inputs to `sums`; as
-    `hearth.backends.llamacpp.importance.collect`.
+    """Run the model at `path` over `text` and add the inputs of its layers to `sums`.
+
+    Counterpart of `hearth.backends.llamacpp.importance.collect`.
 
     Args:
         path: a GGUF file, or a folder of safetensors.
-        dtype: of plain weights; None: as they are stored.
+        dtype: of plain weights; None to keep them as they are stored.
     """
     settings = ModelSettings(
         context=WINDOW_TOKENS,
@@ -64,7 +64,7 @@ def collect(
             for module, names in _watched(runner.decoder, _family(path), sums):
                 hook = module.register_forward_pre_hook(_summing(names, sums))
                 hooks.callback(hook.remove)
-            runner.decoder.fused = None  # It calls no modules.
+            runner.decoder.fused = None  # Fused layers call no modules, hence no hooks.
             for done, window in enumerate(windows, 1):
                 runner.embed([window], "mean")
                 on_window(done, len(windows))
@@ -80,7 +80,7 @@ def _family(path: Path) -> Family:
 def _watched(
     decoder: Decoder, family: Family, sums: Sums
 ) -> Iterator[tuple[nn.Module, Sequence[str]]]:
-    """The modules whose inputs are wanted, and the tensors that get them."""
+    """The modules whose inputs are wanted, and the names of the tensors they count for."""
     modules: Mapping[str, nn.Module] = dict(decoder.named_modules())
     for parameter, source in family.names(decoder.config).items():
         stored = {name for choice in source.gguf for part in choice for name in part.names}
@@ -93,7 +93,7 @@ def _summing(names: Sequence[str], sums: Sums) -> Callable[[nn.Module, tuple[Any
     def hook(_module: nn.Module, arguments: tuple[Any, ...]) -> None:
         rows: Tensor = arguments[0]
         data = rows.detach().to("cpu", torch.float32).numpy()
-        if len(arguments) > 1:  # of experts: where the rows of each begin
+        if len(arguments) > 1:  # Experts also get the offsets of each expert's rows.
             sums.add_sorted(names, data, arguments[1].tolist())
         else:
             sums.add(names, data)

@@ -1,4 +1,4 @@
-"""Keys and values of all layers, in pages that block tables name."""
+"""Keys and values of all layers, in pages that are addressed by block tables."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 MOVED_AT_ONCE: Final = 2048
-"""Tokens whose keys `KvPool.move` has as float32 at a time."""
+"""Tokens whose keys `KvPool.move` converts to float32 at a time."""
 _META: Final = struct.Struct("<I?")
-"""Of a saved state: its start, and whether the tokens of a head lie together, which they do not in
-some of Hearth 0.1.
+"""Metadata of a saved state: its start, and whether the tokens of a head are contiguous, which they
+are not in some states saved by Hearth 0.1.
 """
 
 
@@ -35,11 +35,11 @@ class SavedTokens:
     """Keys and values of some tokens of a sequence."""
 
     data: Tensor | StoredBytes
-    """[bytes] uint8, in plain memory or not read yet: keys, then values, of each layer, of one head
-    after the other.
+    """[bytes] uint8, in host memory or not read yet: for each layer keys, then values, each one
+    head after the other.
     """
     start: int
-    """Position of the first."""
+    """Position of the first token."""
     fingerprint: bytes
 
     @property
@@ -50,28 +50,28 @@ class SavedTokens:
 class KvPool:
     """Implements `hearth.backends.engine.kv.store.BlockStore` with tensors.
 
-    Keys and values of a layer are two tensors of rows (`kv_rows`), each of its own type, in which
-    all tokens of a head lie together. Layers of one group (`ModelConfig.groups`) have the same
-    number of blocks.
+    Keys and values of a layer are two tensors of rows (`kv_rows`), each with its own dtype, in
+    which all tokens of a head are contiguous. Layers of one group (`ModelConfig.groups`) have the
+    same number of blocks.
 
-    On a processor addresses for the whole budget are taken at once, which costs memory only where
-    something was written: a group grows block by block, and nothing is copied. Elsewhere it starts
-    small and is doubled by copying. That may be within a step, so that the tensors are PyTorch's
-    inference tensors: all that writes to them is in inference mode.
+    On a processor, address space for the whole budget is reserved at once and takes memory only
+    where it is written: a group grows block by block without copying. On other devices, a group
+    starts small and doubles by copying. This may happen within a step, where new tensors are
+    PyTorch inference tensors, so everything that writes to them runs in inference mode.
 
     Args:
         page: tokens of a block.
-        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales, `kv_rows.FP8`.
-        most: blocks of each group at most.
-        start: blocks of each group at least: there is memory for them from now on.
-        fingerprint: of the model and of all that keys and values depend on; copies of others are
-            refused.
+        dtypes: of keys and of values; `kv_rows.Q8_0` for codes with scales, `kv_rows.FP8` for E4M3.
+        most: most blocks of each group.
+        start: least blocks of each group, for which memory is allocated at once and kept.
+        fingerprint: of the model and of all else that keys and values depend on; saved states with
+            another fingerprint are refused.
         frequencies: of the rotary positions of each layer, see `Decoder.frequencies`, for `move`.
-        spare: blocks behind those that there is memory for, which no sequence has (`spare_block`).
+        spare: blocks after the last one in use that belong to no sequence (`spare_block`).
 
     Attributes:
-        version: another one when tensors were replaced by others.
-        edits: how often blocks were changed by others than steps.
+        version: changes when tensors are replaced.
+        edits: how often blocks were changed other than by a step.
     """
 
     state_bytes = 0
@@ -111,7 +111,7 @@ class KvPool:
             for group in (self.group_of if self._grows_in_place(device) else ())
             for side in (0, 1)
         ]
-        """As `_tensors`; none elsewhere than on a processor."""
+        """The memory of `_tensors`, in the same order; empty except on a processor."""
         self._tensors = [
             self._started(2 * layer + side) if self._lazy else self._zeros(side, self._start[group])
             for layer, group in enumerate(self.group_of)
@@ -124,19 +124,19 @@ class KvPool:
         return self._tensors[2 * layer], self._tensors[2 * layer + 1]
 
     def write(self, layer: int, slots: Tensor | slice, key_value: Tensor) -> None:
-        """Keep keys and values of new tokens.
+        """Store keys and values of new tokens.
 
-        What is kept is finite always: others get the page later, and may read it where they see
-        nothing.
+        All stored numbers are finite, because another sequence may get the page later and read
+        entries that its mask then hides.
 
         Args:
-            slots: [tokens] int64: where they go, as numbers of tokens in the pool (block · page +
-                place in the block).
+            slots: [tokens] int64: where they go, as token indices in the pool (block · page +
+                index in the block).
             key_value: [tokens, 2, kv_heads, head_dim].
         """
         keys, values = self.layer(layer)
         if isinstance(slots, Tensor) and has_triton(keys.device.type):
-            if not key_value[:1].is_contiguous():  # The kernel knows the stride of tokens alone.
+            if not key_value[:1].is_contiguous():  # The kernel takes only the stride of tokens.
                 key_value = key_value.contiguous()
             store_tokens(self._slots(keys), self._slots(values), slots, key_value, LARGEST)
             return
@@ -150,7 +150,7 @@ class KvPool:
             if isinstance(slots, slice):
                 tokens[slots] = new
             else:
-                # By bytes: PyTorch has no index_copy_ of float8 on processors.
+                # As bytes: PyTorch has no index_copy_ for float8 on processors.
                 is_fp8 = new.dtype == FP8
                 tokens, new = (one.view(torch.uint8) if is_fp8 else one for one in (tokens, new))
                 tokens.index_copy_(0, slots, new)
@@ -164,8 +164,9 @@ class KvPool:
         norms: tuple[Tensor, Tensor, float] | None,
         rotary: tuple[Tensor, Tensor] | None,
     ) -> None:
-        """Norms and positions of queries and keys, in place, and `write` of keys and values, on a
-        card in one launch.
+        """Apply norms and positions to queries and keys in place, and `write` keys and values.
+
+        On a card this is a single launch.
 
         Args:
             slots: [tokens] int64.
@@ -175,25 +176,26 @@ class KvPool:
         finish_and_store(heads, queries, norms, rotary, keys, values, slots, LARGEST)
 
     def capacity(self, group: int) -> int:
-        """Blocks that there is memory for now."""
+        """Blocks of a group that currently have memory."""
         return self._blocks[group]
 
     def spare_block(self, group: int) -> int:
-        """A block that no sequence has now, of a pool with spare ones: for rows that only pad."""
+        """A block that belongs to no sequence now, for padding rows; the pool has spare blocks."""
         return self._blocks[group]
 
     def nbytes(self, group: int) -> int:
-        """What they take of memory."""
+        """Bytes that the blocks of a group take now."""
         return self._blocks[group] * self.block_bytes(group)
 
     def block_bytes(self, group: int) -> int:
-        """What a block takes in all layers of a group."""
+        """Bytes of a block in all layers of a group."""
         return self._layer_bytes * self.group_of.count(group)
 
     @torch.inference_mode()
     def grow(self, group: int, blocks: int) -> bool:
-        """Have memory for at least so many blocks; False where the device has none, or the budget
-        ends before.
+        """Provide memory for at least `blocks` blocks.
+
+        Returns False if the device is out of memory or the budget is exceeded.
         """
         if blocks <= self._blocks[group]:
             return True
@@ -203,16 +205,16 @@ class KvPool:
             self._blocks[group] = blocks
             return True
         have = self._blocks[group]
-        # Twice as many, or where they cannot be had, an eighth more than are needed.
+        # Twice as many, or if there is no memory for that, an eighth more than needed.
         for wanted in (2 * have, blocks + blocks // 8):
             more = min(max(blocks, wanted), self._most[group])
             try:
-                # One tensor after the other, so that no more than one is there twice.
+                # One tensor after the other, so that no more than one exists twice.
                 for index in self._tensors_of(group):
                     if len(self._by_token(index)) < more + self._spare:
                         self._tensors[index] = self._resized(index, more)
             except torch.OutOfMemoryError:
-                # Layers that grew already may stay larger than they need be.
+                # Layers that have already grown may stay larger than needed.
                 with suppress(torch.OutOfMemoryError):
                     for index in self._tensors_of(group):
                         if len(self._by_token(index)) > have + self._spare:
@@ -223,8 +225,10 @@ class KvPool:
         return False
 
     def expect(self, group: int, blocks: int) -> None:
-        """See the protocol. The system's pages are had in a thread of its own: the first write to
-        each takes longer than what is written there, when a prefix is read from disk.
+        """See the protocol.
+
+        A separate thread populates the system's pages, because the first write to each takes longer
+        than writing the data itself when a prefix is read from disk.
         """
         have = self._blocks[group]
         blocks = min(blocks, self._most[group])
@@ -244,8 +248,10 @@ class KvPool:
 
     @torch.inference_mode()
     def shrink(self, group: int, blocks: int) -> None:
-        """Give back the memory of blocks from `blocks` on, but for those of the start, where the
-        device takes it. What is read of them when they are there again is finite.
+        """Release the memory of blocks from `blocks` on, except that of the `start` blocks.
+
+        The memory may stay if the device cannot take it back. Blocks that are allocated again later
+        contain finite numbers.
         """
         fewer = max(blocks, self._start[group])
         if fewer >= self._blocks[group]:
@@ -255,7 +261,7 @@ class KvPool:
             self._blocks[group] = fewer if all(given) else self._blocks[group]
             return
         self._blocks[group] = fewer
-        # What does not fit a second time, for a moment, stays larger than it need be.
+        # A tensor stays larger than needed if its copy does not fit for a moment.
         with suppress(torch.OutOfMemoryError):
             for index in self._tensors_of(group):
                 self._tensors[index] = self._resized(index, fewer)
@@ -266,7 +272,7 @@ class KvPool:
 
     @torch.inference_mode()
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
-        """Give the block `target` the first `tokens` tokens of the block `source`."""
+        """Copy the first `tokens` tokens of the block `source` to the block `target`."""
         self.edits += 1
         for index in self._tensors_of(group):
             blocks = self._by_token(index)
@@ -274,8 +280,10 @@ class KvPool:
 
     @torch.inference_mode()
     def move(self, table: Sequence[int], start: int, end: int, by: int) -> None:
-        """See the protocol. Keys are rotated by the difference, and rounded once more to how they
-        are stored; values are the same at all positions.
+        """See the protocol.
+
+        Keys are rotated by the difference and rounded again to their stored dtype; values do not
+        depend on the position.
         """
         self.edits += 1
         for at, slots in self._runs(table, start, end, MOVED_AT_ONCE):
@@ -308,8 +316,9 @@ class KvPool:
 
     @property
     def most_offloaded_bytes(self) -> int:
-        """See the protocol: as much as the pool may take on a GPU. On a processor a copy would be
-        in the same memory.
+        """See the protocol: on a GPU as much as the pool may take.
+
+        On a processor 0, because a copy would be in the same memory.
         """
         return 0 if self._lazy else self._most[0] * self.page * self.token_bytes
 
@@ -364,20 +373,22 @@ class KvPool:
         """See the protocol."""
         start, by_head = _META.unpack(meta)
         if not by_head or not data.nbytes or data.nbytes % self._saved_bytes:
-            return None  # In another order, or not a whole number of tokens.
+            return None  # Another layout, or not a whole number of tokens.
         return SavedTokens(data, start, self.fingerprint)
 
     @property
     def _saved_bytes(self) -> int:
-        """What a token takes in a saved state: in all layers, those with a window, too."""
+        """Bytes of a token in a saved state: in all layers, including those with a window."""
         return self._layer_bytes // self.page * len(self.group_of)
 
     def _places(
         self, table: Sequence[int], start: int, end: int, before: int, after: int
     ) -> Iterator[memoryview]:
-        """Where a saved state goes, in its order: keys and values of the tokens `start` to `end`
-        into the pool, which is on a processor, and what the state has of tokens before and after
-        these into memory that is not used.
+        """Destination buffers for reading a saved state, in its order.
+
+        Keys and values of the tokens `start` to `end` go into the pool, which is on a processor.
+        The state's `before` tokens before these and `after` tokens after them go into a scratch
+        buffer.
         """
         runs = [slots for _, slots in self._runs(table, start, end)]
         for index in range(len(self._tensors)):
@@ -404,9 +415,11 @@ class KvPool:
     def _runs(
         self, table: Sequence[int], start: int, end: int, most: int | None = None
     ) -> Iterator[tuple[int, range]]:
-        """The tokens `start` to `end` where they lie together in the pool: the first of them, from
-        `start` on, and their places in the pool. Blocks mostly follow each other. Runs of more than
-        `most` tokens are cut.
+        """Split the tokens `start` to `end` into runs that are contiguous in the pool.
+
+        Yields the index of the run's first token, counted from `start`, and the run's token indices
+        in the pool. Blocks of a sequence are mostly consecutive. Runs of more than `most` tokens
+        are split.
         """
         at = start
         while at < end:
@@ -421,27 +434,27 @@ class KvPool:
             at = stop
 
     def _slots(self, tensor: Tensor) -> Tensor:
-        """A tensor of a layer as [tokens of the pool, kv_heads, row]."""
+        """View a tensor of a layer as [tokens of the pool, kv_heads, row]."""
         return tensor.flatten(1, 2).transpose(0, 1)
 
     def _by_head(self, index: int) -> Tensor:
-        """One of the tensors as [kv_heads, tokens of the pool, bytes of a row] uint8."""
+        """View one of the tensors as [kv_heads, tokens of the pool, bytes of a row] uint8."""
         return self._tensors[index].flatten(1, 2).view(torch.uint8)
 
     def _by_token(self, index: int) -> Tensor:
-        """One of the tensors as [blocks, page, kv_heads, row]."""
+        """View one of the tensors as [blocks, page, kv_heads, row]."""
         return by_token(self._tensors[index])
 
     def _tensors_of(self, group: int) -> list[int]:
         return [index for index in range(len(self._tensors)) if self.group_of[index // 2] == group]
 
     def _token_bytes(self, side: int) -> int:
-        """Keys (0), or values (1), of a token in one layer."""
+        """Bytes of the keys (0) or values (1) of a token in one layer."""
         return self._heads * self._rows[side] * self.dtypes[side].itemsize
 
     @property
     def _layer_bytes(self) -> int:
-        """Of a block in one layer."""
+        """Bytes of a block in one layer."""
         return self.page * (self._token_bytes(0) + self._token_bytes(1))
 
     @staticmethod
@@ -449,22 +462,22 @@ class KvPool:
         return device.type == "cpu"
 
     def _shape(self, side: int, blocks: int) -> tuple[int, ...]:
-        """Of keys (0) or values (1) of `blocks` blocks, and of the spare ones."""
+        """Shape of the tensor of keys (0) or values (1) of `blocks` blocks and the spare ones."""
         return self._heads, blocks + self._spare, self.page, self._rows[side]
 
     def _zeros(self, side: int, blocks: int) -> Tensor:
-        """Keys (0), or values (1), of a layer."""
+        """A zeroed tensor for the keys (0) or values (1) of a layer."""
         shape = self._shape(side, blocks)
         return torch.zeros(shape, dtype=self.dtypes[side], device=self._device)
 
     def _started(self, index: int) -> Tensor:
-        """One of the tensors on a processor, of which the blocks of the start take memory."""
+        """One of the tensors on a processor, with memory allocated for its first blocks."""
         tensor = self._lazy[index].tensor
         by_token(tensor)[: self._start[self.group_of[index // 2]]].zero_()
         return tensor
 
     def _resized(self, index: int, blocks: int) -> Tensor:
-        """One of the tensors with its first `blocks` blocks, or with zeros after all of them."""
+        """A copy of one of the tensors with `blocks` blocks, cut off or padded with zeros."""
         made = self._zeros(index % 2, blocks)
         kept = min(blocks, len(self._by_token(index)))
         by_token(made)[:kept] = self._by_token(index)[:kept]
@@ -473,13 +486,15 @@ class KvPool:
 
 
 def by_token(tensor: Tensor) -> Tensor:
-    """A tensor of a layer as [blocks, page, kv_heads, row]."""
+    """View a tensor of a layer as [blocks, page, kv_heads, row]."""
     return tensor.permute(1, 2, 0, 3)
 
 
 def _copy(to: Tensor, source: Tensor) -> None:
-    """Give `to` what `source` has, both uint8. On a processor by one thread: PyTorch would use all
-    for each layer, and they wait for each other where others need cores.
+    """Copy `source` to `to`, both uint8.
+
+    On a processor one thread copies: PyTorch would use all threads for each layer, and these wait
+    for each other while other programs need cores.
     """
     if to.device.type == source.device.type == "cpu":
         np.copyto(to.numpy(), source.numpy())

@@ -1,9 +1,8 @@
-"""Keys and values of a head as they are stored: numbers, E4M3 numbers without a scale, or the codes
-and scales of Q8_0.
+"""How keys and values of a head are stored: plain numbers, E4M3 without a scale, or Q8_0.
 
-In a row of Q8_0, `head_dim` int8 codes are followed by a float16 scale for each 32 of them, as
-bytes: the numbers of ggml's blocks, with the codes of a head together. The kernels for processors
-read and write the same (`kernels/cpu/rows.h`).
+In a Q8_0 row, `head_dim` int8 codes are followed by the bytes of one float16 scale for each 32
+codes: the same numbers as in ggml's blocks, but with the codes of a head contiguous. The kernels
+for processors read and write the same layout (`kernels/cpu/rows.h`).
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ FP8: Final = torch.float8_e4m3fn
 """The dtype of tensors with rows of E4M3 (arXiv 2209.05433)."""
 LARGEST_FP8: Final = 448.0
 RUN: Final = 32
-"""Numbers of a scale."""
+"""Numbers that share a scale."""
 LARGEST: Final = 65504.0
-"""What infinities are stored as: the largest of half precision, whose products stay finite."""
+"""Stored in place of infinities: the largest float16 number, whose products stay finite."""
 
 
 def row_elements(head_dim: int, dtype: torch.dtype) -> int:
@@ -30,7 +29,7 @@ def row_elements(head_dim: int, dtype: torch.dtype) -> int:
 
 
 def to_rows(numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """[..., head_dim] as rows [..., row_elements]; NaN becomes 0, so that all are finite."""
+    """Convert [..., head_dim] to rows [..., row_elements] of finite numbers; NaN becomes 0."""
     if dtype == FP8:
         clamped = torch.nan_to_num(numbers.float(), 0.0).clamp(-LARGEST_FP8, LARGEST_FP8)
         return clamped.to(FP8)

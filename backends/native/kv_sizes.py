@@ -1,5 +1,6 @@
-"""How much memory keys and values take: the arithmetic of planning, and of front ends that ask
-before anything is loaded. Without torch.
+"""How much memory keys and values take, without torch.
+
+Used for planning, and by front ends before anything is loaded.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from hearth.backends.native.model_folder import kv_bytes
 from hearth.quant.families.config import ModelConfig
 
 _TOKENS_OF_AN_END: Final = 65_536
-"""Tokens of a pool for each kept prefix whose window is sure to have room. Kept prefixes have half
-of a pool, so that is one of 32,768 tokens; shorter ones find room where fewer sessions run.
+"""The window of one kept prefix has reserved room per this many tokens of a pool. Kept prefixes use
+half of a pool, so each may have 32,768 tokens; the windows of more, shorter prefixes only find room
+while fewer sessions run.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class KvSizes:
-    """What the pages of a model take.
+    """Memory that the pages of a model take.
 
-    Layers that see everything keep each token of the pool. Those with a window keep what the
-    sessions that run can look at in a step (`most_blocks`), and the windows at the ends of some
-    kept prefixes: of half as many as there are sessions, or of more in a large pool. They never
-    keep more than the whole pool.
+    Layers without a window keep every token of the pool. Layers with a window keep the tokens that
+    running sessions can see in a step (`most_blocks`), and the windows at the ends of some kept
+    prefixes: half as many prefixes as there are sessions, or more in a large pool. They never keep
+    more than the whole pool.
     """
 
     windows: tuple[int | None, ...]
-    """Of the groups of layers (`ModelConfig.groups`)."""
+    """Windows of the groups of layers (`ModelConfig.groups`)."""
     token_bytes: tuple[int, ...]
-    """Of one token, in all layers of each group."""
+    """Bytes of one token in all layers of each group."""
     page: int
     """Tokens of a block."""
     slots: int
@@ -47,20 +49,20 @@ class KvSizes:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of one more token in the pool: of the layers that see everything."""
+        """Bytes of one more token in the pool, in the layers without a window."""
         return self._bytes((1,) * len(self.windows), windows=False)
 
     @property
     def block_bytes(self) -> int:
-        """Of a block in all layers."""
+        """Bytes of a block in all layers."""
         return self.page * sum(self.token_bytes)
 
     def pages(self, tokens: int) -> int:
-        """Blocks for `tokens` tokens of one sequence."""
+        """Number of blocks for `tokens` tokens of one sequence."""
         return math.ceil(tokens / self.page)
 
     def blocks(self, tokens: int) -> tuple[int, ...]:
-        """Of each group, for a pool of `tokens` tokens."""
+        """Blocks of each group for a pool of `tokens` tokens."""
         pages = self.pages(tokens)
         ends = max(math.ceil(self.slots / 2), tokens // _TOKENS_OF_AN_END)
         return tuple(
@@ -69,16 +71,16 @@ class KvSizes:
         )
 
     def pool_bytes(self, tokens: int) -> int:
-        """Of a pool of `tokens` tokens, in whole pages; never less for more tokens."""
+        """Bytes of a pool of `tokens` tokens, in whole pages; never decreases with `tokens`."""
         blocks = self.blocks(tokens)
         return self.page * (self._bytes(blocks, windows=False) + self._bytes(blocks, windows=True))
 
     def window_bytes(self, tokens: int) -> int:
-        """Of these, what layers with a window take."""
+        """The part of `pool_bytes` that layers with a window take."""
         return self.page * self._bytes(self.blocks(tokens), windows=True)
 
     def seen_window_bytes(self, tokens: int) -> int:
-        """What a token after `tokens` - 1 others sees in layers with a window."""
+        """Bytes that a token after `tokens` - 1 others can see in layers with a window."""
         return sum(
             min(tokens, window) * size
             for window, size in zip(self.windows, self.token_bytes, strict=True)
@@ -88,11 +90,11 @@ class KvSizes:
     def tokens_in(
         self, room_bytes: int, most: int, taken: Callable[[int], int] | None = None
     ) -> int:
-        """The largest pool in `room_bytes`, in tokens of whole pages; no more than what `most`
-        tokens need.
+        """Tokens of the largest pool that fits into `room_bytes`, in whole pages.
 
         Args:
-            taken: bytes by tokens of the pool, if it takes more than `pool_bytes`.
+            most: the pool is no larger than this many tokens need.
+            taken: bytes needed for a pool of a number of tokens, if more than `pool_bytes`.
         """
         taken = taken or self.pool_bytes
         pages = range(1, self.pages(most) + 1)
@@ -101,10 +103,10 @@ class KvSizes:
         )
 
     def checked_budget(self, settings: ModelSettings) -> int | None:
-        """The KV budget in bytes; None: there is none.
+        """The KV budget in bytes, or None.
 
         Raises:
-            DoesNotFit: not one token fits into it, or not the context that was asked for.
+            DoesNotFit: not even one token, or not the requested context, fits into the budget.
         """
         budget = settings.kv_budget_bytes
         need = self.pool_bytes(settings.context or 1)
@@ -124,7 +126,7 @@ class KvSizes:
         return running + ends * most_blocks(window, 0, self.page)
 
     def _bytes(self, counts: tuple[int, ...], *, windows: bool) -> int:
-        """Of `counts` tokens of each group that has a window, or of each that has none."""
+        """Bytes of `counts` tokens of each group, of the groups with or without windows."""
         return sum(
             count * size
             for count, size, window in zip(counts, self.token_bytes, self.windows, strict=True)
@@ -133,14 +135,15 @@ class KvSizes:
 
 
 def kv_sizes(config: ModelConfig, settings: ModelSettings, *, page: int) -> KvSizes:
-    """The sizes of a model that is loaded with `settings`. A window that holds the whole context in
-    use counts as none.
+    """The sizes of a model that is loaded with `settings`.
+
+    A window as large as the context in use counts as none.
 
     Args:
         page: tokens of a block.
 
     Raises:
-        InvalidParameter: a KV type that the native runner does not have.
+        InvalidParameter: the native runner does not support the KV type.
     """
     config = config.for_context(settings.context or config.context)
     layer_bytes = kv_bytes(config, settings.kv_type, settings.value_type)
@@ -155,9 +158,11 @@ def kv_sizes(config: ModelConfig, settings: ModelSettings, *, page: int) -> KvSi
 
 
 def queued_bytes(sizes: KvSizes, settings: ModelSettings, tokens: int) -> int:
-    """Copies of keys and values that wait to be written to disk, with a pool of `tokens` tokens:
-    whole parts, until they are more than the queue takes. At most half of the pool: the rest was
-    written by then (docs/results/2026-11-26-quantization.md).
+    """Most bytes of copies of keys and values that wait to be written to disk.
+
+    Whole parts are queued until they exceed the limit of the queue; but at most half of a pool of
+    `tokens` tokens is, because the rest is written by then
+    (docs/results/2026-11-26-quantization.md).
     """
     if not settings.kv_disk_budget_bytes:
         return 0
@@ -167,5 +172,5 @@ def queued_bytes(sizes: KvSizes, settings: ModelSettings, tokens: int) -> int:
 
 
 def step_tokens(settings: ModelSettings) -> int:
-    """Most tokens of a step: one of each session at least."""
+    """Most tokens of a step, at least one of each session."""
     return max(settings.max_batch_tokens, settings.max_sessions)

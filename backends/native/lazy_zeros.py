@@ -1,4 +1,4 @@
-"""Tensors on the processor that take memory only where they were written to, and give it back."""
+"""Tensors on the processor that take memory only where they are written, and can release it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ import torch
 _PRIVATE: Final[int | None] = (
     mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS if sys.platform != "win32" else None
 )
-"""A map of our own: of one that may be shared the system keeps what is given back."""
+"""A private mapping: for a shared one, the system would keep the memory that is released."""
 _SMALL_PAGES: Final[int | None] = getattr(mmap, "MADV_NOHUGEPAGE", None)
 """Linux only."""
 _GIVE_BACK: Final[int | None] = getattr(
     mmap, "MADV_DONTNEED" if sys.platform == "linux" else "MADV_FREE", None
 )
-"""The first of these gives nothing back elsewhere than on Linux; Windows has neither."""
+"""MADV_DONTNEED releases memory only on Linux; Windows has neither."""
 _POPULATE: Final[int | None] = 23 if sys.platform == "linux" else None
-"""MADV_POPULATE_WRITE, of Linux 5.14; Python has no name for it."""
+"""MADV_POPULATE_WRITE, since Linux 5.14; Python has no name for it."""
 _AT_ONCE: Final = 1 << 20
-"""Bytes that are populated in one call, during which Python's other threads wait."""
+"""Bytes that are populated per call, during which Python's other threads wait."""
 
 
 class LazyZeros:
-    """A tensor of zeros, of one element at least. It is in the system's small pages, so that a
-    number here and there takes little.
+    """A tensor of zeros with at least one element.
+
+    It uses the system's small pages, so that a few scattered numbers take little memory.
 
     Attributes:
-        tensor: as long as it is in use, its memory is there.
+        tensor: keeps the memory mapped as long as it is referenced.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         size = prod(shape) * dtype.itemsize
         self._map = mmap.mmap(-1, size) if _PRIVATE is None else mmap.mmap(-1, size, flags=_PRIVATE)
         if _SMALL_PAGES is not None:
-            with suppress(OSError):  # A kernel that has no large pages knows no such advice.
+            with suppress(OSError):  # A kernel without large pages does not know this advice.
                 self._map.madvise(_SMALL_PAGES)
         self.tensor = torch.frombuffer(self._map, dtype=dtype, count=prod(shape)).view(shape)
 
     def populate(self, axis: int, start: int, end: int, is_wanted: Callable[[], bool]) -> bool:
-        """Have memory for what is at `start` to `end` of `axis`, while `is_wanted`, so that the
-        first write to it need not wait for that. Changes nothing that is written there: any thread
-        may call it.
+        """Allocate memory for `start` to `end` of `axis`, so that first writes do not wait for it.
 
-        Returns False where the system cannot do that, or it is not wanted any more.
+        The contents do not change, so any thread may call this. Returns False if the system cannot
+        do this, or once `is_wanted` returns False.
         """
         if _POPULATE is None:
             return False
@@ -63,24 +63,22 @@ class LazyZeros:
         return True
 
     def give_back(self, axis: int, start: int) -> bool:
-        """Give the system memory back: what is at `start` or later of `axis`, as far as the
-        system's pages hold nothing else. It reads as zeros afterwards, or as what it was.
+        """Release the memory from `start` of `axis` on, in system pages that hold nothing else.
 
-        Returns False where the system takes nothing back.
+        The released part reads as zeros afterwards, or as before. Returns False if the system
+        cannot take memory back.
         """
         if _GIVE_BACK is None:
             return False
         for first, end in self._ranges(axis, start, self.tensor.shape[axis]):
             try:
                 self._map.madvise(_GIVE_BACK, first, end - first)
-            except OSError:  # Memory that is locked stays.
+            except OSError:  # Locked memory cannot be released.
                 return False
         return True
 
     def _ranges(self, axis: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The bytes of what is at `start` to `end` of `axis`, as far as the system's pages hold
-        nothing else.
-        """
+        """Byte ranges of `start` to `end` of `axis`, rounded inwards to whole system pages."""
         shape, itemsize = self.tensor.shape, self.tensor.itemsize
         step = prod(shape[axis + 1 :]) * itemsize
         page = mmap.PAGESIZE

@@ -1,4 +1,4 @@
-"""From a `ModelSpec` to a model that can run: the one door that a worker uses."""
+"""Opens the model of a `ModelSpec`: the only entry point that a worker uses."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def open_model(spec: ModelSpec, *, packs: bool = True) -> Loaded:
 
     Args:
         spec: the file or folder and how to load it.
-        packs: False: no matrix stays packed.
+        packs: whether matrices may stay packed.
 
     Raises:
         ModelNotFound: there is no such file or folder.
-        CorruptFile, UnsupportedModel: it cannot be run.
+        CorruptFile, UnsupportedModel: the model cannot be run.
         InvalidParameter: a setting cannot be honoured.
-        DoesNotFit: with both numbers.
+        DoesNotFit: there is not enough memory; names the needed and the available bytes.
     """
     started = time.perf_counter()
     settings = spec.settings
@@ -106,7 +106,7 @@ def open_model(spec: ModelSpec, *, packs: bool = True) -> Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a model's files say, before its weights are read."""
+    """What is known of a model from its files before its weights are read."""
 
     path: Path
     family: Family
@@ -186,27 +186,27 @@ def _open_gguf(path: Path) -> _Source:
 
 
 def _with_a_row(ids: frozenset[int], config: ModelConfig) -> frozenset[int]:
-    """Those of `ids` that the model can write."""
+    """Those of `ids` that the model can generate."""
     return frozenset(ident for ident in ids if ident < config.vocab_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What weights are held in, and computed with."""
+    """How weights are held in memory and computed with."""
 
     dtype: torch.dtype
-    """Of weights that are not packed."""
+    """Dtype of weights that are not packed."""
     compute_dtype: torch.dtype
-    """Of activations."""
+    """Dtype of activations."""
     packed: frozenset[str]
     """Types whose matrices stay packed."""
     held_bytes: int
     mapped: bool
-    """Weights stay over their file where they can."""
+    """Whether weights stay mapped from their file where possible."""
     tiled: bool
-    """Matrices of `dtype` are for the processor's kernels."""
+    """Whether the processor's kernels multiply by matrices of `dtype`."""
     exact: bool
-    """As of `kernels.packed.prepare`."""
+    """See `kernels.packed.prepare`."""
 
 
 def choose_numbers(
@@ -219,12 +219,12 @@ def choose_numbers(
     overflows_f16: bool = False,
     packs: bool = True,
 ) -> Numbers:
-    """What the weights `stored` become on `device`.
+    """How the weights `stored` are held and computed with on `device`.
 
     Args:
-        free_bytes, gpu_least_bytes: as of `packed_types`.
-        overflows_f16: activations of this family do.
-        packs: False: all are unpacked.
+        free_bytes, gpu_least_bytes: see `packed_types`.
+        overflows_f16: activations of the model's family overflow float16.
+        packs: whether matrices may stay packed.
     """
     dtype = _dtype(settings, stored, device)
     name = _NAMES[dtype]
@@ -242,7 +242,7 @@ def choose_numbers(
     mapped = is_mapped(held_bytes)
     tiled = is_tiled(device, dtype) and not mapped
     overflows = dtype == torch.float16 and overflows_f16
-    # The kernels of processors take float32, and give it.
+    # The kernels for processors take and return float32.
     has_kernels = tiled or (device.type == "cpu" and bool(packed & multiplied()))
     is_half = devices.multiplies(device, dtype) and not (overflows or has_kernels)
     return Numbers(
@@ -257,7 +257,7 @@ def choose_numbers(
 
 
 def _packings(device_type: str) -> frozenset[str]:
-    """What the kernels of a GPU multiply packed."""
+    """Types that the kernels of a GPU multiply packed."""
     if has_triton(device_type):
         return PACKINGS | WIDER.keys()
     return METAL_PACKINGS | WIDER.keys() if has_metal(device_type) else frozenset()
@@ -345,7 +345,7 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
                 weight_bytes(stored, _NAMES[dtype], packed=STAYS_PACKED | packed),
                 *(unpacked, free),
                 packed=bool(packed),
-                # Where there are kernels, packed weights are not unpacked in each step.
+                # Types with kernels are not unpacked in each step.
                 on_gpu=on_gpu and not packed <= _packings(device.type),
             ),
             *about_tensors(report.unknown),
@@ -358,9 +358,9 @@ def _load(spec: ModelSpec, source: _Source, started: float, *, packs: bool) -> L
 
 
 def _thread_counts(settings: ModelSettings, device: torch.device) -> tuple[int | None, int]:
-    """For steps of one token a row, or None to measure that; and for those with prefill."""
+    """Threads for steps of one token per row, or None to measure it; and for steps with prefill."""
     if settings.deterministic:
-        # How sums are divided among threads decides how they are rounded: nothing is measured.
+        # The division of sums among threads affects rounding, so the count is not measured.
         count = settings.threads or settings.batch_threads or usable_cores()
         return count, count
     threads = settings.threads or (None if device.type == "cpu" else usable_cores())
@@ -371,7 +371,8 @@ def _device(settings: ModelSettings, layers: int) -> torch.device:
     """The device for all layers.
 
     Raises:
-        InvalidParameter: some layers were asked for, or a GPU or card that is not there.
+        InvalidParameter: only some of the layers were requested for the GPU, or a GPU or card that
+            is absent.
     """
     if settings.device is not None:
         best = _named_device(settings.device)
@@ -400,7 +401,7 @@ def _device(settings: ModelSettings, layers: int) -> torch.device:
 
 
 def _named_device(name: str) -> torch.device:
-    """That of `ModelSettings.device`. Raises `InvalidParameter` where there is none."""
+    """The device named by `ModelSettings.device`. Raises `InvalidParameter` if it is absent."""
     here = devices.all_devices()
     wanted = torch.device("cuda", 0) if name == "cuda" else torch.device(name)
     if wanted in here:
@@ -415,8 +416,10 @@ def _named_device(name: str) -> torch.device:
 def _dtype(
     settings: ModelSettings, stored: Iterable[StoredTensor], device: torch.device
 ) -> torch.dtype:
-    """What plain weights are held in: as asked, else as most of them are stored where the device
-    can use that, else the device's own choice.
+    """The dtype of plain weights.
+
+    The requested dtype, if any. By default, a GPU's default dtype, or on a processor the dtype in
+    which most of the weights are stored.
     """
     if settings.dtype is None and device.type != "cpu":
         return devices.default_dtype(device)
@@ -424,8 +427,9 @@ def _dtype(
 
 
 def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether matrices of `dtype` are for the processor's kernels: half precision where these have
-    AMX, or torch has no instructions for it.
+    """Whether the processor's kernels multiply by matrices of `dtype`.
+
+    They do for half precision, if they use AMX or torch has no instructions for it.
     """
     if device.type != "cpu" or dtype not in (torch.float16, torch.bfloat16):
         return False
@@ -433,10 +437,10 @@ def is_tiled(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
-    """Of everything that keys and values depend on."""
+    """A hash of everything that keys and values depend on."""
     config = source.config
     scalings = [layer.rope.scaling for layer in config.layers if layer.rope is not None]
-    # Longrope has factors for short and for long contexts.
+    # Longrope has different factors for short and for long contexts.
     is_long = [one is not None and plan.context > one.original_context for one in scalings]
     numbers = (plan.dtype, plan.compute_dtype, *plan.kv_dtypes)
     computed = (*numbers, plan.deterministic, sorted(plan.packed))
@@ -447,7 +451,7 @@ def _fingerprint(source: _Source, plan: NativePlan) -> bytes:
 
 
 def _folder_pooling(folder: Path) -> Pooling:
-    """What sentence-transformers notes beside a model, or mean."""
+    """The pooling in sentence-transformers' configuration next to a model, or mean."""
     config = optional_fields(folder, "1_Pooling/config.json").values
     if config.get("pooling_mode_lasttoken") is True:
         return "last"

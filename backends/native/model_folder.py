@@ -1,5 +1,6 @@
-"""A model's folder as `config.json` and the headers of its safetensors tell of it. No weight is
-read, and torch is not imported: front ends and the host ask as well.
+"""A model's folder as described by `config.json` and the headers of its safetensors.
+
+No weight is read and torch is not imported, because front ends and the host use this too.
 """
 
 from __future__ import annotations
@@ -29,24 +30,25 @@ CONFIG: Final = "config.json"
 DTYPE_BYTES: Final[dict[Dtype, int]] = {"f32": 4, "f16": 2, "bf16": 2}
 _OF_KINDS: Final[dict[str, Dtype]] = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 _MXFP4_BLOCKS: Final = "_blocks"
-"""How gpt-oss names packed bytes of two numbers each; their exponents end in `_scales`."""
+"""Suffix of gpt-oss's tensors of packed bytes of two numbers each; their exponents are in tensors
+with the suffix `_scales`."""
 _MXFP4: Final = "MXFP4"
 _WIDER_BITS: Final = {kind: int(wide[3:]) - int(kind[3:]) for kind, wide in WIDER.items()}
-"""What a GPU adds to each code."""
+"""Bits that a GPU adds to each code."""
 _KV_BITS: Final[dict[KvType, float]] = {"f32": 32, "f16": 16, "q8_0": 8.5, "fp8": 8}
-"""Of a number of keys or values; of Q8_0 with its share of the scale of 32."""
+"""Bits of a number in keys or values; for Q8_0 including its share of the scale of 32 numbers."""
 _KV_NAMES: Final = "f32, f16, q8_0 or fp8"
 
 
 class FolderConfig(NamedTuple):
-    """What `config.json` says."""
+    """The contents of `config.json`."""
 
     architecture: str
     """`model_type`."""
     family: Family
     config: ModelConfig
     checkpoint: Checkpoint | None
-    """How matrices are quantized; None: not at all, or in a way that the family knows."""
+    """How matrices are quantized; None if they are not, or in a way that the family handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +67,37 @@ class ModelFolder:
 
     @property
     def tensors(self) -> Collection[StoredTensor]:
-        """Those of all files."""
+        """The tensors of all files."""
         return self.by_name.values()
 
     @property
     def size_bytes(self) -> int:
-        """Of the safetensors files."""
+        """Total size of the safetensors files."""
         return sum(header.size_bytes for header in self.headers)
 
     @property
     def parameters(self) -> int:
-        """Numbers of all tensors, packed ones too."""
+        """Number of weights in all tensors, including packed ones."""
         return sum(_numbers(tensor) for tensor in self.tensors)
 
     @property
     def stored(self) -> str:
-        """How most bytes are stored: "BF16", "F32", "MXFP4", "GPTQ 4-bit" ..."""
+        """The type in which most bytes are stored: "BF16", "F32", "MXFP4", "GPTQ 4-bit" ..."""
         return self.checkpoint.label if self.checkpoint else most_common_kind(self.tensors)
 
     @property
     def dtype(self) -> Dtype:
-        """The dtype that it is run in on a processor, unless another one is asked for."""
+        """The dtype in which the model runs on a processor, unless another one is requested."""
         return own_dtype(self.tensors)
 
     def weight_bytes(self, dtype: Dtype) -> int:
-        """Of the weights in memory, where plain ones are held as `dtype`."""
+        """Bytes of the weights in memory, with plain weights held as `dtype`."""
         return weight_bytes(self.tensors, dtype, packed=STAYS_PACKED)
 
     def kv_bytes_per_token(self, kv_type: KvType) -> int:
-        """Of all layers, as if none had a window: the most that a token takes (`KvSizes` has the
-        whole).
+        """Most bytes that a token takes: in all layers, as if none had a window.
+
+        `KvSizes` computes the exact numbers.
 
         Raises:
             InvalidParameter: as `kv_bytes`.
@@ -103,7 +106,7 @@ class ModelFolder:
 
 
 def most_common_kind(stored: Iterable[StoredTensor]) -> str:
-    """How most bytes are stored: "BF16", "F32", "Q4_K", "MXFP4" ..."""
+    """The type in which most bytes are stored: "BF16", "F32", "Q4_K", "MXFP4" ..."""
     sizes = Counter[str]()
     for tensor in stored:
         kind = _MXFP4 if tensor.name.endswith(_MXFP4_BLOCKS) else tensor.kind
@@ -112,8 +115,10 @@ def most_common_kind(stored: Iterable[StoredTensor]) -> str:
 
 
 def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
-    """What plain weights are held in on a processor, unless another dtype is asked for: as most of
-    them are stored, or half precision. Packed ones lose nothing that matters in it.
+    """The dtype of plain weights on a processor, unless another one is requested.
+
+    This is the dtype in which most of them are stored, or else half precision, in which packed
+    weights lose nothing that matters.
     """
     tensors = list(stored)
     kind = most_common_kind(tensors)
@@ -126,12 +131,12 @@ def own_dtype(stored: Iterable[StoredTensor]) -> Dtype:
 def weight_bytes(
     stored: Iterable[StoredTensor], dtype: Dtype, *, packed: Set[str], on_gpu: bool = False
 ) -> int:
-    """Of weights in memory.
+    """Bytes of weights in memory.
 
     Args:
         dtype: of plain weights.
         packed: types whose matrices stay packed. gpt-oss's experts are MXFP4.
-        on_gpu: where codes of 2, 3 and 6 bits take 4 or 8.
+        on_gpu: the weights are on a GPU, where codes of 2, 3 and 6 bits take 4 or 8.
     """
     number = DTYPE_BYTES[dtype]
     wider = _WIDER_BITS if on_gpu else {}
@@ -144,15 +149,15 @@ def weight_bytes(
 
 
 def held_as(tensor: StoredTensor) -> str:
-    """The packing of a tensor, or of what gpt-oss's bytes become; "" for plain numbers."""
+    """The packing of a tensor, MXFP4 for gpt-oss's bytes; "" for plain numbers."""
     return _MXFP4 if tensor.kind == "U8" else tensor.packing
 
 
 def kv_bytes(config: ModelConfig, key_type: KvType, value_type: KvType) -> int:
-    """Keys and values of a token in one layer.
+    """Bytes of the keys and values of a token in one layer.
 
     Raises:
-        InvalidParameter: a type that the native runner does not have, or not for these heads.
+        InvalidParameter: the native runner does not support a type, or not for heads of this size.
     """
     for param, kv_type in (("kv_type", key_type), ("kv_type_v", value_type)):
         if kv_type not in _KV_BITS:
@@ -173,20 +178,20 @@ def kv_bytes(config: ModelConfig, key_type: KvType, value_type: KvType) -> int:
 
 
 def read_model_folder(folder: Path) -> ModelFolder:
-    """The model in `folder`.
+    """Read and check the model in `folder`, without its weights.
 
     Raises:
-        ModelNotFound: it has no config.json.
-        CorruptFile: a file is missing or damaged, or says what cannot be.
-        UnsupportedModel: a family, or a variant, that the native runner does not know.
-        OSError: something cannot be read.
+        ModelNotFound: there is no config.json.
+        CorruptFile: a file is missing or damaged, or has impossible contents.
+        UnsupportedModel: the native runner does not know the family or the variant.
+        OSError: a file cannot be read.
     """
     said, headers = read_config(folder), read_folder(folder)
     return ModelFolder(folder, *said, headers, resolve(headers, said.checkpoint))
 
 
 def read_config(folder: Path) -> FolderConfig:
-    """What `config.json` says.
+    """Read `config.json`.
 
     Raises:
         ModelNotFound, CorruptFile, UnsupportedModel, OSError: as `read_model_folder`.

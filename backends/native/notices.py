@@ -1,4 +1,4 @@
-"""What a person should know of how a model was loaded, in words."""
+"""Notices for the user about how a model was loaded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _WORTH_TELLING_BYTES: Final = 1 << 30
 
 
 def about_positions(config: ModelConfig, context: int) -> tuple[str, ...]:
-    """That all texts are read with the factors for long ones: transformers chooses by the length of
-    each text, which would make keys and values of its beginning useless once it grows.
+    """A notice that all texts use longrope's factors for long texts, if the context is long.
+
+    transformers chooses the factors by the length of each text, which would invalidate the keys and
+    values of its beginning once it grows.
 
     Args:
-        context: tokens that a sequence may have.
+        context: most tokens of a sequence.
     """
     originals = {
         layer.rope.scaling.original_context
@@ -39,13 +41,15 @@ def about_positions(config: ModelConfig, context: int) -> tuple[str, ...]:
 def about_packing(
     packed_bytes: int, unpacked_bytes: int, available_bytes: int, *, packed: bool, on_gpu: bool
 ) -> tuple[str, ...]:
-    """That packed weights were unpacked, where that takes much memory; or that a GPU unpacks them
-    in each step, which is slow.
+    """A notice about packed weights, if one is due.
+
+    It reports that the weights were unpacked and take much more memory, or that they stay packed
+    and a GPU unpacks them in each step, which is slow.
 
     Args:
-        packed_bytes, unpacked_bytes: of the weights in memory, either way.
-        available_bytes: what was free before they were loaded.
-        packed: they stay packed.
+        packed_bytes, unpacked_bytes: size of the weights in memory, packed and unpacked.
+        available_bytes: memory that was free before the weights were loaded.
+        packed: the weights stay packed.
     """
     if packed:
         if not on_gpu or unpacked_bytes == packed_bytes:
@@ -70,12 +74,15 @@ def about_packing(
 
 
 def _fraction_that_keeps_packed(unpacked_bytes: int, available_bytes: int) -> float:
-    """See `footprint.stays_packed`: a tenth less than needed, since free memory changes."""
+    """A `memory_fraction` that keeps weights packed, by the rule of `footprint.stays_packed`.
+
+    It is a tenth lower than needed, because free memory changes.
+    """
     return 0.9 * 2 * unpacked_bytes / max(available_bytes, 1)
 
 
 def about_tensors(unknown: Sequence[str]) -> tuple[str, ...]:
-    """What is in the file and not known."""
+    """A notice about unknown tensors in the file."""
     if not unknown:
         return ()
     shown = ", ".join(unknown[:_SHOWN_NAMES])

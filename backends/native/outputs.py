@@ -1,4 +1,4 @@
-"""What a step found, as the engine asks for it."""
+"""The results of a step in the form that the engine requests."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ Logits = NDArray[np.float32]
 
 
 def step_result(rows: Sequence[Row], logits: Tensor) -> StepResult:
-    """The result of a step with `rows`: at most two copies to the host, one of the shortlists that
-    rows ask for, and one of the logits of all other rows.
+    """The result of a step with `rows`.
+
+    Makes at most two copies to the host: one of the shortlists that rows request, and one of the
+    logits of all other rows.
 
     Args:
         logits: [outputs of all rows, V] float32.
@@ -55,8 +57,8 @@ def shortlists(
 
     Args:
         logits: [outputs of all rows, V] float32 on any device, left unchanged.
-        rows: which of them.
-        specs: what is asked of each.
+        rows: indices of the rows that get shortlists.
+        specs: the requested shortlist of each row.
     """
     some = Columns(_some(logits, rows), max(spec.count for spec in specs), [s.ids for s in specs])
     fetches = [partial(fetch_row, logits, row) for row in rows]
@@ -65,17 +67,17 @@ def shortlists(
 
 
 class Columns:
-    """What shortlists are made of, on the device.
+    """The data for shortlists, on the device.
 
     Args:
         logits: [rows, V] float32.
-        count: how many of the largest.
-        ids: of each row those that must be among them; none: of no row.
+        count: number of largest logits to find.
+        ids: for each row the ids that its shortlist must include; empty for none.
 
     Attributes:
         peaks: [rows, 3] float32, see `peaks_of`.
-        largest: values and ids of the largest, sorted; None: of one alone.
-        every: [rows, n] float32: all that a host needs.
+        largest: values and ids of the largest logits, sorted; None if `count` is 1.
+        every: [rows, n] float32: everything that the host needs.
     """
 
     def __init__(self, logits: Tensor, count: int, ids: Sequence[Indices] = ()) -> None:
@@ -91,7 +93,7 @@ class Columns:
             named = np.zeros((len(logits), longest), dtype=np.int64)
             for row, some in zip(named, ids, strict=True):
                 row[: len(some)] = some
-            # From memory that is not pinned CUDA copies aside before it returns.
+            # CUDA stages a copy of unpinned memory before the call returns.
             more = torch.from_numpy(named).to(logits.device, non_blocking=logits.is_cuda)
             every = torch.cat((every, more), dim=1)
         every = every.sort(dim=-1).values
@@ -100,11 +102,11 @@ class Columns:
         self.every = torch.cat(columns, dim=1)
 
     def shortlist(self, line: NDArray[np.float32], row: Callable[[], Logits]) -> Shortlist:
-        """Of a row.
+        """The shortlist of a row.
 
         Args:
             line: the row of `every`, on the host.
-            row: fetches all logits.
+            row: fetches all logits of the row.
         """
         peak, total, best = map(float, line[:3])
         ids, values = np.array([best], np.intp), line[:1]
@@ -126,8 +128,10 @@ class Columns:
 
 
 def peaks_of(logits: Tensor) -> Tensor:
-    """[rows, 3] float32 of [rows, V]: of each row the largest logit, the sum of exponentials of all
-    without it, which is NaN where one is not finite, and the place of the largest.
+    """[rows, 3] float32 of logits [rows, V].
+
+    For each row: the largest logit; the sum of the exponentials of all logits minus the largest,
+    which is NaN if a logit is not finite; and the index of the largest.
     """
     if has_triton(logits.device.type):
         return row_peaks(logits)
@@ -137,17 +141,18 @@ def peaks_of(logits: Tensor) -> Tensor:
 
 
 def fetch_row(logits: Tensor, row: int) -> Logits:
-    """[V]: one row, on the host."""
+    """One row [V], on the host."""
     found: Logits = logits[row].cpu().numpy()
     return found
 
 
 def _some(logits: Tensor, rows: Sequence[int]) -> Tensor:
-    """Some `rows` of `logits`, ascending; no copy where they are the first of them, and nothing
-    waits for the device.
+    """The given rows of `logits`, in ascending order.
+
+    Copies nothing if they are the first rows. Does not wait for the device.
     """
     if not rows or rows[-1] == len(rows) - 1:
         return logits[: len(rows)]
-    # From memory that is not pinned CUDA copies aside before it returns.
+    # CUDA stages a copy of unpinned memory before the call returns.
     places = torch.tensor(rows).to(logits.device, non_blocking=logits.is_cuda)
     return logits.index_select(0, places)

@@ -1,4 +1,4 @@
-"""Layers and attention over the paged memory by the kernels for processors."""
+"""Layers and attention over the paged KV pool, with the kernels for processors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from hearth.quant.families.config import ModelConfig, Rope
 
 
 def attends_runs(decoder: Decoder) -> bool:
-    """Whether the library attends to many tokens of a sequence: in bfloat16, by AMX, where nothing
-    has to be exact.
+    """Whether the library's attention takes runs of many tokens of a sequence.
+
+    It does with AMX, in bfloat16, unless results have to be exact.
     """
     library = cpu_library()
     if library is None or library.instructions != "amx":
@@ -42,7 +43,7 @@ def attends_runs(decoder: Decoder) -> bool:
 
 
 def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
-    """Attention of every layer over pools as `pool`; none where there are no kernels for it."""
+    """Attention of every layer over pools like `pool`; empty if there are no kernels for it."""
     library = _library(pool)
     if library is None:
         return ()
@@ -56,13 +57,14 @@ def attention_kernels(decoder: Decoder, pool: KvPool) -> tuple[Attention, ...]:
 
 
 class LayersInC:
-    """All layers of a decoder, each in two calls: `Decoder.fused`.
+    """`Decoder.fused`: all layers of a decoder, in two calls per layer.
 
     Args:
-        pool: one with the pages and the dtype of all that are attended over.
+        pool: has the page size and the dtypes of all pools that are attended over.
 
     Raises:
-        ValueError: there are no kernels for its shape, or its matrices are not packed for them.
+        ValueError: there are no kernels for the decoder's shape, or its matrices are not packed for
+            the kernels.
     """
 
     def __init__(self, library: CpuLibrary, decoder: Decoder, pool: KvPool) -> None:
@@ -70,7 +72,7 @@ class LayersInC:
         self._layers = _layers(decoder)
         kinds = {(about.window, about.rope): index for index, about in enumerate(config.layers)}
         self._kinds = [(index, rope) for (_, rope), index in kinds.items()]
-        """A layer of each kind, and its positions."""
+        """For each kind of layer (window and rope): the index of one such layer, and its rope."""
         self._kind_of = [list(kinds).index((one.window, one.rope)) for one in config.layers]
         self._heads, self._kv_heads = config.heads, config.kv_heads
         self._head_dim = config.head_dim
@@ -89,7 +91,7 @@ class LayersInC:
     def __call__(
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
     ) -> Iterator[None] | None:
-        """See `Decoder.fused`: steps over the paged memory."""
+        """See `Decoder.fused`; only for steps over the paged KV pool."""
         if not isinstance(attend, PagedAttention):
             return None
         if self._most_rows is not None and len(hidden) > self._most_rows:
@@ -116,7 +118,7 @@ class LayersInC:
 
 
 def layers_in_c(decoder: Decoder, pool: KvPool) -> LayersInC | None:
-    """`Decoder.fused` for steps over pools as `pool`; None where there are no kernels for it."""
+    """`Decoder.fused` for steps over pools like `pool`; None if there are no kernels for it."""
     library = _library(pool)
     if library is None or decoder.activations != torch.float32:
         return None
@@ -174,7 +176,7 @@ def _half(
 
 
 def _experts(config: ModelConfig, layer: Layer) -> ExpertWeights | None:
-    """None: there are none, or they are not packed for the kernels."""
+    """None if the layer has no experts, or they are not packed for the kernels."""
     about = config.experts
     if about is None or layer.experts is None:
         return None
@@ -204,7 +206,11 @@ def _weight(norm: Norm | None) -> Tensor | None:
 
 
 def _matrix(module: nn.Module) -> tuple[HalfMatrix, bool]:
-    """And whether its products are exact. Raises `ValueError` if it is not packed for them."""
+    """The matrix of a module, and whether its products are exact.
+
+    Raises:
+        ValueError: the matrix is not packed for the kernels.
+    """
     if not isinstance(module, PackedLinear) or not isinstance(module.matrix, TiledMatrix):
         raise ValueError(f"a matrix for the kernels, not {module}")
     matrix = module.matrix

@@ -1,4 +1,4 @@
-"""Attention over the paged memory by gathering pages: for processors and Apple GPUs."""
+"""Attention over the paged KV pool by gathering pages, for processors and Apple GPUs."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from hearth.kernels.cuda.matrix import has_triton
 from hearth.quant.families.config import ModelConfig
 
 _MOST_BEFORE_RUNS: Final = 4
-"""Tokens of a row that the kernels for processors compute as any others where they take runs."""
+"""Rows of up to this many tokens are computed token by token even by kernels that take runs."""
 _PADDING: Final = 0.25
-"""Of the pages that are read for single tokens of several sequences at once, so much may be there
-only to make their lengths equal; sequences that differ by more are read apart.
+"""Most padding, as a share of the pages that are read at once for single tokens of several
+sequences; sequences whose lengths differ by more are read separately.
 """
 
 _MANY_KEYS: Final = 384
-"""From this many of all rows together on, keys and values are not widened for single tokens; with
-fewer it costs little. Printed by `benchmarks/half_attention.py`.
+"""From this many keys in all rows together on, keys and values are not widened for single tokens;
+for fewer, widening costs little. Printed by `benchmarks/half_attention.py`.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PagedRow:
-    """New tokens of one sequence: `count` from position `start` on."""
+    """New tokens of one sequence: `count` tokens from position `start` on."""
 
     start: int
     count: int
     tables: tuple[Sequence[int], ...]
-    """For each group the blocks of the sequence, those of the new tokens included; -1 where a
-    window has left a block behind.
+    """For each group the blocks of the sequence, including those of the new tokens; -1 for blocks
+    that a window has left behind.
     """
     has_drafts: bool = False
-    """Its tokens are attended for as if each came alone, with the same bits."""
+    """The attention of each token is computed as if it came alone, bit for bit."""
     parents: Sequence[int] = ()
-    """Of the last tokens, which are a tree; see `Row.parents`."""
+    """Parents of the last tokens, which form a tree; see `Row.parents`."""
 
     @property
     def known(self) -> int:
-        """The first position of nodes of a tree; without one, the end."""
+        """The first position of the tree's nodes, or the end of the row without a tree."""
         return self.start + self.count - len(self.parents)
 
     @property
     def paths(self) -> list[list[int]]:
-        """For each token the cells, counted from `start`, of the nodes of the tree that it sees."""
+        """For each token the cells, counted from `start`, of the tree's nodes that it sees."""
         plain = self.count - len(self.parents)
         paths: list[list[int]] = [[] for _ in range(plain)]
         for place, parent in enumerate(self.parents):
@@ -70,26 +70,26 @@ class PagedRow:
 
 
 _Sides = tuple[Tensor, Tensor]
-"""Keys and values of a layer, as `KvPool.layer`."""
+"""Keys and values of a layer, see `KvPool.layer`."""
 _Pages = Tensor | slice
-"""Numbers of pages; those that follow one another are read in place."""
+"""Indices of pages; consecutive pages (a slice) are read in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Singles:
-    """Rows of one new token each, that are read together."""
+    """Rows of one new token each whose pages are read together."""
 
     tokens: Tensor | None
-    """[rows] their places among all new tokens; None: they are all, and in order."""
+    """[rows] indices among all new tokens; None if they are all of them, in order."""
     rows: int
     pages: _Pages
     """[rows · pages]"""
     keys: slice
-    """Of the pages' tokens of each row."""
+    """The keys to use, among the tokens in the pages of each row."""
     mask: Tensor | None
-    """[1, rows, 1, keys], to add."""
+    """[1, rows, 1, keys], added to the scores."""
     dtype: torch.dtype
-    """Of the arithmetic."""
+    """Dtype of the arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +99,19 @@ class _Run:
     begin: int
     end: int
     pages: _Pages | None
-    """None: it sees nothing but its own new tokens."""
+    """None if the row sees nothing but its own new tokens."""
     keys: slice
-    """Of the pages' tokens."""
+    """The keys to use, among the tokens in the pages."""
     mask: Tensor | None = None
-    """[1, 1, tokens, keys], to add; None: each sees itself and all before it."""
+    """[1, 1, tokens, keys], added to the scores; None if each token sees itself and all before."""
     spans: tuple[slice | Tensor, ...] = ()
-    """Instead, where each token is computed for itself: which of the keys it sees."""
+    """Used instead of the mask if each token is computed on its own: the keys that each sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupPlan:
     slots: Tensor | slice
-    """[tokens] where keys and values go, as numbers of tokens in the pool."""
+    """[tokens] where keys and values go, as token indices in the pool."""
     singles: tuple[_Singles, ...]
     runs: tuple[_Run, ...]
 
@@ -122,12 +122,13 @@ class PagedAttention:
     Args:
         pool: keys and values.
         rows: in the order of their tokens in the forward pass.
-        compute: dtype of the arithmetic; keys and values are kept as the pool has them.
-        fused: the device's fused kernels may be used; else scores are written out.
-        kernels: attention of each layer over the pool, for rows of few tokens, or none.
-        kernels_take_runs: they are for rows of many tokens as well.
-        deterministic: what a token sees is computed for it alone, so that the result does not
-            depend on what else is in the step. Slow for prompts.
+        compute: dtype of the arithmetic; keys and values are stored in the pool's dtypes.
+        fused: the device's fused kernels may be used; otherwise scores are written out.
+        kernels: kernels that compute the attention of each layer over the pool; empty to gather
+            pages instead.
+        kernels_take_runs: the kernels compute rows of many tokens as runs, not token by token.
+        deterministic: the attention of each token is computed on its own, so that the result does
+            not depend on the rest of the step. Slow for prompts.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class PagedAttention:
             out = query.new_empty(query.shape, dtype=torch.float32)
             self._kernels[layer](pool, self._pages_of(layer), query.float(), out)
             return out.to(query.dtype)
-        # [tokens, kv_heads, heads that share one, head_dim]
+        # [tokens, kv_heads, heads per KV head, head_dim]
         shape = (len(query), -1, self._shared, query.shape[-1])
         grouped = query.view(shape).to(self._compute)
         if len(plan.singles) == 1 and plan.singles[0].tokens is None:
@@ -209,7 +210,7 @@ class PagedAttention:
         return out.flatten(1, 2).to(query.dtype)
 
     def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
-        """For `HalfLayers` of the layers that are of one group with `layer`, and of one rope."""
+        """The `Step` for `HalfLayers` of all layers with the group and the rope of `layer`."""
         return self._pages_of(layer).step(self.pool.layer(layer)[0].shape[1], rotary)
 
     def _attend_runs(
@@ -241,7 +242,7 @@ class PagedAttention:
     def _attend_run(
         self, run: _Run, query: Tensor, key_value: Tensor, pool: _Sides, sinks: Tensor | None
     ) -> Tensor:
-        """`query` is [tokens, kv_heads, shared, head_dim]; so is what it returns."""
+        """`query` and the result are [tokens, kv_heads, shared, head_dim]."""
         if run.pages is None:
             keys, values = key_value.permute(1, 2, 0, 3).to(self._compute)
         else:
@@ -265,7 +266,7 @@ class PagedAttention:
     def _attend_one(
         self, run: _Run, at: int, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
     ) -> Tensor:
-        """One token of a run as if it came alone: exactly the keys that it sees, and no mask."""
+        """Attention of one token of a run on its own: with only the keys it sees, and no mask."""
         seen = run.spans[at]
         found = self._attend_to(
             query[at].unsqueeze(1),
@@ -278,8 +279,11 @@ class PagedAttention:
     def _read(
         self, pool: _Sides, pages: _Pages, rows: int, keys: slice, dtype: torch.dtype
     ) -> list[Tensor]:
-        """Keys and values of the places `keys` in the pages of each row: both
-        [kv_heads, rows, keys, head_dim].
+        """Read keys and values of each row: both [kv_heads, rows, keys, head_dim].
+
+        Args:
+            pages: of all rows.
+            keys: tokens to read, among those in the pages of a row.
         """
         found = []
         for side in pool:
@@ -290,10 +294,10 @@ class PagedAttention:
             found.append(from_rows(read[:, :, keys], dtype))
         return found
 
-    # ---- once a step
+    # ---- once per step
 
     def _is_for_kernels(self, row: PagedRow) -> bool:
-        """Long runs are faster by AMX."""
+        """Whether the kernels compute a row token by token; long runs are faster with AMX."""
         is_few = row.count <= _MOST_BEFORE_RUNS or row.has_drafts or self._deterministic
         return bool(self._kernels) and (is_few or not self._kernels_take_runs)
 
@@ -348,7 +352,7 @@ class PagedAttention:
             end = row.start + row.count
             slots += [table[at // page] * page + at % page for at in range(row.start, end)]
             if self._kernels:
-                continue  # They read block tables (`_pages_of`).
+                continue  # The kernels read block tables (`_pages_of`).
             first = 0 if window is None else max(row.start + 1 - window, 0)
             reach = _Reach(begin, first, end, table[first // page : -(-end // page)])
             if row.count == 1 and not self._deterministic:
@@ -359,7 +363,7 @@ class PagedAttention:
                 runs.append(self._run(row, reach, window))
             begin += row.count
         return _GroupPlan(
-            # Kernels take no slices.
+            # Kernels do not take slices.
             (self._tensor if has_triton(self._device.type) else self._places)(slots),
             tuple(self._together(together, begin) for together in self._buckets(singles)),
             tuple(runs),
@@ -371,7 +375,7 @@ class PagedAttention:
         keys = slice(offset, offset + reach.end - reach.first)
         pages = self._places(reach.blocks)
         if self._deterministic:
-            # Also its own new tokens come from the pages, rounded as they will be ever after.
+            # The row's new tokens are also read from the pages, rounded as later steps see them.
             ends = range(row.start + 1, reach.end + 1)
             begins = [0 if window is None else max(stop - window, 0) for stop in ends]
             seen = zip(begins, ends, strict=True)
@@ -399,7 +403,7 @@ class PagedAttention:
         return _Run(*ends, pages, slice(offset, offset + length), mask, spans=spans)
 
     def _buckets(self, singles: list[_Reach]) -> Iterable[list[_Reach]]:
-        """Rows that are read together."""
+        """Group the rows whose pages are read together."""
         buckets: list[list[_Reach]] = []
         read = 0
         for one in sorted(singles, key=lambda reach: -len(reach.blocks)):
@@ -414,7 +418,7 @@ class PagedAttention:
         return buckets
 
     def _together(self, rows: list[_Reach], count: int) -> _Singles:
-        """A plan for `rows`, of `count` tokens in the step."""
+        """The plan for `rows`, among `count` tokens of the step."""
         rows.sort(key=lambda reach: reach.token)
         page = self.pool.page
         longest = max(len(row.blocks) for row in rows)
@@ -437,14 +441,15 @@ class PagedAttention:
         return _Singles(tokens, len(rows), found, slice(first, last), mask, dtype)
 
     def _dtype_for(self, keys: int) -> torch.dtype:
-        """Of the arithmetic of single tokens that see `keys` keys: many of half precision are not
-        widened, that takes longer than all that is done with them.
+        """Dtype of the arithmetic of single tokens that see `keys` keys.
+
+        Many keys of half precision are not widened, because widening takes longer than the rest.
         """
         plain = self._fused and not self._config.attention_softcap and not self._config.sinks
         return self._kept if plain and keys >= _MANY_KEYS else self._compute
 
     def _places(self, numbers: Sequence[int]) -> Tensor | slice:
-        """A slice where `numbers` follow one another."""
+        """`numbers` as a slice if they are consecutive, else as a tensor."""
         first, count = numbers[0], len(numbers)
         if numbers[-1] == first + count - 1 and list(numbers) == list(range(first, first + count)):
             return slice(first, first + count)
@@ -456,11 +461,11 @@ class PagedAttention:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """What the new tokens of a row see of a group: positions `first` to `end` - 1."""
+    """The positions `first` to `end` - 1, which the new tokens of a row see in a group."""
 
     token: int
-    """The place of its first new token among all."""
+    """The index of the row's first new token among all."""
     first: int
     end: int
     blocks: Sequence[int]
-    """Those that hold these positions."""
+    """The blocks of these positions."""

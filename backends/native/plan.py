@@ -1,4 +1,4 @@
-"""How a model of the native runner is laid out in memory: device, numbers, pages."""
+"""How a model of the native runner is laid out in memory: device, dtypes, pages."""
 
 from __future__ import annotations
 
@@ -23,56 +23,58 @@ from hearth.quant.families.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class NativePlan:
-    """Everything that a runner is made with, apart from the weights."""
+    """Everything that a runner needs, apart from the weights."""
 
     device: torch.device
     dtype: torch.dtype
-    """Of weights that are not packed."""
+    """Dtype of weights that are not packed."""
     compute_dtype: torch.dtype
-    """Of activations and attention."""
+    """Dtype of activations and attention."""
     kv_dtypes: tuple[torch.dtype, torch.dtype]
-    """Of keys and of values."""
+    """Dtypes of keys and of values."""
     splits_decode: bool
-    """Pages are read by the kernels of the GPU: for NVIDIA cards all of them (`CardAttention`), for
-    Apple's those of single tokens (`SplitAttention`). Otherwise, and for others, they are gathered
+    """Whether GPU kernels read pages directly: on NVIDIA cards for all rows (`CardAttention`), on
+    Apple GPUs for rows of one token (`SplitAttention`). In all other cases pages are gathered
     (`PagedAttention`)."""
     graphs: bool
-    """Steps of single tokens may be CUDA graphs (`DecodeGraphs`)."""
+    """Decode steps may run as CUDA graphs (`DecodeGraphs`)."""
     page: int
     context: int
-    """Tokens one sequence may hold; never more than `pool_tokens`."""
+    """Most tokens of one sequence; never more than `pool_tokens`."""
     pool_tokens: int
     kept_tokens: int
-    """Most tokens that are kept for prefixes alone."""
+    """Most tokens that are kept only for prefixes."""
     slots: int
     max_batch_tokens: int
     max_outputs: int
     blocks: tuple[int, ...]
     """Most blocks of each group of layers."""
     start_blocks: tuple[int, ...]
-    """Those that there is memory for always."""
+    """Initial blocks of each group, whose memory is always kept."""
     kv_bytes_per_token: int
-    """Of layers that see everything."""
+    """Bytes of a token in layers without a window."""
     window_pool_bytes: int
-    """Of all others, at most."""
+    """Most bytes of the layers with a window."""
     is_fused: bool
     """Attention may use the device's fused kernels."""
     deterministic: bool
     has_shortlists: bool
-    """Logits stay on the device, apart from shortlists."""
+    """Only shortlists of logits are copied from the device."""
     notices: tuple[str, ...] = ()
     packed: frozenset[str] = frozenset()
     """Types of weights that stay packed."""
 
 
 def kv_dtype(kv_type: KvType, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What keys or values are kept as: on GPUs half precision of the weights' own kind.
+    """The dtype that keys or values are stored in.
+
+    On GPUs f16 means bfloat16 if the weights are bfloat16.
 
     Args:
-        kv_type: one that the runner has (`kv_bytes`).
+        kv_type: a type that the runner supports (`kv_bytes`).
 
     Raises:
-        InvalidParameter: the device has no such numbers.
+        InvalidParameter: the device does not support the type.
     """
     if kv_type == "fp8" and device.type == "mps":
         raise InvalidParameter(
@@ -101,22 +103,21 @@ def plan_memory(
     """Choose context length and pool size for a model on this machine.
 
     With context C and S sessions the pool holds C * S tokens, or what fits, or what the KV budget
-    allows, whichever is least, in whole pages; layers with a window take what `KvSizes` says beside
-    them. Half of it at most is kept for prefixes without a running sequence.
+    allows, whichever is least, in whole pages. Layers with a window take additional memory, see
+    `KvSizes`. At most half of the pool is kept for prefixes without a running sequence.
 
     Args:
-        settings: already through `check_settings`.
-        config: for the context that `settings` ask for (`ModelConfig.for_context`).
+        settings: already checked by `check_settings`.
+        config: for the context in `settings` (`ModelConfig.for_context`).
         weight_bytes: size of the weights in memory.
-        available_bytes: memory of the device that can be taken, before the weights are loaded.
-        triton: the kernels in Triton work on this device (`has_triton`), or those of Apple's GPUs
-            (`has_metal`).
-        graphs: steps of them are to be CUDA graphs (`has_graphs`).
+        available_bytes: free memory of the device before the weights are loaded.
+        triton: the device has kernels in Triton (`has_triton`) or for Apple GPUs (`has_metal`).
+        graphs: steps with these kernels may run as CUDA graphs (`has_graphs`).
 
     Raises:
-        InvalidParameter: a KV type that the runner does not have.
-        DoesNotFit: the weights, or the context that was asked for, need more memory than there is,
-            or more than the KV budget; both numbers are in the message and in `data`.
+        InvalidParameter: the runner does not support the KV type.
+        DoesNotFit: the weights or the requested context need more memory than is available, or more
+            than the KV budget; both numbers are in the message and in `data`.
     """
     types = settings.kv_type, settings.value_type
     keys, values = (kv_dtype(one, dtype, device) for one in types)
@@ -186,14 +187,14 @@ def plan_memory(
         window_pool_bytes=sizes.window_bytes(pool_tokens),
         is_fused=settings.flash_attention is not False,
         deterministic=settings.deterministic,
-        # Sums of the device may depend on how many rows there are, so log probabilities would.
+        # Sums on the device may depend on the number of rows, so log probabilities would too.
         has_shortlists=device.type != "cpu" and not settings.deterministic,
         notices=_notices(settings, context, config.context, is_budget=allowed < fits),
     )
 
 
 def _is_free(settings: ModelSettings) -> bool:
-    """Kernels may be used that round otherwise for a prompt than for its tokens one by one."""
+    """Whether kernels may round a prompt differently than the same tokens one by one."""
     return settings.flash_attention is not False and not settings.deterministic
 
 
@@ -202,7 +203,7 @@ def _start_blocks(
 ) -> tuple[int, ...]:
     if settings.kv_pool == "static":
         return blocks
-    # A processor's pool grows without copying, so nothing is won by taking some in advance.
+    # A processor's pool grows without copying, so initial blocks would gain nothing.
     start = 0 if device.type == "cpu" else START_TOKENS // PAGE
     return tuple(min(most, start) for most in blocks)
 

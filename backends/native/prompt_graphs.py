@@ -1,8 +1,11 @@
-"""Steps of many tokens, prompts and drafts, as CUDA graphs between which attention is computed: it
-depends on the texts, and what is between the attention of one layer and of the next does not.
-So a layer is started by one call and attention, and the card does not wait for the host.
+"""Steps of many tokens (prompts and drafts) as piecewise CUDA graphs.
 
-Graphs are for a number of tokens. Those that only pad are computed, and not looked at.
+Attention depends on the texts, so it runs between graphs; all operations from the attention of one
+layer to that of the next are one graph. A layer takes one graph launch plus attention, so the card
+does not wait for the host.
+
+A graph is recorded for a number of tokens. Padding tokens are computed, but their results are
+ignored.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from hearth.backends.native.workspace import MOST_PROMPT_GRAPHS, prompt_tokens
 from hearth.quant.families.config import Rope
 
 _LEAST_TOKENS: Final = 8
-"""Of a step: with fewer there are graphs for single tokens, and no tokens that only pad."""
+"""Least tokens of a step: smaller steps use the graphs for single tokens, or have no padding."""
 _MOST_PADDING: Final = 1 / 8
-"""Of the tokens of a graph for more than `_FREE` tokens, as much may only pad."""
+"""Most padding, as a share of the tokens of a graph for more than `_FREE` tokens."""
 _FREE: Final = 128
-"""Tokens whose products take about as long as those of one."""
+"""Products of up to this many tokens take about as long as those of one token."""
 
 
 class PromptGraphs:
-    """All layers of a decoder: `Decoder.fused`.
+    """`Decoder.fused`: all layers of a decoder.
 
     Args:
-        device: records.
-        most_tokens: of a step.
-        others: are asked first.
+        device: records the graphs.
+        most_tokens: most tokens of a step.
+        others: other fused layers, which are tried first.
     """
 
     def __init__(
@@ -65,19 +68,19 @@ class PromptGraphs:
         """See `Decoder.fused`."""
         found = None if self._others is None else self._others(hidden, rotaries, attend)
         size = self._size(len(hidden))
-        # Steps of single tokens are recorded whole.
+        # Decode steps are recorded as whole graphs.
         if found is not None or size is None or isinstance(attend, SingleTokens):
             return found
         if self._version != self._decoder.weights_version:
             self._graphs.clear()
             self._version = self._decoder.weights_version
-        if self._is_busy:  # Between two layers of another text.
+        if self._is_busy:  # Another text is between two of its layers.
             return None
         graphs = self._graphs.get(size, lambda: self._recorded(size))
         return None if graphs is None else self._by_layer(graphs, size, hidden, rotaries, attend)
 
     def _size(self, tokens: int) -> int | None:
-        """Of the graph for as many tokens; None: there is none."""
+        """Size of the graph for `tokens` tokens; None if there is no graph for them."""
         at = bisect_left(self._sizes, tokens)
         if tokens < _LEAST_TOKENS or at == len(self._sizes):
             return None
@@ -111,7 +114,7 @@ class PromptGraphs:
             self._is_busy = False
 
     def _recorded(self, size: int) -> Sequence[Graph]:
-        """One graph before the attention of each layer, and one after the last."""
+        """Record one graph before the attention of each layer, and one after the last."""
         if self._buffers is None:
             self._buffers = _Buffers(self._decoder, self._sizes[-1])
         hidden, qkv, attended = self._buffers.of(size)
@@ -134,7 +137,7 @@ class PromptGraphs:
 
 
 class _Buffers:
-    """What graphs read and write, of which each uses the first rows.
+    """The tensors that all graphs read and write; each graph uses their first rows.
 
     Attributes:
         hidden: [tokens, width].
@@ -155,5 +158,5 @@ class _Buffers:
         self.attended = zeros(tokens, config.heads, size)
 
     def of(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of as many tokens."""
+        """The first `tokens` rows of all three."""
         return self.hidden[:tokens], self.qkv[:tokens], self.attended[:tokens]

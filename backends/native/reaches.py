@@ -1,4 +1,4 @@
-"""What the rows of a step see of the paged memory, as kernels of GPUs take it."""
+"""What the rows of a step see of the paged KV pool, in the form that GPU kernels take."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from hearth.backends.native.paged_attention import PagedRow
 
 
 class Reaches:
-    """What the rows of a step see of a group: each from the block on where its first token's
-    window begins. Blocks before, which the window has left behind, are left out.
+    """What the rows of a step see of a group.
+
+    Each row begins with the block where the window of its first token begins. Earlier blocks, which
+    the window has left behind, are omitted.
     """
 
     def __init__(self, rows: Sequence[PagedRow], group: int, window: int | None, page: int) -> None:
@@ -34,15 +36,15 @@ class Reaches:
         self.slots: NDArray[np.int64] = np.concatenate(slots)
         self.keys: NDArray[np.int32] = np.array(keys, dtype=np.int32)
         self.begins: NDArray[np.int32] = np.array(begins, dtype=np.int32)
-        """Of keys: the first that the row's first token sees."""
+        """Index, among the row's keys, of the first that its first token sees."""
         self.table: NDArray[np.int32] = np.zeros((len(rows), max(map(len, tables))), np.int32)
-        """Filled up with block 0, of which nothing is seen."""
+        """Block tables, padded with block 0, which is not seen."""
         for line, table in zip(self.table, tables, strict=True):
             line[: len(table)] = table
 
 
 def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> Sequence[Tensor]:
-    """`parts`, brought to the device in one asynchronous copy."""
+    """Copy `parts` to the device in one asynchronous copy."""
     host = torch.empty(sum(map(len, parts)), dtype=torch.int32, pin_memory=device.type == "cuda")
     np.concatenate(parts, out=host.numpy())
     return torch.split(host.to(device, non_blocking=True), [len(part) for part in parts])

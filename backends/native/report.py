@@ -1,5 +1,7 @@
-"""What PyTorch can do on this machine, for `hearth doctor`: asked of a child process, since
-importing it takes seconds, and a broken one may end the process.
+"""What PyTorch can do on this machine, for `hearth doctor`.
+
+A child process finds out, because importing PyTorch takes seconds, and a broken installation may
+crash the process.
 
     python -P -m hearth.backends.native.report
 """
@@ -28,9 +30,9 @@ class DeviceReport:
     name: str
     free_bytes: int
     multiplies: tuple[str, ...]
-    """The numbers that it multiplies by instructions of its own."""
+    """The dtypes for which it has multiplication instructions."""
     is_best: bool
-    """The native runner takes it unless told otherwise."""
+    """The native runner uses it by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,54 +43,54 @@ class TorchReport:
     threads: int
     devices: tuple[DeviceReport, ...]
     cpu_kernels: str
-    """The instructions that packed matrices are multiplied with on the processor; "" where the
-    library was not built, or does not work.
+    """The instructions that multiply packed matrices on the processor; "" if the library was not
+    built or does not work.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Numbers of rows that a product is computed alike for."""
+    """A range of row counts for which a product is computed in the same way."""
 
     first: int
     last: int | None
-    """None: and all that are more."""
+    """None if there is no upper limit."""
     by: str
     activations: str
-    """What they are multiplied as."""
+    """The type in which activations are multiplied."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutRoutes:
-    """How a type of weights in files is multiplied."""
+    """How weights of one stored type are multiplied."""
 
     layout: str
     device: str
     case: str
-    """When it is like this."""
+    """The condition under which this applies."""
     held: str
-    """What the weights are in memory: `layout`, or a dtype."""
+    """The type of the weights in memory: `layout`, or a dtype."""
     rows: tuple[Rows, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """How products with all types are computed, and why not otherwise."""
+    """How products with weights of all types are computed, and why."""
 
     instructions: str
-    """Of the kernels for processors; "": they are not used."""
+    """Instructions of the kernels for processors; "" if these are not used."""
     reason: str
-    """Why these."""
+    """Why these instructions are used."""
     forced: str
     """The value of `HEARTH_CPU_KERNELS`."""
     absent: dict[str, str]
-    """Devices that are not here, and why."""
+    """Devices that are absent, and why."""
     routes: tuple[LayoutRoutes, ...]
 
 
 def torch_report() -> TorchReport:
-    """Ask a child process.
+    """Run `make_report` in a child process.
 
     Raises:
         BackendUnavailable: PyTorch is not installed, or does not load.
@@ -97,7 +99,7 @@ def torch_report() -> TorchReport:
 
 
 def kernel_report() -> KernelReport:
-    """The same of `routes.make_kernel_report`."""
+    """Run `routes.make_kernel_report` in a child process; raises as `torch_report`."""
     return _answer("hearth.backends.native.routes", KernelReport)
 
 
@@ -115,13 +117,13 @@ def _answer(module: str, kind: type[_Report]) -> _Report:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = lines[-1] if lines else f"exit code {done.returncode}"
         raise BackendUnavailable(f"PyTorch does not load: {why}", _REINSTALL)
-    import msgspec  # The child has to do without, where others have only PyTorch.
+    import msgspec  # Not at module level: the child may run where only PyTorch is installed.
 
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=kind)
 
 
 def make_report() -> TorchReport:
-    """Ask PyTorch in this process."""
+    """Make the report in this process."""
     import torch
 
     from hearth.kernels.cpu.library import cpu_library

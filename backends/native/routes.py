@@ -1,5 +1,7 @@
-"""How products with the weights of models are computed on this machine, by how a file stores them,
-device and rows: the table of `hearth doctor --kernels`. Every route is asked of what computes.
+"""How products with weights are computed on this machine: the table of `hearth doctor --kernels`.
+
+The routes depend on the stored type, the device and the number of rows. Each is obtained from the
+object that computes the product.
 
     python -P -m hearth.backends.native.routes
 """
@@ -33,7 +35,7 @@ from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.stored import ELEMENT_BYTES, LOADED, StoredTensor
 
 MOST_ROWS: Final = 1024
-"""More are computed as this many."""
+"""Products of more rows are computed like those of this many."""
 _OUTPUTS, _INPUTS, _GROUP = 16, 256, 128
 _HUGE_OUTPUTS: Final = 1 << 40
 _CASES: Final = (
@@ -44,7 +46,7 @@ _CASES: Final = (
 
 
 def make_kernel_report() -> KernelReport:
-    """Ask what multiplies, in this process."""
+    """Make the report in this process."""
     library = cpu_library()
     here, absent = _devices()
     kinds = [
@@ -75,7 +77,7 @@ def _devices() -> tuple[list[torch.device], dict[str, str]]:
 
 
 def _reason() -> str:
-    """Why the kernels for processors are those that are used, or none."""
+    """Why these kernels for processors are used, or none."""
     forced = os.environ.get(FORCE, "")
     if not is_current():
         return "they are not built, or from other sources: install a C compiler and run `make`"
@@ -116,7 +118,7 @@ def _rows(kind: str, numbers: Numbers, device: torch.device) -> tuple[Rows, ...]
 
 
 def _routes(kind: str, numbers: Numbers, device: torch.device) -> list[Route]:
-    """Of 1 to `MOST_ROWS` rows, by a small matrix as loading prepares it."""
+    """Routes for 1 to `MOST_ROWS` rows, from a small matrix prepared as in loading."""
     is_packed = kind in numbers.packed
     if is_packed:
         part = _zeros(kind).to(device)

@@ -50,18 +50,18 @@ class NativeRunner:
     A step is one forward pass over the tokens of all its rows, prefill and decode mixed.
 
     Args:
-        decoder: with weights, on the device of the plan.
+        decoder: with its weights loaded, on the device of the plan.
         plan: from `plan_memory`.
         end_ids: every end-of-generation token.
-        fingerprint: of the model, so that no copies of another are taken for its own.
-        threads: for steps of one token a row, on a processor; None: as many as are fastest.
+        fingerprint: of the model, so that saved states of other models are refused.
+        threads: for steps of one token per row on a processor; None for the fastest number.
         batch_threads: for steps with prefill.
-        own_pooling: of vectors, as the model was trained; "model" stands for it.
-        on_close: frees the weights' files.
-        records: what records graphs, if the plan has some; None: the device.
+        own_pooling: the pooling that the model was trained with, which "model" stands for.
+        on_close: releases the weights' files.
+        records: records graphs if the plan uses them; None for the device itself.
 
     Attributes:
-        store: the blocks, of which the handles of rows are tables.
+        store: the KV blocks; the handles of rows are tables of them.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class NativeRunner:
             spare=int(plan.graphs),
         )
         self.graphs: DecodeGraphs | None = None
-        """Of steps of single tokens."""
+        """Graphs of decode steps."""
         decoder.fused = layers_in_c(decoder, self.store) or card_layers(decoder, plan.device)
         if plan.graphs:
             records = records or CudaGraphs(plan.device)
@@ -135,7 +135,7 @@ class NativeRunner:
         self._gives_hidden = False
         self.threads = self._fastest_threads() if threads is None else threads
         self._pace: ThreadPace | None = None
-        # Bits of steps in C do not depend on how many threads there are.
+        # Results of steps in C do not depend on the number of threads, bit for bit.
         if threads is None and decoder.fused is not None:
             self._pace = ThreadPace(self.threads, usable_cores())
         self.info = RunnerInfo(
@@ -182,20 +182,20 @@ class NativeRunner:
         return self._embedder.embed(texts, pooling)
 
     def rank(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """See the protocol; the families here generate, and none ranks."""
+        """See the protocol; all families of this runner generate, and none ranks."""
         raise self._not_a_reranker()
 
     def begin_text(
         self, text: Sequence[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> NativeSlicedText:
-        """See the protocol, and `Embedder.begin` for more. It is ready at once."""
+        """See the protocol, and `Embedder.begin` for more. The text is ready at once."""
         if pooling is None:
             raise self._not_a_reranker()
         self._text = self._embedder.begin(text, pooling)
         return self._text
 
     def load_heads(self, path: Path) -> tuple[Heads, bool]:
-        """See `TakesHeads`: from now on steps give hidden states; kernels of GPUs take no trees."""
+        """See `TakesHeads`. Steps return hidden states from now on; GPU kernels take no trees."""
         weights = read_heads(path, self._config.width, self._config.vocab_size)
         self._gives_hidden = True
         if self.graphs is not None and self._ahead is not None:
@@ -207,25 +207,26 @@ class NativeRunner:
 
     @torch.inference_mode()
     def hidden_states(self, text: Sequence[int]) -> Tensor:
-        """[tokens, width] float32: after the last norm, of a text of one step at most, apart from
-        all slots.
+        """Hidden states after the last norm, [tokens, width] float32, computed outside all slots.
+
+        The text must fit into one step.
         """
         return self._embedder.hidden(self._embedder.pages([len(text)]), [text])
 
     def interrupt(self, wanted: bool) -> None:
-        """See the protocol; ignored: a step is one chunk of prefill, or of a text, at most."""
+        """See the protocol; ignored, as a step is at most one chunk of prefill or of a text."""
 
     def close(self) -> None:
         """Free pages and weights. May be called twice."""
         if self._ahead is not None:
-            with suppress(RuntimeError):  # Of a device that failed, which computes nothing more.
+            with suppress(RuntimeError):  # The device failed and computes nothing more.
                 self._ahead.forget()
         on_close, self._on_close = self._on_close, _nothing
         on_close()
 
     @torch.inference_mode()
     def _fastest_threads(self) -> int:
-        """For steps of one token: measured, unless they take long."""
+        """The number of threads for steps of one token: measured, unless the steps take long."""
         pages = self._embedder.pages([1])
         token = torch.zeros(1, dtype=torch.long)
 
@@ -276,7 +277,10 @@ class NativeRunner:
         return replace(result, hidden=hidden) if self._gives_hidden else result
 
     def _threads_for(self, *, is_decode: bool) -> int:
-        """Where other programs take cores, prompts get no more threads than steps that decode."""
+        """Threads of a step.
+
+        While other programs take cores, prefill gets no more threads than decode steps.
+        """
         if is_decode:
             return self.threads if self._pace is None else self._pace.threads
         if self._pace is None or self._pace.chosen >= self.threads:
@@ -292,8 +296,9 @@ class NativeRunner:
         return SplitAttention(pool, self._config, rows, lambda some: gathered(rows=some))
 
     def _use_device(self, threads: int) -> None:
-        """PyTorch's number of threads, and its card, belong to the thread that calls it, which is
-        the engine's here and not the one that loaded the model.
+        """Set PyTorch's number of threads and its card for the calling thread.
+
+        Both are per thread, and the engine's thread is not the one that loaded the model.
         """
         now = (threading.get_ident(), threads)
         if self._using != now:
@@ -312,7 +317,7 @@ class NativeRunner:
 
 
 def _is_single(row: Row) -> bool:
-    """One token, whose logits are wanted."""
+    """Whether a row is one token whose logits are wanted, without drafts."""
     return len(row.tokens) == row.outputs == 1 and not row.drafts
 
 
@@ -330,4 +335,4 @@ def _positions(row: PagedRow) -> Tensor:
 
 
 def _nothing() -> None:
-    """Nothing is left to free."""
+    """Replaces `on_close` once everything is released."""

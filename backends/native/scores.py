@@ -1,4 +1,4 @@
-"""Attention of given queries over given keys and values, with everything that models add to it."""
+"""Attention of given queries over given keys and values, with the variants that models need."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 _SCORES: Final = 1 << 24
-"""Scores that are written out at a time: 64 MB, of which two copies are there."""
+"""Scores that are written out at a time: 64 MB, of which two copies exist."""
 
 
 def additive(sees: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask as scores take it: 0 where a query sees a key (`sees` is bool), minus infinity
-    elsewhere.
-    """
+    """An additive mask: 0 where a query sees a key (`sees` is bool), minus infinity elsewhere."""
     return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, float("-inf"))
 
 
 def causal_mask(
     queries: range, keys: range, window: int | None, *, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """[1, 1, queries, keys], to add: each query, by its position, sees the keys up to its own
-    position, of which a window has the last ones only.
+    """An additive mask [1, 1, queries, keys].
+
+    Each query sees the keys up to its own position; with a window, only the last `window` of them.
     """
     asking = torch.arange(queries.start, queries.stop, device=device).unsqueeze(1)
     seen = torch.arange(keys.start, keys.stop, device=device)
@@ -45,20 +44,21 @@ def attend_to(
     sinks: Tensor | None = None,
     fused: bool = True,
 ) -> Tensor:
-    """softmax(scale · query · keyᵀ) · value, for each of the two first dimensions by itself.
+    """softmax(scale · query · keyᵀ) · value, separately for each index of the first two dimensions.
 
     Args:
         query: [kv_heads, texts, queries, head_dim].
-        key: [kv_heads, texts, keys, head_dim], of the query's dtype; or 1 instead of texts, where
-            all have the same keys.
+        key: [kv_heads, texts, keys, head_dim], of the query's dtype; or 1 instead of texts, if all
+            texts have the same keys.
         value: as `key`.
-        mask: what is added to the scores, of the query's dtype (`additive`); broadcastable to
+        mask: added to the scores, of the query's dtype (`additive`); broadcastable to
             [kv_heads, texts, queries, keys].
-        causal: instead of a mask, as many keys as queries: each sees itself and those before it.
-        softcap: scores become softcap·tanh(score / softcap); 0: they stay.
+        causal: used instead of a mask, with as many keys as queries: each query sees its own key
+            and those before it.
+        softcap: scores become softcap·tanh(score / softcap); 0 leaves them unchanged.
         sinks: a score for each query that takes part in the softmax and has no value;
             broadcastable to [kv_heads, texts, queries, 1].
-        fused: a fused kernel may be used where there is one.
+        fused: a fused kernel may be used if there is one.
 
     Returns:
         [kv_heads, texts, queries, head_dim], of the query's dtype.
@@ -93,8 +93,9 @@ def attend_to(
 
 
 def _products(rows: Tensor, matrices: Tensor) -> Tensor:
-    """[heads, texts, n, a] · [heads, texts or 1, a, b] -> [heads, texts, n, b]; matrices that all
-    texts share are not copied.
+    """[heads, texts, n, a] · [heads, texts or 1, a, b] -> [heads, texts, n, b].
+
+    Matrices that all texts share are not copied.
     """
     if matrices.shape[1] == 1:
         found = torch.bmm(rows.flatten(1, 2), matrices[:, 0])
@@ -103,12 +104,15 @@ def _products(rows: Tensor, matrices: Tensor) -> Tensor:
 
 
 def _of(scores: Tensor, queries: slice) -> Tensor:
-    """What of `scores`, which may be the same for all queries, is for some of them."""
+    """The part of `scores` for some queries; `scores` may be the same for all queries."""
     return scores if scores.shape[2] == 1 else scores[:, :, queries]
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> None:
-    """Over the last dimension, in place; `sinks` [..., 1] float32 take part, and leave."""
+    """Softmax over the last dimension, in place.
+
+    `sinks` [..., 1] float32 count in the sum only.
+    """
     peak = scores.amax(dim=-1, keepdim=True)
     if sinks is not None:
         peak = torch.maximum(peak, sinks)

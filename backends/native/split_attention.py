@@ -1,4 +1,4 @@
-"""Attention of single tokens by the kernels for GPUs, and on those of Apple another for prompts."""
+"""Attention of single tokens with GPU kernels, and on Apple GPUs a different one for prompts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def splits_rows(
     kv: tuple[torch.dtype, torch.dtype],
     dtype: torch.dtype,
 ) -> bool:
-    """Whether the kernels of `device` read keys and values of the dtypes `kv`, with attention in
-    `dtype`.
-    """
+    """Whether the kernels of `device` read keys and values of dtypes `kv`, computing in `dtype`."""
     if device.type == "mps":
         return set(kv) == {dtype} and config.head_dim <= shaders.MOST_SIZE
     packed = {Q8_0, FP8} if reads_packed(config.head_dim, dtype) else set()
@@ -35,14 +33,14 @@ def splits_rows(
 
 
 class SingleTokens:
-    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for rows of one
-    token each, of which all that is needed is on the device: nothing here depends on numbers of the
-    step but `Seen.most`.
+    """Implements `Attend` and `FinishesHeads` for rows of one token each.
+
+    See `hearth.backends.native.attention`. All inputs are on the device: of the numbers of a step,
+    the host uses only `Seen.most`.
 
     Args:
-        pool: keys and values: see `SplitAttention`.
-        slots: for each group [rows] int64: where keys and values go, as numbers of tokens in the
-            pool.
+        pool: keys and values, see `SplitAttention`.
+        slots: for each group [rows] int64: where keys and values go, as token indices in the pool.
         seen: for each group.
     """
 
@@ -89,14 +87,16 @@ class SingleTokens:
 
 
 class SplitAttention:
-    """Implements `Attend` for one step on GPUs of Apple: rows of one token by `attend_decode`, one
-    call a layer for all of them, and the others by another `Attend`.
+    """Implements `Attend` for one step on Apple GPUs.
+
+    `attend_decode` computes all rows of one token in one call per layer; another `Attend` computes
+    the other rows.
 
     Args:
-        pool: keys and values, of any layout: of one dtype for both, in which attention is computed
-            then, or one or both of them in E4M3 or Q8_0.
+        pool: its keys and values have the same dtype, in which attention is computed, or one or
+            both of them are E4M3 or Q8_0. Any layout.
         rows: in the order of their tokens in the forward pass.
-        others: makes the `Attend` of the rows of more tokens.
+        others: makes the `Attend` for rows of several tokens.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SplitAttention:
             Reaches(single, group, window, pool.page)
             for group, window in enumerate(config.groups if single else ())
         ]
-        parts = [reach.slots.view(np.int32) for reach in reaches]  # First: eight bytes each.
+        parts = [reach.slots.view(np.int32) for reach in reaches]  # Eight-byte elements first.
         if longer:
             parts += [np.flatnonzero(some).view(np.int32) for some in (is_single, ~is_single)]
         for reach in reaches:
@@ -123,7 +123,7 @@ class SplitAttention:
         sent = iter(to_device(parts, pool.layer(0)[0].device))
         slots = [next(sent).view(torch.int64) for _ in reaches]
         self._places = [next(sent).view(torch.int64) for _ in range(2)] if longer else []
-        """[tokens] int64: single tokens among all, and the others; empty: all are single."""
+        """[tokens] int64: indices of single tokens, and of the others; empty if all are single."""
         seen = [
             Seen(
                 begins=next(sent),

@@ -1,11 +1,14 @@
-"""Decode steps that are started before the engine asks for them: while it handles the tokens of a
-step, the card computes the next one, whose tokens it knows already, or guesses by the random
-numbers that the host will draw them by. So it never waits for the processor.
+"""Decode steps that start before the engine requests them.
 
-A step ahead is the one that comes if every session goes on: each row one token further, after the
-token that is likeliest or was guessed. If another step comes, it is waited for and forgotten; what
-it wrote are keys and values of one token behind each row, in blocks that the row's session had,
-which are written again before they are read. For fewer rows the others' results are dropped.
+While the engine handles the tokens of a step, the card computes the next step, so it never waits
+for the processor. It already knows the next tokens, or predicts them with the random numbers that
+the host will use to sample.
+
+A step ahead assumes that every session continues: each row advances by one token, which is the
+likeliest or the predicted one. If the engine requests a different step, the step ahead is waited
+for and discarded. It has written keys and values of only one token after each row, into blocks of
+that row's session, and these are overwritten before they are read. If the engine requests fewer
+rows, the results of the other rows are dropped.
 """
 
 from __future__ import annotations
@@ -37,24 +40,24 @@ from hearth.kernels.cuda.elementwise import guess_tokens
 from hearth.kernels.cuda.matrix import has_triton
 
 _LEAST_STEADY: Final = 2
-"""Steps of which each was the one that could have been foreseen, before one is started ahead: it
-saves a tenth to a fifth of a step, and one that is forgotten costs a whole one."""
+"""Consecutive predictable steps that are needed before one is started ahead: a step ahead saves a
+tenth to a fifth of a step, but a discarded one costs a whole step."""
 _MOST_STEADY: Final = 64
-"""As many after some that were forgotten."""
+"""Upper limit of this number, which doubles with each discarded step."""
 _TRIED: Final = 8
-"""Tokens that are guessed to see whether a device can."""
+"""Tokens that are predicted to test whether a device can."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Step:
-    """One that was started: what comes of it is on its way to the host.
+    """A started step, whose results are being copied to the host.
 
     Attributes:
         logits: [rows, vocabulary] float32 on the device.
-        count: of the largest of them that shortlists have.
-        columns: what shortlists are made of.
-        found: `columns.every` on the host, once it is there.
+        count: number of largest logits in a shortlist.
+        columns: the data for shortlists.
+        found: `columns.every` on the host, valid once the copy is done.
     """
 
     logits: Tensor
@@ -65,13 +68,13 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the engine got last.
+    """The last step that the engine got.
 
     Attributes:
-        slots: of rows, and where they are among them.
-        rows: what was computed, with tables that do not change.
-        tokens: that are to come after each.
-        state: of pool and weights.
+        slots: index of each row by its slot.
+        rows: the rows that were computed, with copies of their tables.
+        tokens: the token expected after each row.
+        state: versions of pool and weights.
     """
 
     slots: dict[int, int]
@@ -81,14 +84,14 @@ class _Seen:
 
 
 class StepsAhead:
-    """Computes steps of single tokens.
+    """Computes decode steps.
 
     Args:
-        graphs: compute them.
+        graphs: compute the steps.
         pool: keys and values.
 
     Attributes:
-        taken: steps that were started ahead and asked for.
+        taken: number of steps that were started ahead and then requested.
     """
 
     def __init__(self, graphs: DecodeGraphs, pool: KvPool) -> None:
@@ -96,21 +99,21 @@ class StepsAhead:
         self._pool = pool
         self._seen: _Seen | None = None
         self._ahead: _Step | None = None
-        """Of the rows of `_seen`, in their order, a token further."""
+        """The next step of the rows of `_seen`, in the same order."""
         self._steady = 0
-        """Steps that could have been foreseen, one after the other."""
+        """Number of consecutive predictable steps so far."""
         self._needed = _LEAST_STEADY
         self.taken = 0
 
     def result(
         self, rows: Sequence[Row], paged: Sequence[PagedRow], tokens: Sequence[int]
     ) -> StepResult | None:
-        """Of a step; None: there is no graph for it, and nothing was computed.
+        """The result of a step; None if there is no graph for it, and nothing was computed.
 
         Args:
-            rows: each of a token of a session.
+            rows: one token of a session each.
             paged: the same rows.
-            tokens: one of each row.
+            tokens: one token for each row.
         """
         specs = [row.shortlist for row in rows if row.shortlist is not None]
         is_likely = len(specs) == len(rows) and all(map(self._is_likely, specs))
@@ -152,14 +155,15 @@ class StepsAhead:
         return StepResult({}, dict(zip(slots, lists, strict=True)))
 
     def _is_likely(self, spec: ShortlistSpec) -> bool:
-        """Whether the token that follows is known on the device, or can be guessed there."""
+        """Whether the next token is known on the device, or can be predicted there."""
         if len(spec.ids) or spec.count == 1:
             return spec.count == 1
         return spec.race is not None and guesses_on(self._pool.layer(0)[0].device)
 
     def forget(self) -> None:
-        """What was seen, and the step that was started ahead, if there is one; wait for its end:
-        what it reads may be freed then.
+        """Discard the last step and the step ahead, if any.
+
+        Waits for the end of the step ahead, because the memory that it reads may be freed next.
         """
         self._seen = None
         step, self._ahead = self._ahead, None
@@ -172,8 +176,9 @@ class StepsAhead:
     def _places(
         self, rows: Sequence[Row], paged: Sequence[PagedRow], tokens: Sequence[int]
     ) -> list[int] | None:
-        """Where the rows of a step are among those that were seen; None: it is not the next one of
-        them, or blocks were changed in between.
+        """The indices of the rows of a step among those of the last step.
+
+        None if it is not the step that follows, or if blocks were changed in between.
         """
         seen = self._seen
         if seen is None or seen.state != self._state():
@@ -190,15 +195,16 @@ class StepsAhead:
         return (*self.graphs.state, self._pool.edits)
 
     def _started(self, logits: Tensor, count: int) -> _Step:
-        """What comes of `logits`, which are being computed."""
+        """The step that is computing `logits`; starts the copy of its results to the host."""
         columns = Columns(logits, count)
         return _Step(logits, count, columns, self._to_host(columns.every))
 
     def _guessed(
         self, step: _Step, places: Sequence[int], specs: Sequence[ShortlistSpec]
     ) -> Tensor | None:
-        """[places] int64 on the device: the token that is to follow each of some rows of a step.
-        None: it is the likeliest of each.
+        """The predicted next tokens of some rows of a step, [places] int64 on the device.
+
+        None if the likeliest token follows in each row.
         """
         largest = step.columns.largest
         if largest is None or all(spec.race is None for spec in specs):
@@ -211,7 +217,7 @@ class StepsAhead:
 
     @staticmethod
     def _some(numbers: Tensor, places: Sequence[int]) -> Tensor:
-        """Some rows of `numbers`; nothing waits for the device."""
+        """Some rows of `numbers`, without waiting for the device."""
         if places == [*range(len(numbers))]:
             return numbers
         chosen = torch.tensor(places).to(numbers.device, non_blocking=True)
@@ -219,14 +225,14 @@ class StepsAhead:
 
     @staticmethod
     def _to_host(numbers: Tensor) -> Tensor:
-        """A copy on the host, once the device has come to it."""
+        """Start a copy to the host, which is valid once the device has made it."""
         found = torch.empty(
             numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=numbers.is_cuda
         )
         return found.copy_(numbers, non_blocking=True)
 
     def _mark(self) -> torch.cuda.Event | None:
-        """What can be waited for: all that was started until now."""
+        """An event after everything started so far; None if the pool is not on a CUDA device."""
         if not self._pool.layer(0)[0].is_cuda:
             return None
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -234,11 +240,12 @@ class StepsAhead:
         return done
 
     def _next(self, paged: Sequence[PagedRow], step: _Step, tokens: Tensor) -> _Step | None:
-        """The step after `step` of the same sequences, started; None where they have no blocks for
-        it, or there is no graph.
+        """Start the step after `step` of the same sequences.
+
+        Returns None if the sequences have no blocks for it, or if there is no graph.
 
         Args:
-            tokens: of each, on the device.
+            tokens: the next token of each sequence, on the device.
         """
         page = self._pool.page
         further = [PagedRow(row.start + 1, 1, row.tables) for row in paged]
@@ -255,8 +262,9 @@ class StepsAhead:
 
 @functools.cache
 def guesses_on(device: torch.device) -> bool:
-    """Whether tokens that are drawn can be guessed on `device`: some known ones are, when this is
-    asked first.
+    """Whether sampled tokens can be predicted on `device`.
+
+    The first call tests this with tokens that the host's sampler drew.
     """
     if not has_triton(device.type):
         return False
@@ -281,7 +289,7 @@ def guesses_on(device: torch.device) -> bool:
 
 
 def _about(race: RaceSpec | None) -> NDArray[np.int64]:
-    """See `draw.guess_kernel`."""
+    """The arguments of a race, see `draw.guess_kernel`."""
     if race is None:
         return np.zeros(5, np.int64)
     least = math.log(race.min_p) if race.min_p > 0.0 else -math.inf
@@ -292,8 +300,9 @@ def _about(race: RaceSpec | None) -> NDArray[np.int64]:
 
 
 def _follows(before: PagedRow, row: PagedRow) -> bool:
-    """Whether `row` is the token after `before` of the same sequence, in the same blocks, of which
-    a window may have left some behind.
+    """Whether `row` is the token after `before` of the same sequence, in the same blocks.
+
+    A window may have left some of the blocks behind.
     """
     return row.start == before.start + 1 and all(
         tuple(now[: len(then)]) == then

@@ -1,5 +1,6 @@
-"""Whether a model's files fit together, without reading its weights: configuration, tokenizer,
-template, and each tensor's name and shape. Without torch.
+"""Checks that a model's files fit together, without reading its weights and without torch.
+
+Checks configuration, tokenizer, template, and the name and shape of each tensor.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from hearth.quant.tied_weights import as_stored
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What was found."""
+    """The result of the check."""
 
     family: str
-    """Of the native runner; "" where it does not know the architecture of a GGUF."""
+    """Family of the native runner; "" if it does not know the architecture of a GGUF."""
     skipped: tuple[str, ...] = ()
-    """Tensors that are known and not needed."""
+    """Tensors that are known but not needed."""
     unknown: tuple[str, ...] = ()
-    """Tensors that are not known: the model may not be what its configuration says."""
+    """Unknown tensors: the model may not be what its configuration says."""
 
 
 def check_structure(path: Path) -> Structure:
@@ -37,9 +38,9 @@ def check_structure(path: Path) -> Structure:
 
     Raises:
         CorruptFile: a file is missing or damaged, or files contradict each other.
-        UnsupportedModel: a folder of a family or variant that is not known, or without a tokenizer
-            that can be read.
-        ModelNotFound, OSError: something is not there.
+        UnsupportedModel: the family or the variant of a folder is not known, or its tokenizer
+            cannot be used.
+        ModelNotFound, OSError: something is missing.
     """
     if path.is_dir():
         folder = read_model_folder(path)
@@ -52,7 +53,7 @@ def check_structure(path: Path) -> Structure:
         try:
             family_of_gguf(header.architecture)
         except UnsupportedModel:
-            return Structure("")  # llama.cpp may well know it; all that can be said was checked.
+            return Structure("")  # llama.cpp may know it; nothing more can be checked here.
         family, config = read_gguf_config(header)
         stored = {one.name: one.stored for one in header.all_tensors}
     is_gguf = not path.is_dir()

@@ -1,4 +1,4 @@
-"""Pages of keys and values for texts that are computed apart from the sequences."""
+"""Pages of keys and values for texts that are computed separately from the sequences."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from hearth.quant.families.config import ModelConfig
 
 
 class TextPages:
-    """A pool that some texts have to themselves, for as long as it exists. Of layers with a window
-    it keeps what a pass looks at.
+    """A pool that belongs to some texts only.
+
+    For layers with a window it keeps only what a pass can see.
 
     Args:
         lengths: tokens of each text.
@@ -26,7 +27,7 @@ class TextPages:
         dtypes: of keys and of values.
 
     Raises:
-        DoesNotFit: the device has no memory for them.
+        DoesNotFit: the device has no memory for the pages.
     """
 
     def __init__(
@@ -66,8 +67,6 @@ class TextPages:
         self.nbytes = needed
 
     def rows(self, counts: Sequence[int], start: int = 0) -> list[PagedRow]:
-        """A pass over the next tokens of each text, so many of each, of which all have `start`
-        tokens before them.
-        """
+        """Rows for a pass over the next `counts` tokens of the texts, after `start` tokens each."""
         each = zip(counts, self._tables, strict=True)
         return [PagedRow(start, count, tables) for count, tables in each]

@@ -1,8 +1,8 @@
-"""Weights out of a file into a decoder: in place where they can be used as they are stored.
+"""Loads weights from a file into a decoder, in place if they can be used as stored.
 
-What is not changed stays mapped: plain tensors of the right dtype that are a parameter on their
-own, and packed rows, fused or not. The rest is written once into its parameter, and the pages it
-was read from leave memory, so that nothing is there twice.
+Weights that do not change stay mapped: plain tensors of the right dtype that are a parameter on
+their own, and packed rows, fused or not. The others are written once into their parameters, and the
+pages they were read from are released, so that nothing is in memory twice.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from hearth.quant.stored import LOADED, STAYS_PACKED
 from hearth.quant.verify import finite_weights
 
 TensorFile = SafetensorsTensors | GgufTensorFile
-"""Where weights come from: mapped, not copied, and not to be written to."""
+"""A file of weights: mapped, not copied, and read-only."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What of a file was not loaded."""
+    """Which tensors of a file were not loaded, and the size of those that were."""
 
     skipped: tuple[str, ...]
-    """Tensors that are known and not needed: vision parts, rotary frequencies, a tied head, biases
+    """Tensors that are known but not needed: vision parts, rotary frequencies, a tied head, biases
     of zeros."""
     unknown: tuple[str, ...]
-    """Tensors that are not known: the model may not be what its config says."""
+    """Unknown tensors: the model may not be what its config says."""
     weight_bytes: int
-    """Of all weights as they are held now, mapped or not."""
+    """Size of all weights as they are held now, mapped or not."""
 
 
 def load_weights(
@@ -62,20 +62,20 @@ def load_weights(
     """Put the weights of `file` into `decoder`, whose parameters are on `meta`.
 
     Args:
-        family: says where each parameter is stored.
+        family: knows where each parameter is stored.
         file: a GGUF or safetensors; it may be closed afterwards.
-        device: where the weights shall be.
+        device: where to put the weights.
         packed: types whose matrices stay packed; others get the decoder's dtype.
-        tiled: the decoder's dtype is half precision, and such matrices are for the processor's
-            kernels, too.
-        exact: packed matrices are multiplied as `kernels.packed.prepare` says.
-        mapped: tensors that need no change stay over the file on a processor; otherwise they are
-            read into memory of our own, which has large pages.
+        tiled: the decoder's dtype is half precision, and the processor's kernels multiply by its
+            plain matrices too.
+        exact: how packed matrices are multiplied, see `kernels.packed.prepare`.
+        mapped: tensors that need no change stay mapped on a processor; otherwise they are read into
+            allocated memory, which has large pages.
 
     Raises:
-        CorruptFile: a tensor is missing or misshapen, or in its first or last row are numbers that
-            are NaN or infinite.
-        UnsupportedModel: a tensor is of a type that cannot be used.
+        CorruptFile: a tensor is missing or has the wrong shape, or its first or last row has
+            numbers that are NaN or infinite.
+        UnsupportedModel: a tensor has an unsupported type.
     """
     is_gguf = isinstance(file, GgufTensorFile)
     inventory = take_inventory(family, decoder.config, file.stored, is_gguf=is_gguf, kinds=LOADED)
@@ -99,8 +99,10 @@ def load_weights(
 
 
 class WeightLoader:
-    """Fills modules of a decoder, one after the other. Its arguments are those of `load_weights`;
-    by default every number is copied into a plain parameter.
+    """Fills modules of a decoder, one after the other.
+
+    Its arguments are those of `load_weights`; by default every number is copied into a plain
+    parameter.
     """
 
     def __init__(
@@ -122,10 +124,10 @@ class WeightLoader:
         self._tiled = tiled
         self._mapped = mapped
         self._tensors: dict[str, Tensor] = {}
-        """What was read for the module that is being filled."""
+        """The tensors read for the module that is being filled."""
 
     def fill(self, place: str, module: nn.Module, wanted: dict[str, Wanted]) -> None:
-        """Load the parameters of `module`, or put one in its place that keeps them packed."""
+        """Load the parameters of `module`, or replace it by a module that keeps them packed."""
         if self._stays_packed(module, wanted):
             bias = self._whole(module, "bias", wanted["bias"]) if "bias" in wanted else None
             module = self._packed_module(module, wanted["weight"], bias)
@@ -160,14 +162,14 @@ class WeightLoader:
         return prepare(parts, exact=self._exact)
 
     def _held(self, rows: PackedWeight) -> PackedWeight:
-        """`rows` on the device: packed where that is wanted, else of the decoder's dtype."""
+        """`rows` on the device: packed if their type stays packed, else in the decoder's dtype."""
         held = rows.to(self._device)
         if rows.packing in self._packed:
             return held
         return PackedWeight(held.unpacked(self._decoder.dtype))
 
     def _whole(self, module: nn.Module, leaf: str, wanted: Wanted) -> Tensor:
-        """A parameter as one plain tensor of its dtype: over the map if it is stored like that."""
+        """A parameter as one plain tensor of its dtype; mapped if it is stored in this form."""
         dtype = module.get_parameter(leaf).dtype
         is_one = _is_one_tensor(wanted) and not self._packing(wanted.choice[0], None)
         if self._mapped and self._device.type == "cpu" and is_one:
@@ -187,7 +189,7 @@ class WeightLoader:
         return value
 
     def _fill_rows(self, target: Tensor, parts: Iterator[PackedWeight]) -> None:
-        """`target` from its top on."""
+        """Fill `target` from its first row on."""
         start = 0
         for part in parts:
             place = target[start : start + len(part.weight)]
@@ -195,10 +197,10 @@ class WeightLoader:
             start += len(place)
 
     def _parts(self, wanted: Wanted, expert: int | None) -> Iterator[PackedWeight]:
-        """The parts of a parameter as the decoder wants them, over the map where possible.
+        """The parts of a parameter in the form that the decoder needs, mapped if possible.
 
         Args:
-            expert: of stacked ones, the one whose rows to give; None: all.
+            expert: the expert whose rows to return, of a stacked parameter; None for all rows.
         """
         for part in wanted.choice:
             found = self._part(part, expert)
@@ -214,7 +216,7 @@ class WeightLoader:
         return PackedWeight(rows if expert is None else rows[0], self._packing(part, expert))
 
     def _stored(self, part: Part, expert: int | None) -> list[Tensor]:
-        """What is stored for `part`; of an expert, with an axis for its number in front."""
+        """The stored tensors of `part`; for one expert, with a leading axis of length 1."""
         if expert is None:
             return [self._read(name) for name in part.names]
         if _is_by_expert(part):
@@ -232,7 +234,7 @@ class WeightLoader:
         return self._file.stored[_name_of(part, expert)].packing
 
     def _release_copied(self, used: list[Tensor]) -> None:
-        """Let go of the pages of stored tensors that no tensor in `used` is a view of."""
+        """Release the pages of stored tensors that no tensor in `used` is a view of."""
         addresses = sorted(tensor.data_ptr() for tensor in used)
         for name, stored in self._tensors.items():
             begin = bisect_left(addresses, stored.data_ptr())
@@ -242,7 +244,7 @@ class WeightLoader:
 
 
 def _check_numbers(part: Part, found: PackedWeight) -> None:
-    """Raises `CorruptFile` for what is no finite number in the first and the last row."""
+    """Raise `CorruptFile` if the first or the last row has a number that is not finite."""
     weight = found.weight.reshape(-1, found.weight.shape[-1])
     rows = replace(found, weight=weight)
     for at in {0, len(weight) - 1}:
@@ -255,7 +257,7 @@ def _check_numbers(part: Part, found: PackedWeight) -> None:
 
 
 def _name_of(part: Part, expert: int | None) -> str:
-    """Of a tensor of `part`: that of the expert, if each has its own."""
+    """Name of a tensor of `part`: of the expert's own tensor, if each expert has one."""
     return part.names[expert or 0] if _is_by_expert(part) else part.names[0]
 
 
@@ -265,12 +267,12 @@ def _is_by_expert(part: Part) -> bool:
 
 
 def _is_zero_bias(file: TensorFile, name: str) -> bool:
-    """AutoGPTQ wrote them for matrices that have none."""
+    """Whether a tensor is a bias of zeros, which AutoGPTQ wrote for matrices without a bias."""
     return name.endswith(".bias") and not bool(file.read(name).any())
 
 
 def _is_one_tensor(wanted: Wanted) -> bool:
-    """Whether it might be used as it is stored."""
+    """Whether a parameter is a single tensor that might be used as it is stored."""
     part = wanted.choice[0]
     if len(wanted.choice) > 1 or len(part.names) > 1:
         return False

@@ -1,5 +1,7 @@
-"""How much memory a step takes beside weights, keys and values: activations, what attention
-gathers, and logits. The arithmetic of planning, as `kv_sizes`. Without torch.
+"""How much memory a step takes in addition to weights, keys and values, without torch.
+
+This is memory for activations, gathered keys and values, and logits. Used for planning, like
+`kv_sizes`.
 """
 
 from __future__ import annotations
@@ -13,48 +15,50 @@ from hearth.kernels.cuda.packings import CHUNK, MOST_PARTS
 from hearth.quant.families.config import ModelConfig
 
 MIN_OUTPUTS: Final = 32
-"""Rows of logits that a step can have, at least: scoring asks for many of one sequence."""
+"""Least rows of logits that a step can have: scoring requests many for one sequence."""
 _F32: Final = 4
 _LOGIT_BYTES: Final = 4 * _F32
-"""Of a logit: itself, and what finding the largest, or a token, takes."""
+"""Bytes of a logit, including those needed to find the largest logit or to sample a token."""
 _SCORES_BYTES: Final = 64 << 20
-"""Of scores that are written out at a time, of which there are two copies (`scores.attend_to`)."""
+"""Bytes of the scores that are written out at a time, of which there are two copies
+(`scores.attend_to`)."""
 _MASK_BYTES: Final = _F32 + 3
-"""Of a mask to add, and of the bools that it is made of."""
+"""Bytes of an element of an additive mask, and of the bools that it is made of."""
 _PADDED: Final = 4 / 3
-"""Pages that are gathered for single tokens, for each that they need (`paged_attention`)."""
+"""Pages gathered for single tokens, per page that they need (`paged_attention`)."""
 _BASE_BYTES: Final = 64 << 20
 """Slices of matrices that are unpacked or widened, the libraries' own buffers, small tensors."""
 GRAPH_KEYS: Final = 2048
-"""Tokens of the longest row that the smallest CUDA graph is for; others are for twice as many, and
-so on."""
+"""Tokens of the longest row that the smallest CUDA graph can handle; larger graphs double this."""
 MOST_GRAPHS: Final = 16
-"""That exist at a time."""
+"""Most CUDA graphs of decode steps that exist at a time."""
 GRAPH_PARTIAL_BYTES: Final = 128 << 20
-"""Of sums of parts of attention: steps that take more have no graph."""
+"""Most bytes of partial sums of attention in a CUDA graph: larger steps have no graph."""
 MOST_PROMPT_GRAPHS: Final = 8
-"""Numbers of tokens of prompts that CUDA graphs exist for at a time."""
+"""Most numbers of prompt tokens that have CUDA graphs at a time."""
 _PROMPT_GRAPH_BYTES: Final = 640 << 20
-"""Of activations in float32 of the largest of them."""
+"""Most bytes of float32 activations of the largest of these graphs."""
 _GRAPH_BYTES: Final = 8 << 20
-"""Of the driver for a graph of some hundred kernels: an estimate, not measured on hardware."""
+"""Driver memory for a graph of a few hundred kernels: an estimate, not measured on hardware."""
 _SPLIT_BYTES: Final = 2 << 20
-"""Of partial sums of one product: sixteen rows of 32,768 numbers (`kernels.cuda.matrix`)."""
+"""Bytes of the partial sums of one product: sixteen rows of 32,768 numbers
+(`kernels.cuda.matrix`)."""
 
 
 class Workspace:
-    """What a step of a model takes with activations of float32. Those of half precision take less,
-    and so do kernels that read pages.
+    """Memory that a step takes with float32 activations.
+
+    Half-precision activations take less, and so do kernels that read pages.
 
     Attributes:
-        outputs: rows of logits that a step can have.
+        outputs: most rows of logits of a step.
 
     Args:
-        settings: what the model is loaded with.
-        graphs: steps of single tokens are CUDA graphs (`decode_graphs`).
+        settings: settings that the model is loaded with.
+        graphs: decode steps run as CUDA graphs (`decode_graphs`).
 
     Raises:
-        InvalidParameter: a KV type that the native runner does not have.
+        InvalidParameter: the native runner does not support the KV type.
     """
 
     def __init__(
@@ -73,15 +77,15 @@ class Workspace:
         self._fused = settings.flash_attention is not False and not writes_scores
 
     def bytes(self, pool_tokens: int, *, scores: bool = True) -> int:
-        """With a pool of `pool_tokens` tokens; never less for more tokens.
+        """Bytes of a step with a pool of `pool_tokens` tokens; never decreases with the pool.
 
         Args:
-            scores: it may be asked for the logits of many tokens of a sequence, which is what is
-                set aside for; False: for those of the next token of each session alone.
+            scores: include memory for the logits of many tokens of a sequence; otherwise only for
+                those of the next token of each session, or of its drafts.
         """
         config, tokens = self._config, self._step_tokens
         stream = 3 * config.width * _F32
-        # A layer's feed-forward is computed after its attention has given its memory back.
+        # A layer's feed-forward is computed after its attention has released its memory.
         layer = max(tokens * _feed_forward(config), self._attention(pool_tokens))
         outputs = self.outputs if scores else max(self._sessions, self._drafted)
         logits = outputs * (config.vocab_size * _LOGIT_BYTES + config.width * _F32)
@@ -90,12 +94,12 @@ class Workspace:
 
     @property
     def graph_bytes(self) -> int:
-        """Of these, what CUDA graphs keep for themselves: memory that other steps do not get."""
+        """The part of `bytes` that CUDA graphs hold permanently, unavailable to other steps."""
         if not self._graphs:
             return 0
         config, rows = self._config, graph_rows(self._sessions)[-1]
         layer = 3 * config.width * _F32 + max(_feed_forward(config), _projected(config))
-        # Logits are copied out of the memory that graphs share, and again before a step ahead.
+        # Logits are copied out of the graphs' shared memory, and again before a step ahead.
         logits = 4 * config.vocab_size * _F32 + config.width * _F32
         partial = min(partial_bytes(config, rows, self._context), GRAPH_PARTIAL_BYTES)
         prompts = prompt_tokens(config, self._step_tokens)[-1:]
@@ -105,7 +109,7 @@ class Workspace:
     def _attention(self, pool_tokens: int) -> int:
         config = self._config
         projected = self._step_tokens * _projected(config)
-        # As they are stored, then widened to float32.
+        # As stored, then widened to float32.
         read = self._kv_bytes + config.kv_elements * _F32
         seen = min(self._context, pool_tokens)
         single = self._kv_bytes if self._fused and not self._is_packed else read
@@ -116,7 +120,7 @@ class Workspace:
         return projected + gathered + 2 * min(scores, _SCORES_BYTES)
 
     def _masks(self, pool_tokens: int) -> int:
-        """Of all kinds of layers, for the whole of a step."""
+        """Bytes of the masks of all groups of layers, which exist for the whole step."""
         seen = min(self._context, pool_tokens)
         return self._step_tokens * sum(
             _MASK_BYTES * (seen if window is None else min(seen, window + self._step_tokens))
@@ -125,8 +129,10 @@ class Workspace:
 
 
 def graph_rows(sessions: int) -> tuple[int, ...]:
-    """Rows that CUDA graphs are recorded for, ascending; the last is enough for `sessions`. Up to
-    64 they double, as tiles of products do; more would compute much for nothing.
+    """Row counts that CUDA graphs are recorded for, ascending; the last is enough for `sessions`.
+
+    They double up to 64, like the tiles of products, and then grow by 32, because doubling would
+    compute too much padding.
     """
     sizes = [1]
     while sizes[-1] < sessions:
@@ -135,9 +141,10 @@ def graph_rows(sessions: int) -> tuple[int, ...]:
 
 
 def prompt_tokens(config: ModelConfig, most: int) -> tuple[int, ...]:
-    """Tokens of prompts that CUDA graphs are recorded for, ascending, of steps of `most` tokens:
-    they double up to 128, and then there are four for each time that they double. None where they
-    would take too much memory.
+    """Token counts of prompts that CUDA graphs are recorded for, ascending, up to `most` tokens.
+
+    They double up to 128; beyond, there are four per doubling. Counts whose graphs would take too
+    much memory are omitted.
     """
     sizes = [16 << at for at in range(4)]
     while sizes[-1] < most:
@@ -147,23 +154,25 @@ def prompt_tokens(config: ModelConfig, most: int) -> tuple[int, ...]:
 
 
 def prompt_token_bytes(config: ModelConfig) -> int:
-    """Of a token in a CUDA graph: what stays in place, and what a layer takes."""
+    """Bytes of a token in a CUDA graph: fixed buffers, and activations of a layer."""
     stays = config.width + config.head_dim * (2 * config.heads + 2 * config.kv_heads)
     layer = max(_feed_forward(config), _projected(config))
     return _F32 * (stays + 3 * config.width) + layer
 
 
 def partial_bytes(config: ModelConfig, rows: int, keys: int) -> int:
-    """Sums of parts of one layer's attention, of rows of one token and up to `keys` keys: float32
-    values, the largest score, and the sum of exponentials.
+    """Bytes of the partial sums of one layer's attention, of rows of one token and `keys` keys.
+
+    Each consists of float32 values, the largest score, and the sum of exponentials.
     """
     parts = min(-(-keys // CHUNK), MOST_PARTS)
     return rows * config.heads * parts * (config.head_dim + 2) * _F32
 
 
 def _feed_forward(config: ModelConfig) -> int:
-    """Of one token: gate and up, what comes of them, and of each expert what it is given, and
-    gives, in two orders.
+    """Bytes of one token: gate, up and the hidden layer.
+
+    For each expert also its input and output, in two orders.
     """
     experts = config.experts
     if experts is None:
@@ -172,5 +181,5 @@ def _feed_forward(config: ModelConfig) -> int:
 
 
 def _projected(config: ModelConfig) -> int:
-    """Of one token: queries, keys and values, and what attention makes of them."""
+    """Bytes of one token: queries, keys and values, and the attention result."""
     return _F32 * config.head_dim * (4 * config.heads + 3 * config.kv_heads)

@@ -1,1 +1,1 @@
-"""The one decoder that every family configures. Nothing here reads a file or knows a family."""
+"""The decoder that every family configures. Nothing here reads files or knows about families."""

@@ -1,7 +1,7 @@
-"""The decoder: tokens to hidden states to logits. One for all families; see `ModelConfig`.
+"""The decoder of all families: tokens to hidden states to logits; see `ModelConfig`.
 
-Its parameters are on `meta` until weights are loaded. With V tokens, width W, H heads and K heads
-of keys, each of length D, hidden layers of F, and E experts with hidden layers of G:
+Its parameters are on `meta` until weights are loaded. With V tokens, width W, H query heads and K
+key heads, each of length D, hidden layers of F, and E experts with hidden layers of G:
 
     embedding.weight [V, W], norm.weight [W], output.weight [V, W] unless tied, and in `layers.i.`
     attention_norm.weight [W], qkv.weight [(H + 2K)·D, W], out.weight [W, H·D],
@@ -11,7 +11,7 @@ of keys, each of length D, hidden layers of F, and E experts with hidden layers 
     with experts instead of gate_up and down: router.weight [E, W], experts.gate_up.weight
     [E, 2G, W], experts.down.weight [E, W, G], and perhaps a `bias` for each of them.
 
-Norms, sinks and routers are float32, the others of the model's dtype.
+Norms, sinks and routers are float32; the other parameters have the model's dtype.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from hearth.backends.native.models.rope import (
 from hearth.quant.families.config import ModelConfig, Rope
 
 FusedLayers = Callable[[Tensor, Mapping[Rope, Rotary], Attend], Iterator[None] | None]
-"""Computes in place what all layers make of hidden states [tokens, width], one for each item of the
-iterator. None: it cannot, and the layers have to be called.
+"""Applies all layers to hidden states [tokens, width] in place, one layer per item of the iterator.
+Returns None if it cannot, in which case the layers have to be called.
 """
 
 
 class Embedding(Table, nn.Module):
-    """weight: [tokens, width]. Loading may replace it by one that keeps its rows packed."""
+    """weight: [tokens, width]. Loading may replace the module by one that keeps its rows packed."""
 
     def __init__(self, tokens: int, width: int, dtype: torch.dtype) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Embedding(Table, nn.Module):
 
 
 class Decoder(nn.Module):
-    """A language model without its memory: that comes with each call, as an `Attend`."""
+    """A language model without its KV cache, which is passed to each call as an `Attend`."""
 
     def __init__(
         self,
@@ -65,24 +65,24 @@ class Decoder(nn.Module):
     ) -> None:
         """
         Args:
-            device: where its weights will be.
+            device: where the weights will be.
             dtype: of weights that are not packed.
-            activations: what is between them; the same without it.
-            context: tokens that a sequence may have; the model's own without it.
+            activations: dtype of activations; `dtype` by default.
+            context: most tokens of a sequence; the model's own limit by default.
         """
         super().__init__()
         self.config = config
         self.dtype = dtype
         self.activations = activations or dtype
         self.weights_version = 0
-        """Another one when weights were replaced by others."""
+        """Changes when weights are replaced."""
         self.embedding: nn.Module = Embedding(config.vocab_size, config.width, dtype)
         self.layers = nn.ModuleList(
             Layer(config, index, dtype) for index in range(len(config.layers))
         )
         self.norm = Norm(config.width, config.norm_eps)
         self.output: Output = self.embedding
-        """Another module if it is not tied, or kept packed."""
+        """A separate module if the output matrix is not tied, or stays packed."""
         if not config.tied:
             self.output = OutputMatrix(
                 config.width, config.vocab_size, False, device="meta", dtype=dtype
@@ -90,7 +90,7 @@ class Decoder(nn.Module):
         # Gemma was trained with a scale rounded to the embedding's dtype.
         self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype))
         self.fused: FusedLayers | None = None
-        """Asked before the layers."""
+        """Tried before the layers are called."""
         ropes = {layer.rope for layer in config.layers if layer.rope is not None}
         self._frequencies = {
             rope: inverse_frequencies(rope, context or config.context).to(device) for rope in ropes
@@ -102,7 +102,7 @@ class Decoder(nn.Module):
         Args:
             tokens: [tokens] int64, of all sequences one after the other.
             positions: [tokens] int64, each token's place in its sequence.
-            attend: knows which token belongs to which sequence.
+            attend: attention, which knows which token belongs to which sequence.
 
         Returns:
             [tokens, width].
@@ -114,8 +114,9 @@ class Decoder(nn.Module):
     def by_layer(
         self, tokens: Tensor, positions: Tensor, attend: Attend
     ) -> Iterator[Tensor | None]:
-        """`forward` in parts, between which other forward passes may run: None after each layer,
-        then the hidden states.
+        """`forward` layer by layer: yields None after each layer, then the hidden states.
+
+        Other forward passes may run in between.
         """
         hidden: Tensor = self.embedding(tokens).to(self.activations)
         if self.embedding_scale != 1.0:
@@ -133,23 +134,25 @@ class Decoder(nn.Module):
         yield self.norm(hidden, found)
 
     def frequencies(self) -> list[Tensor | None]:
-        """Of the rotary positions of each layer: [dimensions / 2] float32 radians a position; None
-        where it has none.
+        """Rotary frequencies of each layer: [dimensions / 2] float32 radians per position.
+
+        None for layers without positions.
         """
         return [
             self._frequencies[layer.rope] if layer.rope else None for layer in self.config.layers
         ]
 
     def rotaries(self, positions: Tensor) -> dict[Rope, Rotary]:
-        """What each kind of layer rotates queries and keys by, at `positions` [tokens] int64."""
+        """The rotations of queries and keys at `positions` [tokens] int64, for each `Rope`."""
         return {
             rope: cosine_and_sine(positions, frequencies, attention_factor(rope))
             for rope, frequencies in self._frequencies.items()
         }
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, width], as `forward` gives them -> [rows, vocabulary] float32, not rounded to the
-        dtype of weights or activations in between (see `processor_logits`).
+        """[rows, width], as returned by `forward` -> [rows, vocabulary] float32.
+
+        Logits are not rounded to the dtype of weights or activations (see `processor_logits`).
         """
         found = self.output.wide(hidden)
         cap = self.config.logit_softcap

@@ -1,4 +1,4 @@
-"""A mixture of experts: each token goes through the few that the router chooses for it."""
+"""A mixture of experts: each token goes through the few experts that the router chooses for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hearth.quant.families.config import Activation, ExpertsConfig
 
 
 class Router(Matrix):
-    """Scores of experts, in float32 whatever the model is: they decide what is computed."""
+    """Scores experts, always in float32, because the scores decide which experts run."""
 
     def __init__(self, width: int, count: int, bias: bool) -> None:
         super().__init__(width, count, bias, device="meta", dtype=torch.float32)
@@ -23,12 +23,13 @@ class Router(Matrix):
 
 
 class ExpertMatrix(nn.Module):
-    """The same matrix of every expert, stacked. `stays_on_device`: offsets may.
+    """The same matrix of every expert, stacked.
 
-    weight: [experts, outputs, inputs]; bias: [experts, outputs] or None.
+    weight: [experts, outputs, inputs]; bias: [experts, outputs] or None. `stays_on_device`: whether
+    `forward` takes offsets on the device.
 
     Args:
-        is_wide: as of a `Matrix`.
+        is_wide: see `Matrix`.
     """
 
     stays_on_device = False
@@ -49,7 +50,7 @@ class ExpertMatrix(nn.Module):
         self.bias = parameter((count, outputs), dtype) if bias else None
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
-        """Each row through its expert: [rows, inputs] -> [rows, outputs], as of `in_groups`."""
+        """Multiply each row by its expert: [rows, inputs] -> [rows, outputs]; see `in_groups`."""
 
         def through(expert: int, part: Tensor) -> Tensor:
             bias = None if self.bias is None else self.bias[expert]
@@ -72,7 +73,7 @@ class Experts(nn.Module):
     ) -> None:
         """
         Args:
-            is_wide: what experts give may be greater than `dtype` can say.
+            is_wide: the outputs of experts may exceed the range of `dtype`.
         """
         super().__init__()
         self.config = config
@@ -83,19 +84,21 @@ class Experts(nn.Module):
 
     @property
     def stays_on_device(self) -> bool:
-        """No number of the step is needed on the processor."""
+        """Whether no number has to be copied to the processor during a step."""
         return bool(self.gate_up.stays_on_device and self.down.stays_on_device)
 
     def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
-        """Tokens are sorted by expert, so that each expert's matrices are read once. How many go to
-        which is asked of the device, once a layer, unless one call multiplies all groups there.
+        """Sort tokens by expert, so that each expert's matrices are read once, and apply them.
+
+        The number of tokens per expert is copied from the device once per layer, unless a single
+        call multiplies all groups there.
 
         Args:
             hidden: [tokens, width].
-            scores: [tokens, experts] float32, of the router.
+            scores: [tokens, experts] float32, from the router.
 
         Returns:
-            [tokens, width], of the same dtype.
+            [tokens, width], of the dtype of `hidden`.
         """
         weights, chosen = self.route(scores)
         numbers, order = chosen.flatten().sort(stable=True)
@@ -104,14 +107,14 @@ class Experts(nn.Module):
         if not self.stays_on_device:
             offsets = offsets.cpu()
         both = self.gate_up(hidden[order // self.config.active], offsets)
-        # Back in the order of the choices: added up by token in the same order every time.
+        # Back in the order of the choices, so that a token's sum always has the same order.
         by_choice = hidden.new_empty((len(order), hidden.shape[-1]))
         by_choice[order] = self.down(gated(both, self.activation), offsets)
         by_token = by_choice.view(*weights.shape, hidden.shape[-1])
         return (by_token * weights[..., None]).sum(1).to(hidden.dtype)
 
     def route(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (float32) and numbers of the chosen experts, both [tokens, active]."""
+        """Weights (float32) and indices of the chosen experts, both [tokens, active]."""
         if self.config.routing == "topk_then_softmax":
             best, chosen = scores.topk(self.config.active, dim=-1)
             return best.softmax(-1), chosen

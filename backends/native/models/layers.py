@@ -1,5 +1,7 @@
-"""A layer of the decoder. Its matrices are `nn.Linear`; loading replaces them where weights stay
-packed, by modules that take [tokens, inputs] and give [tokens, outputs] of the same dtype, too.
+"""A layer of the decoder.
+
+Its matrices are `nn.Linear`. If weights stay packed, loading replaces them by modules that also
+take [tokens, inputs] and return [tokens, outputs] of the same dtype.
 """
 
 from __future__ import annotations
@@ -30,8 +32,10 @@ Rotary = tuple[Tensor, Tensor]
 
 
 class Norm(nn.Module):
-    """RMSNorm (arXiv 1910.07467), worked out in float32; so is its weight, in whatever dtype the
-    model is, because Gemma's are near one with small differences.
+    """RMSNorm (arXiv 1910.07467), computed in float32.
+
+    Its weight is float32 for any dtype of the model, because Gemma's weights are near one with
+    small differences.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -40,10 +44,10 @@ class Norm(nn.Module):
         self.weight = parameter((size,), torch.float32)
 
     def forward(self, hidden: Tensor, added: Tensor | None = None) -> Tensor:
-        """Of the last dimension; same shape and dtype.
+        """Normalise the last dimension; the result has the same shape and dtype.
 
         Args:
-            added: is added to `hidden` first, in place.
+            added: if given, is first added to `hidden` in place.
         """
         if has_triton(hidden.device.type) and hidden.is_contiguous():
             return add_and_normalise(hidden, added, self.weight, self.eps)
@@ -54,12 +58,12 @@ class Norm(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each added to what came in."""
+    """Attention and feed-forward, each added to the residual stream."""
 
     def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
         super().__init__()
         width, eps = config.width, config.norm_eps
-        # What is added to the residual stream.
+        # Whether outputs that are added to the residual stream may exceed float16.
         is_wide = config.overflows_f16 and dtype == torch.float16
         self.index = index
         self.heads, self.kv_heads, self.head_dim = config.heads, config.kv_heads, config.head_dim
@@ -87,8 +91,8 @@ class Layer(nn.Module):
     def forward(self, hidden: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
         """
         Args:
-            hidden: [tokens, width]; what the layer finds is added to it.
-            rotary: None: the layer has no positions.
+            hidden: [tokens, width]; the layer's result is added to it.
+            rotary: None if the layer has no positions.
 
         Returns:
             `hidden`.
@@ -98,27 +102,28 @@ class Layer(nn.Module):
     def found(
         self, hidden: Tensor, before: Tensor | None, rotary: Rotary | None, attend: Attend
     ) -> Tensor:
-        """What is still to be added to `hidden`.
+        """The feed-forward result, which is still to be added to `hidden`.
 
         Args:
-            hidden: [tokens, width]; what attention finds is added to it.
-            before: what is added to it first: what the layer before found.
+            hidden: [tokens, width]; `before` and the attention result are added to it.
+            before: result of `found` of the previous layer, or None.
         """
         qkv = self.projected(hidden, before)
         return self.after_attention(hidden, self.attended(qkv, rotary, attend))
 
     def projected(self, hidden: Tensor, before: Tensor | None) -> Tensor:
-        """[tokens, (heads + 2 · kv_heads) · head_dim]: queries, keys and values of hidden + before,
-        which is what `hidden` is then.
+        """Queries, keys and values of hidden + before, [tokens, (heads + 2 · kv_heads) · head_dim].
+
+        `before` is added to `hidden` in place.
         """
         qkv: Tensor = self.qkv(_normed(self.attention_norm, hidden, before, self.qkv))
         return qkv
 
     def after_attention(self, hidden: Tensor, attended: Tensor) -> Tensor:
-        """What is still to be added to `hidden`, to which attention's part is added.
+        """Add the attention result to `hidden`; return what is still to be added to it.
 
         Args:
-            attended: [tokens, heads, head_dim], as `attended` gives it.
+            attended: [tokens, heads, head_dim], as returned by `attended`.
         """
         added: Tensor = self.out(attended.flatten(1))
         if self.attention_post_norm is not None:
@@ -126,20 +131,20 @@ class Layer(nn.Module):
         return self._fed(hidden, added)
 
     def add_feed_forward(self, hidden: Tensor) -> Tensor:
-        """The second half, for `hidden` [tokens, width], to which it is added."""
+        """Compute the second half of the layer and add it to `hidden` [tokens, width]."""
         return hidden.add_(self._fed(hidden, None))
 
     def _fed(self, hidden: Tensor, attended: Tensor | None) -> Tensor:
-        """The second half, for hidden + attended, which is what `hidden` is then."""
+        """The second half of the layer for hidden + attended; `attended` is added to `hidden`."""
         wants = self.gate_up if self.experts is None else self.router
         fed = self._feed_forward(_normed(self.feed_forward_norm, hidden, attended, wants))
         return fed if self.feed_forward_post_norm is None else self.feed_forward_post_norm(fed)
 
     def attended(self, qkv: Tensor, rotary: Rotary | None, attend: Attend) -> Tensor:
-        """[tokens, heads, head_dim]: what attention makes of queries, keys and values.
+        """The attention result [tokens, heads, head_dim] for queries, keys and values.
 
         Args:
-            qkv: as `projected` gives it; changed.
+            qkv: as returned by `projected`; overwritten.
         """
         heads = qkv.view(len(qkv), -1, self.head_dim)
         if has_triton(heads.device.type) and isinstance(attend, FinishesHeads):
@@ -150,7 +155,7 @@ class Layer(nn.Module):
         return attend(self.index, query, key_value, self.sinks)
 
     def _finish_heads(self, heads: Tensor, rotary: Rotary | None) -> None:
-        """Norms and positions of queries and keys [tokens, heads, head_dim], in place."""
+        """Apply norms and positions to queries and keys [tokens, heads, head_dim], in place."""
         query_norm, key_norm = self.query_norm, self.key_norm
         on_card = has_triton(heads.device.type)
         if on_card or has_metal(heads.device.type):
@@ -167,13 +172,13 @@ class Layer(nn.Module):
 
     @property
     def _head_norms(self) -> tuple[Tensor, Tensor, float] | None:
-        """Weights of queries and of keys, and epsilon; or none."""
+        """Norm weights of queries and of keys, and epsilon; None if the model has no head norms."""
         if self.query_norm is None or self.key_norm is None:
             return None
         return self.query_norm.weight, self.key_norm.weight, self.query_norm.eps
 
     def _normalised_heads(self, heads: Tensor, query_norm: Norm, key_norm: Norm) -> Tensor:
-        """[tokens, heads + kv_heads, head_dim] float32: queries and keys at once."""
+        """[tokens, heads + kv_heads, head_dim] float32: normalise queries and keys at once."""
         normalised = pick(RMS_NORM, heads.device)(heads, query_norm.eps)
         normalised[:, : self.heads].mul_(query_norm.weight)
         normalised[:, self.heads :].mul_(key_norm.weight)
@@ -195,8 +200,9 @@ class Layer(nn.Module):
 def _normed(
     norm: Norm, hidden: Tensor, added: Tensor | None, wants: nn.Module | None
 ) -> Tensor | RoundedRows:
-    """What `norm` makes of hidden + added, for the matrix `wants`: rounded where that would round
-    it in any case.
+    """Apply `norm` to hidden + added, as input of the module `wants`.
+
+    The result is already rounded to codes if `wants` would do that in any case.
     """
     if _takes_rounded(wants, hidden) and hidden.is_contiguous():
         return add_and_round(hidden, added, norm.weight, norm.eps)
@@ -205,8 +211,8 @@ def _normed(
 
 
 def _takes_rounded(matrix: nn.Module | None, x: Tensor) -> bool:
-    """Whether rows of the dtype of `x`, as many as it has, may be rounded before `matrix`."""
+    """Whether `matrix` takes rounded rows in place of `x`."""
     if not isinstance(matrix, PackedLinear) or not has_triton(x.device.type):
         return False
-    # Hooks want to see what comes.
+    # Hooks have to see the plain input.
     return not matrix._forward_pre_hooks and matrix.takes_rounded(len(x), x.dtype)

@@ -1,6 +1,4 @@
-"""Layers over packed matrices: a linear one, those of experts, and an embedding, for inference
-only.
-"""
+"""Modules over packed matrices, for inference only: linear, experts and embedding."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from hearth.kernels.packed import GroupedLinear, Prepared
 
 
 class _Packed(nn.Module):
-    """Its tensors are buffers, so that they are counted."""
+    """Registers the tensors of a matrix as buffers, so that they are counted."""
 
     def __init__(self, matrix: Prepared | GroupedLinear) -> None:
         super().__init__()
@@ -52,7 +50,7 @@ class PackedLinear(_Packed):
         return self._with_bias(self.matrix.matmul(x))
 
     def takes_rounded(self, rows: int, dtype: torch.dtype) -> bool:
-        """Whether `forward` would round so many rows of `dtype`, and takes them rounded."""
+        """Whether `forward` would round `rows` rows of `dtype`, and takes them already rounded."""
         matrix = self.matrix
         return isinstance(matrix, TritonMatrix) and matrix.takes_rounded(rows, dtype)
 
@@ -71,7 +69,7 @@ class PackedLinear(_Packed):
 
 
 class PackedExperts(_Packed):
-    """In the place of an `ExpertMatrix` whose weights stay packed.
+    """Replaces an `ExpertMatrix` whose weights stay packed.
 
     Args:
         bias: [experts, outputs], of any float dtype.
@@ -95,11 +93,12 @@ class PackedExperts(_Packed):
 
 
 class PackedEmbedding(_Packed):
-    """A table of vectors that stays packed; rows are gathered first and unpacked then. Where it is
-    the output matrix too, a `PackedLinear` over the same matrix is that.
+    """A table of vectors that stays packed: rows are gathered first and then unpacked.
+
+    If the output matrix is tied to it, a `PackedLinear` over the same matrix computes logits.
 
     Args:
-        dtype: of the vectors that `forward` gives.
+        dtype: of the vectors that `forward` returns.
     """
 
     matrix: Prepared

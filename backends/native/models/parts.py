@@ -1,4 +1,4 @@
-"""What modules of the decoder are made of: parameters without memory, and the gate."""
+"""Building blocks of the decoder's modules: parameters without memory, matrices and the gate."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _LIMIT = 7.0
 
 
 def parameter(shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
-    """A parameter on `meta`: a shape and a dtype, until loading puts a tensor in its place."""
+    """A parameter on `meta`: only a shape and a dtype until loading replaces it by a tensor."""
     return nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"), requires_grad=False)
 
 
 class Matrix(nn.Linear):
-    """weight: [outputs, inputs]; takes and gives the dtype of its argument, which may be wider."""
+    """weight: [outputs, inputs]. Results have the dtype of the input, which may be wider."""
 
     is_wide = False
-    """Its results may be greater than the weight's dtype can say, and are float32 throughout."""
+    """Results may exceed the range of the weight's dtype, so they are float32 throughout."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-        """[..., inputs] -> [..., outputs]; [rows, inputs] alone if it is wide."""
+        """[..., inputs] -> [..., outputs]; only [rows, inputs] if `is_wide`."""
         return multiply(input, self.weight, self.bias, is_wide=self.is_wide)
 
 
 class Output(Protocol):
-    """What gives logits: the output matrix, or the embedding in its place."""
+    """Computes logits: the output matrix, or the embedding if they are tied."""
 
     def wide(self, x: Tensor) -> Tensor:
         """[rows, width] of any float dtype -> [rows, vocabulary] float32."""
@@ -48,7 +48,7 @@ class Table:
 
     weight: Tensor
     is_exact = False
-    """Logits are float32 throughout: which of them other ways round depends on other rows."""
+    """Logits are float32 throughout: in faster products, rounding depends on the other rows."""
 
     def wide(self, x: Tensor) -> Tensor:
         """See the protocol."""
@@ -78,7 +78,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, is_wide: bool) -
     """x · weightᵀ + bias, of the dtype of `x`.
 
     Args:
-        is_wide: see `Matrix`; x is [rows, inputs] float32 then.
+        is_wide: see `Matrix`; if set, x is [rows, inputs] float32.
     """
     if not is_wide:
         return pick(LINEAR, x.device)(x, weight, bias)

@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv 2104.09864), in the layout of halves, with their scalings."""
+"""Rotary positions (arXiv 2104.09864), in the half-split layout, with their scalings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hearth.quant.families.config import Rope, RopeScaling
 
 
 def inverse_frequencies(rope: Rope, context: int) -> Tensor:
-    """[dimensions / 2] float32 radians a position, on the processor.
+    """[dimensions / 2] float32 radians per position, on the processor.
 
     Args:
-        context: tokens that a sequence may have. With longrope it decides, once for all, which
-            factors are used, as llama.cpp does: keys that were rotated with others would not fit.
+        context: most tokens of a sequence. With longrope it decides once for all sequences which
+            factors are used, as in llama.cpp, because keys rotated with different factors do not
+            match.
     """
     powers = torch.arange(0, rope.dimensions, 2, dtype=torch.float32) / rope.dimensions
     plain = 1.0 / rope.theta**powers
@@ -38,22 +39,24 @@ def inverse_frequencies(rope: Rope, context: int) -> Tensor:
 
 
 def attention_factor(rope: Rope) -> float:
-    """What cosine and sine are multiplied by."""
+    """The factor that cosine and sine are multiplied by."""
     return 1.0 if rope.scaling is None else rope.scaling.attention_factor
 
 
 def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """Of every position, computed again for each step: a table for 128k tokens is tens of
-    megabytes, and all layers of a step share these.
+    """Cosines and sines of every position.
+
+    They are computed again for each step and shared by its layers, because a table for 128k tokens
+    would take tens of megabytes.
 
     Args:
         positions: [tokens] int64.
         frequencies: [d / 2] float32.
-        factor: what both are multiplied by.
+        factor: multiplies both results.
 
     Returns:
-        Twice [tokens, 1, d] float32: the cosines of both halves, and the sines, which count
-        negative for the first half, as `apply_rope` wants them.
+        Two tensors [tokens, 1, d] float32: the cosines of both halves, and the sines, negated for
+        the first half, as `apply_rope` expects.
     """
     angles = positions[:, None, None].float() * frequencies
     cosine, sine = angles.cos(), angles.sin()
@@ -62,10 +65,11 @@ def cosine_and_sine(positions: Tensor, frequencies: Tensor, factor: float) -> tu
 
 
 def moved(positions: Tensor, by: int, frequencies: Tensor) -> tuple[Tensor, Tensor]:
-    """As `cosine_and_sine`: what brings heads that were rotated for `positions` + `by` to
-    `positions`. Angles are differences of those that were rounded to float32, so that nothing adds
-    up when heads are moved often. They are computed on the processor: GPUs of Apple have no
-    float64.
+    """Cosines and sines that move heads rotated for `positions` + `by` to `positions`.
+
+    The layout is that of `cosine_and_sine`. Each angle is the difference of two angles that were
+    rounded to float32, so that errors do not accumulate when heads are moved repeatedly. Angles are
+    computed on the processor, because Apple GPUs have no float64.
     """
     device = positions.device
     positions, frequencies = positions.cpu(), frequencies.cpu()
@@ -76,12 +80,12 @@ def moved(positions: Tensor, by: int, frequencies: Tensor) -> tuple[Tensor, Tens
 
 
 def apply_rope(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None:
-    """Rotates the first d dimensions of each head.
+    """Rotate the first d dimensions of each head.
 
     Args:
         heads: [tokens, heads, head_dim] float32, head_dim at least d.
         cosine: [tokens, 1, d] float32, see `cosine_and_sine`.
-        sine: likewise.
+        sine: [tokens, 1, d] float32.
         out: the result, [tokens, heads, head_dim] of any float dtype; it may be `heads`.
     """
     size = cosine.shape[-1]
@@ -94,7 +98,8 @@ def apply_rope(heads: Tensor, cosine: Tensor, sine: Tensor, out: Tensor) -> None
 
 
 def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
-    """Long waves are slowed down by the factor, short ones left, those between in proportion.
+    """Divide low frequencies by the factor, keep high ones, and interpolate in between.
+
     Source: Llama 3.1's reference code, `apply_scaling`.
     """
     turns = scaling.original_context * plain / (2 * pi)
@@ -104,8 +109,11 @@ def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> Tensor:
-    """Dimensions that turn often within the original context stay, those that hardly turn are
-    slowed down by the factor, with a ramp between. Source: arXiv 2309.00071, section 3.2.
+    """Interpolate between original frequencies and frequencies divided by the factor.
+
+    Dimensions with many rotations within the original context keep their frequency; those with few
+    are divided by the factor; there is a linear ramp in between. Source: arXiv 2309.00071,
+    section 3.2.
     """
 
     def dimension_of(turns: float) -> float:
@@ -119,7 +127,7 @@ def _yarn(plain: Tensor, rope: Rope, scaling: RopeScaling) -> Tensor:
     if scaling.truncate:
         low, high = floor(low), ceil(high)
     low, high = max(low, 0), min(high, rope.dimensions - 1)
-    # Borders that meet would divide by zero.
+    # Equal bounds would divide by zero.
     width = high - low or 0.001
     dimensions = torch.arange(len(plain), dtype=torch.float32)
     slowed = ((dimensions - low) / width).clamp(0.0, 1.0)
