@@ -1,4 +1,4 @@
-"""Background prefill: one long prompt at a time is computed next to the steps of streams."""
+"""Background prefill: one long prompt at a time is computed concurrently with steps of streams."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hearth.backends.engine.sequence import Sequence
 log = logging.getLogger(__name__)
 
 WORTH_STEPS: Final = 32
-"""A prompt goes here if what is left of it would take so many steps together with those who
-stream,"""
+"""Minimum number of steps shared with streams that the rest of a prompt would take, for it to be
+computed in the background."""
 WORTH_TOKENS: Final = 256
-"""and has so many tokens."""
+"""Minimum number of tokens left in such a prompt."""
 
 
 class BackgroundPrompts:
-    """Computes prompts next to the steps where the runner can, and brings them into their slots.
+    """Computes prompts concurrently with steps if the runner can, and copies them into their slots.
 
-    What a slot holds already, such as a prefix that it shares with others, is copied and not
-    computed again; its slot is empty meanwhile, and has room reserved for all of the prompt. The
-    last token is left for a step, which gives the logits after it. What fails here is computed by
+    Tokens that a slot already holds, such as a prefix shared with others, are copied and not
+    recomputed. Meanwhile the slot is empty, with room reserved for the whole prompt. The last token
+    is left for a step, which returns the logits after it. Prompts that fail here are computed by
     steps.
 
     Args:
@@ -39,26 +39,24 @@ class BackgroundPrompts:
         self._job: BackgroundPrompt | None = None
         self._sequence: Sequence | None = None
         self._expected: Sequence | None = None
-        """For which memory is being made."""
+        """The sequence for which memory is being allocated."""
         self._counted = 0
-        """First tokens of the job that were copied, or are in `computed_tokens`."""
+        """First tokens of the job that were copied or are already in `computed_tokens`."""
         self._failed: WeakSet[Sequence] = WeakSet()
         self.computed_tokens = 0
-        """Also of prompts that come to nothing."""
+        """Tokens computed here, including those of prompts that were dropped."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a prompt is computed, or is ending early."""
+        """Whether a prompt is being computed, or is ending early."""
         return self._job is not None
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether `sequence` is being computed here, or will be soon, so that steps go on without
-        it.
-        """
+        """Whether `sequence` is or soon will be computed here, so that steps proceed without it."""
         return sequence in (self._sequence, self._expected)
 
     def computed(self, sequence: Sequence) -> int:
-        """Tokens of `sequence` that are computed here and not in its slot yet."""
+        """Tokens of `sequence` that were computed here and are not in its slot yet."""
         return self._job.computed if self.holds(sequence) and self._job is not None else 0
 
     def left(self, sequence: Sequence) -> int:
@@ -68,12 +66,13 @@ class BackgroundPrompts:
     def offer(
         self, sequences: Iterable[Sequence], allowance: Callable[[int], int], headroom: int
     ) -> None:
-        """Begin with the first of `sequences` that is worth it.
+        """Start the first of `sequences` that is worth it.
 
         Args:
-            sequences: that run, with room reserved for all their tokens.
-            allowance: tokens that a step would compute behind so many others.
-            headroom: tokens that others keep to grow, where it needs more room than is reserved.
+            sequences: running, with room reserved for all their tokens.
+            allowance: how many tokens a step would compute, given the number of tokens before them.
+            headroom: tokens that must stay free for others to grow, if the prompt needs more room
+                than is reserved.
         """
         if self._job is not None or self._prefill is None:
             return
@@ -89,8 +88,8 @@ class BackgroundPrompts:
                 return
 
     def _may_copy(self, held: int, left: int, headroom: int) -> bool:
-        """Whether a slot may give up the `held` tokens that it has, which others may share, for
-        cells of its own: not where more would be moved than is computed.
+        """Whether a slot may replace its `held` tokens, which others may share, with cells of its
+        own: there must be room, and no more may be copied than is computed.
         """
         if not held:
             return True
@@ -102,7 +101,7 @@ class BackgroundPrompts:
         kv, tokens = self._kv, sequence.tokens[: sequence.total - 1]
         if not self._prefill.room_for(len(tokens), held):
             return
-        # The pool grows now, while little has to be moved, rather than when it is brought back.
+        # Grow the pool now, while little has to be moved, rather than when the prompt is complete.
         if not kv.has_memory(len(tokens) - held):
             self._expected = sequence if kv.is_growing else None
             return
@@ -113,7 +112,7 @@ class BackgroundPrompts:
             job = self._prefill.begin(tokens, begun, held, self._done)
         except RunnerLost:
             raise
-        except Exception:  # No memory, or no thread, which steps can do without.
+        except Exception:  # No memory or no thread: steps compute the prompt instead.
             log.exception("a prompt cannot be computed in the background")
             self._failed.add(sequence)
             return
@@ -124,16 +123,16 @@ class BackgroundPrompts:
             kv.release(slot, keep=False)
             kv.open(slot, tokens[:1], sequence.namespace, sequence.session_on_disk)
             sequence.computed = 0
-            # Should there be less room than was counted, the scheduler makes some.
+            # If there is less room than was counted, the scheduler makes some.
             kv.reserve(slot, sequence.total)
 
     def hurry(self, *, alone: bool) -> None:
-        """Say whether anybody streams beside it."""
+        """Pass on whether the prompt has the machine to itself, because no sequence streams."""
         if self._job is not None:
             self._job.hurry(alone=alone)
 
     def collect(self) -> None:
-        """Bring back what is complete; tell its reader how far it is otherwise."""
+        """Move a complete prompt into its slot; until then, report its progress."""
         job, sequence = self._job, self._sequence
         self._expected = None
         if job is None:
@@ -161,7 +160,7 @@ class BackgroundPrompts:
         sequence.tell(sequence.computed)
 
     def drop(self, sequence: Sequence) -> None:
-        """`sequence` has lost its slot: what is computed of it here is not wanted any more."""
+        """Cancel `sequence`, which has lost its slot."""
         if self._sequence is sequence and self._job is not None:
             self._job.cancel()
             self._sequence = None

@@ -1,8 +1,8 @@
-"""Beam search: several hypotheses of one answer are continued together, and the likeliest kept.
+"""Beam search: several hypotheses of one answer are continued in parallel, and the likeliest kept.
 
 The rules are those of transformers' `GenerationMixin._beam_search`: in each round the likeliest
-continuations of all hypotheses are ranked by the sum of their tokens' log probabilities; those that
-end are kept apart, ranked by that sum over length ** length_penalty; the others go on.
+continuations of all hypotheses are ranked by the sum of their tokens' log probabilities. Those that
+end are collected, ranked by that sum over length ** length_penalty; the others continue.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Continuation:
-    """A hypothesis with one token more."""
+    """A hypothesis extended by one token."""
 
     score: float
-    """The sum of the tokens' log probabilities."""
+    """The sum of its tokens' log probabilities."""
     parent: int
     drawn: Drawn
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A hypothesis that is complete."""
+    """A complete hypothesis."""
 
     score: float
-    """Over its length to the power of `length_penalty`."""
+    """The sum of log probabilities, divided by length ** `length_penalty`."""
     drawn: list[Drawn]
 
 
 class Beam(Sequence):
-    """One hypothesis. Its tokens change with the round: to those of the one that it goes on from.
+    """One hypothesis. In each round its tokens may be replaced by those of another hypothesis that
+    it continues.
 
     Args:
-        search: that it belongs to.
-        number: its own, from 0 on; the first one's continuations begin all others.
+        search: the search it belongs to.
+        number: its index, from 0; in the first round all beams start from continuations of beam 0.
     """
 
     def __init__(self, search: Search, number: int) -> None:
@@ -72,7 +73,7 @@ class Beam(Sequence):
         self.score = 0.0
 
     def findable(self) -> list[int]:
-        """What the others computed is used in any case."""
+        """Tokens that other beams computed are always reused."""
         first = self._search.answers[0]
         return self.tokens if self._number or self.drawn else first.findable()
 
@@ -90,7 +91,7 @@ class Beam(Sequence):
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Report the continuations of the hypothesis; the last beam to do so ends the round."""
         self.tell(self.computed)
-        # With a token since, by the report of another beam: the row was computed without it.
+        # `pending`: another beam's report ended the round, and this beam has a new token since.
         if not row.outputs or self.pending:
             return None
         return self._search.report(self._number, result.logits[row.slot][-1])
@@ -113,11 +114,11 @@ class Search:
 
     Args:
         params: of the search.
-        answers: one for each hypothesis that is returned, at most as many as beams: they are never
-            computed, and get the tokens of the best hypotheses at the end.
+        answers: one for each hypothesis to return, at most as many as beams. They are never
+            computed; they get the tokens of the best hypotheses at the end.
 
     Attributes:
-        beams: what is computed.
+        beams: the sequences that are computed.
     """
 
     def __init__(self, params: BeamSearch, answers: Seq[Generation]) -> None:
@@ -132,19 +133,19 @@ class Search:
 
     @property
     def _made(self) -> int:
-        """Tokens of each hypothesis that goes on."""
+        """Number of new tokens of each live hypothesis."""
         return len(self._live[0].drawn)
 
     def begin(self, cached: int) -> None:
-        """The first beam was admitted; it found so many `cached` tokens."""
+        """Called when the first beam was admitted with `cached` tokens found in the cache."""
         for answer in self.answers:
             answer.cached = cached
             answer.clock.admitted = self.beams[0].clock.admitted
             answer.on_admitted()
 
     def report(self, number: int, logits: Logits) -> FinishReason | None:
-        """Note what may follow the hypothesis of a beam; when all are known, choose, and return why
-        the search ends, or None.
+        """Record the continuations of beam `number`. When those of all beams are known, choose the
+        best; returns why the search ends, or None.
 
         Args:
             logits: [V] float32.
@@ -175,12 +176,12 @@ class Search:
         return "stop"
 
     def rearranged(self) -> list[Sequence]:
-        """Beams that ended in the last round, or go on from another one's tokens."""
+        """Beams that ended in the last round, or continue from the tokens of another beam."""
         changed, self._changed = self._changed, []
         return changed
 
     def finish(self, reason: FinishReason) -> None:
-        """End the answers: with the best hypotheses, or as cancelled."""
+        """End the answers, with the best hypotheses or as cancelled."""
         best = sorted(self._ended, key=lambda one: -one.score)
         for number, answer in enumerate(self.answers):
             if answer.done:
@@ -193,7 +194,9 @@ class Search:
             answer.finish(ends or reason)
 
     def _continuations(self, number: int, logits: Logits) -> list[_Continuation]:
-        """The likeliest, the best first: as many as decide whatever the others of the beams say."""
+        """The likeliest continuations, best first: as many as can matter for any results of the
+        other beams.
+        """
         normaliser = log_normaliser(logits)
         if not math.isfinite(normaliser):
             raise InternalError(
@@ -216,11 +219,13 @@ class Search:
 
     @property
     def _kept(self) -> int:
-        """Continuations that are ranked: those that end may not leave too few that go on."""
+        """Number of continuations that are ranked, large enough that sufficiently many remain even
+        if some end.
+        """
         return self._params.width * max(2, 1 + len(self._limits.end_ids))
 
     def _choose(self, continuations: list[_Continuation]) -> None:
-        """Rank `continuations`: keep those that end, and give the others to the beams."""
+        """Rank `continuations`: collect those that end, and assign the others to the beams."""
         width, limits = self._params.width, self._limits
         ranked = sorted(continuations, key=lambda one: (-one.score, one.parent, one.drawn.id))
         length = self._made + 1
@@ -245,8 +250,8 @@ class Search:
     def _assign(
         self, going: list[_Continuation], parents: dict[int, tuple[list[int], list[Drawn]]]
     ) -> None:
-        """Each beam goes on with the first continuation of its own hypothesis; beams without one
-        take the further continuations of others, or end.
+        """Each beam continues with the first continuation of its own hypothesis. Beams without one
+        take further continuations of others, or end.
         """
         stays: dict[int, _Continuation] = {}
         moves: list[_Continuation] = []
@@ -275,7 +280,7 @@ class Search:
         self._live = live
 
     def _is_over(self) -> bool:
-        """Whether no hypothesis that goes on can become better than those that ended."""
+        """Whether the search is over: no live hypothesis is expected to beat those that ended."""
         width, params = self._params.width, self._params
         if len(self._ended) < width:
             return False

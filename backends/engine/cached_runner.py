@@ -1,4 +1,4 @@
-"""A runner and the KV cache over its store: what has to be done around each step."""
+"""A runner together with the KV cache over its store: the bookkeeping around each step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hearth.backends.errors import HearthError, InternalError
 
 
 class CachedRunner:
-    """Computes steps on memory that the KV manager has for them.
+    """Computes steps on memory that the KV manager provides.
 
     Attributes:
-        kv: what the slots hold.
+        kv: tracks what the slots hold.
 
     Args:
-        clock: seconds, for what is kept until a deadline and for copies.
+        clock: seconds, for pins that expire and for copies.
         disk: see `KvManager`.
     """
 
@@ -39,11 +39,11 @@ class CachedRunner:
         self.kv = KvManager(runner.store, runner.limits, clock=clock, disk=disk)
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Have room for `plan` and compute it; `KvManager.commit` records what is accepted of it.
-        After an error nothing of it is held, and slots that lost what they held are empty.
+        """Make room for `plan` and compute it; `KvManager.commit` records what is accepted of it.
+        After an error none of it is held, and slots that lost what they held are empty.
 
         Raises:
-            Busy: there was no memory for it.
+            Busy: there was no memory for the plan.
             HearthError, RunnerLost, Interrupted: see `Runner.step`.
         """
         kv = self.kv
@@ -64,7 +64,7 @@ class CachedRunner:
             raise
 
     def advance(self, plan: StepPlan) -> StepResult:
-        """`step`, and record all of it."""
+        """Run `step` and commit all of its tokens."""
         result = self.step(plan)
         for row in plan.rows:
             self.kv.commit(row.slot, row.tokens)
@@ -72,7 +72,7 @@ class CachedRunner:
 
 
 def lost_slots(error: Exception) -> frozenset[int]:
-    """Slots whose keys and values are lost since the step that failed with `error`."""
+    """Slots whose keys and values were lost in the step that failed with `error`."""
     if isinstance(error, Interrupted):
         return error.lost_slots
     lost = error.data.get("lost_slots") if isinstance(error, HearthError) else None
@@ -80,14 +80,14 @@ def lost_slots(error: Exception) -> frozenset[int]:
 
 
 def _check_rows(rows: Sequence[Row], info: RunnerInfo, length: Callable[[int], int]) -> None:
-    """Refuse rows that do not continue what the slots hold, or that are more than a step takes: a
-    library might answer them with an assertion or a broken sequence.
+    """Refuse rows that do not continue what the slots hold, or that exceed the limits of a step: a
+    library might respond to them with an assertion or a corrupt sequence.
 
     Args:
-        length: tokens that a slot holds.
+        length: number of tokens that a slot holds.
 
     Raises:
-        InternalError: with the numbers.
+        InternalError: with the offending numbers.
     """
     slots, tokens, outputs = set(), 0, 0
     for row in rows:

@@ -12,10 +12,11 @@ from hearth.backends.engine.sequence import Emit
 
 class ChoiceGroup:
     """Merges the events of `count` generations into one stream: one `Started`, the progress of the
-    first, every token, a `ChoiceFinished` each, and one `Finished` or `Failed`.
+    first choice, every token, a `ChoiceFinished` for each choice, and one `Finished` or `Failed`.
 
-    The prompt counts once; what the later choices found of it is no saving of the request's, so
-    `cached_tokens` and `kept_tokens` are those of the first. Generated tokens are those of all.
+    The prompt counts once. Prompt tokens that later choices find in the cache save the request
+    nothing, so `cached_tokens` and `kept_tokens` are those of the first choice. Generated tokens
+    are summed over all choices.
     """
 
     def __init__(self, emit: Emit, count: int) -> None:
@@ -25,7 +26,7 @@ class ChoiceGroup:
         self._finished: list[events.Finished | None] = [None] * count
 
     def emitter(self, index: int) -> Emit:
-        """Where choice `index` sends its events."""
+        """The function to which choice `index` sends its events."""
         return partial(self._take, index)
 
     def _take(self, index: int, event: events.Event) -> None:
@@ -64,7 +65,7 @@ class ChoiceGroup:
 
 
 def _together(done: list[events.Finished], new_tokens: int) -> events.Timings:
-    """The timings of the first, with the decode time until the last was done."""
+    """The timings of the first choice, with a decode time that lasts until the last one ended."""
     first = done[0].timings
     begun = first.queued_s + first.prefill_s
     ended = max(

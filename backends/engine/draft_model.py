@@ -1,4 +1,4 @@
-"""A small model of the same vocabulary that guesses what the large one will draw."""
+"""A small model with the same vocabulary that guesses what the large model will draw."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
 
 CATCH_UP_TOKENS: Final = 256
-"""Known tokens that a call computes at most for all sequences that are behind, such as prompts;
-they get their drafts when all is computed."""
+"""Maximum number of known tokens, such as prompts, that a call computes for all sequences that are
+behind; these get drafts once they have caught up."""
 FEW_TOKENS: Final = 32
-"""Who is no further behind gets a draft in the same steps."""
+"""A sequence that is at most this many tokens behind gets a draft in the same steps."""
 _LAST_CALLS: Final = 8
 
 
 class DraftModel(Drafter):
-    """Guesses tokens by a second runner.
+    """Guesses tokens with a second runner.
 
     Its KV cache is managed like that of the large model, and only known tokens are committed to it:
-    the few that were guessed are computed again with each further one. Tokens are drawn as the
-    sequence draws, see `Lookahead`: with its penalties and grammar, and with its seed, so where
-    both models nearly agree they mostly draw the same token.
+    the few guessed tokens are recomputed with each further guess. Tokens are drawn as the sequence
+    draws them (see `Lookahead`), with its penalties, grammar and seed, so where both models nearly
+    agree they mostly draw the same token.
 
     Args:
-        runner: of the draft model; its memory can roll back.
-        vocab_size: tokens of the large model.
+        runner: of the draft model; its memory must be able to roll back.
+        vocab_size: of the large model.
         clock: seconds, for `token_s`.
     """
 
@@ -61,12 +61,12 @@ class DraftModel(Drafter):
 
     @property
     def token_s(self) -> float:
-        """See the protocol: of the fastest of the last calls."""
+        """See the protocol; taken from the fastest of the last calls."""
         return min(self._seconds, default=0.0)
 
     def warm_up(self) -> None:
-        """Measure `token_s` before anything is drafted, in steps of one token that leave nothing:
-        the first ones of a runner take longer.
+        """Measure `token_s` before the first draft, in steps of one token that are rolled back: the
+        first steps of a runner take longer.
         """
         slot, kv = self._free[-1], self._cached.kv
         kv.open(slot, [0])
@@ -80,11 +80,11 @@ class DraftModel(Drafter):
         kv.release(slot, keep=False)
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether its prompt was entered."""
+        """Whether `sequence` has a slot in the draft model."""
         return sequence in self._slots
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """See the protocol; none for sequences that are behind, or that there is no memory for."""
+        """See the protocol; sequences that are behind or find no memory get no draft."""
         ready = self._catch_up(self._entered(lengths))
         began = self._clock()
         guesses = {sequence: self._ahead(sequence) for sequence in ready}
@@ -113,24 +113,25 @@ class DraftModel(Drafter):
 
     @property
     def nbytes(self) -> int:
-        """What its keys and values take of memory now."""
+        """Bytes that its keys and values take now."""
         stats = self._cached.kv.stats()
         held = stats.allocated_tokens * self.runner.info.kv_bytes_per_token
         return held + stats.window_bytes + stats.offloaded_bytes + self.runner.beside_bytes
 
     def _entered(self, sequences: Iterable[Sequence]) -> list[Generation]:
-        """Those of `sequences` that have a slot, with what is known of them already."""
+        """Those of `sequences` that have a slot or get one now, filled from the cache."""
         entered = []
         for sequence in sequences:
             if not isinstance(sequence, Generation):
                 continue
             if sequence in self._slots and self._held(sequence) == sequence.total:
-                self.forget(sequence)  # A step of prompts alone came before that of its last draft.
+                # A step of prompts alone came before the step of its last draft.
+                self.forget(sequence)
             if sequence not in self._slots:
                 if not self._free:
                     continue
                 slot = self._free.pop()
-                # The last token that is given is not looked for.
+                # `open` never looks up the last of the tokens it is given.
                 shared = sequence.tokens if _is_shared(sequence) else sequence.tokens[:1]
                 self._cached.kv.open(slot, shared)
                 self._slots[sequence] = slot
@@ -143,11 +144,11 @@ class DraftModel(Drafter):
         return self._cached.kv.length(self._slots[sequence])
 
     def _ahead(self, sequence: Generation) -> Lookahead:
-        """What draws the draft of `sequence`."""
+        """The `Lookahead` that draws the draft of `sequence`."""
         return sequence.ahead()
 
     def _catch_up(self, sequences: Iterable[Generation]) -> list[Generation]:
-        """Compute what is known of those that are behind; returns the others."""
+        """Compute known tokens of the sequences that are behind; returns the others."""
         kv, ready, rows = self._cached.kv, [], []
         left = min(CATCH_UP_TOKENS, self.runner.info.max_batch_tokens)
         for sequence in sequences:
@@ -168,7 +169,7 @@ class DraftModel(Drafter):
     def _extend(
         self, guesses: Mapping[Generation, Lookahead], growing: list[Generation]
     ) -> list[Generation]:
-        """A further token for those `growing` that there is memory for; returns these."""
+        """Draft one more token for each of `growing` that finds memory; returns those sequences."""
         kv, rows, grown = self._cached.kv, [], []
         left = self.runner.info.max_batch_tokens
         for sequence in growing:
@@ -190,7 +191,7 @@ class DraftModel(Drafter):
         return grown
 
     def _fitted(self, logits: Logits) -> Logits:
-        """`logits` of as many tokens as the large model has: those that are missing never come."""
+        """`logits` resized to the vocabulary of the large model; missing tokens are never drawn."""
         missing = self._vocab_size - logits.size
         if missing > 0:
             return np.pad(logits, (0, missing), constant_values=np.float32(-np.inf))
@@ -198,5 +199,5 @@ class DraftModel(Drafter):
 
 
 def _is_shared(sequence: Sequence) -> bool:
-    """Whether what is computed of `sequence` may be of use to others, and theirs to it."""
+    """Whether `sequence` may share prefixes with others in the draft model's cache."""
     return sequence.speculating is None or sequence.speculating.shares

@@ -1,4 +1,4 @@
-"""The drafts of one sequence: which of them it could have, and how often they were right."""
+"""The drafts of one sequence: which ones it could have, and how often they were right."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from hearth.backends.engine.ngram import NgramIndex, draft_from
 from hearth.backends.engine.past_texts import SHORTEST_OF_OTHERS, Follower, PastTexts
 
 LEAST_CHANCE: Final = 0.15
-"""On "auto", tokens that are less likely right are not drafted: they are only compared."""
+"""On "auto", tokens less likely to be right than this are not drafted, only compared afterwards."""
 FIRST_NGRAM: Final = 0.1
-"""Chance that a token after a match is right, before any was compared: that costs nothing, so no
-token is drafted on trust."""
+"""Initial chance that a token after an n-gram match is right. It is below `LEAST_CHANCE`, because
+comparing costs nothing, so no token has to be drafted on trust."""
 FIRST_DRAFTER: Final = 0.8
-"""The same of a model, which somebody chose for that: what is tried of it at first is as long as
-would pay then."""
+"""Initial chance that a token of a drafter is right. It is high, because the user chose the model
+for this; the first drafts are as long as would pay off at this chance."""
 FIRST_WEIGHT: Final = 2.0
-"""Tokens that what is believed at first counts as; of drafters what others of the worker saw counts
-as all that is remembered."""
+"""Weight of an initial chance, in tokens. For drafters, what the other sequences of the worker saw
+has the weight of a full window instead."""
 SEQUENCE_WINDOW: Final = 32.0
-"""Tokens back to which a sequence remembers how often its drafts were right;"""
+"""Window, in tokens, over which a sequence remembers how often its drafts were right."""
 WORKER_WINDOW: Final = 64.0
-"""and all sequences of a worker together."""
+"""The same window for all sequences of a worker together."""
 
 
 CHATS: Final = 16
-"""Added to the kind of a draft that other texts gave."""
+"""Added to the kind of a draft that comes from other texts."""
 
 
 def kind_of(drafter: int) -> int:
-    """The kind of drafts that the drafter of this index makes, which is negative; the others are of
-    n-grams, by the bits of the length of the match, with `CHATS` where another text had it.
+    """The kind of drafts that the drafter with this index makes, which is negative. Other kinds are
+    of n-grams: the bit length of the match length, plus `CHATS` if another text had the match.
     """
     return ~drafter
 
 
 class Chances:
-    """How often a drafted token was right if those before it were, by the kind of draft: a moving
-    average.
+    """How often a drafted token was right given that those before it were, by kind of draft: a
+    moving average.
 
     Args:
-        window: tokens that count.
-        prior: what a kind begins with; None: `FIRST_NGRAM` and `FIRST_DRAFTER`.
+        window: of the moving average, in tokens.
+        prior: initial values of each kind; None: `FIRST_NGRAM` and `FIRST_DRAFTER`.
     """
 
     def __init__(self, window: float, prior: Chances | None = None) -> None:
@@ -54,17 +54,17 @@ class Chances:
         self._keep = 1 - 1 / window
         self._prior = prior
         self._known: dict[int, tuple[float, float]] = {}
-        """(right, all): sums of which each token back counts less."""
+        """(right, all) for each kind: exponentially decaying sums over tokens."""
 
     def of(self, kind: int) -> float:
-        """The chance of the next token of such a draft, in [0, 1]."""
+        """The chance that the next token of such a draft is right, in [0, 1]."""
         right, seen = self._known.get(kind, (0.0, 0.0))
         chance, weight = self._first(kind)
-        weight *= 1 - seen / self._window  # What was believed at first counts less, too.
+        weight *= 1 - seen / self._window  # The initial value decays, too.
         return (right + chance * weight) / (seen + weight)
 
     def learn(self, kind: int, right: int, wrong: int) -> None:
-        """`right` tokens of a draft were right, and the `wrong` ones after them were not."""
+        """Record that `right` tokens of a draft were right, and the `wrong` ones after them not."""
         known, seen = self._known.get(kind, (0.0, 0.0))
         for at in range(right + wrong):
             known, seen = known * self._keep + (at < right), seen * self._keep + 1
@@ -73,8 +73,8 @@ class Chances:
             self._prior.learn(kind, right, wrong)
 
     def _first(self, kind: int) -> tuple[float, float]:
-        """What others of the worker saw until now, and as how many tokens that counts; a longer
-        match is as good as a shorter one, or better.
+        """The prior chance, from what other sequences of the worker saw, and its weight in tokens.
+        A longer match is assumed to be at least as good as a shorter one.
         """
         if self._prior is None:
             return (FIRST_DRAFTER if kind < 0 else FIRST_NGRAM), FIRST_WEIGHT
@@ -91,10 +91,10 @@ class Draft:
     """Tokens that are guessed to follow a sequence.
 
     Attributes:
-        laws: what each of them was drawn from. None: nothing else could have been guessed, as by
-            n-grams, greedily, or where the rule does not need it.
-        parents: of a tree, for each token the place of the one that it follows: 0 is the last that
-            is known, 1 the first of the draft. Empty: each follows the one before it.
+        laws: the law that each token was drawn from. None if nothing else could have been drafted
+            (n-grams, greedy drafts), or if the rule does not need it.
+        parents: for a tree, the place of each token's parent: 0 is the last known token, 1 the
+            first token of the draft. Empty for a chain, where each token follows the one before it.
     """
 
     tokens: list[int]
@@ -110,7 +110,7 @@ class Offer:
     chance: float
     most: int
     tokens: list[int] = field(default_factory=list)
-    """Of an n-gram; empty: a drafter makes them."""
+    """The tokens of an n-gram draft; empty if a drafter will make them."""
 
 
 @dataclass(slots=True)
@@ -118,12 +118,12 @@ class Speculating:
     """The drafts of one sequence.
 
     Attributes:
-        mode: "auto" drafts where that pays, the others always.
-        most: tokens of a draft at most.
+        mode: "auto" drafts where that pays off, the other modes always.
+        most: maximum number of tokens of a draft.
         kind: of its last draft.
         rule: which drafts are kept.
         laws: of the draft of this step, see `Draft`.
-        shares: other texts may be guessed from, and others from this one.
+        shares: drafts may come from other texts, and this text may be used for others.
     """
 
     mode: Speculate
@@ -132,16 +132,16 @@ class Speculating:
     laws: list[Law] | None = None
     shares: bool = True
     drafted: list[int] = field(default_factory=list)
-    """How many tokens were drafted at each position of a draft;"""
+    """How many tokens were drafted at each position of a draft."""
     accepted: list[int] = field(default_factory=list)
-    """how many of them were right."""
+    """How many of the drafted tokens at each position were right."""
     kind: int = 0
     _index: NgramIndex = field(default_factory=NgramIndex)
     _follower: Follower = field(default_factory=Follower)
     _chances: Chances | None = None
     _guesses: list[tuple[int, int, int]] = field(default_factory=list)
     """(kind, place, token) of the first token after each of the last matches, to be compared with
-    what is drawn there; that costs nothing, unlike a wider row.
+    the token that is drawn there. This costs nothing, unlike a wider row.
     """
 
     def offer(
@@ -154,14 +154,14 @@ class Speculating:
         looks: bool,
         past: PastTexts | None = None,
     ) -> Offer | None:
-        """The better draft of at most `most` tokens after those `known`; None: there is none, or on
-        "auto" none that is likely.
+        """The best draft of at most `most` tokens after those `known`; None if there is none, or on
+        "auto" none that is likely enough.
 
         Args:
-            drafter: the kind of the one that may draft for it; 0: none.
-            worker: of all sequences, where this one begins.
-            looks: n-grams may, too.
-            past: texts of others.
+            drafter: the kind of the drafter that may draft for it; 0: none.
+            worker: chances over all sequences of the worker, the prior of this one's.
+            looks: n-grams may be used, too.
+            past: texts of other requests.
         """
         chances = self._chances
         if chances is None:
@@ -180,12 +180,12 @@ class Speculating:
         return Offer(kind, chances.of(kind), most, tokens) if kind else None
 
     def use(self, offer: Offer) -> None:
-        """`offer` is drafted."""
+        """Record that `offer` is drafted."""
         self.kind = offer.kind
         self._guesses = [one for one in self._guesses if one[0] != offer.kind]
 
     def verified(self, drafts: int, right: int) -> None:
-        """The first `right` tokens of a draft were right."""
+        """Record that of `drafts` drafted tokens the first `right` were right."""
         while len(self.drafted) < drafts:
             self.drafted.append(0)
             self.accepted.append(0)
@@ -198,8 +198,8 @@ class Speculating:
     def _matches(
         self, known: Seq[int], most: int, past: PastTexts | None
     ) -> Iterator[tuple[int, list[int]]]:
-        """The kinds of drafts of n-grams that there are, and what they guess: of its own text, and
-        of others where its own has only a shorter match.
+        """The n-gram drafts as (kind, tokens): from its own text, and from other texts if its own
+        has no long match.
         """
         place, matched = self._index.find(known)
         if matched:
@@ -210,7 +210,7 @@ class Speculating:
                 yield CHATS + matched.bit_length(), tokens
 
     def _compare(self, known: Seq[int]) -> None:
-        """What was drawn where tokens had been guessed."""
+        """Compare the remembered guesses with the tokens that were drawn there."""
         assert self._chances is not None
         if self._guesses and len(known) > self._guesses[0][1]:
             for kind, place, token in self._guesses:

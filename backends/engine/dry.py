@@ -1,4 +1,4 @@
-"""DRY: the penalty for saying again what was said before."""
+"""DRY: a penalty on tokens that would extend a repeated run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RepeatedRuns:
     `multiplier * base ** (n - allowed_length)` if `n >= allowed_length`. No run reaches across a
     breaker, and a breaker is never penalised.
 
-    For each position the length of the common suffix of the text up to there and of the whole text
-    is kept; a new token makes each one longer by one, or zero. That is one vector operation over
-    the text for each token.
+    For each position, the length of the common suffix of the text up to there and of the whole text
+    is stored; a new token either extends it by one or resets it to zero. That is one vector
+    operation over the text per token.
 
     Args:
-        window: how many last tokens are searched; -1 all, 0 none.
+        window: number of last tokens that are searched; -1: all, 0: none.
         breakers: token ids at which runs end.
         tokens: the prompt.
     """
@@ -48,7 +48,7 @@ class RepeatedRuns:
             self._runs[: self._size] = self._runs_of(list(tokens))
 
     def add(self, token: int) -> None:
-        """Take in the next token; O(text) in numpy, some microseconds for ten thousand tokens."""
+        """Add the next token; O(text) in numpy, a few microseconds for ten thousand tokens."""
         if self._window == 0:
             return
         if self._size == self._tokens.size:
@@ -68,13 +68,13 @@ class RepeatedRuns:
         self._runs[size] = 0
 
     def copy(self) -> RepeatedRuns:
-        """One with the same tokens."""
+        """An independent copy."""
         made = copy(self)
         made._tokens, made._runs = self._tokens.copy(), self._runs.copy()
         return made
 
     def run_lengths(self, allowed_length: int) -> dict[int, int]:
-        """By token: the longest run of `allowed_length` or more that it would continue."""
+        """For each token, the longest run of `allowed_length` or more that it would continue."""
         start = max(0, self._size - self._window) if self._window > 0 else 0
         if self._size - start < 2:
             return {}
@@ -89,7 +89,7 @@ class RepeatedRuns:
         return longest
 
     def penalties(self, params: SamplingParams) -> Sparse | None:
-        """Tokens that would continue a repeated run, and what each loses; None: there is none."""
+        """Tokens that would continue a repeated run, and the penalty of each; None if none."""
         longest = self.run_lengths(params.dry_allowed_length)
         if not longest:
             return None
@@ -107,7 +107,8 @@ class RepeatedRuns:
     def _runs_of(self, tokens: list[int]) -> list[int]:
         """Common suffix length of `tokens[:i + 1]` and `tokens` for each i, 0 for the last: O(n).
 
-        It is the Z-function (Gusfield 1997, section 1.4) of the reversed text; a breaker caps it.
+        This is the Z-function (Gusfield 1997, section 1.4) of the reversed text, capped at the last
+        breaker.
         """
         size = len(tokens)
         cap = next((n for n in range(size) if tokens[size - 1 - n] in self._breakers), size)
@@ -129,8 +130,8 @@ class RepeatedRuns:
 def breaker_ids(tokenizer: Tokenizer, breakers: Sequence[str]) -> frozenset[int]:
     """Token ids at which DRY's runs end.
 
-    Those whose text contains a breaker; for a breaker that no token contains, the last token of its
-    encoding. Reads the whole vocabulary: compute it once for each set of breakers.
+    These are the tokens whose text contains a breaker; for a breaker that no token contains, the
+    last token of its encoding. Reads the whole vocabulary: compute it once per set of breakers.
     """
     wanted = [breaker.encode() for breaker in breakers]
     found: set[int] = set()

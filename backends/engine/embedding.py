@@ -1,4 +1,4 @@
-"""Texts that become vectors, or are ranked: a few in each turn of the engine, or a slice of one."""
+"""Jobs that embed or rank texts: per iteration of the engine, a few texts or a slice of one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Emit = Callable[[Embeddings | Ranks | Finished | Failed], None]
 
 
 class TextJob:
-    """Texts that are computed beside the sequences, without a place in their memory.
+    """Texts that are computed alongside the sequences, without using their slots.
 
     Args:
-        texts: token ids of each text; at least one text, and none empty. To be ranked: of the query
-            and a text, together as the model wants them.
-        pooling: of vectors; None: the texts are ranked.
+        texts: token ids of each text; at least one text, and none empty. For ranking, each has the
+            query and a text in the format of the model.
+        pooling: for embeddings; None: the texts are ranked.
         emit: gets exactly one of the answer (`Embeddings`, or `Ranks`), `Failed` and
             `Finished("cancelled")`.
     """
@@ -44,27 +44,27 @@ class TextJob:
         self._texts = texts
         self.pooling = pooling
         self._computed: list[NDArray[np.float32]] = []
-        """Of the first texts: a vector, or a rank."""
+        """Results of the first texts: a vector or a rank each."""
         self._tokens = sum(map(len, texts))
         self._computed_tokens = 0
         self._sliced: SlicedText | None = None
-        """The next text, where a part of it is computed."""
+        """The next text, if it is being computed in slices."""
         self._sliced_tokens = 0
         self._emit = emit
 
     @property
     def is_within_text(self) -> bool:
-        """Whether the next text is computed in slices, so that the runner holds memory for it."""
+        """Whether the next text is computed in slices; the runner then holds memory for it."""
         return self._sliced is not None
 
     @property
     def start(self) -> int:
-        """Tokens of the next text that are computed."""
+        """Number of tokens of the next text that are already computed."""
         return 0 if self._sliced is None else self._sliced_tokens
 
     @property
     def is_ready(self) -> bool:
-        """Whether `compute` may be called: the memory for the slices of its next text is there."""
+        """Whether `compute` may be called: memory for slices of the next text is allocated."""
         return self._sliced is None or self._sliced.is_ready
 
     def exceeds(self, tokens: int) -> bool:
@@ -72,7 +72,7 @@ class TextJob:
         return len(self._texts[len(self._computed)]) > tokens
 
     def next_texts(self, tokens: int) -> list[list[int]]:
-        """The next texts that together have at most so many tokens; always at least one."""
+        """The next texts that together have at most `tokens` tokens; always at least one."""
         chosen: list[list[int]] = []
         room = tokens
         for text in self._texts[len(self._computed) :]:
@@ -84,14 +84,14 @@ class TextJob:
 
     def compute(self, runner: Runner, tokens: int, ready: Callable[[], None]) -> int:
         """Let `runner` compute the next texts that together have at most `tokens` tokens, or a
-        slice of so many of a longer one; a longer one that the runner cannot slice is computed
-        whole. After the last text the job is answered.
+        slice of about that size of a longer text; a longer text that the runner cannot slice is
+        computed whole. After the last text the answer is emitted.
 
         Args:
-            ready: called from any thread when it `is_ready` again, if it is not after this.
+            ready: called from any thread when the job `is_ready` again, if it is not after this.
 
         Returns:
-            Tokens that were computed.
+            The number of computed tokens.
         """
         if self._sliced is None and runner.info.slices_texts and self.exceeds(tokens):
             self._sliced_tokens = 0
@@ -114,7 +114,7 @@ class TextJob:
         return computed
 
     def stats(self) -> RequestStats:
-        """How far it is."""
+        """Its progress."""
         computed = self._computed_tokens
         if self._sliced is not None:
             computed += self._sliced_tokens

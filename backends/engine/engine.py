@@ -1,4 +1,4 @@
-"""The one loop of a worker: plan, step, draw, say. Other threads only post to its inbox."""
+"""The main loop of a worker: plan, step, sample, emit. Other threads only post to its inbox."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ log = logging.getLogger(__name__)
 Work = Sequence | TextJob
 
 MOST_REQUESTS: Final = 256
-"""`EngineStats.requests` has no more rows."""
+"""Maximum number of rows in `EngineStats.requests`."""
 _STATS_EVERY_S: Final = 0.1
 _LOOK_EVERY_S: Final = 1.0
-"""While nothing is done, ended pins and a shortage of memory are noticed within such a time."""
+"""While idle, the engine checks for expired pins and memory shortage this often."""
 
 
 class Engine:
     """Runs sequences over one runner.
 
     `submit`, `cancel`, `clear_cache`, `close` and `stats` may be called from any thread; `run` (or
-    `turn`, step by step) belongs to one thread, the only one that touches the runner. What goes
-    wrong in one sequence ends that sequence alone.
+    `turn`, one iteration at a time) belongs to one thread, the only one that touches the runner. An
+    error in one sequence ends that sequence alone.
 
     Args:
-        target_itl_s: seconds of inter-token latency that prefill is cut to while others stream.
-        clock: seconds, for the pace of prefill.
+        target_itl_s: target inter-token latency in seconds; limits prefill while others stream.
+        clock: seconds, for the prefill budget.
         kv_clock, disk: see `CachedRunner`.
-        drafters: models, or heads, that guess tokens of sequences that speculate.
+        drafters: models or heads that draft for sequences that speculate.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Engine:
         self._clock = clock
         self._text_jobs: list[TextJob] = []
         self._last_turn: dict[str, int] = {}
-        """Of the sessions that have texts under way."""
+        """The last turn, by count, of each session that has texts in progress."""
         self._turns = 0
         self._closing = False
         self.ended = threading.Event()
@@ -90,16 +90,16 @@ class Engine:
         self._lock = threading.Lock()
         """Guards `_cancelling`, `_computing`, `_is_leaving` and `Runner.interrupt`."""
         self._cancelling: Counter[int] = Counter()
-        """Requests whose cancel is posted and not taken in yet."""
+        """Requests whose cancellation is posted and not processed yet."""
         self._computing: frozenset[int] = frozenset()
-        """Requests that the runner computes something for now, and that are not cancelled."""
+        """Requests in the current runner call that are not cancelled."""
         self._is_leaving = False
         """`close` was called: nothing more is computed."""
         self._suspects: WeakKeyDictionary[Sequence, int] = WeakKeyDictionary()
-        """So many first tokens of a sequence are computed in steps of their own: a step with others
-        failed and emptied its slot, and one of them was at fault."""
+        """Number of first tokens of a sequence that are computed in steps of their own: a step with
+        several sequences failed and emptied its slot, and one of them was at fault."""
         self._retried: WeakSet[Sequence] = WeakSet()
-        """For which the memory that could not be had was asked for once more."""
+        """Sequences that did not fit and for which the planned memory was already tried again."""
         self._steps = 0
         self._rows = 0
         self._computed = 0
@@ -108,12 +108,12 @@ class Engine:
         self._stats = self._count()
 
     def submit(self, *work: Work) -> None:
-        """Let `work` run when there is room, all of it or, if the engine is closing, none."""
+        """Queue `work`, to run when there is room; if the engine is closing, none of it runs."""
         self._inbox.put(lambda: self._add(work))
 
     def cancel(self, ident: int) -> None:
-        """End the work with this id before the next step; unknown ids are already over. The step
-        that runs ends early if no other request is in it.
+        """End the work with this id before the next step; ids that are unknown have already ended.
+        The current step ends early if no other request is in it.
         """
         with self._lock:
             self._cancelling[ident] += 1
@@ -124,12 +124,12 @@ class Engine:
         self._inbox.put(lambda: self._take_cancel(ident))
 
     def clear_cache(self, done: Callable[[EngineStats], None]) -> None:
-        """Forget every kept prefix, also on disk, then call `done` from the engine's thread."""
+        """Drop every kept prefix, also on disk, then call `done` from the engine's thread."""
         self._inbox.put(lambda: self._clear(done))
 
     def close(self) -> None:
-        """Let `run` return before its next step; what is under way ends as cancelled, and the step
-        that runs ends early.
+        """Let `run` return before its next step; work in progress ends as cancelled, and the
+        current step ends early.
         """
         with self._lock:
             self._is_leaving = True
@@ -138,14 +138,14 @@ class Engine:
         self._inbox.put(self._close)
 
     def stats(self) -> EngineStats:
-        """What it does and has done; the counts of tokens are a tenth of a second old at most while
-        it runs.
+        """Current state and totals; token counts are at most a tenth of a second old while the
+        engine is busy.
         """
         return replace(self._stats, running=self._scheduler.running, waiting=self._waiting)
 
     def run(self) -> None:
-        """Turn until `close`; sleeps where there is nothing to do. What sequences with a session
-        computed is on disk afterwards.
+        """Loop until `close`, and sleep while there is nothing to do. On return, the computed
+        tokens of sequences with a session are on disk.
         """
         try:
             while not self._closing:
@@ -156,7 +156,7 @@ class Engine:
             self.ended.set()
 
     def turn(self) -> bool:
-        """Take in what was posted and make one step; False if there was nothing to compute.
+        """One iteration: process the inbox and run one step; False if there was nothing to compute.
 
         Raises `RunnerLost` if the process must end.
         """
@@ -180,8 +180,8 @@ class Engine:
         return self._scheduler.waiting + len(self._text_jobs)
 
     def _rest(self) -> None:
-        """Until something is posted; or for a while, where pins may end meanwhile, offloaded
-        prefixes have to make way for other programs, or a prompt in the background goes on.
+        """Sleep until something is posted. The wait is limited where pins may expire, offloaded
+        prefixes may have to make way for other programs, or background prefill is running.
         """
         may_change = self._stats.pinned_tokens or self._stats.offloaded_tokens
         may_change = may_change or self._background.is_busy
@@ -191,7 +191,9 @@ class Engine:
     # ---- steps
 
     def _plan(self) -> StepPlan | None:
-        """The next plan. What can never be admitted fails, so that nobody waits behind it."""
+        """The next plan. Sequences that can never be admitted fail, so that they do not block
+        others.
+        """
         while (plan := self._scheduler.plan()) is None:
             stuck = self._scheduler.stuck()
             if stuck is None:
@@ -214,7 +216,7 @@ class Engine:
         return plan
 
     def _compute(self, plan: StepPlan) -> None:
-        """One step, and one more for each sequence that is under suspicion."""
+        """Run one step, and one more for each suspect sequence."""
         if not self._suspects:
             self._step(plan)
             return
@@ -231,8 +233,8 @@ class Engine:
         self._one_by_one(apart, list(suspects.values()))
 
     def _begin(self, idents: Iterable[int]) -> bool:
-        """Note whom the runner computes something for; False if it need not: all of them are
-        cancelled, or the engine closes.
+        """Record the requests of the next runner call. False if the call is not needed, because all
+        of them are cancelled or the engine is closing.
         """
         with self._lock:
             if not self._is_leaving:
@@ -240,7 +242,7 @@ class Engine:
             return bool(self._computing)
 
     def _end(self) -> None:
-        """The runner has computed it, or failed to."""
+        """The runner call has returned or failed."""
         with self._lock:
             self._computing = frozenset()
             self._runner.interrupt(False)
@@ -278,21 +280,21 @@ class Engine:
             self._speculation.observe(decoding, seconds)
 
     def _after_failure(self, plan: StepPlan, error: Exception) -> None:
-        """A step failed: find out whose fault it is by computing its rows one by one."""
+        """A step failed: find the sequence at fault by computing the rows one by one."""
         members = self._scheduler.members(plan)
         if len(members) == 1:
             self._fail(members[0], error)
             return
         lost = lost_slots(error)
         for row, sequence in zip(plan.rows, members, strict=True):
-            if row.slot in lost:  # Its memory has no past to go back to, so it begins again.
+            if row.slot in lost:  # The slot lost its keys and values, so the sequence starts over.
                 self._suspects[sequence] = sequence.total
                 self._scheduler.forget_computed(row.slot)
         self._one_by_one(plan.rows, members)
 
     def _one_by_one(self, rows: Seq[Row], members: Seq[Sequence]) -> None:
         for row, sequence in zip(rows, members, strict=True):
-            if sequence.slot == row.slot:  # What befell one before may have ended or moved it.
+            if sequence.slot == row.slot:  # An earlier failure may have ended or moved it.
                 self._step(StepPlan((row,)))
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
@@ -326,8 +328,8 @@ class Engine:
             sequence.finish(reason)
 
     def _compute_texts(self, plan: StepPlan | None) -> bool:
-        """Compute a few texts of the job whose turn it is, or a slice of one, with what `plan` has
-        left of the time that prefill may take; False if there is none that can go on.
+        """Compute a few texts of the next job, or a slice of one, in the prefill time that `plan`
+        leaves; False if no job can continue.
         """
         if not self._text_jobs:
             return False
@@ -366,9 +368,9 @@ class Engine:
         return True
 
     def _next_text_job(self, tokens: int) -> TextJob | None:
-        """The job whose turn it is, of the session whose turn it is; None if none can go on. Only
-        one text is computed in slices at a time: a job whose next text has more than `tokens`
-        tokens gives its turn to the one that is within a text.
+        """The next job of the next session in turn; None if none can continue. Only one text is
+        computed in slices at a time: a job whose next text has more than `tokens` tokens yields to
+        the job that is in the middle of a text.
         """
         within = next((job for job in self._text_jobs if job.is_within_text), None)
         jobs = self._text_jobs
@@ -376,7 +378,7 @@ class Engine:
             jobs = [job for job in jobs if job is not within and not job.exceeds(tokens)]
         if not jobs:
             return None
-        # Sessions take turns, and the jobs of one by their place in the list.
+        # Sessions take turns; within a session, jobs follow their order in the list.
         job = min(jobs, key=lambda job: (-job.priority, self._last_turn[job.session]))
         self._turns += 1
         self._last_turn[job.session] = self._turns
@@ -387,7 +389,7 @@ class Engine:
         if all(other.session != job.session for other in self._text_jobs):
             self._last_turn.pop(job.session, None)
 
-    # ---- what is posted
+    # ---- inbox
 
     def _add(self, work: tuple[Work, ...]) -> None:
         for item in work:
@@ -395,7 +397,7 @@ class Engine:
                 self._end_early(item)
             elif isinstance(item, TextJob):
                 self._text_jobs.append(item)
-                # Its session comes after those that wait already, or they wait for all newcomers.
+                # A new session queues behind waiting ones, or newcomers would starve them.
                 self._last_turn.setdefault(item.session, self._turns)
             else:
                 self._scheduler.add(item)
@@ -418,7 +420,7 @@ class Engine:
 
     @staticmethod
     def _end_early(work: Work) -> None:
-        """End `work` as cancelled; should that fail, it fails alone."""
+        """End `work` as cancelled; an error in doing so fails this work alone."""
         try:
             work.finish("cancelled")
         except Exception as error:
@@ -426,13 +428,13 @@ class Engine:
             work.fail(error)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """End `sequence`, and the other choices of the same request with it."""
+        """End `sequence` with `error`, and cancel the other choices of the same request."""
         self._scheduler.remove(sequence, keep=False)
         sequence.fail(error)
         self._cancel(sequence.id)
 
     def _wake(self) -> None:
-        """Let `run` look again; from any thread."""
+        """Wake `run`; may be called from any thread."""
         self._inbox.put(lambda: None)
 
     def _clear(self, done: Callable[[EngineStats], None]) -> None:
@@ -481,8 +483,8 @@ class Engine:
 
 
 def _load(plan: StepPlan) -> tuple[int, int, int]:
-    """Tokens of sequences that stream (one, and logits to draw the next from, or with drafts),
-    tokens of all other rows, and how many tokens are before each of these, all together.
+    """Load of a step: tokens of decode rows (one token plus its drafts, with logits after each),
+    tokens of all other rows (prefill), and for the latter the sum of the tokens before each.
     """
     prefill = [row for row in plan.rows if not len(row.tokens) == row.outputs == row.drafts + 1]
     tokens = sum(len(row.tokens) for row in prefill)

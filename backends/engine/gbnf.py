@@ -1,8 +1,8 @@
-"""Grammars of llama.cpp (GBNF), as llguidance can follow them.
+"""Grammars of llama.cpp (GBNF), converted for llguidance.
 
-They come with requests, so they are only read in the grammar helper (`grammar_helper`). llguidance
-converts them to its own dialect of Lark; what its converter does not read is written in another way
-first.
+They come from requests, so they are only parsed in the grammar helper (`grammar_helper`).
+llguidance converts them to its own dialect of Lark; syntax that its converter does not read is
+rewritten first.
 """
 
 from __future__ import annotations
@@ -42,18 +42,19 @@ _ESCAPE: Final = re.compile(
 )
 _LETTERS: Final = {"n": "\n", "r": "\r", "t": "\t"}
 _MEANING: Final = '"\\/[]&~'
-"""Characters that mean something in strings or in sets."""
+"""Characters with a special meaning in strings or in sets."""
 _ANY: Final = "[^\U0010ffff]"
 _LARK: Final = re.compile(r"\s*%llguidance[ \t]*(?:\{[^{}\n]*\})?[ \t]*(?:\n|\Z)")
-"""How llguidance's own dialect of Lark begins, which is another way to write a grammar."""
+"""The beginning of a grammar written in llguidance's own dialect of Lark, which is accepted instead
+of GBNF."""
 _RULE: Final = re.compile(r"'([^']+)'")
 
 
 def with_lark(grammar: str) -> str:
-    """`grammar`, in Lark, with Lark in place of each GBNF in it (`rules.GBNF`).
+    """`grammar`, in Lark, with each GBNF grammar embedded in it (`rules.GBNF`) converted to Lark.
 
     Raises:
-        GrammarRefused: a GBNF cannot be read; the message says in which line.
+        GrammarRefused: a GBNF grammar cannot be read; the message names the line.
     """
     if GBNF not in grammar:
         return grammar
@@ -79,12 +80,12 @@ def _lark(source: str) -> str:
         line = plain.count("\n", 0, error.pos.pos) + 1
         what = str(error).partition(" at line ")[0]
         raise GrammarRefused(f"line {line}: {what}", too_complex=False) from error
-    except Exception as error:  # The converter has no type of its own for what it finds later.
+    except Exception as error:  # The converter has no error type of its own for later stages.
         raise GrammarRefused(_with_line(str(error), plain), too_complex=False) from error
 
 
 def _with_line(complaint: str, source: str) -> str:
-    """`complaint`, and the first line that has the rule that it names."""
+    """`complaint`, with the number of the first line that contains the rule it names."""
     rule = _RULE.search(complaint)
     if rule is not None:
         use = re.search(rf"(?<![\w-]){re.escape(rule[1])}(?![\w-])", source)
@@ -94,7 +95,7 @@ def _with_line(complaint: str, source: str) -> str:
 
 
 def _plain(source: str) -> str:
-    """`source` without comments, its escapes as the converter takes them."""
+    """`source` without comments, and with escapes in the form that the converter accepts."""
 
     def written(match: re.Match[str]) -> str:
         if match["any"]:

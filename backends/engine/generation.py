@@ -1,4 +1,4 @@
-"""A sequence that says something: draws tokens, turns them into text, and knows when to stop."""
+"""A sequence that generates: it samples tokens, turns them into text, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from hearth.backends.text.stops import StopMatcher
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a sequence ends, besides its stop strings."""
+    """When a sequence ends, apart from its stop strings."""
 
     max_tokens: int
-    """New tokens at most; already bounded by the context."""
+    """Maximum number of new tokens; already bounded by the context."""
     min_tokens: int
-    """Before that many new tokens neither an end token nor a stop string ends it; a grammar does
-    where nothing else can follow, and so does `one_call`."""
+    """Before this many new tokens, neither an end token nor a stop string ends it. A grammar still
+    does where nothing else can follow, and so does `one_call`."""
     ignore_eos: bool
     end_ids: frozenset[int]
     """Every end-of-generation token of the model."""
     shown_ids: frozenset[int] = frozenset()
-    """Special tokens whose text the parser of the output must see."""
+    """Special tokens whose text the output parser must see."""
     one_call: bool = False
-    """It ends with its first tool call, too."""
+    """The sequence also ends after its first tool call."""
     stop_ids: frozenset[int] = frozenset()
-    """Further tokens that end it, also with `ignore_eos`."""
+    """Further tokens that end the sequence, even with `ignore_eos`."""
     include_stop: bool = False
-    """The stop string or the token of `stop_ids` that ends it is part of its text."""
+    """The stop string or the token of `stop_ids` that ends the sequence is part of its text."""
     show_special: bool = False
-    """Special tokens are part of its text, except those of `end_ids`."""
+    """Special tokens, except those of `end_ids`, are part of the text."""
 
     def banned(self, new_tokens: int) -> frozenset[int]:
-        """What may not be drawn after `new_tokens` tokens: all that ends it, before `min_tokens`;
-        the model's own end, with `ignore_eos`.
+        """Tokens that may not be drawn after `new_tokens` tokens: before `min_tokens`, every token
+        that ends the sequence; after that, the model's end tokens if `ignore_eos` is set.
         """
         if new_tokens < self.min_tokens:
             return self.end_ids | self.stop_ids
@@ -53,22 +53,21 @@ class Limits:
 
 
 class Generation(Sequence):
-    """One answer to a prompt. Its text leaves through `emit` as soon as no stop string can begin in
-    it.
+    """One answer to a prompt. Its text is emitted as soon as no stop string can begin in it.
 
     Args:
         prompt: token ids, at least one.
-        matcher: what the text must follow; None: it is free.
-        parser: takes the text apart; None: all of it is the answer.
+        matcher: the grammar that the text must follow; None: free text.
+        parser: splits the text into parts; None: all of it is the answer.
         index: which of the request's choices it is.
         notices: for `Started`.
         kept_tokens: for `Usage`.
-        pins: (prompt tokens, seconds): once so many first tokens are computed they are kept, until
-            so many seconds after their last use; see `RunnerCache.pin` for how much may be.
-        reuse_prefix: False: nothing that others computed is used. Of several choices the first
-            computes all of the prompt then, and the others share it.
-        speculating: how its tokens are guessed; None: they are not.
-        streaming: how it goes on where the context is full; None: it does not.
+        pins: (prompt tokens, seconds) pairs: once that many first tokens are computed, they are
+            kept until that many seconds after their last use; see `KvManager.pin` for the limits.
+        reuse_prefix: False: nothing that other requests computed is used. With several choices, the
+            first then computes the whole prompt and the others share it.
+        speculating: how its tokens are drafted; None: no drafts.
+        streaming: how it continues when the context is full; None: it ends there.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Generation(Sequence):
         self.streaming = streaming
         self.limits = limits
         self._banned = limits.banned(limits.min_tokens)
-        """What may not be drawn from `min_tokens` tokens on."""
+        """Tokens that may not be drawn once there are `min_tokens` new tokens."""
         self.sampler = sampler
         self.index = index
         self.stop_string: str | None = None
@@ -119,11 +118,12 @@ class Generation(Sequence):
         self._reuses_prefix = reuse_prefix or index > 0
         self._piece = piece
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        """A character is text when its last byte has arrived."""
+        """Holds back a character until its last byte has arrived."""
         self._has_stops = bool(stops)
         self._stops = StopMatcher(stops)
         self._shown = 0
-        """Prompt tokens of the last `Progress`; what is computed again is not told again."""
+        """Prompt tokens of the last `Progress`; tokens that are recomputed are not reported again.
+        """
         self._reasoning_tokens = 0
         self._held_ids: list[int] = []
         self._held_logprobs: list[events.TokenLogprob] = []
@@ -161,7 +161,7 @@ class Generation(Sequence):
         return self.sampler.shortlist(self.total, self.limits.banned(self.new_tokens))
 
     def ahead(self) -> Lookahead:
-        """What draws drafts for it."""
+        """A `Lookahead` that draws drafts for this sequence."""
         state, limits, made = self.speculating, self.limits, self.new_tokens
         return Lookahead(
             self.sampler.fork(),
@@ -174,9 +174,9 @@ class Generation(Sequence):
         )
 
     def take(self, row: Row, result: StepResult) -> events.FinishReason | None:
-        """Draw the next token and take it, if this step computed the last one that was known. As
-        long as it is the draft that was computed after it, draw the one after that, too. With
-        rejection sampling a token that has a draft is drawn in view of it.
+        """Draw and accept the next token if this step computed the last known one. As long as the
+        token drawn is the draft at that place, draw the one after it too. With rejection sampling,
+        the draft at a place takes part in the draw there.
         """
         if not self.clock.first_token:
             self.tell(self.computed)
@@ -193,11 +193,11 @@ class Generation(Sequence):
                 return None
 
     def _draw(self, row: Row, place: int, result: StepResult) -> Drawn:
-        """The token after the draft at `place` of `row`, 0 being what comes before all."""
+        """Draw the token after the draft at `place` of `row`; place 0 is the last known token."""
         made = self.new_tokens
         banned = self._banned if made >= self.limits.min_tokens else self.limits.banned(made)
         state = self.speculating
-        # Tokens of a tree are not sampled from a law, so that there is nothing to reject by.
+        # Tokens of a tree are not sampled from a law, so rejection sampling does not apply.
         can_reject = place < row.drafts and not row.parents
         if can_reject and state is not None and state.rule == "rejection":
             return self.sampler.verify(
@@ -217,7 +217,7 @@ class Generation(Sequence):
         )
 
     def accept(self, drawn: Drawn) -> events.FinishReason | None:
-        """Take a drawn token: say its text, and return why the sequence ends with it, or None."""
+        """Accept a drawn token and emit its text; returns why the sequence ends there, or None."""
         if not self.clock.first_token:
             self.clock.first_token = time.monotonic()
         limits, token = self.limits, drawn.id
@@ -258,7 +258,7 @@ class Generation(Sequence):
         return None
 
     def finish(self, reason: events.FinishReason) -> None:
-        """End the stream well; text still held back is said first."""
+        """End the stream without error, after emitting the text that is still held back."""
         if self.done:
             return
         self.clock.ended = time.monotonic()
@@ -308,15 +308,15 @@ class Generation(Sequence):
             self._emit_part(events.Token(""))
 
     def _included(self, stop: str) -> str:
-        """What of the stop string is part of the text."""
+        """The stop string if it is part of the text, else an empty string."""
         return stop if self.limits.include_stop else ""
 
     def _push(self, text: str) -> tuple[str, str | None]:
-        """What of `text` can be shown, and the stop string that ends it."""
+        """The part of `text` that can be shown, and the stop string that ended it, if any."""
         return self._stops.push(text, may_match=self.new_tokens >= self.limits.min_tokens)
 
     def _emit_part(self, part: events.Part) -> None:
-        """Emit `part` with the tokens since the last one."""
+        """Emit `part` with the tokens since the last part."""
         part.ids, part.index = tuple(self._held_ids), self.index
         self._held_ids.clear()
         if self._held_logprobs:

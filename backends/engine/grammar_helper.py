@@ -1,7 +1,7 @@
-"""The small process that tries grammars: `python -P -m hearth.backends.engine.grammar_helper`.
+"""The helper process that tests grammars: `python -P -m hearth.backends.engine.grammar_helper`.
 
-What it may do and for how long is told in `backends.machine.helper_child`. It knows bytes, not the
-model's tokens: whether a grammar compiles does not depend on them.
+Its limits are set in `backends.machine.helper_child`. It uses one token per byte instead of the
+model's vocabulary, because whether a grammar compiles does not depend on the vocabulary.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _WARM_UP: Final = 'start: %json {"type": "object"} /[a-z]+/'
 
 
 def main() -> None:
-    """Try grammars from standard input until it closes."""
+    """Test grammars from standard input until it closes."""
     tokenizer = functools.lru_cache(maxsize=1)(_byte_tokenizer)
     serve(lambda question: _answer(tokenizer(), question), lambda: _warm_up(tokenizer()))
 
 
 def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
-    """The grammar of `question` with nothing but Lark in it, if it compiles and something follows
-    it, else why not.
+    """The grammar of `question` converted to pure Lark if it compiles and some text can match it,
+    else the reason why not.
     """
     try:
         lark = with_lark(question["lark"])
@@ -54,7 +54,7 @@ def _answer(tokenizer: LLTokenizer, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _byte_tokenizer() -> LLTokenizer:
-    """Every byte a token, then the end, then tokens for a grammar to name."""
+    """One token per byte, then the end token, then special tokens that grammars may name."""
     tokens = [bytes([value]) for value in range(_END)]
     tokens += [b"<|%d|>" % number for number in range(_END, _END + 1 + _MOST_NAMED_TOKENS)]
     vocabulary = grammar_library.Vocabulary(tokens, range(_END, len(tokens)), [_END], list)
@@ -62,7 +62,7 @@ def _byte_tokenizer() -> LLTokenizer:
 
 
 def _with_own_tokens(lark: str) -> str:
-    """`lark` with the special tokens that it names put into this process's numbers."""
+    """`lark` with its special tokens renumbered to those of this process."""
     numbers: dict[str, int] = {}
 
     def renamed(match: re.Match[str]) -> str:

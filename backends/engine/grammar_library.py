@@ -1,6 +1,6 @@
-"""llguidance as the engine uses it: which bounds it works under, and what its complaints mean.
+"""llguidance as the engine uses it: the bounds it runs under, and the meaning of its errors.
 
-Nothing here is imported before the first grammar: llguidance is loaded by the functions.
+llguidance is imported inside the functions, so it is not loaded before the first grammar.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _MOST_LEXER_STATES: Final = 50_000
-"""Of one sequence, at 1 to 2 kB each. Schemas need hundreds; some patterns, as many as there are
-texts."""
+"""Limit for one sequence, at 1 to 2 kB per state. Schemas need hundreds; some patterns need as many
+as there are matching texts."""
 _HEADER: Final = '%llguidance {"no_forcing": true}\n'
-"""Where the text to come is certain, every way to cut it into tokens stays allowed: the draw is the
+"""Where the next text is certain, every tokenization of it stays allowed: the choice is the
 model's own."""
 _PLACE: Final = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _LONGEST_REASON: Final = 240
@@ -26,8 +26,8 @@ _COMPLEX: Final = ("fuel", "too large", "too many", "too complex", "too deeply",
 
 
 class GrammarRefused(Exception):
-    """llguidance does not take a grammar; the message says why, in one line. `too_complex`: it is
-    beyond a bound, rather than wrong.
+    """llguidance refuses a grammar; the message gives the reason in one line. `too_complex`: the
+    grammar exceeds a bound, rather than being wrong.
     """
 
     def __init__(self, message: str, *, too_complex: bool) -> None:
@@ -36,13 +36,13 @@ class GrammarRefused(Exception):
 
 
 class Vocabulary:
-    """What llguidance asks of a tokenizer (`llguidance.TokenizerWrapper`).
+    """The interface that llguidance requires of a tokenizer (`llguidance.TokenizerWrapper`).
 
     Args:
-        tokens: the bytes of each token; b"" for what is never written.
-        special_ids: tokens that only stand where a grammar names them, whatever their bytes.
+        tokens: the bytes of each token; b"" for tokens that are never written.
+        special_ids: tokens that are allowed only where a grammar names them, whatever their bytes.
         end_ids: the end-of-generation tokens, at least one.
-        encode: token ids of UTF-8 text.
+        encode: encodes UTF-8 text to token ids.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ def require_library() -> None:
     """Load llguidance.
 
     Raises:
-        BackendUnavailable: it is not installed, or does not load.
+        BackendUnavailable: it is not installed or fails to load.
     """
     try:
         import llguidance  # noqa: F401
@@ -79,7 +79,7 @@ def require_library() -> None:
 
 
 def make_tokenizer(vocabulary: Vocabulary, end_ids: Collection[int]) -> LLTokenizer:
-    """The trie of all tokens; some 0.5 s and 50 MB for 150,000 of them."""
+    """The trie of all tokens; takes about 0.5 s and 50 MB for 150,000 tokens."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(vocabulary), eos_token=sorted(end_ids))
@@ -89,13 +89,13 @@ def compile_grammar(tokenizer: LLTokenizer, lark: str) -> LLMatcher:
     """A matcher at the beginning of `lark`, under the bounds of this module.
 
     Raises:
-        GrammarRefused: it is malformed, says what llguidance does not know, or is too complex.
+        GrammarRefused: it is malformed, uses what llguidance does not support, or is too complex.
     """
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(
         max_lexer_states=_MOST_LEXER_STATES,
-        precompute_large_lexemes=False,  # would take its time before the first token is asked for
+        precompute_large_lexemes=False,  # would delay the first token
         verbose_errors=False,
     )
     matcher = LLMatcher(tokenizer, _HEADER + lark, log_level=0, limits=limits)
@@ -107,22 +107,24 @@ def compile_grammar(tokenizer: LLTokenizer, lark: str) -> LLMatcher:
 
 
 def took_what_does_not_fit(matcher: LLMatcher) -> bool:
-    """Is a matcher in its error state because of a token that its grammar does not allow?"""
+    """Whether a matcher failed because it was given a token that its grammar does not allow."""
     return "doesn't satisfy the grammar" in matcher.get_error()
 
 
 def met_a_dead_end(matcher: LLMatcher) -> bool:
-    """Is a matcher in its error state because no text continues what there is?"""
+    """Whether a matcher failed because no text can follow the text so far."""
     return matcher.stop_reason() in ("NoExtension", "NoExtensionBias")
 
 
 def can_go_on(matcher: LLMatcher) -> bool:
-    """May at least one more token, or the end, follow?"""
+    """Whether at least one more token, or the end, can follow."""
     return not matcher.is_error() and (not matcher.is_stopped() or matcher.is_accepting())
 
 
 def _reason(complaint: str) -> str:
-    """The line of llguidance's message that says what is wrong, without places in our Lark."""
+    """The line of llguidance's message that names the error, without positions in the generated
+    Lark.
+    """
     first, *more = complaint.splitlines() or [""]
     reason = _PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")
     for line in more:

@@ -1,4 +1,4 @@
-"""Grammars that answers follow: tried out, compiled, and matched token by token."""
+"""Grammars that answers follow: tested, compiled, and matched token by token."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ _SIMPLER: Final = "Simplify it, or check part of it after the answer has come."
 class Grammars:
     """Makes the matchers of one model's sequences. Thread-safe.
 
-    A grammar is first tried in a helper process that has 2 s and 512 MiB; only what passes there is
-    compiled here. Which ones passed is remembered, the least recently used being forgotten first.
-    Every sequence gets a grammar of its own, in milliseconds: copies of one matcher share their
-    lexer and its bound (llguidance 1.9.1; `test_copies_of_a_matcher_still_share_their_bound`), so
-    that one sequence could end all others.
+    A grammar is first tested in a helper process limited to 2 s and 512 MiB; only grammars that
+    pass are compiled here. The ones that passed are remembered, and the least recently used are
+    forgotten first. Each sequence compiles its own matcher, which takes milliseconds: copies of one
+    matcher share their lexer and its bound (llguidance 1.9.1;
+    `test_copies_of_a_matcher_still_share_their_bound`), so one sequence could end all others.
 
     Args:
         tokenizer: of the model.
-        vocab_size: V, the logits of a step; ids beyond the tokenizer's are never allowed.
+        vocab_size: V, the width of the logits; ids beyond the tokenizer's are never allowed.
         end_ids: every end-of-generation token.
     """
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_ids: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
-        # llguidance must know an end: where the model declares none, one that is no token.
+        # llguidance requires an end token: if the model declares none, use an id that is not a
+        # token.
         self._end_ids = end_ids or frozenset((vocab_size,))
         self._helper = Helper("hearth.backends.engine.grammar_helper", "The compiler of grammars")
         self._lock = threading.Lock()
@@ -52,19 +53,19 @@ class Grammars:
         self._closers: JsonClosers | None = None
         self._special_ids: frozenset[int] = frozenset()
         self._proven: OrderedDict[str, str] = OrderedDict()
-        """Sources that compiled, and what they became (`gbnf`)."""
+        """Sources that compiled, and their conversion to Lark (`gbnf`)."""
         self._proven_characters = 0
 
     def matcher(self, lark: str, param: str) -> Matcher:
         """A matcher at the beginning of `lark` (llguidance's dialect; special tokens by id, as
-        `<[151645]>`, or by name, as `<|im_end|>`; grammars of llama.cpp as `rules.GBNF` says).
-        Blocks while it is compiled.
+        `<[151645]>`, or by name, as `<|im_end|>`; llama.cpp grammars embedded as described at
+        `rules.GBNF`). Blocks while the grammar is compiled.
 
         Args:
-            param: what asked for it in the request, for errors.
+            param: the request parameter that asked for it, for errors.
 
         Raises:
-            InvalidParameter: it is malformed or unsupported, or nothing can follow it.
+            InvalidParameter: it is malformed or unsupported, or no text can match it.
             LimitExceeded: it is too complex.
             BackendUnavailable: llguidance is not installed.
             InternalError: the helper process cannot be started, or is closed.
@@ -87,15 +88,17 @@ class Grammars:
         self._helper.close()
 
     def _try_out(self, lark: str, param: str) -> str:
-        """Compile `lark` where it can do no harm; returns it with nothing but Lark in it."""
+        """Compile `lark` in the helper process, where it can do no harm; returns it converted to
+        pure Lark.
+        """
         try:
             try:
                 answer = self._helper.ask({"lark": lark}, _COMPILE_S)
             except HelperLost as lost:
                 if lost.overdue:
                     raise
-                # Others may have killed it, when memory is short: what takes too much of it does so
-                # again.
+                # The system may have killed the helper because memory was short. A grammar that
+                # itself takes too much memory fails again.
                 answer = self._helper.ask({"lark": lark}, _COMPILE_S)
         except HelperLost as lost:
             what = f"took more than {_COMPILE_S:g} s" if lost.overdue else "took too much memory"
@@ -122,8 +125,8 @@ class Grammars:
             return self._closers
 
     def _vocabulary(self) -> grammar_library.Vocabulary:
-        """Every token as text has it. Control tokens have no text: they are special, and keep the
-        name that they are written with.
+        """Every token with its text bytes. Control tokens have no text: they are marked special and
+        keep their written name.
         """
         known = min(self._vocab_size, self._tokenizer.vocab_size)
         special = set(self._end_ids)
@@ -162,10 +165,10 @@ class GrammarMatcher:
     """Implements `hearth.backends.engine.matcher.Matcher` with llguidance.
 
     Args:
-        matcher: of this sequence alone.
+        matcher: used by this sequence alone.
         vocab_size: V.
         special_ids: control and end tokens.
-        param: what asked for the grammar, for errors.
+        param: the request parameter that asked for the grammar, for errors.
     """
 
     def __init__(
@@ -180,7 +183,7 @@ class GrammarMatcher:
         self._mask: NDArray[np.bool_] | None = None
 
     def allows(self, token: int) -> bool:
-        """See the protocol; microseconds, but for special tokens the cost of `allowed`."""
+        """See the protocol; takes microseconds, but special tokens cost as much as `allowed`."""
         if self._mask is not None or token in self._special_ids:
             return bool(self.allowed()[token])
         fits = self._matcher.validate_tokens([token]) == 1
@@ -204,7 +207,7 @@ class GrammarMatcher:
         self._check()
 
     def copy(self) -> GrammarMatcher:
-        """See the protocol: states of the lexer that the copy visits count for both."""
+        """See the protocol. Lexer states that the copy visits count against both matchers."""
         made = copy(self)
         made._matcher = self._matcher.deep_copy()
         return made
@@ -214,8 +217,8 @@ class GrammarMatcher:
         return self._matcher.is_stopped()
 
     def _check(self) -> None:
-        """Raises LimitExceeded: a bound is met. InvalidParameter: nothing can follow.
-        InternalError: a token was accepted that is not allowed.
+        """Raises LimitExceeded if a bound is met, InvalidParameter if nothing can follow, and
+        InternalError if a token was accepted that is not allowed.
         """
         if grammar_library.can_go_on(self._matcher):
             return

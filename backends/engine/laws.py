@@ -1,4 +1,4 @@
-"""Laws that tokens are drawn from, and what is left of one after a draft was refused."""
+"""Distributions ("laws") that tokens are drawn from, and the residual after a rejected draft."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hearth.backends.engine.selection import Indices
 
 @dataclass(slots=True)
 class Law:
-    """The probabilities of tokens; those that are not named have none."""
+    """A distribution over tokens; tokens that are not listed have probability 0."""
 
     ids: Indices
     """[n]: ascending."""
@@ -22,7 +22,7 @@ class Law:
 
     @classmethod
     def of(cls, weights: NDArray[np.floating[Any]], ids: Indices | None = None) -> Law:
-        """In proportion to `weights` [n], zero or more each and not all zero.
+        """A law in proportion to `weights` [n], which are non-negative and not all zero.
 
         Args:
             ids: [n], ascending; None: 0 to n - 1.
@@ -32,20 +32,20 @@ class Law:
         return cls(kept if ids is None else ids[kept], chances / chances.sum())
 
     def chance(self, token: int) -> float:
-        """Of `token`."""
+        """The probability of `token`."""
         place = int(np.searchsorted(self.ids, token))
         is_there = place < self.ids.size and self.ids[place] == token
         return float(self.chances[place]) if is_there else 0.0
 
     def at(self, uniform: float) -> int:
-        """The token that a `uniform` number in [0, 1) stands for."""
+        """The token that a `uniform` number in [0, 1) selects."""
         place = int(np.searchsorted(self.chances.cumsum(), uniform, side="right"))
         return int(self.ids[min(place, self.ids.size - 1)])
 
 
 def residual(law: Law, guess: Law) -> Law:
-    """norm(max(`law` - `guess`, 0)): what a token comes from where a draft from `guess` was
-    refused (arXiv 2211.17192, algorithm 1); `law` itself where rounding leaves nothing.
+    """norm(max(`law` - `guess`, 0)): the law of the token after a draft from `guess` was rejected
+    (arXiv 2211.17192, algorithm 1); `law` itself where rounding leaves nothing.
     """
     dense = np.zeros(1 + max(law.ids[-1], guess.ids[-1]))
     dense[guess.ids] = guess.chances
@@ -54,5 +54,5 @@ def residual(law: Law, guess: Law) -> Law:
 
 
 def certain(token: int) -> Law:
-    """All of the probability on `token`."""
+    """The law that has all probability on `token`."""
     return Law(np.array([token], dtype=np.intp), np.ones(1))

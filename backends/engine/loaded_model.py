@@ -1,4 +1,4 @@
-"""What a runner's package gives for a model that it opened."""
+"""What a runner package returns for a model that it has opened."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Loaded:
     tokenizer: Tokenizer
     info: ModelInfo
     templates: ChatTemplates
-    """The one of the settings, else the model's own; empty if it cannot chat."""
+    """The template from the settings if given, else the model's own; empty if it cannot chat."""
 
 
 def described(
     info: ModelInfo, runner: Runner, tokenizer: Tokenizer, templates: ChatTemplates
 ) -> ModelInfo:
-    """`info` with what the runner, the tokenizer and the templates of the model say."""
+    """`info` completed with facts from the runner, the tokenizer and the templates of the model."""
     template = template_for(templates, tools=False)
     facts = runner.info
     return replace(

@@ -1,4 +1,4 @@
-"""Log probabilities under the model's own distribution: of the raw logits, before all steps."""
+"""Log probabilities under the model's own distribution: raw logits, before any sampling step."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ class Piece(Protocol):
 
 
 def log_normaliser(logits: NDArray[np.float32]) -> float:
-    """The natural log of the sum of exp(`logits`); `logits` [V] float32 with a finite maximum."""
+    """The natural log of the sum of exp(`logits`), which are [V] float32 with a finite maximum."""
     peak = logits.max()
     total = float(np.exp(logits - peak).sum())
     return float(peak) + math.log(total)
 
 
 def logprob_of(logits: NDArray[np.float32], token_id: int, normaliser: float) -> float:
-    """The natural log probability of one token; `normaliser` as `log_normaliser` gives it."""
+    """The natural log probability of one token; `normaliser` comes from `log_normaliser`."""
     return min(0.0, float(logits[token_id]) - normaliser)
 
 
 def top_logprobs(
     logits: NDArray[np.float32], count: int, normaliser: float
 ) -> tuple[tuple[int, float], ...]:
-    """(id, natural log probability) of the `count` likeliest, best first, ties to the lowest id."""
+    """(id, natural log probability) of the `count` likeliest tokens, best first, ties to the lowest
+    id.
+    """
     ids = largest(logits, count)
     return tuple((int(token), logprob_of(logits, int(token), normaliser)) for token in ids)
 
@@ -42,7 +44,11 @@ def top_logprobs(
 def named(
     token_id: int, logprob: float, top: Iterable[tuple[int, float]], piece: Piece
 ) -> TokenLogprob:
-    """A token and the likeliest in its place (id, natural log probability), with their texts."""
+    """A token and the likeliest tokens at its position, with their texts.
+
+    Args:
+        top: (id, natural log probability) of the likeliest tokens.
+    """
 
     def text(ident: int) -> str:
         return piece(ident, special=True).decode(errors="replace")

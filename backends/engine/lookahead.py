@@ -1,4 +1,4 @@
-"""Draws tokens ahead of a sequence, for drafts."""
+"""Samples tokens ahead of a sequence, for drafts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hearth.backends.errors import InvalidParameter
 
 
 class Lookahead:
-    """Continues where a sequence is, with copies of what it draws with: its penalties see the
-    tokens of the draft, and its grammar follows them.
+    """Continues a sequence with copies of its sampler and matcher: the penalties see the tokens of
+    the draft, and the grammar follows them.
 
-    What was drawn stays in the draft, also an end: left out by what it is, those that are not
-    would come more often than the model says.
+    Every drawn token stays in the draft, end tokens included: dropping some tokens because of what
+    they are would make the others more frequent than the model says.
 
     Args:
         sampler, matcher: copies.
         position: of the next token.
-        banned: what may not be drawn, by how many tokens were drafted.
+        banned: tokens that may not be drawn, given the number of tokens drafted so far.
         ends: tokens that end the sequence.
-        ends_complete: so does a complete grammar.
+        ends_complete: a complete grammar also ends the sequence.
         has_laws: draw for rejection sampling, with random numbers that the sequence does not use,
-            and keep the laws; otherwise with the numbers of the sequence.
+            and store the laws; otherwise draw with the random numbers of the sequence.
 
     Attributes:
-        draft: what was drawn.
-        over: nothing can follow the last token of it.
+        draft: the tokens drawn so far.
+        over: nothing can follow the last token of the draft.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Lookahead:
         self._ends_complete = ends_complete
 
     def draw(self, logits: Logits) -> None:
-        """Add a token to the draft; none where the grammar or `logit_bias` leaves none, which the
-        sequence reports when it comes there.
+        """Add a token to the draft. Adds none where the grammar or `logit_bias` allows none; the
+        sequence reports that error when it gets there.
 
         Args:
-            logits: [V] float32, of a draft model at the place after the draft.
+            logits: [V] float32, of a draft model at the position after the draft.
 
         Raises:
-            InternalError: they are not finite.
+            InternalError: the logits are not finite.
         """
         try:
             self._take(self._drawn(logits))

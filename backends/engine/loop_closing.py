@@ -1,12 +1,13 @@
-"""Ends strings, arrays and objects of JSON in which a model repeats itself without end.
+"""Closes JSON strings, arrays and objects in which a model repeats itself endlessly.
 
 A weak model at a low temperature that has written "USA, USA, USA, " a few dozen times goes on until
-the limit, and JSON that is cut off there is lost as a whole. So the language that an answer in JSON
-must follow has one rule more than its schema: what has repeated itself exactly for as long as the
-bounds of this module is closed, wherever the schema allows that. `minLength` and `minItems` hold.
-An object that repeats its members has the same names again, so its bound is the smallest. A slip
-now and then, as a space less between two items, does not make a repetition an answer: over a longer
-stretch, most of it must be exact. Rows of a table, each with its own number, are not that.
+the token limit, and JSON that is cut off there is unusable. So JSON answers follow one rule beyond
+their schema: a string, array or object that has repeated itself exactly for as long as the bounds
+of this module is closed wherever the schema allows it. `minLength` and `minItems` still hold. An
+object that repeats its members repeats the same names, so its bound is the smallest. Occasional
+slips, such as a missing space between two items, do not hide a repetition: over a longer stretch,
+it is enough that most of the text repeats exactly. Table rows that each have their own number do
+not count as repetition.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from numpy.typing import NDArray
 from hearth.backends.engine.matcher import Matcher
 
 _STRING_BYTES: Final = 256
-"""Of repetition, before a string is closed."""
+"""Length of repetition after which a string is closed."""
 _LIST_BYTES: Final = 512
-"""Of repetition, before an array or an object is closed,"""
+"""Length of repetition after which an array or an object is closed."""
 _MEMBERS_BYTES: Final = 128
-"""and before an object is whose members are the same again."""
+"""Length of repetition after which an object that repeats its members is closed."""
 _SLIPS_BYTES: Final = 1024
-"""Of repetition with slips, before any of these is closed,"""
+"""Length of repetition with slips after which a string, array or object is closed."""
 _EXACT_BYTES: Final = 0.9 * _SLIPS_BYTES
-"""of which at least so much is in stretches that repeat exactly for 4 periods,"""
+"""Minimum part of `_SLIPS_BYTES` that must lie in stretches that repeat exactly, each of at least 4
+periods and `_STRETCH_BYTES`."""
 _STRETCH_BYTES: Final = 64
-"""and for at least this long."""
+"""Minimum length of an exact stretch within a repetition with slips."""
 _MOST_PERIOD_BYTES: Final = 256
 _LEAST_REPEATS: Final = 4
 _PROBE_BYTES: Final = 16
@@ -43,20 +45,20 @@ _KEPT_BYTES: Final = _MOST_PERIOD_BYTES * (_LEAST_REPEATS + 1)
 
 
 class JsonClosers:
-    """The tokens that tell where in JSON a text is, and those that end something there.
+    """The tokens that show where in JSON a text is, and those that close something there.
 
     Args:
         pieces: the bytes of each token.
-        vocab_size: V, at least as many.
+        vocab_size: V, at least the number of `pieces`.
     """
 
     def __init__(self, pieces: Iterable[bytes], vocab_size: int) -> None:
         self.of_strings = np.zeros(vocab_size, dtype=np.bool_)
-        """[V]: begin with a quotation mark."""
+        """[V]: tokens that begin with a quotation mark."""
         self.of_lists = np.zeros(vocab_size, dtype=np.bool_)
-        """[V]: closing brackets, which a quotation mark may precede."""
+        """[V]: tokens of closing brackets, with or without a quotation mark before them."""
         self._quotes = np.zeros(vocab_size, dtype=np.bool_)
-        """[V]: a quotation mark and nothing else."""
+        """[V]: tokens that are a single quotation mark."""
         letters: list[int] = []
         breaks: list[int] = []
         for ident, piece in enumerate(pieces):
@@ -73,11 +75,11 @@ class JsonClosers:
     def among(
         self, allowed: NDArray[np.bool_], repeated: bytes, *, is_closing: bool
     ) -> NDArray[np.bool_]:
-        """What of `allowed` may come where the end of the text, `repeated`, repeats itself: what
-        ends a string, array or object if that is all that repeats itself.
+        """The tokens of `allowed` that may follow where the end of the text, `repeated`, is a
+        repetition: only those that close the repeating string, array or object, if there are any.
 
         Args:
-            is_closing: an array or object in this one was ended so.
+            is_closing: an array or object nested in this one was just closed for repetition.
         """
         if allowed[self._breaks].any():  # Free text: JSON has no line breaks in strings.
             return allowed
@@ -87,7 +89,7 @@ class JsonClosers:
         if in_string:
             if len(repeated) >= _STRING_BYTES and b'"' not in repeated.replace(rb"\"", b""):
                 wanted = (self.of_strings,)
-            elif is_list:  # It may go on. If it ends, the token must not begin the next item.
+            elif is_list:  # The string may go on; a token that ends it must not begin a new item.
                 wanted = (~self.of_strings | self._quotes | self.of_lists,)
         elif is_list or _repeats_members(repeated):
             wanted = (self.of_lists & ~self.of_strings, self._quotes)
@@ -98,11 +100,11 @@ class JsonClosers:
 
 
 class LoopClosing:
-    """A `Matcher` that allows what another one does, unless that only repeats what there is.
+    """A `Matcher` that allows what another one allows, except endless repetition.
 
     Args:
         matcher: of a grammar that contains JSON.
-        piece: the bytes of a token.
+        piece: returns the bytes of a token.
     """
 
     def __init__(
@@ -153,16 +155,16 @@ class LoopClosing:
 
 
 def _repeats_members(repeated: bytes) -> bool:
-    """Whether `repeated`, which ends outside of strings, is members of one object, without arrays
-    or objects in them.
+    """Whether `repeated`, which ends outside of strings, consists of members of one object, without
+    nested arrays or objects.
     """
     outside = b"".join(re.split(rb'(?<!\\)"', repeated)[::-2])
     return b":" in outside and not any(bracket in outside for bracket in (b"[", b"]", b"{", b"}"))
 
 
 def repeated_bytes(text: bytes) -> int:
-    """How many bytes at the end of `text` repeat those before them, as far as it is kept here: at
-    least as many as the smallest bound of this module, and 4 times their period; else 0.
+    """How many bytes at the end of `text` are a repetition. 0 if it is shorter than the smallest
+    bound of this module or than 4 periods.
     """
     size = len(text)
     if size < _MEMBERS_BYTES:
@@ -182,7 +184,9 @@ def repeated_bytes(text: bytes) -> int:
 
 
 def _exactly_repeated(text: bytes, period: int) -> int:
-    """How many bytes at the end of `text` are exactly those `period` bytes before them."""
+    """How many bytes at the end of `text` equal those `period` bytes before them, as the largest
+    bound of this module (or 4 periods) that holds; 0 if none does.
+    """
     size = len(text)
     for least in (_LIST_BYTES, _STRING_BYTES, _MEMBERS_BYTES):
         length = max(least, _LEAST_REPEATS * period)
@@ -192,7 +196,7 @@ def _exactly_repeated(text: bytes, period: int) -> int:
 
 
 def _repeats_with_slips(text: bytes, period: int) -> bool:
-    """Whether most of the last `_SLIPS_BYTES` of `text` are what was `period` bytes before them."""
+    """Whether most of the last `_SLIPS_BYTES` of `text` equal the bytes `period` before them."""
     codes = np.frombuffer(text, np.uint8)
     slips = np.flatnonzero(codes[-_SLIPS_BYTES:] != codes[-_SLIPS_BYTES - period : -period])
     stretches = np.diff(slips, prepend=-1, append=_SLIPS_BYTES) - 1

@@ -1,4 +1,4 @@
-"""What the engine asks of a grammar while a sequence is drawn."""
+"""The interface of a grammar while a sequence is sampled."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from numpy.typing import NDArray
 
 
 class Matcher(Protocol):
-    """Where one sequence stands in its grammar. Not thread-safe.
+    """The state of one sequence in its grammar. Not thread-safe.
 
     Every method raises `InternalError` or `InvalidParameter` if a bound of the library is met.
     """
 
     def allows(self, token: int) -> bool:
-        """May `token` come next? An end token may where the text so far is complete."""
+        """Whether `token` may come next. An end token may if the text so far is complete."""
         ...
 
     def allowed(self) -> NDArray[np.bool_]:
-        """[V]: every token that may come next."""
+        """[V]: mask of the tokens that may come next."""
         ...
 
     def accept(self, token: int) -> None:
-        """`token`, which is allowed, comes next; end tokens are not told."""
+        """Advance by `token`, which must be allowed. Not called for end tokens."""
         ...
 
     def copy(self) -> Matcher:
-        """One at the same place, which goes its own way; it may share the bounds of this one."""
+        """An independent matcher in the same state; it may share the bounds of this one."""
         ...
 
     @property
@@ -37,5 +37,5 @@ class Matcher(Protocol):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the client should know of how the text was restricted beyond its grammar."""
+        """Notices for the client about restrictions of the text beyond its grammar."""
         ...

@@ -1,5 +1,5 @@
-"""Drafts by Medusa heads (arXiv 2401.10774): what follows a token, guessed from the last hidden
-state that a step left, as a chain or as a tree of the likeliest continuations.
+"""Drafts by Medusa heads (arXiv 2401.10774), which guess the next tokens from the last hidden state
+of a step, as a chain or as a tree of the likeliest continuations.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hearth.backends.engine.sequence import Sequence
 from hearth.backends.engine.speculation import Drafter
 
 CHOICES: Final = 4
-"""Tokens of a head that a tree may have under one node."""
+"""Maximum number of children of a tree node; all of them come from the same head."""
 _LAST_CALLS: Final = 8
 
 Guesses = Seq[Seq[tuple[float, int]]]
-"""By head: (log probability, token) of its likeliest ones, the likeliest first."""
+"""For each head, (log probability, token) of its likeliest tokens, likeliest first."""
 
 
 class Heads(Protocol):
@@ -31,31 +31,33 @@ class Heads(Protocol):
 
     @property
     def count(self) -> int:
-        """Heads, of which the first guesses the token after the one that is drawn next."""
+        """Number of heads. The first one guesses the token after the one that is drawn next."""
         ...
 
     @property
     def nbytes(self) -> int: ...
 
     def guesses(self, hidden: Seq[Any], heads: int, choices: int) -> list[Guesses]:
-        """For each of the states `hidden`, what the first `heads` heads say."""
+        """For each of the states `hidden`, the `choices` likeliest tokens of the first `heads`
+        heads.
+        """
         ...
 
 
 @runtime_checkable
 class TakesHeads(Protocol):
-    """A runner that can have heads, and then gives hidden states with its steps."""
+    """A runner that can load heads, and then returns hidden states with its steps."""
 
     def load_heads(self, path: Path) -> tuple[Heads, bool]:
-        """And whether its steps take trees. Raises as `read_heads`."""
+        """Returns the heads, and whether steps accept trees. Raises the errors of `read_heads`."""
         ...
 
 
 class HeadsDrafter(Drafter):
-    """Guesses tokens by heads.
+    """Guesses tokens with heads.
 
     Args:
-        trees: a draft is a tree; else the likeliest token of each head.
+        trees: drafts are trees; otherwise they are chains of the likeliest token of each head.
         clock: seconds, for `call_s`.
     """
 
@@ -66,9 +68,9 @@ class HeadsDrafter(Drafter):
         self._trees = trees
         self._clock = clock
         self._last: tuple[StepPlan, Any] | None = None
-        """The last step that gave hidden states, and these,"""
+        """The last step that returned hidden states, and those states."""
         self._rows: dict[int, tuple[Row, int]] = {}
-        """and by slot the rows of it, and where their states are; once that was asked for."""
+        """By slot: the row of that step, and the index of its first state. Filled on first use."""
         self._seconds: deque[float] = deque(maxlen=_LAST_CALLS)
 
     @property
@@ -85,12 +87,14 @@ class HeadsDrafter(Drafter):
 
     @property
     def nbytes(self) -> int:
-        """Those of the heads count once, where they draft both ways."""
+        """Bytes of the heads. Trees report 0, because the heads are shared with the drafter of
+        chains and count once.
+        """
         return 0 if self._trees else self._heads.nbytes
 
     @property
     def most(self) -> int | None:
-        """Tokens of a draft at most; None: as many as may be."""
+        """Maximum number of tokens of a draft; None: no limit."""
         return None if self._trees else self._heads.count
 
     def observe(self, plan: StepPlan, hidden: Any) -> None:
@@ -98,11 +102,11 @@ class HeadsDrafter(Drafter):
         self._last, self._rows = (plan, hidden), {}
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether the state that its last token was drawn from is known."""
+        """Whether the hidden state that its last token was drawn from is known."""
         return self._state(sequence) is not None
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """As many tokens as given for each sequence, or fewer, of those that `can_draft`."""
+        """See the protocol. All sequences must satisfy `can_draft`."""
         began = self._clock()
         heads = min(self._heads.count, max(lengths.values()))
         choices = CHOICES if self._trees else 1
@@ -114,10 +118,10 @@ class HeadsDrafter(Drafter):
         return drafts
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is held but states of the last step."""
+        """Nothing to release: only the states of the last step are held."""
 
     def _state(self, sequence: Sequence) -> Any:
-        """What its last token was drawn from; None: that is not known."""
+        """The hidden state that its last token was drawn from; None if unknown."""
         if self._last is None or sequence.slot is None:
             return None
         plan, hidden = self._last
@@ -138,11 +142,12 @@ class HeadsDrafter(Drafter):
 
 
 def tree_of(guesses: Guesses, most: int) -> Draft:
-    """The `most` likeliest of the continuations that `guesses` allow, where a token's chance is
-    that of its head, whatever came before it.
+    """The tree of the `most` likeliest continuations in `guesses`. The probability of a token is
+    the one its head gives, regardless of the tokens before it.
 
-    A token is named by the ranks, in their heads, of those on the way to it. The likeliest child
-    of a node comes before its others and after itself, so the heap holds what may be next.
+    A node is identified by the ranks, within their heads, of the tokens on the path to it. A node
+    is at least as likely as its first child, and a child at least as likely as its next sibling,
+    so the heap always holds the next candidates.
     """
     heap: list[tuple[float, tuple[int, ...]]] = [(-guesses[0][0][0], (0,))]
     chosen: list[tuple[int, ...]] = []
@@ -156,7 +161,7 @@ def tree_of(guesses: Guesses, most: int) -> Draft:
             heapq.heappush(heap, (cost + more, (*ranks[:-1], rank + 1)))
         if depth + 1 < len(guesses):
             heapq.heappush(heap, (cost - guesses[depth + 1][0][0], (*ranks, 0)))
-    chosen.sort()  # Ancestors first, and the likeliest way in one piece.
+    chosen.sort()  # Ancestors first, with the likeliest path contiguous.
     places = {ranks: place for place, ranks in enumerate(chosen, 1)}
     tokens = [guesses[len(ranks) - 1][ranks[-1]][1] for ranks in chosen]
     parents = [places.get(ranks[:-1], 0) for ranks in chosen]

@@ -1,4 +1,4 @@
-"""What followed the last time that a sequence ended like this: drafts without a model."""
+"""Drafts without a model: the tokens that followed the last time the sequence had the same end."""
 
 from __future__ import annotations
 
@@ -6,43 +6,42 @@ from collections.abc import Sequence as Seq
 from typing import Final
 
 SHORTEST: Final = 3
-"""Tokens that must match before anything is proposed."""
+"""Minimum number of tokens that must match before a draft is proposed."""
 LONGEST: Final = 32
-"""A match of as many tokens is as good as a longer one."""
+"""Matches are not measured beyond this many tokens."""
 MOST_PLACES: Final = 64
-"""So many places are looked at, the most recent ones."""
+"""Maximum number of places that a look-up compares, most recent first."""
 _ID_BITS: Final = 21
 _KEY_MASK: Final = (1 << SHORTEST * _ID_BITS) - 1
 
 
 class NgramIndex:
-    """The longest match of the end of a token sequence with an earlier part of it, incrementally.
+    """Finds the longest match of the end of a token sequence with an earlier part, incrementally.
 
-    Places are chained by their last `SHORTEST` tokens, the most recent first, so that a token takes
-    O(1) to add, and a look-up one comparison for each place that ends in the same tokens, of which
-    it takes `MOST_PLACES`. Of
-    matches of the same length, up to `LONGEST`, the most recent one counts.
+    Places are chained by their last `SHORTEST` tokens, most recent first. Adding a token is O(1). A
+    look-up makes one comparison for each place that ends in the same tokens, for at most
+    `MOST_PLACES` of them. Among matches of equal length, up to `LONGEST`, the most recent one wins.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
-        """By the last tokens: the most recent place after them, which is the number of tokens
-        before it.
+        """Key of the last `SHORTEST` tokens -> the most recent place after them. A place is the
+        number of tokens before it.
         """
         self._before: list[int] = [0]
-        """For each place the one before with the same last tokens; 0: none."""
+        """For each place, the previous place with the same last tokens; 0 if none."""
         self._key = 0
 
     def find(self, tokens: Seq[int]) -> tuple[int, int]:
-        """The place of the token that may follow `tokens`, and how many matched before it; 0 and 0
-        if none did.
+        """The place of the token that may follow `tokens`, and how many tokens before it match;
+        (0, 0) if none.
 
         Args:
-            tokens: those of the last call, and any number of further ones.
+            tokens: the tokens of the last call, followed by any number of new ones.
         """
         size = len(tokens)
         last, before, key = self._last, self._before, self._key
-        for place in range(len(before), size):  # What follows the last token is not known.
+        for place in range(len(before), size):  # The token after the last one is unknown.
             key = (key << _ID_BITS | tokens[place - 1]) & _KEY_MASK
             before.append(last.get(key, 0) if place >= SHORTEST else 0)
             last[key] = place
@@ -53,7 +52,7 @@ class NgramIndex:
         best, matched, places = 0, 0, MOST_PLACES
         while place and matched < LONGEST and places:
             places -= 1
-            # Only a longer match counts: it begins with one comparison.
+            # Only a longer match counts, which one comparison can rule out.
             if matched < place and tokens[place - matched - 1] == tokens[size - matched - 1]:
                 length = 0
                 while (
@@ -68,6 +67,6 @@ class NgramIndex:
 
 
 def draft_from(tokens: Seq[int], place: int, most: int) -> list[int]:
-    """`most` tokens that may follow `tokens`, as they follow `place`; what lies between repeats."""
+    """`most` tokens that may follow `tokens`: those from `place` on, repeated periodically."""
     period = len(tokens) - place
     return [tokens[place + ahead % period] for ahead in range(most)]

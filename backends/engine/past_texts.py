@@ -1,6 +1,6 @@
-"""What other requests read and wrote, to guess from: how a text went on that had the same tokens.
+"""Texts of past requests as a source of drafts: how a text that had the same tokens continued.
 
-Texts of one namespace are never looked at for another one.
+Texts of one namespace are never used for another one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from hearth.backends.engine.ngram import LONGEST
 
 SHORTEST_OF_OTHERS: Final = 6
-"""Tokens that must match before what followed in another text is proposed."""
+"""Minimum number of matching tokens before a continuation from another text is proposed."""
 HALF_TOKENS: Final = 1 << 15
-"""Tokens of texts that are held of each namespace, and up to as many older ones;"""
+"""Size of each of the two halves of a namespace's texts, in tokens."""
 MOST_NAMESPACES: Final = 4
-"""of the namespaces that were used last."""
+"""Number of namespaces whose texts are held, the last used ones."""
 _END: Final = -1
-"""Follows each text."""
+"""Marks the end of each text."""
 _HEADS: Final = 2 * HALF_TOKENS
 _SHIFT: Final = 64 - (_HEADS - 1).bit_length()
 _FACTOR: Final = 0x9E3779B97F4A7C15
@@ -29,19 +29,19 @@ _MASK: Final = (1 << 64) - 1
 
 
 class _Half:
-    """Texts one after the other, and where each `SHORTEST_OF_OTHERS` tokens were last."""
+    """Concatenated texts, and the last place of each run of `SHORTEST_OF_OTHERS` tokens."""
 
     def __init__(self) -> None:
         self.tokens = array("i")
         self._heads = array("i", bytes(4 * _HEADS))
-        """By a hash of the tokens before it: a place; 0: none."""
+        """Hash of the tokens before a place -> the place; 0 if none."""
 
     @property
     def nbytes(self) -> int:
         return 4 * (len(self.tokens) + _HEADS)
 
     def add(self, text: array[int]) -> None:
-        """A whole text."""
+        """Add a whole text."""
         start = len(self.tokens)
         self.tokens += text
         self.tokens.append(_END)
@@ -57,7 +57,7 @@ class _Half:
         heads[(keys * np.uint64(_FACTOR)) >> np.uint64(_SHIFT)] = places
 
     def find(self, key: int, known: Seq[int]) -> tuple[int, int]:
-        """As `NgramIndex.find`, of `key`, a sum of the last of `known`."""
+        """Like `NgramIndex.find`; `key` is the rolling hash of the last tokens of `known`."""
         place = self._heads[(key * _FACTOR & _MASK) >> _SHIFT]
         length = 0
         while length < min(place, LONGEST, len(known)) and (
@@ -70,32 +70,32 @@ class _Half:
 class PastTexts:
     """The last texts of one namespace.
 
-    They are in two halves: when the younger one is full it takes the place of the older one, which
-    is forgotten. A text takes a few nanoseconds a token to add, and a look-up about a microsecond
-    however much is held.
+    They are stored in two halves: when the younger one is full, it replaces the older one, which is
+    dropped. Adding a text takes a few nanoseconds per token, and a look-up about a microsecond,
+    independent of how much is held.
     """
 
     def __init__(self) -> None:
         self.halves: list[_Half] = []
-        """The younger one first."""
+        """The younger half first."""
         self._new: list[array[int]] = []
-        """Texts that are not in a half yet: the next look-up puts them there."""
+        """Texts that are not in a half yet; the next look-up moves them there."""
 
     @property
     def nbytes(self) -> int:
         return sum(half.nbytes for half in self.halves) + sum(4 * len(one) for one in self._new)
 
     def add(self, tokens: Seq[int], start: int) -> None:
-        """A text ended, of which the tokens from `start` on are new."""
+        """Add a text that ended, of which the tokens from `start` on are new."""
         start = max(0, start - SHORTEST_OF_OTHERS, len(tokens) - HALF_TOKENS + 1)
         if len(tokens) - start > SHORTEST_OF_OTHERS:
             self._new.append(array("i", tokens[start:]))
-            while sum(map(len, self._new)) > HALF_TOKENS:  # No request looks.
+            while sum(map(len, self._new)) > HALF_TOKENS:  # No look-up moved them to a half.
                 del self._new[0]
 
     def find(self, known: Seq[int]) -> tuple[_Half, int, int] | None:
-        """Where a text is that had the end of `known`: its half, the place there of what followed,
-        and how many tokens matched.
+        """Find a text that contains the end of `known`: its half, the place there of the token that
+        followed, and how many tokens matched.
         """
         for text in self._new:
             if not self.halves or len(self.halves[0].tokens) + len(text) >= HALF_TOKENS:
@@ -115,18 +115,18 @@ class PastTexts:
 
 
 class Follower:
-    """Follows one text in those of others."""
+    """Follows one text within the texts of others."""
 
     def __init__(self) -> None:
         self._half: _Half | None = None
         self._place = self._size = self._matched = 0
 
     def find(self, known: Seq[int], past: PastTexts, most: int) -> tuple[list[int], int]:
-        """What may follow `known`, at most `most` tokens, and how many tokens matched before it;
-        nothing and 0 if none did.
+        """At most `most` tokens that may follow `known`, and how many tokens before them match;
+        ([], 0) if none.
 
         Args:
-            known: those of the last call, and any number of further ones.
+            known: the tokens of the last call, followed by any number of new ones.
         """
         half = self._half
         if half is not None:
@@ -151,7 +151,7 @@ class Follower:
 
 
 class TextsByNamespace:
-    """The texts of each namespace: the engine's."""
+    """The past texts of the engine, by namespace."""
 
     def __init__(self) -> None:
         self._texts: OrderedDict[bytes, PastTexts] = OrderedDict()
@@ -161,11 +161,11 @@ class TextsByNamespace:
         return sum(one.nbytes for one in self._texts.values())
 
     def of(self, namespace: bytes) -> PastTexts | None:
-        """None: there are none."""
+        """The texts of `namespace`; None if there are none."""
         return self._texts.get(namespace)
 
     def add(self, namespace: bytes, tokens: Seq[int], start: int) -> None:
-        """As `PastTexts.add`."""
+        """See `PastTexts.add`."""
         texts = self._texts.setdefault(namespace, PastTexts())
         self._texts.move_to_end(namespace)
         if len(self._texts) > MOST_NAMESPACES:
@@ -173,5 +173,5 @@ class TextsByNamespace:
         texts.add(tokens, start)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all texts."""
         self._texts.clear()

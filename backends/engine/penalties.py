@@ -32,10 +32,10 @@ def penalise(logits: NDArray[np.float32], seen: Sparse, params: SamplingParams) 
 
 
 class SeenTokens:
-    """How often each token occurs among the last `window`.
+    """How often each token occurs among the last `window` tokens.
 
     Args:
-        window: how many last tokens count; -1 all, 0 none.
+        window: number of last tokens that count; -1: all, 0: none.
         tokens: the prompt.
     """
 
@@ -50,7 +50,7 @@ class SeenTokens:
             self.add(token)
 
     def add(self, token: int) -> None:
-        """Take in the next token; O(1)."""
+        """Add the next token; O(1)."""
         if self._window == 0:
             return
         self._count(token)
@@ -60,19 +60,19 @@ class SeenTokens:
                 self._forget(self._last.popleft())
 
     def copy(self) -> SeenTokens:
-        """One with the same tokens."""
+        """An independent copy."""
         made = SeenTokens(self._window)
         made._last, made._place = self._last.copy(), self._place.copy()
         made._ids, made._counts = self._ids.copy(), self._counts.copy()
         return made
 
     def counts(self) -> dict[int, int]:
-        """Occurrences in the window by token id."""
+        """Occurrences in the window, by token id."""
         return {token: int(self._counts[place]) for token, place in self._place.items()}
 
     def entries(self) -> Sparse | None:
-        """Token ids in the window and how often each occurs; None where there is none. Valid until
-        the next token is added.
+        """Token ids in the window and how often each occurs; None if the window is empty. Valid
+        until the next token is added.
         """
         used = len(self._place)
         return (self._ids[:used], self._counts[:used]) if used else None

@@ -1,13 +1,13 @@
-"""Random numbers that are a function of where they are used, so that nothing but the seed matters.
+"""Random numbers as a function of where they are used, so that they depend only on the seed.
 
 Counter-based: Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11)
 with the key (seed, stream) and the counter (position, 0, 0, 0). The number at a position is the
-same in every batch, after preemption, and whichever runner made the draws before it.
+same in every batch, after preemption, and with any runner for the draws before it.
 
-Tokens are drawn by a race: each has an exponential number E of (seed, position, token id), and the
-largest p / E wins, which is token t with probability p(t). Where the law changes a little, as
-between a model and its draft, the winner mostly stays: two laws whose total variation distance is d
-agree with probability (1 - d) / (1 + d) or more (arXiv 2009.06114).
+Tokens are drawn by a race: each token has an exponential random number E of (seed, position, token
+id), and the largest p / E wins, which is token t with probability p(t). If the law changes a
+little, as between a model and its draft model, the winner mostly stays the same: two laws with
+total variation distance d agree with probability (1 - d) / (1 + d) or more (arXiv 2009.06114).
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ XTC: Final = 1
 """The stream that decides whether XTC acts."""
 
 CHOICE: Final = 2
-"""The stream that seeds of further choices come from."""
+"""The stream for the seeds of further choices."""
 
 REDRAW: Final = 3
-"""The stream that picks another token where a grammar does not allow the first."""
+"""The stream that picks another token if the grammar does not allow the first."""
 
 GUESS: Final = 4
-"""The stream that picks drafted tokens, with rejection sampling;"""
+"""The stream that picks drafted tokens, with rejection sampling."""
 ACCEPT: Final = 5
-"""the one that decides whether they are accepted,"""
+"""The stream that decides whether drafted tokens are accepted."""
 RECOVER: Final = 6
-"""and the one that picks a token where they are not."""
+"""The stream that picks a token where a drafted one was rejected."""
 
 SEED_LIMIT: Final = 2**64
 _BLOCK: Final = 64
-"""Ids whose least exponential number is drawn for all of them."""
+"""Number of ids per block; the smallest exponential number of a block is drawn as one number."""
 _FEW: Final = 1024
-"""Races of more tokens are narrowed first."""
+"""Races of more tokens than this are narrowed first."""
 _HEAD: Final = 0.1
-"""Of the largest weight: those that have as much bound what can win."""
+"""Tokens above this fraction of the largest weight give a bound that narrows the race."""
 _GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
@@ -53,8 +53,8 @@ def uniform(seed: int, position: int, stream: int = DRAW) -> float:
 
     Args:
         seed: in [0, 2**64).
-        position: index of the token that is drawn, in [0, 2**64).
-        stream: independent numbers for the same position, in [0, 2**64).
+        position: index of the drawn token, in [0, 2**64).
+        stream: selects independent numbers for the same position, in [0, 2**64).
     """
     return float(_bits(seed, position, stream) >> 11) * 2.0**-53
 
@@ -66,10 +66,10 @@ def race(
     stream: int = DRAW,
     ids: NDArray[np.intp] | None = None,
 ) -> int:
-    """The place of the winner of the race: place i with probability `weights`[i] / their sum.
+    """The index of the winner of the race: index i with probability `weights`[i] / their sum.
 
     Args:
-        weights: [n], zero or more each, the largest about 1.
+        weights: [n], non-negative, the largest about 1.
         seed, position, stream: as for `uniform`.
         ids: [n], the token ids of `weights`; None: 0 to n - 1.
     """
@@ -77,7 +77,7 @@ def race(
     if weights.size <= _FEW:
         near = np.arange(weights.size)
     else:
-        # A good one bounds what can win: mostly the least number of its block rules a token out.
+        # A good result bounds what can win: most tokens are ruled out by their block's minimum.
         heads = np.flatnonzero(weights > _HEAD * weights.max())[:_FEW]
         numbers = _exponentials(heads if ids is None else ids[heads], key)
         best = float((weights[heads] / numbers).max()) * (1.0 - 1e-9)
@@ -95,7 +95,7 @@ def race(
 
 
 def race_key(seed: int, position: int, stream: int = DRAW) -> int:
-    """What the exponential numbers of a race depend on, besides token ids: 64 bits."""
+    """The 64-bit key that, with the token ids, determines the exponential numbers of a race."""
     return _bits(seed, position, stream)
 
 
@@ -105,7 +105,7 @@ def choice_seed(seed: int, index: int) -> int:
 
 
 def fresh_seed() -> int:
-    """An unpredictable seed for a request that gave none."""
+    """An unpredictable seed for a request that specified none."""
     return secrets.randbelow(SEED_LIMIT)
 
 
@@ -116,7 +116,7 @@ def _bits(seed: int, position: int, stream: int) -> int:
 
 
 def _hashes(ids: NDArray[np.intp], key: np.uint64) -> NDArray[np.uint64]:
-    """[n] 64 random bits for each id: the id-th numbers of SplitMix64 (Steele et al., "Fast
+    """[n] 64 random bits for each id: the id-th number of SplitMix64 (Steele et al., "Fast
     splittable pseudorandom number generators", OOPSLA'14) with the state `key`.
     """
     mixed = ids.astype(np.uint64)
@@ -132,10 +132,10 @@ def _hashes(ids: NDArray[np.intp], key: np.uint64) -> NDArray[np.uint64]:
 
 
 def _exponentials(ids: NDArray[np.intp], key: np.uint64) -> NDArray[np.float64]:
-    """[n] independent exponential numbers of mean 1, above 0, for each id.
+    """[n] independent exponential numbers of mean 1, above 0, one for each id.
 
-    The least of a block of ids is drawn, and whose it is; an exponential number has no memory, so
-    each of the others is that and a further one.
+    The minimum of each block of ids is drawn, and which id has it. The exponential distribution is
+    memoryless, so every other number of the block is that minimum plus an independent one.
     """
     block = _hashes(ids // _BLOCK, ~key)
     further = _logarithms(_hashes(ids, key))
@@ -151,7 +151,7 @@ def _block_minima(hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _logarithms(hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """[n] exponential numbers of mean 1, above 0, from the upper 52 bits each."""
+    """[n] exponential numbers of mean 1, above 0, each from the upper 52 bits of a hash."""
     numbers = (hashes >> np.uint64(12)).astype(np.float64)
     numbers += 0.5
     numbers *= -(2.0**-52)

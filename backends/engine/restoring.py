@@ -1,4 +1,4 @@
-"""A sequence that only brings back what is held of a prompt outside the KV cache."""
+"""A sequence that only swaps in the part of a prompt that is stored outside the KV cache."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hearth.backends.engine.sequence import Clock, Sequence
 
 
 class Restoring(Sequence):
-    """The first part of a prompt comes into the KV cache, as far as the disk or memory has it, so
-    that a request that follows finds it there. One token more is computed, after which it ends.
+    """Copies the first part of a prompt into the KV cache, as far as disk or host memory has it, so
+    that a later request finds it there. One more token is computed, and then it ends.
 
     Args:
-        tokens: of the prompt, one or more.
+        tokens: of the prompt, at least one.
         emit: gets exactly one of `Finished` and `Failed`.
     """
 
@@ -30,7 +30,7 @@ class Restoring(Sequence):
     ) -> None:
         super().__init__(ident, tokens, priority=priority, session=session, clock=clock, emit=emit)
         self._found = 0
-        """Tokens that are there, or are being copied."""
+        """Tokens that are in the cache or being copied."""
 
     @property
     def total(self) -> int:

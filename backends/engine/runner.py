@@ -1,5 +1,5 @@
-"""What the engine asks of a runner: a small contract that llama.cpp, native PyTorch and a fake one
-implement.
+"""The interface between engine and runner: a small contract that the llama.cpp, native PyTorch and
+fake runners implement.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hearth.backends.engine.shortlist import Shortlist, ShortlistSpec
 
 
 class RunnerLost(Exception):
-    """The runner cannot go on. Its process must end; the host starts another."""
+    """The runner cannot continue. Its process must end; the host starts another."""
 
 
 class Interrupted(Exception):
-    """A computation ended early because of `Runner.interrupt`; nothing of it counts.
+    """A computation ended early because of `Runner.interrupt`; its results are discarded.
 
     Args:
-        lost_slots: those whose keys and values are lost, too.
+        lost_slots: slots whose earlier keys and values are lost as well.
     """
 
     def __init__(self, lost_slots: Seq[int] = ()) -> None:
@@ -36,97 +36,95 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunnerInfo:
-    """What a runner is and can do; fixed once it is loaded."""
+    """Properties and capabilities of a runner; fixed once it is loaded."""
 
     vocab_size: int
     context: int
-    """Tokens one sequence may hold; never more than `pool_tokens`."""
+    """Tokens that one sequence may hold; never more than `pool_tokens`."""
     pool_tokens: int
-    """Tokens that all sequences and kept prefixes together may hold, shared ones once."""
+    """Tokens that all sequences and kept prefixes together may hold; shared tokens count once."""
     max_sequences: int
     """Sequences that run at the same time: slots 0 to `max_sequences` - 1."""
     max_batch_tokens: int
-    """Most tokens in one step, all rows together."""
+    """Maximum number of tokens in one step, over all rows."""
     max_outputs: int
-    """Most rows of logits in one step, all rows together; at least `max_sequences`."""
+    """Maximum number of logits rows in one step, over all rows; at least `max_sequences`."""
     kv_bytes_per_token: int
-    """Of each token in the pool, in all layers that see everything."""
+    """Bytes of each token in the pool, over all layers with full attention."""
     end_ids: frozenset[int]
     """Every end-of-generation token that the model declares."""
     keeps_past: bool
-    """Any first part of what a sequence holds can be shared. False for recurrent, hybrid and
-    sliding-window memories: there only what a sequence holds as a whole can be relied on.
+    """Any prefix of what a sequence holds can be shared. False for recurrent, hybrid and
+    sliding-window memories: there, only the whole of what a sequence holds can be relied on.
     """
     embedding_width: int = 0
-    """Length of the vectors of `embed`; 0: it cannot."""
+    """Length of the vectors of `embed`; 0: not supported."""
     can_rank: bool = False
-    """Whether `rank` works: the model was trained to say how well a text answers a query."""
+    """Whether `rank` works: the model was trained to score how well a text answers a query."""
     max_text_tokens: int | None = None
     """Longest text of `embed` and `rank`; None: `context`."""
     slices_texts: bool = False
-    """Whether `begin_text` works: a token sees only those before it, so that a text can be computed
-    part by part.
-    """
+    """Whether `begin_text` works: attention is causal, so a text can be computed part by part."""
     generates: bool = True
     """Whether `step` works. False for encoders, which only `embed` or `rank`."""
     tile: int = 1
-    """Steps of a multiple of so many tokens are the cheapest for what they do."""
+    """Steps are most efficient when their token count is a multiple of this."""
     mixed_tokens: int | None = None
-    """Prefill beside decoding costs more than it should in steps of more tokens; None: in none."""
+    """Maximum number of tokens of a step that mixes prefill and decode; in larger ones prefill is
+    disproportionately slow. None: no maximum."""
     state_bytes: int = 0
-    """Of a recurrent state, which a sequence or a kept prefix has, however many its tokens."""
+    """Bytes of the recurrent state of a sequence or kept prefix, independent of its length."""
     window_pool_bytes: int = 0
-    """What layers that see a window only may take beside that, whatever the pool holds."""
+    """Bytes that sliding-window layers may take in addition, independent of what the pool holds."""
     can_roll_back: bool = True
-    """Whether the memory can forget the last tokens of a step, as drafts need it."""
+    """Whether the memory can forget the last tokens of a step, which drafts require."""
     page: int = 1
-    """Tokens of a block of the KV cache."""
+    """Tokens per block of the KV cache."""
     no_streaming: str = ""
-    """Why no sequence can forget tokens out of its middle; empty: it can."""
+    """Why sequences cannot forget tokens from the middle; empty if they can."""
     has_shortlists: bool = False
-    """Logits are on a device, so rows ask for shortlists where these are enough."""
+    """Logits stay on a device, so rows request shortlists where these are sufficient."""
 
 
-@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
+@dataclass(slots=True)  # Not frozen: one is made per token, and freezing costs a microsecond.
 class Row:
-    """Some tokens of one sequence in one step: `tokens` go to positions `start`, `start + 1`,
-    ...
-    """
+    """Tokens of one sequence in one step; `tokens` go to positions `start`, `start + 1`, ..."""
 
     slot: int
     start: int
     tokens: Seq[int]
     outputs: int
-    """Ask for the logits after each of the last `outputs` tokens."""
+    """Request the logits after each of the last `outputs` tokens."""
     drafts: int = 0
-    """The last of `tokens` that are guesses; only what the sequence draws as well is kept of them.
+    """How many of the last `tokens` are drafts; those that the sequence does not draw are dropped.
     """
     parents: Seq[int] = ()
-    """Where they are a tree: see `Draft.parents`. A token is at the position after its parent's,
-    and sees what that sees and itself; keys and values are in the cells from `start` on, in their
-    order, until `KvManager.keep` has those that are accepted moved together.
+    """The tree of the drafts, see `Draft.parents`; empty for a chain. A token is at the position
+    after its parent's, and attends to what its parent attends to and itself. Keys and values are in
+    the cells from `start` on in the order of `tokens`, until `KvManager.keep` moves the accepted
+    ones together.
     """
     shortlist: ShortlistSpec | None = None
-    """Ask a runner that `has_shortlists` for a shortlist of the last of them instead."""
+    """Request a shortlist of the last logits instead, from a runner that `has_shortlists`."""
     handle: Any = None
     """Where the keys and values of `slot` are: see `Handle`. Set before the step."""
 
     @property
     def depth(self) -> int:
-        """Tokens of the longest way through its drafts."""
+        """Length of the longest path through the drafts."""
         return max(self.depths, default=0) if self.parents else self.drafts
 
     @property
     def depths(self) -> list[int]:
-        """For each draft of a tree how many of them are on the way to it, itself included."""
+        """For each draft of a tree, the number of drafts on the path to it, itself included."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
         return depths[1:]
 
     def path(self, tokens: Seq[int]) -> list[int]:
-        """The places of the drafts that are the first of `tokens`, counted from 1, as far as there
-        are such.
+        """The places, counted from 1, of the drafts that match the first of `tokens`, as far as
+        they match.
         """
         path: list[int] = []
         for token in tokens:
@@ -137,8 +135,8 @@ class Row:
         return path
 
     def next_place(self, place: int, token: int) -> int:
-        """The place of the draft `token` after the one at `place`, 0 being what comes before all;
-        0: there is none.
+        """The place of the draft `token` that follows the one at `place` (0: before the first
+        draft); 0 if absent.
         """
         first = len(self.tokens) - self.drafts - 1
         if not self.parents:
@@ -156,11 +154,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step computes: at most `max_batch_tokens` tokens, at most one row a slot."""
+    """What one step computes: at most `max_batch_tokens` tokens, and at most one row per slot."""
 
     rows: tuple[Row, ...]
     cells: int = 0
-    """Tokens in the KV cache before the step; a shared one counts once."""
+    """Tokens in the KV cache before the step; shared tokens count once."""
 
     @property
     def tokens(self) -> int:
@@ -169,17 +167,17 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step found, by slot."""
+    """The results of a step, by slot."""
 
     logits: Mapping[int, NDArray[np.float32]]
-    """[outputs, vocab_size] for each row that wanted some; read-only, and valid until the next
+    """[outputs, vocab_size] for each row that requested some; read-only, and valid until the next
     step.
     """
     shortlists: Mapping[int, Shortlist] = field(default_factory=dict)
-    """For each row that asked for one."""
+    """The shortlist of each row that requested one."""
     hidden: Any = None
-    """[outputs of all rows, width], in their order, on the device: what the logits were made of.
-    Only of a runner with Medusa heads; None also where no row has outputs.
+    """[outputs of all rows, width], in row order, on the device: the hidden states from which the
+    logits were computed. Only from a runner with Medusa heads; None if no row has outputs.
     """
 
 
@@ -188,22 +186,22 @@ class BackgroundPrompt(Protocol):
 
     @property
     def computed(self) -> int:
-        """Tokens that it has so far, with those that were copied."""
+        """Tokens computed so far, including those that were copied."""
         ...
 
     @property
     def over(self) -> bool: ...
 
     def result(self) -> SavedState | None:
-        """When it is over: the state after all its tokens; None if it failed or was cancelled."""
+        """Once `over`, the state after all its tokens; None if it failed or was cancelled."""
         ...
 
     def hurry(self, *, alone: bool) -> None:
-        """Whether it may take the whole machine, because nobody streams."""
+        """Set whether it may use the whole machine, because no sequence streams."""
         ...
 
     def cancel(self) -> None:
-        """Let it end early; its slot may be used for something else at once."""
+        """End it early; its slot may be reused immediately."""
         ...
 
 
@@ -211,7 +209,7 @@ class BackgroundPrefill(Protocol):
     """Computes prompts in a thread of its own, one at a time."""
 
     def room_for(self, tokens: int, held: int) -> bool:
-        """Whether a prompt of `tokens` tokens can be begun now, of which `held` are copied."""
+        """Whether a prompt of `tokens` tokens, of which `held` are copied, can be started now."""
         ...
 
     def begin(
@@ -221,11 +219,11 @@ class BackgroundPrefill(Protocol):
         held: int,
         done: Callable[[], None],
     ) -> BackgroundPrompt | None:
-        """Begin to compute `tokens`; None where that cannot be.
+        """Start to compute `tokens`; None if that is not possible.
 
         Args:
-            begun: the state after the first `held` of them; None: there are none.
-            done: called from any thread when it is over, however it ends.
+            begun: the state after the first `held` of them; None if `held` is 0.
+            done: called from any thread when the prompt is over, however it ends.
         """
         ...
 
@@ -235,19 +233,19 @@ class SlicedText(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its memory is there; before that nothing but `close` may be called."""
+        """Whether its memory is allocated; before that, only `close` may be called."""
         ...
 
     def slice_tokens(self, tokens: int) -> int:
-        """What the next slice should have where there is time for about `tokens` tokens: as many as
-        are cheap together, and no more than are left. A slice may be some layers of more tokens.
+        """Size of the next slice if there is time for about `tokens` tokens: an efficient number,
+        and no more than are left. A slice may also be some of the layers for more tokens.
         """
         ...
 
     def compute(self, tokens: int) -> NDArray[np.float32] | None:
-        """Compute the next `tokens` tokens: as many as `slice_tokens` says, or fewer. After the
-        last one, or as soon as the rest makes no difference: what `embed` or `rank` gives for this
-        text.
+        """Compute the next `tokens` tokens, at most as many as `slice_tokens` returned. Returns the
+        result of `embed` or `rank` for this text after the last token, or as soon as the rest makes
+        no difference; before that, None.
 
         Raises:
             HearthError: the library failed, or there was no memory; only `close` may follow.
@@ -261,47 +259,47 @@ class SlicedText(Protocol):
 
 
 class Runner(Protocol):
-    """Executes plans. Only the engine's thread calls it, apart from `interrupt`."""
+    """Executes plans. Only the engine's thread calls it, except for `interrupt`."""
 
     @property
     def info(self) -> RunnerInfo: ...
 
     @property
     def store(self) -> SequenceStore | BlockStore:
-        """Where keys and values are. Only the KV manager changes who has what of it."""
+        """The memory of keys and values. Only the KV manager changes who holds which part of it."""
         ...
 
     @property
     def limits(self) -> KvLimits:
-        """What of the store may be used for what."""
+        """How much of the store may be used for what."""
         ...
 
     @property
     def background(self) -> BackgroundPrefill | None:
-        """Computes prompts next to the steps; None: that cannot be, or would not help."""
+        """Background prefill, concurrent with steps; None if not possible or not useful."""
         ...
 
     @property
     def beside_bytes(self) -> int:
-        """What keys and values take now outside the store, e.g. of prompts in the background."""
+        """Bytes that keys and values take now outside the store, e.g. for background prefill."""
         ...
 
     def step(self, plan: StepPlan) -> StepResult:
-        """Compute `plan`, whose rows have their handles and room for their tokens. It changes
-        nothing but keys and values after the tokens that the rows' slots hold.
+        """Compute `plan`, whose rows have their handles and room for their tokens. Changes nothing
+        but the keys and values after the tokens that the rows' slots hold.
 
         Raises:
             Busy: there was no memory after all; nothing was computed, and `info.pool_tokens` may
-                not be reached.
+                be unreachable.
             HearthError: the library failed; no row of the plan was computed, and slots that lost
-                what they held before are named in `lost_slots` of its `data`.
-            RunnerLost: no further step can be.
+                what they held before are listed in `lost_slots` of its `data`.
+            RunnerLost: no further step is possible.
             Interrupted: see `interrupt`.
         """
         ...
 
     def interrupt(self, wanted: bool) -> None:
-        """Whether the `step`, `embed`, `rank` or slice that runs now is to end early and raise
+        """Set whether the current `step`, `embed`, `rank` or slice should end early and raise
         `Interrupted`; from any thread. A runner whose steps are short may ignore it.
         """
         ...
@@ -311,17 +309,17 @@ class Runner(Protocol):
         Touches no slot.
 
         Raises:
-            UnsupportedParameter: this model has no such pooling.
+            UnsupportedParameter: the model does not support this pooling.
             PromptTooLong: a text is longer than one step can take.
         """
         ...
 
     def rank(self, texts: Seq[Seq[int]]) -> NDArray[np.float32]:
-        """How well the text in each list of token ids, a query and a text as the model wants them,
-        answers its query: [len(texts)], higher is better. Touches no slot.
+        """Scores of how well each text answers its query: [len(texts)], higher is better. Each list
+        of token ids has a query and a text in the format of the model. Touches no slot.
 
         Raises:
-            UnsupportedParameter: this model was not trained for that.
+            UnsupportedParameter: the model was not trained for ranking.
             PromptTooLong: a text is longer than one step can take.
         """
         ...
@@ -329,12 +327,12 @@ class Runner(Protocol):
     def begin_text(
         self, text: Seq[int], pooling: Pooling | None, ready: Callable[[], None]
     ) -> SlicedText:
-        """Begin to embed one text, or without `pooling` to rank it, slice by slice. One at a time:
-        the one before is closed. `embed` and `rank` may be called meanwhile. Only where
+        """Start to embed one text, or without `pooling` to rank it, slice by slice. Only one at a
+        time: the previous one must be closed. `embed` and `rank` may be called meanwhile. Requires
         `info.slices_texts`.
 
         Args:
-            ready: called from any thread when it is ready, if it is not at once.
+            ready: called from any thread when it becomes ready, if it is not ready immediately.
 
         Raises:
             HearthError: as `embed` and `rank`; and `DoesNotFit`.

@@ -1,8 +1,8 @@
-"""Draws the next token from the logits of any runner, in numpy.
+"""Samples the next token from the logits of any runner, in numpy.
 
 The order of the steps is that of `SamplingParams`. A pool of candidates is narrowed step by step;
 its ids stay in ascending order, so that ties and the draw itself depend neither on how a step found
-its survivors, nor on whether it had the whole vocabulary or a shortlist.
+its survivors, nor on whether it started from the whole vocabulary or a shortlist.
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ Logits = NDArray[np.float32]
 _BAN: Final = -100.0
 """A logit bias at or below this bans the token."""
 SMALL_POOL: Final = 4096
-"""Pools up to this size are computed in float64, larger ones in float32: several times faster."""
+"""Pools up to this size are computed in float64, larger ones in float32, which is several times
+faster."""
 _SUM_ERROR: Final = 4e-6
-"""Sums of exp(logits) of a vocabulary, here and on a device, differ by less, as a share: in float32
-an exponential is off by 3e-7 at most, and the sum by 2e-7."""
+"""Bound of the relative difference between sums of exp(logits) of a vocabulary computed here and on
+a device: in float32 an exponential is off by at most 3e-7, and the sum by 2e-7."""
 
 
-@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
+@dataclass(slots=True)  # Not frozen: one is made per token, and freezing costs a microsecond.
 class Drawn:
-    """A token, and what the model itself thought of it where log probabilities were asked for."""
+    """A token, and its log probabilities under the model if they were requested."""
 
     id: int
     logprob: float | None = None
@@ -75,17 +76,18 @@ class _FallsShort(Exception):
 
 @dataclass(slots=True)
 class _Hidden:
-    """What a pool of candidates from a shortlist lacks of the vocabulary."""
+    """The part of the vocabulary that is missing from a pool of candidates from a shortlist."""
 
     short: Shortlist
     work: Logits
-    """The logits of `short`, adjusted."""
+    """The adjusted logits of `short`."""
 
     def survivors(self, pool: Pool, params: SamplingParams) -> Indices:
-        """What the first step that narrows a whole vocabulary keeps, if all of it is in `pool`.
+        """The candidates that the first truncation step would keep of the whole vocabulary, if all
+        of them are in `pool`.
 
         Raises:
-            _FallsShort: it is not, or rounding decides.
+            _FallsShort: some are not in `pool`, or rounding decides.
         """
         if params.typical_p < 1.0:
             raise _FallsShort
@@ -102,8 +104,8 @@ class _Hidden:
         raise _FallsShort
 
     def _total(self, peak: float) -> tuple[float, float]:
-        """The sum of exp(adjusted logits - `peak`) of the vocabulary, and how far off it may be."""
-        with np.errstate(over="ignore", invalid="ignore"):  # With NaN nothing compares as certain.
+        """The sum of exp(adjusted logits - `peak`) over the vocabulary, and its maximum error."""
+        with np.errstate(over="ignore", invalid="ignore"):  # With NaN, no comparison succeeds.
             raw = total = float(np.exp(np.float64(self.short.log_sum - peak)))
             if self.work is not self.short.values:
                 total += float(np.exp(self.work.astype(np.float64) - peak).sum())
@@ -116,12 +118,12 @@ class Sampler:
 
     Args:
         params: validated (`hearth.backends.engine.validate`).
-        prompt_ids: what the penalties see before the first draw.
-        breakers: token ids of `params.dry_sequence_breakers` (`dry.breaker_ids`), for DRY alone.
+        prompt_ids: the tokens that the penalties see before the first draw.
+        breakers: token ids of `params.dry_sequence_breakers` (`dry.breaker_ids`), only for DRY.
 
     Attributes:
-        seed: the seed in use; drawn fresh where `params` has none.
-        is_greedy: the likeliest token is taken.
+        seed: the seed in use; freshly drawn if `params` has none.
+        is_greedy: the likeliest token is always taken.
     """
 
     def __init__(
@@ -142,25 +144,25 @@ class Sampler:
         if params.dry_multiplier > 0.0:
             self._repeats = RepeatedRuns(params.dry_window, breakers, prompt_ids)
         self._adjusts = any(one is not None for one in (self._bias, self._seen, self._repeats))
-        """Logits may be adjusted, bans aside."""
+        """Logits may be adjusted, apart from bans."""
 
     def accept(self, token: int) -> None:
-        """Tell the penalties that `token` was taken."""
+        """Add `token` to the penalties' history."""
         if self._seen is not None:
             self._seen.add(token)
         if self._repeats is not None:
             self._repeats.add(token)
 
     def fork(self) -> Sampler:
-        """One that draws the same, and is told of further tokens by itself."""
+        """A copy that draws the same tokens and keeps its own history from here on."""
         made = copy(self)
         made._seen = None if self._seen is None else self._seen.copy()
         made._repeats = None if self._repeats is None else self._repeats.copy()
         return made
 
     def shortlist(self, position: int, banned: Collection[int] = ()) -> ShortlistSpec | None:
-        """What the draw at `position`, with `banned`, needs of its logits as a rule; None: all of
-        them.
+        """The shortlist that usually suffices for the draw at `position` with `banned`; None if
+        the draw needs all logits.
         """
         params = self.params
         adjusted = [sparse[0] for sparse in self._adjustments() if sparse is not None]
@@ -190,24 +192,25 @@ class Sampler:
         banned: Collection[int] = (),
         matcher: Matcher | None = None,
     ) -> Drawn:
-        """The token at `position`.
+        """Draw the token at `position`.
 
-        It depends on the logits, the accepted tokens and (seed, position) alone. From a shortlist
-        comes what would come from its row, which is fetched where the shortlist does not decide.
+        The result depends only on the logits, the accepted tokens and (seed, position). A shortlist
+        gives the same token as the whole row, which is fetched if the shortlist does not decide.
 
-        With a grammar the token is drawn as ever, and only if the grammar does not allow it, drawn
-        again, independently, from what is allowed. With p the law of the first draw, A its sum over
-        what is allowed, and r the law of the second, an allowed token t comes with
-        p(t) + (1 - A) r(t). Top-k and the other truncations act on all tokens the first time, and
-        on the allowed ones the second. Without them r(t) = p(t)/A, and so is the whole: what
-        masking at once would give, at a mask for the failures alone.
+        With a grammar, the token is first drawn without it. Only if the grammar does not allow that
+        token, another one is drawn independently from the allowed tokens. With p the law of the
+        first draw, A its sum over the allowed tokens, and r the law of the second draw, an allowed
+        token t has probability p(t) + (1 - A) r(t). Top-k and the other truncations act on all
+        tokens in the first draw, and on the allowed ones in the second. Without truncation,
+        r(t) = p(t)/A and the total is p(t)/A as well: the same as masking first, but the mask is
+        only computed when the first draw fails.
 
         Args:
-            logits: [V] float32, left unchanged, or the shortlist of them that `shortlist` asked
-                for, with the same `banned`.
+            logits: [V] float32, left unchanged, or the shortlist of them that `shortlist` requested
+                with the same `banned`.
             position: index of the token in its sequence.
             banned: ids that may not be drawn (end tokens with `ignore_eos` or before `min_tokens`);
-                an end token is drawn in spite of that where a grammar lets nothing else follow.
+                an end token is drawn anyway where a grammar allows nothing else.
             matcher: the grammar, at `position`.
 
         Raises:
@@ -221,7 +224,7 @@ class Sampler:
                 if matcher is None or matcher.allows(drawn.id):
                     return drawn
             logits = logits.row()
-        # Greedily, bans matter only if the likeliest token is banned: no copy is made for others.
+        # If greedy, bans matter only if the likeliest token is banned: avoid the copy otherwise.
         work = self.adjusted(logits, () if self.is_greedy and matcher is None else banned)
         if self.is_greedy:
             token = int(work.argmax())
@@ -248,8 +251,8 @@ class Sampler:
         banned: Collection[int] = (),
         matcher: Matcher | None = None,
     ) -> Law:
-        """What `draw` draws from, given whether XTC acts at `position`; the arguments and errors
-        are its own. With a grammar it computes the mask.
+        """The law that `draw` draws from, given whether XTC acts at `position`. Arguments and
+        errors as for `draw`. With a grammar it computes the mask.
         """
         work = self.adjusted(logits, banned)
         self._check_peak(logits, float(work.max()), position)
@@ -274,8 +277,8 @@ class Sampler:
         banned: Collection[int] = (),
         matcher: Matcher | None = None,
     ) -> tuple[int, Law]:
-        """A token for the draft of another model, and what it was drawn from: as `draw`, and
-        independent of all that is drawn, accepted or recovered at `position`.
+        """A draft token from the logits of another model, and the law it was drawn from. Like
+        `draw`, but independent of every draw, acceptance and recovery at `position`.
         """
         law = self.law(logits, position, banned=banned, matcher=matcher)
         return law.at(uniform(self.seed, position, GUESS)), law
@@ -290,13 +293,13 @@ class Sampler:
         banned: Collection[int] = (),
         matcher: Matcher | None = None,
     ) -> Drawn:
-        """The token at `position` by rejection sampling (arXiv 2211.17192, algorithm 1): with p
-        what `draw` draws from and q what `draft` was, `draft` with probability min(1, p / q), else
-        one from norm(max(p - q, 0)). It comes with probability p, whatever q is.
+        """The token at `position` by rejection sampling (arXiv 2211.17192, algorithm 1): with p the
+        law of `draw` and q the law of `draft`, the result is `draft` with probability
+        min(1, p / q), else a token from norm(max(p - q, 0)). The result has law p, whatever q is.
 
         Args:
-            draft: the token that was guessed.
-            guess: q; None: nothing but `draft` could have been guessed.
+            draft: the drafted token.
+            guess: q; None: nothing but `draft` could have been drafted.
         """
         if self.is_greedy:
             return self.draw(logits, position, banned=banned, matcher=matcher)
@@ -317,7 +320,9 @@ class Sampler:
 
     @staticmethod
     def _check_peak(logits: Logits, peak: float, position: int) -> None:
-        """A finite maximum means that there is no NaN: numpy's `max` and `argmax` let NaN win."""
+        """Check for invalid logits. A finite maximum means that there is no NaN, because numpy's
+        `max` and `argmax` return NaN if there is one.
+        """
         if math.isfinite(peak):
             return
         if peak == -math.inf and math.isfinite(logits.max()):
@@ -336,8 +341,8 @@ class Sampler:
     def _masked(
         work: Logits, banned: Collection[int], position: int, allowed: NDArray[np.bool_]
     ) -> Logits:
-        """The adjusted logits `work` with nothing but what is `allowed`: at least one token, an end
-        in spite of being banned where nothing else is left.
+        """The adjusted logits `work` restricted to the `allowed` tokens. At least one is left: a
+        banned end token if there is no other.
         """
         masked = np.where(allowed, work, np.float32(-np.inf))
         if not math.isfinite(masked.max()):
@@ -352,10 +357,10 @@ class Sampler:
         return masked
 
     def _draw_from(self, short: Shortlist, position: int, banned: Collection[int]) -> Drawn:
-        """What `draw` takes from the whole row, a grammar aside.
+        """The token that `draw` would take from the whole row without a grammar.
 
         Raises:
-            _FallsShort: `short` does not decide what that is.
+            _FallsShort: `short` does not determine that token.
         """
         if not math.isfinite(short.log_sum):
             raise _FallsShort
@@ -381,7 +386,7 @@ class Sampler:
         return Drawn(token, logprob, tuple((int(short.ids[at]), value) for at, value in top))
 
     def _adjustments(self) -> tuple[Sparse | None, Sparse | None, Sparse | None]:
-        """What the bias adds, how often the penalties saw tokens, and what DRY subtracts."""
+        """The logit biases, the token counts for the penalties, and the DRY penalties."""
         seen = None if self._seen is None else self._seen.entries()
         repeated = None if self._repeats is None else self._repeats.penalties(self.params)
         return self._bias, seen, repeated
@@ -389,10 +394,11 @@ class Sampler:
     def adjusted(
         self, logits: Logits, banned: Collection[int] = (), ids: Indices | None = None
     ) -> Logits:
-        """Bias, penalties and bans, on a copy; `logits` itself where there is nothing to do.
+        """A copy of `logits` with bias, penalties and bans applied; `logits` itself if there are
+        none.
 
         Args:
-            ids: ascending, what `logits` are of; None: the whole vocabulary.
+            ids: the token ids of `logits`, ascending; None: the whole vocabulary.
         """
         if not self._adjusts and not banned:
             return logits
@@ -423,14 +429,14 @@ class Sampler:
         ids: Indices | None = None,
         hidden: _Hidden | None = None,
     ) -> int:
-        """A token from adjusted logits.
+        """Draw a token from adjusted logits.
 
         Args:
-            pool: logits of `ids`, ascending; None: of the whole vocabulary.
+            pool: logits of `ids`, which are ascending; with None, of the whole vocabulary.
             hidden: the part of the vocabulary that `pool` lacks.
 
         Raises:
-            _FallsShort: what is drawn may depend on what is hidden.
+            _FallsShort: the result may depend on the hidden part.
         """
         ids, pool = self._survivors(pool, position, ids, hidden)
         weights = weights_of(pool, self.params.temperature)
@@ -438,14 +444,14 @@ class Sampler:
         return place if ids is None else int(ids[place])
 
     def _law_of(self, work: Logits, position: int) -> Law:
-        """What `_sample` draws from the adjusted logits `work` of the whole vocabulary by."""
+        """The law of `_sample` for the adjusted logits `work` of the whole vocabulary."""
         ids, pool = self._survivors(work, position, None, None)
         return Law.of(weights_of(pool, self.params.temperature), ids)
 
     def _survivors(
         self, pool: Pool, position: int, ids: Indices | None, hidden: _Hidden | None
     ) -> tuple[Indices | None, Pool]:
-        """Ids and logits of what may be drawn."""
+        """Ids and logits of the candidates that may be drawn."""
         params = self.params
         size = pool.size if hidden is None else hidden.short.vocab_size
         if 0 < params.top_k < size:

@@ -1,5 +1,5 @@
-"""Who gets which tokens in the next step. There is no prefill phase and no decode phase:
-`computed` chases `total`.
+"""Decides which sequences compute which tokens in the next step. There are no separate prefill and
+decode phases: every sequence computes tokens until `computed` reaches `total`.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from hearth.backends.engine.waiting import Waiting
 from hearth.backends.errors import InternalError
 
 HEADROOM_TOKENS: Final = 32
-"""Room to grow that is left to each running sequence when another is admitted, so that the new one
-is not put aside again at once."""
+"""Room to grow, in tokens, that is left for each running sequence when another is admitted, so that
+the new one is not preempted again immediately."""
 WORTH_HOLDING: Final = 2
-"""Those who stream wait for a step of prompts if it takes this many times more of them,"""
+"""Streams wait for a step of prompts only if it takes at least this many times the prefill tokens
+of a mixed step."""
 SEVERAL: Final = 2
-"""and if at least so many wait for their first token."""
+"""Streams begin to wait only if at least this many sequences wait for their first token."""
 WORTH_SAVING: Final = 64
-"""Fewer tokens are computed again rather than copied."""
+"""With fewer tokens than this, a preempted sequence is recomputed rather than copied."""
 COPY_AHEAD_TOKENS: Final = 64
-"""While fewer tokens are free for each running sequence, the one that would be put aside next is
-copied, some parts in each step, so that little is left to copy when that happens."""
+"""While fewer tokens than this are free for each running sequence, the one that would be preempted
+next is copied in advance, a few parts per step, so that little is left to copy when it happens."""
 
 _GROWING_LOOK_S: Final = 0.001
 
 
 class Scheduler:
-    """Admits sequences, plans steps over those that run, and puts some aside when memory runs out.
+    """Admits sequences, plans steps over those that run, and preempts some when memory runs out.
 
-    Who has the least rank, by priority and then by arrival, makes way; the first of all is never
-    put aside for another, so there is always progress and nobody starves. What a sequence holds is
-    copied where the runner can, and it comes back without anybody noticing.
+    The sequence of lowest rank, by priority and then by arrival, is preempted first. The one of
+    highest rank is never preempted for another, so there is always progress and none starves. What
+    a preempted sequence holds is offloaded if the runner supports that, and it continues later with
+    the same output.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Scheduler:
         self._info = info
         self._speculation = speculation
         self._unverified: dict[int, Row] = {}
-        """By slot: computed with drafts, of which nothing is recorded yet."""
+        """By slot: rows that were computed with drafts and are not recorded yet."""
         self._kv = kv
         self._budget = budget
         self._background = background
@@ -68,20 +70,22 @@ class Scheduler:
         self._arrivals: dict[Sequence, int] = {}
         self._arrived = 0
         self._arriving: dict[Sequence, int] = {}
-        """Whose prefixes are being copied into their slots, and how many tokens were counted as
-        cached for that; 0 for those that had been admitted before.
+        """Sequences whose prefixes are being copied into their slots, and the number of tokens
+        counted as cached for that; 0 for those that were admitted before.
         """
         self._refused: tuple[Sequence, int] | None = None
-        """Who did not fit last, and how many tokens were free then."""
+        """The last sequence that did not fit, and the number of free tokens at that time."""
         self._is_short = False
-        """The last step found no memory: until one does, nobody joins those who run."""
+        """The last step found no memory: until one does, no sequence is admitted next to others."""
         self._is_holding = False
-        """The last step had only prompts, and those who stream waited for it."""
+        """The last step had only prompts, and streams waited for it."""
         self._burst: frozenset[Sequence] = frozenset()
-        """Those of them who waited when that began."""
+        """Sequences with short prompts that waited for their first token when streams began to wait
+        for such steps.
+        """
         self.preemptions = 0
         self.found_tokens = 0
-        """Prompt tokens of new sequences that did not have to be computed."""
+        """Prompt tokens of new sequences that were found in the cache."""
 
     @property
     def waiting(self) -> int:
@@ -96,7 +100,7 @@ class Scheduler:
         return iter([*self._running.values(), *self._waiting])
 
     def requests(self, most: int) -> list[RequestStats]:
-        """How far those are that run, then those that wait: a row a request, so many at most."""
+        """Progress of running, then of waiting sequences: one row per request, at most `most`."""
         now_s = time.monotonic()
         rows: dict[int, RequestStats] = {}
         for sequence in itertools.chain(self._running.values(), self._waiting):
@@ -108,16 +112,16 @@ class Scheduler:
         return list(rows.values())
 
     def add(self, sequence: Sequence) -> None:
-        """Let `sequence` wait for its turn."""
+        """Add `sequence` to those that wait."""
         self._arrived += 1
         self._arrivals[sequence] = self._arrived
         self._waiting.add(sequence, self._arrived)
 
     def remove(self, sequence: Sequence, *, keep: bool) -> None:
-        """Forget `sequence` and free what it holds, whatever its state.
+        """Remove `sequence` and release what it holds, whatever its state.
 
         Args:
-            keep: what it computed may be found again as a prefix.
+            keep: keep what it computed as a prefix that can be found again.
         """
         if self._arrivals.pop(sequence, None) is None:
             return
@@ -128,8 +132,8 @@ class Scheduler:
         self._refused = None
 
     def begin_again(self, sequence: Sequence) -> None:
-        """The tokens of `sequence` became others, which another one has computed but for the last:
-        it finds them when it is admitted next.
+        """The tokens of `sequence` were replaced by tokens that another sequence has computed, all
+        but the last: it finds them in the cache when it is admitted next.
         """
         if sequence not in self._arrivals:
             self.add(sequence)
@@ -137,11 +141,11 @@ class Scheduler:
             self.forget_computed(sequence.slot)
 
     def plan(self) -> StepPlan | None:
-        """The next step: sequences that decode first, prefill with what the pace allows.
+        """The next step: sequences that decode first, then as much prefill as the budget allows.
         None: nothing to do.
         """
-        # Who was alone and had to make way may come back at once, and so may who waits for memory
-        # that a beam gave up.
+        # A sequence that was alone and had to make way may be admitted again immediately, and so
+        # may one that waits for memory that a beam released.
         for _ in range(2 + self._info.max_sequences):
             self._background.collect()
             self._admit()
@@ -152,16 +156,16 @@ class Scheduler:
                     return StepPlan(tuple(rows))
                 is_arriving = any(map(self._is_arriving, self._running.values()))
                 if not is_arriving or self._kv.is_waiting:
-                    break  # Else nobody waits for a step: copy all of it.
-                if self._kv.is_growing:  # Copies wait for that, and it needs the processor.
+                    break  # Otherwise no sequence waits for a step: finish the copies.
+                if self._kv.is_growing:  # Copies wait for the growth, which needs the processor.
                     time.sleep(_GROWING_LOOK_S)
             if not self._set_idle_aside():
                 return None
         return None
 
     def _set_idle_aside(self) -> bool:
-        """None of those that run can go on before one that waits does: a beam that waits for the
-        others of its round makes way. False if there is none, or nothing waits.
+        """No running sequence can continue before a waiting one does: preempt a beam that waits for
+        the other beams of its round. Returns whether it is worth planning again.
         """
         idle = [sequence for sequence in self._running.values() if not sequence.pending]
         if not idle or not self._waiting:
@@ -172,12 +176,12 @@ class Scheduler:
         return True
 
     def stuck(self) -> Sequence | None:
-        """The sequence that can never be admitted: nobody runs, and still it does not fit."""
+        """The sequence that can never be admitted, because it does not fit although none runs."""
         return None if self._running else self._waiting.first(self._running.values())
 
     def commit(self, plan: StepPlan) -> list[tuple[Row, Sequence]]:
-        """Record what was computed of `plan`; returns its rows with their sequences. Those with
-        drafts wait for `verified`.
+        """Record what was computed of `plan`; returns its rows with their sequences. Rows with
+        drafts are recorded by `verified`.
         """
         self._is_short = False
         done = []
@@ -193,12 +197,12 @@ class Scheduler:
             if sequence.pins:
                 self._pin(sequence)
             if not self._info.keeps_past and sequence.computed == sequence.prompt_tokens - 1:
-                # What follows cannot be undone, and the next question will begin like this.
+                # Later tokens cannot be undone, and the next request probably begins with these.
                 self._kv.checkpoint(row.slot)
         return done
 
     def verified(self, row: Row, sequence: Sequence) -> None:
-        """`sequence` has taken what it draws as well of the drafts of `row`: record that."""
+        """Record which drafts of `row` the sequence has accepted."""
         if self._unverified.pop(row.slot, None) is None:
             return
         known = len(row.tokens) - row.drafts
@@ -220,8 +224,8 @@ class Scheduler:
         return [self._running[row.slot] for row in plan.rows]
 
     def make_way(self) -> bool:
-        """A step found no memory: put the sequence of least rank aside, or if there is only one,
-        forget what is kept; False if all that was done before.
+        """A step found no memory: preempt the sequence of lowest rank, or if only one runs, drop
+        what is kept; False if there is nothing left to free.
         """
         if len(self._running) > 1:
             self._preempt(self._least())
@@ -233,14 +237,16 @@ class Scheduler:
         return True
 
     def forget_computed(self, slot: int) -> None:
-        """The runner lost what `slot` held: its sequence computes everything again."""
+        """What `slot` held is lost or no longer valid: queue its sequence again, to compute it
+        again.
+        """
         if (sequence := self._running.get(slot)) is not None:
             self._vacate(sequence, keep=False)
             sequence.computed = 0
             sequence.stop()
             self._waiting.add(sequence, self._arrivals[sequence])
 
-    # ---- who runs
+    # ---- admission and preemption
 
     def _admit(self) -> None:
         while (sequence := self._waiting.first(self._running.values())) is not None:
@@ -253,7 +259,7 @@ class Scheduler:
                     return
 
     def _start(self, sequence: Sequence) -> bool:
-        """Give `sequence` a slot and room for all that is known of it; False if it does not fit."""
+        """Give `sequence` a slot and room for all its known tokens; False if it does not fit."""
         free = self._kv.free_tokens()
         if self._refused is not None and self._refused[0] is sequence and free <= self._refused[1]:
             return False
@@ -281,14 +287,15 @@ class Scheduler:
         return True
 
     def _open(self, slot: int, sequence: Sequence) -> int:
-        """Begin `sequence` in `slot` with what is held of it; returns how many of its tokens are
-        computed.
+        """Open `slot` for `sequence` with what the cache holds of it; returns how many of its
+        tokens are already computed.
         """
         tokens, namespace = sequence.reusable(), sequence.namespace
         streaming = sequence.streaming
         if streaming is None:
             return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
-        # A first part of what was left when tokens were forgotten had seen more of them.
+        # A state needs at least the tokens that were left when it began: they were computed with
+        # the forgotten tokens in view, so missing ones cannot be recomputed from the state.
         least = streaming.most - streaming.step
         for dropped, name in streaming.states(tokens, namespace):
             kept = streaming.kept(tokens, dropped)[: streaming.most]
@@ -302,8 +309,8 @@ class Scheduler:
         return self._kv.open(slot, tokens, namespace, sequence.session_on_disk)
 
     def _forget(self, sequence: Sequence, streaming: Streaming) -> None:
-        """Let `sequence` forget tokens where its memory is full and it goes on. Others make way
-        where what it shares with them has to be copied.
+        """Let `sequence` forget tokens if its memory is full and it has more to compute. Others are
+        preempted if blocks that it shares have to be copied and there is no room.
         """
         if sequence.computable or not sequence.pending:
             return
@@ -318,7 +325,7 @@ class Scheduler:
                 raise InternalError(f"Slot {slot} cannot forget tokens, though it is alone.")
 
     def _tend(self) -> None:
-        """Let the cache go on with its copies, and note what arrived."""
+        """Let the cache continue its copies, and record which tokens arrived."""
         arrived = self._kv.tend()
         for slot, count in arrived.items():
             sequence = self._running[slot]
@@ -336,7 +343,7 @@ class Scheduler:
             self._copy_ahead()
 
     def _copy_ahead(self) -> None:
-        """While memory is short, copy what the sequence that would make way next holds."""
+        """While memory is short, copy what the sequence that would be preempted next holds."""
         if self._kv.free_tokens() >= COPY_AHEAD_TOKENS * len(self._running):
             return
         sequence = self._least()
@@ -345,11 +352,11 @@ class Scheduler:
             self._kv.copy_out(sequence.slot, grows=True)
 
     def _is_arriving(self, sequence: Sequence) -> bool:
-        """Whether more is copied into its slot, so that steps go on without it."""
+        """Whether tokens are being copied into its slot, so that steps proceed without it."""
         return sequence.slot is not None and self._kv.arriving(sequence.slot) > 0
 
     def _end_arrival(self, sequence: Sequence) -> None:
-        """No more is copied for `sequence`; what did not come is not cached."""
+        """End the copies for `sequence`; tokens that did not arrive do not count as cached."""
         missing = self._arriving.pop(sequence, 0) - sequence.computed
         if missing > 0:
             sequence.cached -= missing
@@ -357,8 +364,8 @@ class Scheduler:
         sequence.on_arrived()
 
     def _pin(self, sequence: Sequence) -> None:
-        """Keep what `sequence` asks to be kept of what it has computed. What cannot be pinned is
-        kept as any prefix; `CacheStats.pinned_tokens` tells.
+        """Pin the computed tokens that `sequence` asked to keep. What cannot be pinned is kept like
+        any other prefix; `CacheStats.pinned_tokens` shows how much is pinned.
         """
         for tokens, seconds in sequence.due_pins():
             assert sequence.slot is not None
@@ -366,7 +373,7 @@ class Scheduler:
                 self._kv.pin(sequence.slot, tokens, seconds)
 
     def _displace(self, sequence: Sequence) -> bool:
-        """Put somebody of lower priority aside for `sequence`; False if there is nobody."""
+        """Preempt a sequence of lower priority for `sequence`; False if there is none."""
         if not self._running:
             return False
         victim = self._least()
@@ -403,11 +410,11 @@ class Scheduler:
         self._kv.release(slot, keep=keep)
         self._free_slots.append(slot)
 
-    # ---- what they compute
+    # ---- rows of a step
 
     def _make_room(self) -> None:
-        """Reserve all that is known of those who run, which puts some aside where it does not fit.
-        Prefill was reserved when it was admitted, but the pool may have turned out smaller since.
+        """Reserve room for all known tokens of the running sequences, preempting some if they do
+        not fit. Prefill was reserved on admission, but the pool may have turned out smaller since.
         """
         for sequence in list(self._running.values()):
             streaming = sequence.streaming
@@ -426,14 +433,14 @@ class Scheduler:
             self._is_holding = False
             return decoding
         allowed = self._allowed(streamed)
-        # Every other step has all who stream, so that they wait for one of the others at most.
+        # Every other step includes all streams, so that they wait for at most one step of prompts.
         self._is_holding = not self._is_holding and self._should_hold(decoding, behind, allowed)
         if self._is_holding:
             decoding, streamed, allowed = [], 0, self._budget.together()
         return decoding + self._prefill_rows(behind, streamed, allowed)
 
     def _allowed(self, decoding: int) -> int:
-        """Prefill tokens of a step with `decoding` tokens of those who stream."""
+        """Prefill tokens allowed in a step with `decoding` tokens of streams."""
         allowed = self._budget.allowance(decoding)
         mixed = self._info.mixed_tokens
         if mixed is not None and 0 < decoding < mixed:
@@ -441,8 +448,8 @@ class Scheduler:
         return allowed
 
     def _decode_rows(self) -> tuple[list[Row], int]:
-        """A token for each sequence that needs just one, and drafts in up to half of a step's
-        tokens; where a step has no room for all, they take turns. And how many tokens these are.
+        """Rows of the sequences with one token to compute, and the number of tokens in them. Drafts
+        take up to half of a step's tokens. If a step has no room for all sequences, they alternate.
         """
         most = min(self._info.max_batch_tokens, self._info.max_outputs)
         decoding = [sequence for sequence in self._running.values() if sequence.pending == 1]
@@ -461,7 +468,7 @@ class Scheduler:
         return self._kv.reserve(sequence.slot, sequence.room + more)
 
     def _behind(self, decoding: int) -> list[Sequence]:
-        """Sequences with prefill for this step, the first in rank first."""
+        """Sequences with prefill for this step, highest rank first."""
         behind = [
             sequence
             for sequence in self._running.values()
@@ -475,14 +482,14 @@ class Scheduler:
         return [sequence for sequence in behind if not self._background.holds(sequence)]
 
     def _should_hold(self, decoding: list[Row], behind: list[Sequence], allowed: int) -> bool:
-        """Whether those who stream wait for one step of prompts alone: where several and no fewer
-        wait for their first token, because they arrived together, and their prompts are short, or
-        did so when the first of them were done. Cut into pieces as small as those of mixed steps,
-        prompts cost more in all, and who is done first decodes without the others.
+        """Whether streams wait for one step of prompts alone. They do if several sequences with
+        short prompts, and at least as many as stream, wait for their first token, as after arriving
+        together; it continues until the sequences of that burst are done. Cut into the small pieces
+        of mixed steps, prompts cost more in total, and those done first would decode alone.
         """
         if not decoding or self._budget.together() < WORTH_HOLDING * allowed:
             return False
-        # What would fit into a mixed step has too few rows for attention in tiles apart, too.
+        # Prompts that fit into a mixed step have too few rows for tiled attention in any case.
         if sum(map(self._wanted, behind)) <= max(allowed, self._info.mixed_tokens or 0):
             return False
         highest = max(self._running[row.slot].priority for row in decoding)
@@ -497,7 +504,7 @@ class Scheduler:
         return bool(self._burst)
 
     def _prefill_rows(self, behind: list[Sequence], decoding: int, allowed: int) -> list[Row]:
-        """Slices of what is missing of those `behind`, about `allowed` tokens in all."""
+        """Prefill slices of the sequences in `behind`, about `allowed` tokens in total."""
         outputs = self._info.max_outputs - decoding
         rows = []
         shares = self._shares(behind, decoding, allowed)
@@ -510,10 +517,10 @@ class Scheduler:
         return rows
 
     def _shares(self, behind: list[Sequence], decoding: int, allowed: int) -> dict[Sequence, int]:
-        """Who of `behind`, the first in rank first, gets how many tokens of prefill: half of them
-        who is first of all, so that nobody starves, and the rest who needs least, so that as few as
-        possible wait. A higher priority comes before both. Tokens with many others before them
-        count as more than one; but who is first of all gets one.
+        """How many prefill tokens each sequence of `behind` (highest rank first) gets. The one of
+        highest rank gets half of them, so that none starves; the rest goes to those that need the
+        least, so that as few as possible wait. Higher priorities are served first. Tokens with many
+        others before them count as more than one, but the first sequence gets at least one token.
         """
         tokens: float = self._info.max_batch_tokens - decoding
         is_cut = decoding > 0 or allowed < tokens
@@ -537,14 +544,16 @@ class Scheduler:
         return shares
 
     def _whole_tiles(self, tokens: int, decoding: int) -> int:
-        """About `tokens`: as many as fill tiles of the runner together with `decoding` others."""
+        """`tokens` rounded so that they fill whole tiles of the runner together with `decoding`
+        others.
+        """
         tile = self._info.tile
         whole = (tokens + decoding + tile // 2) // tile * tile - decoding
         return whole if whole > 0 else whole + tile
 
     def _wanted(self, sequence: Sequence) -> int:
-        """How far the next step may bring `sequence`: memories that keep no past stop before the
-        last token of the prompt, so that a checkpoint can be made there, and where a pin ends.
+        """How many tokens of `sequence` the next step may compute. Memories without `keeps_past`
+        stop before the last prompt token, for a checkpoint, and at the end of each pin.
         """
         if self._info.keeps_past:
             return sequence.computable
@@ -554,7 +563,7 @@ class Scheduler:
 
     @staticmethod
     def _within(outputs: int, sequence: Sequence, count: int) -> int:
-        """The most of `count` tokens that need at most so many `outputs`."""
+        """The largest part of `count` tokens that needs at most `outputs` logits rows."""
         excess = sequence.outputs(count) - outputs
         return count - excess if excess > 0 else count
 
@@ -572,13 +581,13 @@ class Scheduler:
         return row
 
     def _to_the_end(self, sequence: Sequence) -> None:
-        """Others come before `sequence` in the next step, where not all have room."""
+        """Move `sequence` behind the others, for the next step if it has no room for all."""
         assert sequence.slot is not None
         self._running[sequence.slot] = self._running.pop(sequence.slot)
 
 
 def _together(first: RequestStats, other: RequestStats) -> RequestStats:
-    """Two choices of one request."""
+    """Merged stats of two choices of one request."""
     states: tuple[RequestState, ...] = ("decoding", "prefill", "queued")
     return replace(
         first,

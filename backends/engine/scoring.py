@@ -1,4 +1,4 @@
-"""A sequence that only listens: what the model thinks of tokens that are given."""
+"""A sequence that scores given tokens instead of generating new ones."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Answer = Callable[[Scores | Finished | Failed], None]
 
 
 class Scoring(Sequence):
-    """The log probability of each token after those before it.
+    """Computes the log probability of each token given those before it.
 
     The last token is never computed, because nothing follows it.
 
     Args:
         tokens: two or more ids.
         emit: gets exactly one of `Scores`, `Failed` and `Finished("cancelled")`.
-        top: how many of the likeliest are told for each token; 0: `Scores.tokens` is empty.
-        piece: for their texts; needed where `top` is not 0.
+        top: how many of the likeliest tokens are reported at each position; 0: `Scores.tokens` is
+            empty.
+        piece: for token texts; required if `top` is not 0.
 
     Raises:
         InternalError: `top` without `piece`.
@@ -56,8 +57,8 @@ class Scoring(Sequence):
         self._tokens: list[TokenLogprob] = []
 
     def findable(self) -> list[int]:
-        """Where nothing is scored yet every token's logits are needed; after a preemption, those
-        of the tokens already scored are not.
+        """Before anything is scored, the logits of every token are needed; after a preemption,
+        those of tokens that are already scored are not.
         """
         return self.tokens[: len(self._logprobs) + 1]
 
@@ -65,7 +66,7 @@ class Scoring(Sequence):
         return max(0, self.computed + count - max(self.computed, len(self._logprobs)))
 
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
-        """Note the log probability of the token that follows each of the computed ones."""
+        """Record the log probability of the token that follows each computed one."""
         for logits in result.logits[row.slot] if row.outputs else ():
             normaliser = log_normaliser(logits)
             if not math.isfinite(normaliser):

@@ -1,4 +1,4 @@
-"""Picking the best few of many numbers without sorting them all."""
+"""Selecting the largest few of many numbers without sorting them all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Indices = NDArray[np.intp]
 Floats = NDArray[np.floating[Any]]
 Sparse = tuple[Indices, NDArray[np.float32]]
-"""Token ids, each once, and a number for each."""
+"""Unique token ids, and a number for each."""
 
 FIRST_LOOK: Final = 1024
 """How many of the best are sorted before the search widens."""
@@ -19,10 +19,10 @@ _ROWS_WORTH_BLOCKS: Final = 4
 
 
 def largest(values: Floats, count: int) -> Indices:
-    """Indices of the `count` largest of `values` [n], best first, ties to the lowest index.
+    """Indices of the `count` largest of `values` [n], largest first, ties to the lowest index.
 
-    Among the maxima of disjoint blocks, the `count`-th largest is a lower bound of the `count`-th
-    largest value, so only the few values at or above it are sorted: O(n), with a very small factor.
+    The `count`-th largest of the maxima of disjoint blocks is a lower bound of the `count`-th
+    largest value, so only the few values at or above it are sorted: O(n) with a very small factor.
     """
     total = values.size
     if count >= total:
@@ -48,8 +48,8 @@ def smallest_cover(keys: Floats, weights: Floats, target: float) -> Indices:
     finds the last key that is needed.
 
     Args:
-        keys: [n], what decides who comes first.
-        weights: [n], zero or more each.
+        keys: [n], the sort key: items are taken largest key first.
+        weights: [n], non-negative.
         target: above 0.
     """
     best = largest(keys, FIRST_LOOK)
@@ -82,7 +82,7 @@ def _select_cover(keys: Floats, weights: Floats, target: float) -> Indices:
         if above.size:
             rest = rest.take(np.flatnonzero(~higher))
             continue
-        # The upper half is one key: they all come before the others.
+        # `pivot` is the largest key left: all items with this key come before the others.
         level = rest.take(np.flatnonzero(rest_keys == pivot))
         mass = float(weights.take(level).sum(dtype=np.float64))
         if mass >= missing:

@@ -1,6 +1,4 @@
-"""One stream of tokens that the scheduler brings through the model: what is known of it, and how
-far it is.
-"""
+"""One stream of tokens that the scheduler runs through the model: known tokens and progress."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ Emit = Callable[[Event], None]
 
 @dataclass(slots=True)
 class Clock:
-    """Moments of one request, from `time.monotonic()`; 0 where it has not happened yet."""
+    """Times of one request's events, from `time.monotonic()`; 0 if an event has not happened."""
 
     arrived: float = field(default_factory=time.monotonic)
     admitted: float = 0.0
@@ -33,26 +31,26 @@ class Clock:
 
 
 class Sequence(ABC):
-    """`total` tokens are known, `computed` of them are in the runner's memory.
+    """`total` tokens are known; `computed` of them are in the runner's memory.
 
-    The scheduler gives a sequence tokens until `computed` reaches `total`. It may lose its slot in
-    between (preemption); `computed` is 0 then, and it catches up again from a prefix that is still
-    kept or was offloaded, or by computing once more.
+    The scheduler computes tokens of a sequence until `computed` reaches `total`. The sequence may
+    lose its slot in between (preemption). `computed` is then 0, and it catches up from a prefix
+    that is still kept or was offloaded, or by computing the tokens again.
 
     Args:
-        emit: gets its events, of which the last one is sent once.
+        emit: gets its events; the final event is sent exactly once.
 
     Attributes:
-        id: of the request; choices of one request have the same.
-        tokens: all that are known, [total].
-        prompt_tokens: how many of them were there from the start.
-        cached: prompt tokens that were found when it was first admitted.
-        slot: its place in the runner, while it runs.
-        namespace: of what keys and values depend on besides the tokens and the model.
-        streaming: how it goes on when its memory is full; None: it does not.
+        id: of the request; all choices of one request have the same.
+        tokens: all known tokens, [total].
+        prompt_tokens: how many of them were known from the start.
+        cached: prompt tokens that were found in the cache when it was first admitted.
+        slot: its slot in the runner while it runs.
+        namespace: stands for everything keys and values depend on besides the tokens and the model.
+        streaming: how it continues when its memory is full; None: it does not.
         dropped: tokens after the sinks that it has computed and forgotten.
-        pins: how many first tokens are to be kept, and for how many seconds from their last use;
-            those that are not computed yet, the fewest first.
+        pins: (number of first tokens to keep, seconds from their last use), for those not computed
+            yet, the fewest tokens first.
     """
 
     def __init__(
@@ -83,12 +81,12 @@ class Sequence(ABC):
         self._stopped_at = 0
         self.done = False
         self.speculating: Speculating | None = None
-        """Its drafts; None: it has none."""
+        """Its drafts; None: it does not speculate."""
         self.pins = sorted(pins)
 
     @property
     def session_on_disk(self) -> str | None:
-        """Whose keys and values these are on disk; None: they are not written."""
+        """The session under which keys and values are written to disk; None: not written."""
         return None
 
     @property
@@ -97,12 +95,12 @@ class Sequence(ABC):
 
     @property
     def pending(self) -> int:
-        """Tokens that are known and not computed."""
+        """Tokens that are known but not computed."""
         return len(self.tokens) - self.computed
 
     @property
     def held(self) -> int:
-        """Tokens in the runner's memory: the position there of the next one."""
+        """Tokens in the runner's memory, which is also the position of the next token there."""
         return self.computed - self.dropped
 
     @property
@@ -117,8 +115,8 @@ class Sequence(ABC):
         return self.pending if self.streaming is None else self.room - self.held
 
     def start(self, slot: int, computed: int, arriving: int = 0) -> None:
-        """The scheduler admitted it to `slot`, where its first `computed` tokens are already, and
-        `arriving` more will be copied.
+        """Called when the sequence is admitted to `slot`, which already holds its first `computed`
+        tokens and into which `arriving` more will be copied.
         """
         first = not self.clock.admitted
         self.slot = slot
@@ -129,17 +127,17 @@ class Sequence(ABC):
             self.on_admitted()
 
     def due_pins(self) -> list[tuple[int, float]]:
-        """Take those out of `pins` whose tokens are computed now."""
+        """Remove from `pins`, and return, those whose tokens are computed now."""
         due = [pin for pin in self.pins if pin[0] <= self.computed]
         del self.pins[: len(due)]
         return due
 
     def stats(self, beside: int, now_s: float) -> RequestStats:
-        """How far it is.
+        """Its progress.
 
         Args:
-            beside: tokens of it that are computed, and not in its slot yet.
-            now_s: what `time.monotonic` says.
+            beside: tokens that are computed by background prefill and not in the slot yet.
+            now_s: current `time.monotonic()`.
         """
         made = max(0, self.total - self.prompt_tokens)
         state: RequestState = "queued"
@@ -159,63 +157,63 @@ class Sequence(ABC):
         )
 
     def stop(self) -> None:
-        """The scheduler put it aside; nothing of it is in the runner's memory now."""
+        """Called when the sequence was preempted; none of it is in the runner's memory now."""
         self._stopped_at = self.computed
         self.computed = self.dropped = 0
 
     def reusable(self) -> list[int]:
-        """Tokens whose computation need not be repeated: those that are `findable`, or that it had
-        computed itself when it was put aside, with one more.
+        """Tokens that may be taken from the cache: the `findable` ones, or the ones it had computed
+        itself when it was preempted plus one, whichever are more.
         """
         tokens, own = self.findable(), self._stopped_at + 1
         return tokens if len(tokens) >= own else self.tokens[:own]
 
     @abstractmethod
     def findable(self) -> list[int]:
-        """Tokens whose computation need not be repeated if somebody holds them already; the last
-        one is always computed.
-        """
+        """Tokens that may be taken from the cache if held; the last one is always computed."""
 
     @abstractmethod
     def outputs(self, count: int) -> int:
-        """After how many of the last of the next `count` tokens it needs logits."""
+        """Of the next `count` tokens, the number of last ones after which it needs logits."""
 
     @property
     def most_drafts(self) -> int:
-        """Guesses that its next row may have: one token is drawn besides them."""
+        """Maximum number of drafts in its next row; one more token is drawn in addition to them."""
         return 0
 
     def shortlist(self) -> ShortlistSpec | None:
-        """What it needs of the logits after its last token; None: all of them."""
+        """The shortlist it needs of the logits after its last token; None: all logits."""
         return None
 
     def tell(self, computed: int) -> None:  # noqa: B027 - not all report it
-        """`computed` of its tokens are there now."""
+        """Report progress: `computed` of its tokens are computed now."""
 
     def on_admitted(self) -> None:  # noqa: B027
-        """It runs for the first time."""
+        """Called when it runs for the first time."""
 
     def on_arrived(self) -> None:  # noqa: B027
-        """No more of its tokens are copied into its slot: `computed` has all that came."""
+        """Called when no more of its tokens are copied into its slot; `computed` counts all that
+        arrived.
+        """
 
     @abstractmethod
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
-        """A step has computed `row` of it (`computed` counts its tokens); returns why it ends now,
-        or None.
+        """Process the result of a step that computed `row` of it (`computed` already counts its
+        tokens); returns why the sequence ends now, or None.
         """
 
     def rearranged(self) -> Iterable[Sequence]:
-        """Others that the last `take` changed, each once: they are `done`, or have other tokens now
-        and may lack a place among those that run or wait.
+        """Other sequences that the last `take` changed; each is returned once. They are `done`, or
+        have other tokens now and may not be among the running or waiting sequences.
         """
         return ()
 
     @abstractmethod
     def finish(self, reason: FinishReason) -> None:
-        """End it well, once; a second call does nothing."""
+        """End it without error; a second call does nothing."""
 
     def fail(self, error: Exception) -> None:
-        """End it with `error`, once; a second call does nothing."""
+        """End it with `error`; a second call does nothing."""
         self._end(Failed(to_info(error)))
 
     def _end(self, event: Event | Scores) -> None:

@@ -1,5 +1,5 @@
-"""The part of a row of logits that a sample needs as a rule, for runners whose logits are on a
-device: a thousand of the largest instead of a vocabulary.
+"""The part of a logits row that sampling usually needs, for runners whose logits are on a device:
+the thousand largest instead of the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ from numpy.typing import NDArray
 from hearth.backends.engine.selection import Indices
 
 
-@dataclass(slots=True)  # Not frozen: one a token is made, and freezing costs a microsecond.
+@dataclass(slots=True)  # Not frozen: one is made per token, and freezing costs a microsecond.
 class RaceSpec:
-    """How a token is drawn from a shortlist, for a device that guesses which it will be."""
+    """How a token is drawn from a shortlist, for a device that guesses the result."""
 
     key: int
-    """Of the race's random numbers (`random_stream.race_key`)."""
+    """Key of the race's random numbers (`random_stream.race_key`)."""
     temperature: float
     top_k: int
-    """0: it is off."""
+    """0: off."""
     top_p: float
     min_p: float
 
 
 @dataclass(slots=True)  # Not frozen, like `RaceSpec`.
 class ShortlistSpec:
-    """What a row asks for (`Sampler.shortlist`)."""
+    """The shortlist that a row requests (`Sampler.shortlist`)."""
 
     count: int
     """How many of the largest logits; with 1, `Shortlist.best` is enough."""
     ids: Indices
-    """Tokens whose logits are adjusted, which must be among them; may repeat."""
+    """Tokens whose logits are adjusted, which must be included; may have duplicates."""
     race: RaceSpec | None = None
-    """None: the likeliest token is taken, or what is drawn depends on more."""
+    """None: the likeliest token is taken, or the draw depends on more than a `RaceSpec` has."""
 
 
 @dataclass(slots=True)  # Not frozen, like `ShortlistSpec`.
 class Shortlist:
-    """The largest logits of one row, as the model gave them, and what is known of the others."""
+    """The largest raw logits of one row, and bounds on the others."""
 
     best: int
-    """Id of the largest logit; of equals the lowest."""
+    """Id of the largest logit; of equals, the lowest id."""
     ids: Indices
-    """[n]: ascending, each once."""
+    """[n]: token ids, ascending and unique."""
     values: NDArray[np.float32]
-    """[n]: their logits."""
+    """[n]: the logits of `ids`."""
     floor: float
-    """No other logit is larger."""
+    """No other logit is larger than this."""
     log_sum: float
-    """The natural log of the sum of exp(logits) of the whole vocabulary, to one part in a million;
-    NaN where a logit is NaN or infinite.
+    """The natural log of the sum of exp(logits) over the whole vocabulary, to one part in a
+    million; NaN if a logit is NaN or infinite.
     """
     vocab_size: int
     row: Callable[[], NDArray[np.float32]]

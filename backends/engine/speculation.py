@@ -1,8 +1,8 @@
-"""How many tokens are guessed for each sequence before a step, which then computes all of them and
-keeps those that the sampler draws as well, or accepts.
+"""Decides how many tokens are drafted for each sequence before a step. The step computes all of
+them and keeps those that the sampler also draws (rule "match") or accepts (rule "rejection").
 
-The law of the text does not depend on it, nor the text itself with the rule "match": a draft only
-decides how many tokens one step brings.
+The distribution of the text does not depend on the drafts, and with the rule "match" the text
+itself does not either: a draft only determines how many tokens one step yields.
 """
 
 from __future__ import annotations
@@ -32,38 +32,42 @@ from hearth.backends.engine.sequence import Sequence
 log = logging.getLogger(__name__)
 
 LEAST_GAIN: Final = 1.05
-"""Steps with drafts must bring this many times the tokens per second."""
+"""Steps with drafts must yield at least this many times the tokens per second of plain steps."""
 PLAIN_EVERY: Final = 32
-"""Of so many steps with drafts one has none, which is measured again."""
+"""One step in this many runs without drafts, so that its cost is measured again."""
 EXPLORING: Final = 0.01
-"""Part of the time of steps that may be lost to find out what n-grams and drafters bring, by equal
-shares;"""
+"""Share of step time that may be spent on finding out what n-grams and drafters gain, split equally
+between them."""
 TRYING: Final = 0.75
-"""of its share a drafter has this part: a try may cost many times what it was thought to."""
+"""Part of its share that a drafter gets, because a trial may cost many times the estimate."""
 LEARN_EVERY: Final = 8
-"""Of so many steps while nothing may be tried one is learned from: that costs time, too."""
+"""While nothing may be tried, one step in this many is learned from, because learning costs time.
+"""
 MOST_EXPLORING: Final = 4
-"""Steps without drafts that each of them may save up for that,"""
+"""Upper limit of each balance for exploring, in steps without drafts."""
 MOST_OWED: Final = 0.5
-"""and that all of them may owe for what was tried, when another drafter is tried."""
+"""Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
+tried."""
 PROBE_TOKENS: Final = 2
 LEAST_GROWTH: Final = 1
-"""Tokens that drafts may have where larger steps were not seen yet."""
+"""Number of drafted tokens that is allowed even if no larger steps were observed."""
 STEPS_WINDOW: Final = 128
-"""Steps with a drafter back to which is known what they brought,"""
+"""Window of the moving average of what a drafter gains, in steps with that drafter."""
 PLAIN_WINDOW: Final = 8
-"""and steps without drafts what they took."""
+"""Window of the moving average of the cost of steps without drafts, in steps."""
 OUTLIER: Final = 2.0
-"""A step counts at most this many times the fastest of its size: other programs slow some down."""
+"""A step counts as at most this many times the fastest one of its size, because other programs slow
+some steps down."""
 
 PLAIN: Final = 0
 NGRAM: Final = 1
-"""What drafts in a step, besides drafters, whose kinds are negative."""
+"""`PLAIN` and `NGRAM` are the sources of drafts of a step other than drafters, whose kinds are
+negative."""
 
 LAST_STEPS: Final = 8
-"""The fastest of so many steps tells what one costs: other programs only make them longer,"""
+"""The cost of a step is the fastest of this many, because other programs only make steps slower."""
 LEAST_STEPS: Final = 3
-"""and of fewer nothing is known."""
+"""Below this many steps the cost counts as unknown."""
 
 _LENGTHS: Final = (1, 2, 4, 8)
 _AUTO_ALONE: Final = frozenset({"auto"})
@@ -72,60 +76,60 @@ Offers = list[tuple[Sequence, Speculating, Offer]]
 
 
 class Drafter(Protocol):
-    """What guesses how sequences go on: a model, or heads of the model itself."""
+    """A source of drafts: a draft model, or heads of the model itself."""
 
     @property
     def mode(self) -> Speculate:
-        """What asks for it by name, besides "auto"."""
+        """The mode that selects it by name, besides "auto"."""
         ...
 
     @property
     def token_s(self) -> float:
-        """Seconds that one token more for all sequences takes; 0 while not measured."""
+        """Seconds that drafting one more token for all sequences takes; 0 while not measured."""
         ...
 
     @property
     def call_s(self) -> float:
-        """Seconds that guessing takes however long drafts are; 0 while not measured."""
+        """Seconds per call, independent of the length of the drafts; 0 while not measured."""
         return 0.0
 
     @property
     def nbytes(self) -> int:
-        """What it takes of memory now, weights of models left out."""
+        """Memory in use now, without model weights."""
         ...
 
     @property
     def most(self) -> int | None:
-        """Tokens of a draft at most; None: as many as may be."""
+        """Maximum number of tokens of a draft; None: no limit."""
         return None
 
     def can_draft(self, sequence: Sequence) -> bool:
-        """Whether it can guess for `sequence` now."""
+        """Whether it can draft for `sequence` now."""
         return True
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether it has followed `sequence`; else its first draft takes longer."""
+        """Whether it already holds `sequence`; if not, the first draft takes longer."""
         return True
 
     def observe(self, plan: StepPlan, hidden: Any) -> None:
-        """The last step gave hidden states."""
+        """Receive the hidden states of the last step, valid until the next step."""
         return
 
     def draft(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """What may follow each sequence: as many tokens as given for it, or fewer."""
+        """Drafts for the sequences, each with at most the given number of tokens."""
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """Free what is held of `sequence`; it may come back."""
+        """Release what is held for `sequence`, which may be scheduled again."""
         ...
 
     def clear(self) -> None:
-        """Forget what is kept of sequences that it does not hold any more."""
+        """Drop what is kept of sequences that it no longer holds."""
         return
 
 
 class StepCosts:
-    """What a step without prefill takes, by its tokens: nearby numbers count together."""
+    """Time of steps without prefill, by token count; nearby counts are grouped."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, deque[float]] = {}
@@ -134,7 +138,7 @@ class StepCosts:
         """(tokens, seconds), ascending in both."""
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A step of `tokens` tokens took `seconds`."""
+        """Record that a step of `tokens` tokens took `seconds`."""
         group = _group(tokens)
         last = self._seconds.get(group)
         if last is None:
@@ -151,8 +155,8 @@ class StepCosts:
         self._known.reverse()
 
     def seconds(self, tokens: int) -> float | None:
-        """Between numbers that were seen, on the straight line; beyond the largest, as there. None
-        where no step of as many or fewer was seen.
+        """Seconds of a step of `tokens` tokens: interpolated linearly between observed counts, and
+        constant beyond the largest. None if no step of as many or fewer tokens was observed.
         """
         fewer, low_s = 0, None
         for more, high_s in self._known:
@@ -165,21 +169,21 @@ class StepCosts:
 
     @property
     def most_tokens(self) -> int:
-        """Of the largest steps that were seen; 0 where none were."""
+        """Token count of the largest observed steps; 0 if none."""
         return self._known[-1][0] if self._known else 0
 
     @property
     def least_s(self) -> float:
-        """Of the fewest tokens that were seen; 0 where none were."""
+        """Seconds of the smallest observed steps; 0 if none."""
         return self._known[0][1] if self._known else 0.0
 
     def is_measured(self, tokens: int) -> bool:
-        """Whether enough steps of about `tokens` tokens were seen."""
+        """Whether enough steps of about `tokens` tokens were observed."""
         return _group(tokens) in self._fastest
 
 
 class Ratio:
-    """Of two sums, in which each step back counts less."""
+    """Ratio of two exponentially decaying sums over steps."""
 
     __slots__ = ("_keep", "_lower", "_upper", "steps")
 
@@ -189,41 +193,41 @@ class Ratio:
         self.steps = 0
 
     def add(self, upper: float, lower: float) -> None:
-        """What a step adds to the sums."""
+        """Add the values of one step to the sums."""
         self._upper = self._upper * self._keep + upper
         self._lower = self._lower * self._keep + lower
         self.steps += 1
 
     @property
     def so_far(self) -> float:
-        """0 where nothing was added."""
+        """The ratio; 0 if nothing was added."""
         return self._upper / self._lower if self.steps else 0.0
 
     @property
     def value(self) -> float:
-        """0 while too little is known."""
+        """The ratio; 0 while fewer than `LEAST_STEPS` steps were added."""
         return self.so_far if self.steps >= LEAST_STEPS else 0.0
 
 
 class Speculation:
-    """Chooses who gets drafts in a step, by what, and of how many tokens.
+    """Chooses which sequences get drafts in a step, from which source, and of how many tokens.
 
-    On "auto" a step takes the drafter whose steps were measured to bring the most tokens per
-    second, or none if those without drafts do, and n-grams where these are as often right. Token j
-    of a draft is worth the chance that it and all before it are right, and costs what a step of one
-    more token takes: the likeliest of all sequences are taken, as many as bring the most tokens per
-    second.
+    On "auto", a step uses the drafter whose steps were measured to yield the most tokens per
+    second, or none if steps without drafts yield more. N-grams are used where they are as often
+    or more often right. Token j of a draft is worth the probability that it and all before it are
+    right, and costs the time that one more token adds to a step. The likeliest tokens over all
+    sequences are taken, as many as yield the most tokens per second.
 
-    To find out what another drafter brings, or whether n-grams match, costs time. Each of them has
-    an account of seconds. A small part of the time of all steps of sequences that speculate is paid
-    in. What it takes to look, to catch up and to draft is paid out, and what a step took longer
-    than its tokens would have taken otherwise, or paid in if it was faster. Without a balance
-    nothing is looked up or tried.
+    Finding out what another drafter gains, or whether n-grams match, costs time, so each of them
+    has a balance in seconds. A small share of the time of all steps with sequences that speculate
+    is credited to it. The time to look up, to catch up and to draft is debited, and so is the time
+    a step took beyond what its tokens would have taken otherwise; if the step was faster, the
+    difference is credited. With an exhausted balance, nothing is looked up or tried.
 
     Args:
-        drafters: models that guess.
+        drafters: draft models and heads.
         possible: False: the memory cannot forget tokens that turn out wrong.
-        clock: seconds, for what drafters take.
+        clock: seconds, for the time that drafters take.
     """
 
     def __init__(
@@ -238,9 +242,9 @@ class Speculation:
         self.drafted: list[int] = []
         self.accepted: list[int] = []
         self.drafts_by: dict[str, tuple[int, int]] = {}
-        """(drafted, accepted) by what made them."""
+        """(drafted, accepted) by source."""
         self.declined = 0
-        """Drafts that a sequence on "auto" could have had, and that would not have paid."""
+        """Drafts that sequences on "auto" could have had, but that would not have paid off."""
         self._past = TextsByNamespace()
         self._drafters = {kind_of(index): drafter for index, drafter in enumerate(drafters)}
         self._kinds: dict[Speculate, tuple[int, ...]] = {"auto": tuple(self._drafters), "ngram": ()}
@@ -250,50 +254,52 @@ class Speculation:
         self._clock = clock
         self._since_plain = 0
         self._plain: dict[int, Ratio] = {}
-        """By sequences that decode: seconds of a token in steps without drafts."""
+        """By number of sequences that decode: seconds per token in steps without drafts."""
         self._speed_ups: dict[tuple[int, int], Ratio] = {}
-        """By drafter and, roughly, sequences: what its tokens take without drafts by what they
-        took.
+        """By drafter and, roughly, number of sequences: the time its tokens would take without
+        drafts divided by the time they took.
         """
         self._balance_s = dict.fromkeys((NGRAM, *self._drafters), 0.0)
         self._most_s = 0.0
-        """A balance at most."""
+        """Upper limit of a balance."""
         self._unpaid_s = 0.0
-        """Time of steps of which nothing was paid in yet;"""
+        """Step time that is not credited to the balances yet."""
         self._quiet_s = 0.0
-        """before it is as much nothing can be drafted, unless others decode for whom it pays."""
+        """Until `_unpaid_s` reaches this, nothing can be drafted, unless the number of sequences
+        changes to one for which a drafter pays off.
+        """
         self._usual_s = 0.0
-        """What the last step that was learned from usually takes;"""
+        """Usual time of a step like the last one that was learned from."""
         self._unlearned = 0
-        """steps since then."""
+        """Number of steps since the last one that was learned from."""
         self._trying = PLAIN
-        """The drafter of the last step, if it was another than the best."""
-        # Of the step that is computed:
+        """The drafter on trial in the last step, i.e. other than the best; else `PLAIN`."""
+        # State of the current step:
         self._seen: tuple[StepPlan, Any] | None = None
-        """The last step, and its hidden states, of which drafters do not know yet."""
+        """The last step and its hidden states, if not passed on to the drafters yet."""
         self._is_wanted = False
-        """Sequences that speculate are in it."""
+        """The step has sequences that speculate."""
         self._decoding = 0
         self._way: int | None = None
-        """What may draft; None: nothing, or several do."""
+        """The source of drafts; None if there is none or more than one."""
         self._way_s = 0.0
-        """How long that took, catching up left out,"""
+        """Time spent on drafts, without catching up."""
         self._late_s = 0.0
-        """and what that took."""
+        """Time that drafters spent on catching up."""
         self._is_chosen = False
-        """It could have been something else."""
+        """There was a choice of sources."""
         self._drafting = 0
-        """Tokens that are drafted,"""
+        """Number of drafted tokens."""
         self._right = 0
-        """and how many of them were right."""
+        """How many of the drafted tokens were right."""
 
     def draft(
         self, decoding: Seq[Sequence], spare: int, has_room: Callable[[Sequence, int], bool]
     ) -> dict[Sequence, Draft]:
-        """Drafts for those who decode, of at most `spare` tokens in all.
+        """Drafts for the sequences in `decoding`, of at most `spare` tokens in total.
 
         Args:
-            has_room: whether a sequence can have this many tokens more than are known.
+            has_room: whether a sequence has room for this many tokens beyond its known ones.
         """
         before, self._decoding = self._decoding, len(decoding)
         self._way, self._drafting, self._right = None, 0, 0
@@ -351,9 +357,9 @@ class Speculation:
         took_s = self._clock() - began
         self._way_s = took_s - self._late_s
         if self._way == NGRAM:
-            took_s = min(took_s, self._most_s)  # What is longer is not its fault.
+            took_s = min(took_s, self._most_s)  # A longer time is not the look-up's fault.
         self._charge(took_s)
-        if not made and (kind := self._trying):  # It cannot draft now.
+        if not made and (kind := self._trying):  # The drafter on trial cannot draft now.
             self._balance_s[kind] = min(self._balance_s[kind], -self._most_s)
             self._trying, self._way = PLAIN, None
         if not made and not picked and modes == _AUTO_ALONE:
@@ -361,11 +367,11 @@ class Speculation:
         return made
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
-        """`plan` was computed, and `result` has hidden states."""
+        """Keep the hidden states in `result` of `plan` for the drafters."""
         self._seen = plan, result.hidden
 
     def verified(self, sequence: Sequence, row: Row, right: int) -> None:
-        """The first `right` of the drafts of `row` were right."""
+        """Record that the first `right` drafts of `row` were right."""
         state = sequence.speculating
         assert state is not None
         state.verified(row.depth, right)
@@ -384,8 +390,8 @@ class Speculation:
             self.accepted[place] += place < right
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """The last step had `tokens` tokens with drafts, no prefill, and took `seconds`. Nothing is
-        learned from steps without sequences that speculate.
+        """Learn from the last step, which had `tokens` tokens including drafts, no prefill, and
+        took `seconds`. Steps without sequences that speculate are ignored.
         """
         if not self._is_wanted:
             return
@@ -419,31 +425,31 @@ class Speculation:
         self._charge(seconds - brought * plain_s / max(1.0, best))
 
     def ended(self, sequence: Sequence) -> None:
-        """`sequence` has all of its tokens: others may be like it."""
+        """Called when `sequence` has ended: n-grams of later sequences may match its text."""
         state = sequence.speculating
         if state is not None and state.shares and state.mode in ("auto", "ngram"):
             self._past.add(sequence.namespace, sequence.tokens, sequence.cached)
 
     def clear(self) -> None:
-        """Forget the texts of all that ended."""
+        """Drop the texts of all sequences that ended."""
         self._past.clear()
         for drafter in self._drafters.values():
             drafter.clear()
 
     def forget(self, sequence: Sequence) -> None:
-        """`sequence` gave up its slot."""
+        """Called when `sequence` gave up its slot."""
         for drafter in self._drafters.values():
             drafter.forget(sequence)
 
     @property
     def drafter_bytes(self) -> int:
-        """What keys and values of drafters take of memory, and texts."""
+        """Memory of past texts, and of the drafters without model weights."""
         return self._past.nbytes + sum(drafter.nbytes for drafter in self._drafters.values())
 
     @property
     def _token_s(self) -> float:
-        """Seconds of a token in steps without drafts of so many sequences; where none were seen, of
-        steps of as many tokens, or the fewest that were.
+        """Seconds per token in steps without drafts of `_decoding` sequences. If none were
+        observed, estimated from steps of as many tokens, or from the smallest ones.
         """
         plain = self._plain.get(_group(self._decoding))
         if plain is not None and plain.value:
@@ -452,22 +458,24 @@ class Speculation:
 
     @property
     def _unknown_steps(self) -> int:
-        """Steps without drafts of so many sequences to be seen before a drafter is tried."""
+        """How many more steps without drafts of `_decoding` sequences must be observed before a
+        drafter is tried.
+        """
         plain = self._plain.get(_group(self._decoding))
         return PLAIN_WINDOW if plain is None else max(0, PLAIN_WINDOW - plain.steps)
 
     def _speed_up(self, kind: int) -> float:
-        """What this drafter brings with so many sequences; 0 while that is not known."""
+        """The speed-up of this drafter with about `_decoding` sequences; 0 while unknown."""
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
         return 0.0 if ratio is None else ratio.value
 
     def _pays(self) -> bool:
-        """Whether a drafter is known to bring more with so many sequences than it costs."""
+        """Whether a drafter is known to pay off with about `_decoding` sequences."""
         return any(self._speed_up(kind) >= 1 for kind in self._drafters)
 
     def _overdue_s(self) -> float:
-        """Time of steps until what was tried is paid for as far as it has to be before another
-        drafter is tried.
+        """Step time until enough of the debt from earlier trials is paid off for another drafter to
+        be tried.
         """
         owing = [kind for kind, balance_s in self._balance_s.items() if balance_s < 0]
         owed_s = -sum(self._balance_s[kind] for kind in owing)
@@ -480,7 +488,7 @@ class Speculation:
             self._balance_s[kind] = min(balance_s + self._share(kind) * unpaid_s, self._most_s)
 
     def _rest(self) -> None:
-        """Do nothing before one of the balances is enough again."""
+        """Set `_quiet_s`: do nothing until one of the balances is sufficient again."""
         least_s = max(self._overdue_s(), self._unknown_steps * self._usual_s)
         self._quiet_s = -self._left(NGRAM) / self._share(NGRAM)
         for kind in filter(self._may_pay, self._drafters):
@@ -488,11 +496,11 @@ class Speculation:
             self._quiet_s = min(self._quiet_s, wait_s)
 
     def _share(self, kind: int) -> float:
-        """Of the time of steps, for an account."""
+        """Share of step time that is credited to the balance of `kind`."""
         return EXPLORING / len(self._balance_s) * (1.0 if kind == NGRAM else TRYING)
 
     def _left(self, kind: int) -> float:
-        """Balance after a short draft."""
+        """The balance of `kind` that would be left after a short draft."""
         drafter = self._drafters.get(kind)
         return self._balance_s[kind] - (_seconds(drafter, PROBE_TOKENS) if drafter else 0.0)
 
@@ -513,7 +521,7 @@ class Speculation:
         last, self._trying = self._trying, PLAIN
         begun = self._speed_ups.get((last, self._decoding.bit_length()))
         if begun is not None and last != best and begun.steps < LEAST_STEPS and begun.so_far > 1:
-            self._trying = last  # Until enough is known of it.
+            self._trying = last  # Continue the trial until enough is known.
         else:
             others = [kind for kind in kinds if kind != best and self._may_pay(kind)]
             other = max(others, key=self._left, default=PLAIN)
@@ -522,8 +530,8 @@ class Speculation:
         return self._trying or best
 
     def _may_pay(self, kind: int) -> bool:
-        """Whether drafts of this drafter would pay if all of them were right; true while it is not
-        known what it takes.
+        """Whether this drafter would pay off if all of its drafts were right; True while its cost
+        is unknown.
         """
         drafter, plain_s = self._drafters[kind], self._token_s * self._decoding
         if not drafter.token_s:
@@ -537,7 +545,7 @@ class Speculation:
     def _offers(
         self, decoding: Seq[Sequence], spare: int, ways: Mapping[Speculate, int], *, looks: bool
     ) -> Offers:
-        """The drafts that sequences could have."""
+        """The drafts that the sequences could have."""
         offers: Offers = []
         entering = False
         for sequence in decoding:
@@ -549,7 +557,7 @@ class Speculation:
                 drafter = self._drafters[way]
                 if not drafter.can_draft(sequence):
                     way = PLAIN
-                elif is_auto and not drafter.holds(sequence):  # One at a time.
+                elif is_auto and not drafter.holds(sequence):  # Only one new sequence per step.
                     way = PLAIN if entering or self._balance_s[way] <= 0 else way
                     entering = True
             looking = looks if is_auto else state.mode == "ngram"
@@ -562,7 +570,7 @@ class Speculation:
         return offers
 
     def _ask(self, kind: int, lengths: Mapping[Sequence, int]) -> dict[Sequence, Draft]:
-        """What the drafter `kind` guesses; nothing, if it fails."""
+        """The drafts of drafter `kind`; none if it fails."""
         drafter, began = self._drafters[kind], self._clock()
         drafts: dict[Sequence, Draft] = {}
         try:
@@ -575,7 +583,7 @@ class Speculation:
                 drafter.forget(sequence)
         made = {one: draft for one, draft in drafts.items() if draft.tokens}
         took_s = self._clock() - began
-        # Where it had nothing to catch up with, its fastest calls tell what this one takes.
+        # Without catching up, a call takes about as long as the fastest calls so far.
         expected_s = _seconds(drafter, max((len(one.tokens) for one in made.values()), default=0))
         if took_s > OUTLIER * expected_s:
             self._late_s += took_s - expected_s
@@ -596,7 +604,7 @@ class Speculation:
         ]
         places.sort(reverse=True)
         most = spare - forced
-        # Half as many tokens again at most as in steps whose time is known.
+        # At most 1.5 times the tokens of the largest step whose time is known.
         most = min(most, max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before))
         del places[max(0, most) :]
         for _, _, index in places[: self._worth(places, offers, before)]:
@@ -607,8 +615,8 @@ class Speculation:
         return lengths
 
     def _worth(self, places: list[tuple[float, int, int]], offers: Offers, before: int) -> int:
-        """How many of `places` (chance, minus the place in the draft, offer), the likeliest first,
-        bring the most tokens per second in addition to `before` other tokens.
+        """How many of `places`, likeliest first, to add to `before` other tokens for the most
+        tokens per second. Each place is (chance, minus the place in the draft, index of the offer).
         """
         plain_s = self.costs.seconds(before)
         if not plain_s or self._since_plain >= PLAIN_EVERY:
@@ -633,11 +641,11 @@ class Speculation:
 
 
 def _seconds(drafter: Drafter, tokens: int) -> float:
-    """What drafts of `tokens` tokens take."""
+    """Seconds to make drafts of `tokens` tokens."""
     return drafter.call_s + tokens * drafter.token_s
 
 
 def _group(tokens: int) -> int:
-    """The largest number of tokens that counts together with this one."""
+    """The group of a token count, named by the largest count in it."""
     step = 1 if tokens <= 16 else 4 if tokens <= 32 else 16
     return -(-tokens // step) * step

@@ -1,8 +1,8 @@
 """Streaming with attention sinks (arXiv 2309.17453): a sequence that outgrows its memory keeps its
-first tokens and the newest ones, and forgets what is between them.
+first tokens and the newest ones, and forgets the tokens between them.
 
-Positions are those within the cache: what follows the forgotten tokens moves up to the sinks. What
-keys and values hold of forgotten tokens stays in those that are kept; it is not computed again.
+Positions are those within the cache: tokens after the forgotten ones move up to the sinks. The keys
+and values that are kept were computed with the forgotten tokens in view; they are not recomputed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from hearth.backends.errors import InvalidParameter
 from hearth.quant.families.config import ModelConfig
 
 _SHARE: Final = 4
-"""A quarter of the tokens after the sinks is forgotten at once, so that a key is moved four times
-at most.
+"""1/`_SHARE` of the tokens after the sinks are forgotten at once, so that a key is moved at most
+`_SHARE` times.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """When which tokens are forgotten. That depends on how many came before and on nothing else, so
-    that a sequence that is computed again, in other steps, gets the same keys and values.
+    """Which tokens are forgotten, and when. This depends only on how many tokens came before, so
+    that a sequence that is recomputed in other steps gets the same keys and values.
 
     Attributes:
-        sinks: first tokens, which stay.
-        most: tokens in memory at most.
-        step: tokens that are forgotten together, when `most` are there and another comes.
+        sinks: number of first tokens, which always stay.
+        most: maximum number of tokens in memory.
+        step: number of tokens that are forgotten together when `most` are held and another comes.
     """
 
     sinks: int
@@ -41,10 +41,10 @@ class Streaming:
 
     @classmethod
     def of(cls, sinks: int, context: int, page: int) -> Streaming:
-        """For a memory of `context` tokens of one sequence, in blocks of `page`.
+        """For a memory of `context` tokens per sequence, in blocks of `page` tokens.
 
         Raises:
-            InvalidParameter: it is too small for so many sinks.
+            InvalidParameter: the memory is too small for this many sinks.
         """
         most = context // page * page
         step = (most - sinks) // (_SHARE * page) * page
@@ -59,15 +59,15 @@ class Streaming:
         return cls(sinks, most, step)
 
     def dropped(self, computed: int) -> int:
-        """How many tokens are forgotten before the one after the first `computed`."""
+        """How many tokens are forgotten before the token after the first `computed` is computed."""
         return 0 if computed < self.most else ((computed - self.most) // self.step + 1) * self.step
 
     def kept(self, tokens: Seq[int], dropped: int) -> list[int]:
-        """What of `tokens` is in memory once `dropped` are forgotten."""
+        """The tokens of `tokens` that are in memory after `dropped` were forgotten."""
         return [*tokens[: self.sinks], *tokens[self.sinks + dropped :]]
 
     def notice(self, dropped: int, total: int) -> str:
-        """What people should know of a text of `total` tokens, `dropped` of them forgotten."""
+        """The notice for the user of a text of `total` tokens, `dropped` of them forgotten."""
         kept = f"the first {self.sinks} and " if self.sinks else ""
         return (
             f"Streaming with attention sinks: the model saw {kept}the last"
@@ -76,8 +76,9 @@ class Streaming:
         )
 
     def states(self, tokens: Seq[int], namespace: bytes) -> Iterator[tuple[int, bytes]]:
-        """Numbers of forgotten tokens with which `tokens`, of `namespace`, may be continued, the
-        most first, and the namespace of each: keys that stay depend on what was forgotten.
+        """The states in which `tokens`, of `namespace`, may be continued: (number of forgotten
+        tokens, namespace of that state), the largest number first. Each state has a namespace of
+        its own, because the keys that stay depend on what was forgotten.
         """
         digest = blake2b(repr((self, namespace)).encode(), digest_size=16)
         digest.update(_bytes(tokens[: self.sinks]))
@@ -89,7 +90,7 @@ class Streaming:
 
 
 def obstacle(config: ModelConfig) -> str:
-    """Why no sequence of a model can forget tokens out of its middle; empty: it can."""
+    """Why sequences of a model cannot forget tokens from the middle; empty if they can."""
     if config.groups != (None,):
         return "its layers with a sliding window forget tokens of their own"
     ropes = [layer.rope for layer in config.layers if layer.rope is not None]

@@ -1,6 +1,7 @@
-"""The check that all requests pass, before any model work. `fields` has the ranges of numbers.
+"""Validation of all requests before any model work. `fields` has the ranges of numbers.
 
-Types are those that the contract declares, as in what came in a frame; see `checks.typed`.
+Values already have the types that the contract declares, as frames are decoded that way; see
+`checks.typed`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_BREAKERS: Final = 64
 LONGEST_BREAKER_BYTES: Final = 256
 LONGEST_SESSION_BYTES: Final = 256
 MOST_TEXTS: Final = 2048
-"""Texts of one call for vectors or ranks."""
+"""Maximum number of texts of one call for embeddings or ranks."""
 _BIAS: Final = Field("logit_bias", "float", -100, 100, "")
 _BEAM_WIDTH: Final = Field("beam_width", "int", 1, 16, "")
 _LENGTH_PENALTY: Final = Field("length_penalty", "float", -10, 10, "")
@@ -43,15 +44,15 @@ _TOP: Final = Field("top", "int", 0, MOST_TOP, "")
 
 
 def validate(request: Request, vocab_size: int | None) -> str | None:
-    """Check every field of `request`, before any model work; returns the rule (`content_rule`) that
-    its constraint stands for, if it has one.
+    """Check every field of `request` before any model work; returns the rule (`content_rule`) of
+    its constraint, if it has one.
 
     Args:
-        vocab_size: token ids must be below it; None where it is not known yet.
+        vocab_size: token ids must be below it; None if not known yet.
 
     Raises:
         InvalidParameter: `param` names the first field that has a wrong value.
-        ConflictingParameters, LimitExceeded, UnknownToken: those, where that is what is wrong.
+        ConflictingParameters, LimitExceeded, UnknownToken: as their names say.
     """
     _check_prompt(request, vocab_size)
     _check_sampling(request.sampling, vocab_size)
@@ -114,11 +115,11 @@ def _check_beams(request: Request, beams: BeamSearch) -> None:
 
 
 def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top: int = 0) -> None:
-    """Check a call for the log probabilities of `ids` and the `top` likeliest in the place of each;
-    `vocab_size` as for `validate`.
+    """Check a call for the log probabilities of `ids` and of the `top` likeliest tokens at each
+    position; `vocab_size` as for `validate`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong value.
+        InvalidParameter: `param` names the parameter that has a wrong value.
     """
     checks.check_not_empty("token_ids", ids)
     checks.check_token_ids("token_ids", ids, vocab_size)
@@ -135,11 +136,11 @@ def validate_score(ids: Sequence[int], session: str, vocab_size: int | None, top
 def validate_embed(
     texts: Sequence[str | tuple[int, ...]], session: str, vocab_size: int | None = None
 ) -> None:
-    """Check a call for vectors of `texts`, each of which may be token ids; `vocab_size` as for
+    """Check a call for embeddings of `texts`, each of which may be token ids; `vocab_size` as for
     `validate`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong value.
+        InvalidParameter: `param` names the parameter that has a wrong value.
     """
     checks.check_count("texts", texts, MOST_TEXTS)
     checks.check_not_empty("texts", texts)
@@ -156,7 +157,7 @@ def validate_rank(query: str, texts: Sequence[str], session: str) -> None:
     """Check a call that ranks `texts` by how well they answer `query`.
 
     Raises:
-        InvalidParameter: `param` names what has a wrong value.
+        InvalidParameter: `param` names the parameter that has a wrong value.
     """
     checks.check_not_empty("query", query)
     checks.check_text("query", query)

@@ -1,4 +1,4 @@
-"""Checks of what only chats have: messages, tools, values for the template."""
+"""Checks of chat-only fields: messages, tools, template values."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MOST_PARTS: Final = 4096
 MOST_CALLS: Final = 1024
 """Tool calls of one message."""
 MOST_KEPT: Final = 8
-"""Messages of one request that have a `keep_s`."""
+"""Messages of one request that may have a `keep_s`."""
 LONGEST_KEEP_S: Final = 86_400
 LONGEST_NAME_BYTES: Final = 1024
-"""Names of speakers, ids and names of calls."""
+"""Limit for speaker names, and for ids and names of calls."""
 LARGEST_ARGUMENTS_BYTES: Final = 1 << 20
 DEEPEST_ARGUMENTS: Final = 64
 MOST_TOOLS: Final = 1024
 LONGEST_TOOL_NAME: Final = 128
 TOOL_NAME: Final = f"[A-Za-z0-9_-]{{1,{LONGEST_TOOL_NAME}}}"
-"""A regular expression that the whole name of a tool matches."""
+"""A regular expression that must match the whole name of a tool."""
 LARGEST_VALUES_BYTES: Final = 16 << 10
 DEEPEST_VALUES: Final = 16
 _ONLY_CHATS: Final = ("tools", "template_values", "continue_last")
@@ -40,18 +40,18 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 TEMPLATE_VALUES: Final[Mapping[str, Literal["bool", "effort", "list"]]] = {
     "enable_thinking": "bool",
-    "thinking": "bool",  # the same under the name that some templates use
+    "thinking": "bool",  # the same, under the name that some templates use
     "reasoning_effort": "effort",
-    "preserve_thinking": "bool",  # whether the model sees what it thought in earlier turns
-    "documents": "list",  # texts to answer from, as the template wants them
+    "preserve_thinking": "bool",  # whether the model sees its reasoning of earlier turns
+    "documents": "list",  # texts to answer from, in the form the template expects
 }
-"""All that `Request.template_values` may have, and the types. A model refuses what its template
-does not read.
+"""The keys that `Request.template_values` may have, and their types. A model refuses keys that its
+template does not read.
 """
 
 
 def validate_chat(request: Request) -> None:
-    """Check what only chats have, and that only chats have it.
+    """Check the chat-only fields, and that requests other than chats do not set them.
 
     Raises:
         InvalidParameter: `param` names the first field that has a wrong value.
@@ -181,7 +181,7 @@ def _check_call(param: str, call: ToolCall) -> None:
     param += ".arguments"
     checks.check_text(param, call.arguments, LARGEST_ARGUMENTS_BYTES)
     if not call.arguments.strip():
-        return  # A call without arguments, as some servers write it.
+        return  # A call without arguments, as some servers write them.
     wrong = InvalidParameter(
         param,
         f"{param} must be a JSON object of at most {DEEPEST_ARGUMENTS} levels, written as text;"
@@ -220,7 +220,7 @@ def _check_continued(last: Message) -> None:
 
 
 def _check_tool(param: str, tool: Tool, *, binds: bool) -> None:
-    """`binds`: a grammar may be made of the schema; any other is only shown to the model."""
+    """`binds`: the schema may be compiled to a grammar; otherwise it is only shown to the model."""
     if not re.fullmatch(TOOL_NAME, tool.name):
         raise InvalidParameter(
             f"{param}.name",
@@ -234,8 +234,8 @@ def _check_tool(param: str, tool: Tool, *, binds: bool) -> None:
 
 
 def _check_is_of_object(param: str, schema: dict[str, Any]) -> None:
-    """Raises `InvalidParameter` unless `schema`, which was measured, is one of an object: families
-    that write arguments one by one read it themselves.
+    """Raises `InvalidParameter` unless `schema`, which was already measured, describes an object:
+    model families that write arguments one by one read the schema themselves.
     """
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, (list, tuple)) and "object" in kind):
@@ -245,7 +245,7 @@ def _check_is_of_object(param: str, schema: dict[str, Any]) -> None:
             'Set it to "object".',
         )
     properties, required = schema.get("properties"), schema.get("required")
-    if properties is not None:  # as some libraries write that there are none
+    if properties is not None:  # Some libraries write null for an absent table.
         _check_kind(f"{param}.properties", properties, dict, "a table of names and schemas")
     if required is not None:
         _check_kind(f"{param}.required", required, list, "a list of names")

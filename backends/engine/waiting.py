@@ -1,4 +1,4 @@
-"""Who waits, and who is next."""
+"""The queue of waiting sequences, and the choice of the next one to admit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hearth.backends.engine.kv.tree import common_prefix
 from hearth.backends.engine.sequence import Sequence
 
 WORTH_WAITING_FOR: Final = 32
-"""A sequence waits for another that computes so many tokens more of its own prompt just now."""
+"""A sequence waits for a running one that is about to compute at least this many more tokens of the
+prompt that both share."""
 WORTH_WAITING_TIMES: Final = 2
-"""A sequence waits for one in the background while no more is left of that than so many times what
-need not be computed again: nothing of it can be shared before all of it is done."""
+"""A sequence waits for one in background prefill only while the tokens left there are at most this
+many times the tokens it would save: nothing of that prompt can be shared before all is done."""
 
 
 @dataclass(slots=True)
@@ -25,28 +26,30 @@ class _Place:
     sequence: Sequence
     arrival: int
     since: int
-    """When it arrived, or its session last had another admitted, whichever is later."""
+    """When it arrived, or when another sequence of its session was last admitted, if that is later.
+    """
     donor: Sequence | None = None
-    """Computes what this one shares with it; admitted later, it finds that."""
+    """A running sequence that computes the first tokens of this one, which waits to reuse them."""
     shared: int = 0
-    """How much."""
+    """Number of first tokens that it shares with `donor`."""
     saves: int = 0
-    """How much of that it would have to compute without."""
+    """How many of those it would otherwise have to compute itself."""
 
 
 class Waiting:
     """Sequences without a slot.
 
-    Next is the one of highest priority; of equals the one whose session has the fewest running, and
-    of those the one whose session was served longest ago. Where that passes over a session that
-    waits for longer, the latter comes next: so a session with something running takes turns with
-    newcomers, however many there are. One whose prompt begins with what a running sequence is about
-    to compute is passed over until that is there, so that it is computed once.
+    The next one is the sequence of highest priority; among equals, the one whose session has the
+    fewest running, and among those, the one whose session was served longest ago. If that passes
+    over a session that has waited longer, the latter comes next, so that a session with running
+    sequences alternates with newcomers, however many there are. A sequence whose prompt begins with
+    tokens that a running sequence is about to compute is passed over until they are computed, so
+    that they are computed once.
 
     Args:
-        kv: asked what is held already.
-        left_beside: how many tokens are left of a sequence that is computed in the background; 0
-            for others.
+        kv: used to look up which tokens are already held.
+        left_beside: returns how many tokens of a sequence are left to compute in background
+            prefill; 0 for others.
         keeps_past: see `RunnerInfo`.
     """
 
@@ -58,7 +61,9 @@ class Waiting:
         self._keeps_past = keeps_past
         self._places: dict[Sequence, _Place] = {}
         self._owed: set[int] = set()
-        """Priorities at which the session that waits longest is next, whatever it has running."""
+        """Priorities at which the session that has waited longest is next, even if it has running
+        sequences.
+        """
 
     def __len__(self) -> int:
         return len(self._places)
@@ -67,16 +72,19 @@ class Waiting:
         return iter(self._places)
 
     def add(self, sequence: Sequence, arrival: int) -> None:
-        """Let `sequence` wait; `arrival` is its place in time, also when it comes back."""
+        """Add `sequence`; `arrival` is its order of arrival, which it keeps after a preemption."""
         self._places[sequence] = _Place(sequence, arrival, arrival)
 
     def remove(self, sequence: Sequence) -> None:
-        """It waits no more."""
+        """Remove `sequence`, which waits no more."""
         del self._places[sequence]
 
     def admit(self, sequence: Sequence, arrivals: int) -> None:
-        """It runs from now on, when so many have arrived: the others of its session wait behind all
-        that are there.
+        """Remove `sequence`, which runs from now on. The others of its session move behind all
+        sequences that have arrived so far.
+
+        Args:
+            arrivals: number of sequences that have arrived so far.
         """
         admitted = self._places.pop(sequence)
         priority = sequence.priority
@@ -90,7 +98,7 @@ class Waiting:
                 place.since = arrivals
 
     def first(self, running: Collection[Sequence]) -> Sequence | None:
-        """Who should be admitted next, beside those `running`; None if nobody should."""
+        """The sequence to admit next, in addition to those `running`; None if there is none."""
         if not self._places:
             return None
         active = Counter(sequence.session for sequence in running)
@@ -134,13 +142,14 @@ class Waiting:
         return False
 
     def _is_soon(self, donor: Sequence, saves: int) -> bool:
-        """Whether `donor` is done soon enough for the `saves` tokens that need not be computed
-        again. Outside of the background that is always so: they are the next that it computes.
+        """Whether `donor` is done soon enough to be worth waiting for, given the `saves` tokens
+        that need not be recomputed. Outside background prefill it always is, because those are the
+        next tokens that it computes.
         """
         return self._left_beside(donor) <= WORTH_WAITING_TIMES * saves
 
     def _will_share(self, wanted: list[int], donor: Sequence) -> int:
-        """How many of `wanted` can be had from `donor` once it has computed them."""
+        """How many of `wanted` can be shared with `donor` once it has computed them."""
         common = common_prefix(wanted, donor.tokens)
         if self._keeps_past:
             return common

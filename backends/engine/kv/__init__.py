@@ -1,5 +1,5 @@
-"""The one account of the KV cache: which tokens are held where, by whom, and what makes way.
+"""KV cache management: which tokens are held where, by which prefixes, and what is evicted.
 
-`manager.py` is what the scheduler uses; `tree.py` holds the tokens; `blocks.py` and `sequences.py`
-are its leaves, over the two kinds of store that runners offer (`store.py`).
+The scheduler uses `manager.py`; `tree.py` holds the tokens; `blocks.py` and `sequences.py` are the
+leaves of the tree, over the two kinds of store that runners offer (`store.py`).
 """

@@ -1,5 +1,5 @@
-"""Leaves in a store of blocks: the pages of the tree are blocks, and running sequences have tables
-of them.
+"""Leaves in a store of blocks: the pages of the tree are blocks, and running sequences have block
+tables.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from hearth.backends.errors import InternalError
 
 
 class BlockLeaves:
-    """Prefixes in a `BlockStore`; what has no docstring does what it does in `SequenceLeaves`.
+    """Prefixes in a `BlockStore`. Methods without a docstring are documented in `SequenceLeaves`.
 
-    Whole pages are shared; of the page where a hit ends, the common tokens are copied to a page of
-    its own. Pages that several sequences have computed become one as soon as they are full. A
-    sequence writes into its last page as long as that is not full; what is kept of it meanwhile is
-    a first part that stays as it is.
+    Whole pages are shared; of the page where a hit ends, the common tokens are copied to a new
+    page. Equal pages that several sequences have computed are merged as soon as they are full. A
+    sequence writes into its last page until that is full; a prefix that is kept of it meanwhile
+    holds an unchanged first part of that page.
 
-    Where one group sees everything, its blocks are the pages of the tree. A block of a group with a
-    window is there as long as a sequence looks at it, or a kept prefix would.
+    If a group has full attention, its blocks are the pages of the tree. A block of a group with a
+    window exists as long as a sequence attends to it, or a sequence continued from a kept prefix
+    would.
 
     Args:
-        pool_tokens: most tokens in use; rounded up to whole pages.
-        step_tokens: most tokens of one step of a sequence; with it, groups with a window are known
-            to need few blocks.
-        evict: makes an idle page of a group free; False if there is none.
+        pool_tokens: maximum tokens in use; rounded up to whole pages.
+        step_tokens: maximum tokens of a sequence in one step; if given, it bounds the blocks that
+            groups with a window need.
+        evict: frees an idle page of a group; False if there is none.
 
     Raises:
-        InternalError: no group.
+        InternalError: the store has no group.
     """
 
     def __init__(
@@ -64,18 +65,18 @@ class BlockLeaves:
         self.tree = PrefixTree(page, len(self.groups), self._full, self._free_full)
         self.least_cut = 1
         self.has_shrunk = False
-        """The store could not grow, and a group has a lower limit since."""
+        """The store could not grow, and the limit of a group was lowered."""
         self._page = page
         self._step_tokens = step_tokens
         self._evict = evict
         self._free: list[list[int]] = [[] for _ in self.groups]
-        """Heaps: so blocks that are taken one after the other mostly follow each other, too."""
+        """Free blocks, as heaps, so that blocks taken in succession are mostly contiguous."""
         self._ends = [0 for _ in self.groups]
-        """Blocks from here on were never taken."""
+        """For each group, blocks from this number on were never taken."""
         self._holders: list[dict[int, Holders]] = [{} for _ in self.groups]
-        """Of each block of a group with a window."""
+        """The holders of each block of a group with a window."""
         self._moving: set[int] = set()
-        """Blocks that their sequence goes on with in another place of the tree."""
+        """Blocks that a sequence keeps while its tokens move to another place of the tree."""
 
     @property
     def keeps_past(self) -> bool:
@@ -98,7 +99,7 @@ class BlockLeaves:
     def begin(self, namespace: bytes, kind: Kind) -> Prefix:
         return self.tree.new(namespace, kind, len(self.groups))
 
-    # ---- what is found
+    # ---- hits
 
     def hits(self, root: Node, tokens: Seq[int], *, copies: bool) -> Iterator[Hit]:
         lengths = [
@@ -112,8 +113,8 @@ class BlockLeaves:
                 yield Hit(length, source, node)
 
     def _seen_lengths(self, node: Node, matched: int) -> Iterator[int]:
-        """Up to where the `matched` tokens of a prompt that end in `node` can be continued from:
-        all blocks are there that the token after them looks at.
+        """Lengths at which the `matched` tokens of a prompt that end in `node` can be continued:
+        all blocks that the next token attends to must exist.
         """
         whole = matched // self._page * self._page
         last = [length for length in (matched, whole) if length > node.start]
@@ -130,8 +131,8 @@ class BlockLeaves:
 
     @staticmethod
     def _begins(node: Node, group: Group, count: int) -> list[int]:
-        """For each of the first `count` pages up to `node` the first page from which on, up to it,
-        no block of `group` is missing.
+        """For each of the first `count` pages on the path to `node`, the first page from which on
+        no block of `group` is missing up to it.
         """
         path = [block for above in node.upwards() for block in reversed(above.blocks[group.number])]
         begins, first = [], 0
@@ -144,14 +145,14 @@ class BlockLeaves:
         return begins
 
     def _has_room(self, node: Node, length: int) -> bool:
-        """Whether a sequence can begin with the first `length` tokens up to `node` in addition to
-        all that is reserved.
+        """Whether there is room for a sequence that begins with the first `length` tokens up to
+        `node`, in addition to all reservations.
         """
         is_copied = length % self._page > 0
         pages = self.tree.pages(length)
         full = self._full
         if full is not None and is_copied:
-            # What is found, and copied, cannot make way for the copy.
+            # The pages of the hit cannot be evicted to make room for the copy.
             found = sum(
                 min(self.tree.pages(above.end), pages) - above.start // self._page
                 for above in node.upwards()
@@ -176,8 +177,8 @@ class BlockLeaves:
         return [owner.blocks[group.number][at] for owner, at in self._places(node, first, end)]
 
     def _places(self, node: Node, first: int, end: int) -> Iterator[tuple[Node, int]]:
-        """Where the pages `first` to `end` on the path to `node` are, the last one first: the node,
-        and which of its pages.
+        """The places of the pages `first` to `end` on the path to `node`, last page first, as
+        (node, index of the page in it).
         """
         for above in node.upwards():
             start = above.start // self._page
@@ -201,7 +202,7 @@ class BlockLeaves:
             self._make_tables(prefix)
         if hit.length == whole:
             return True
-        # What is copied is held meanwhile, so that it does not make way for its own copy.
+        # Hold the source of the copy meanwhile, so that it is not evicted for its own copy.
         guard = self.begin(prefix.namespace, "live")
         guard.first = list(prefix.first)
         source = tree.upto(path, hit.length)
@@ -220,7 +221,7 @@ class BlockLeaves:
         return blocks is not None
 
     def can_fork(self, source: Prefix, length: int) -> bool:
-        """A window that was passed is there only as long as its blocks are kept."""
+        """See `SequenceLeaves`; False if needed blocks were released after a window passed them."""
         pages = self.tree.pages(length)
         for group in self._windows:
             blocks = self._blocks(source.node, group, group.first_needed(length), pages)
@@ -273,11 +274,11 @@ class BlockLeaves:
         return prefix.tables
 
     def extend(self, prefix: Prefix, tokens: int) -> bool:
-        """Have blocks for `tokens` more tokens of `prefix`; False if there are none, and then those
-        that were taken already stay for later.
+        """Take blocks for `tokens` more tokens of `prefix`; False if there are not enough, and then
+        those already taken stay with `prefix`.
 
         Raises:
-            InternalError: more than `step_tokens`.
+            InternalError: `tokens` exceeds `step_tokens`.
         """
         if self._step_tokens is not None and tokens > self._step_tokens:
             raise InternalError(
@@ -307,8 +308,8 @@ class BlockLeaves:
         self._slide(prefix)
 
     def forget(self, prefix: Prefix, start: int, count: int, namespace: bytes) -> bool:
-        """See `SequenceLeaves`. Blocks that others have, too, are copied; the first tokens of the
-        page where `start` is are copied into the page that follows it now. `count` is whole pages.
+        """See `SequenceLeaves`. Shared blocks are copied. The first tokens of the page that
+        contains `start` are copied into the page that takes its place. `count` is whole pages.
         """
         full = self._full
         assert full is not None and not self._windows and count % self._page == 0
@@ -349,7 +350,7 @@ class BlockLeaves:
         return True
 
     def rearrange(self, prefix: Prefix, moved: Seq[tuple[int, int]]) -> None:
-        """Copy tokens beyond the end of `prefix`: (from, to), counted from there."""
+        """Copy tokens beyond the end of `prefix`: (from, to) pairs, counted from its end."""
         page = self._page
         for group, table in enumerate(prefix.tables):
             cells = [
@@ -359,7 +360,7 @@ class BlockLeaves:
             self.store.rearrange(group, *cells)
 
     def drop_spare(self, prefix: Prefix) -> None:
-        """Give back the blocks that `prefix` has not filled."""
+        """Release the blocks that `prefix` has not filled."""
         for group in self.groups:
             table = prefix.tables[group.number]
             for block in table[self.tree.pages(prefix.length) :]:
@@ -368,8 +369,8 @@ class BlockLeaves:
             del table[self.tree.pages(prefix.length) :]
 
     def rest(self) -> None:
-        """Where blocks after the last one in use are at least half of all: fewer are soon wanted
-        again.
+        """See `SequenceLeaves`. Memory is only released if the blocks after the last one in use are
+        at least half of all, because a smaller number would soon be needed again.
         """
         for group in self.groups:
             number = group.number
@@ -447,11 +448,11 @@ class BlockLeaves:
                 counted.setdefault(block, Holders()).add(prefix.kind, 1)
         assert counted == self._holders[group.number] and sorted(owned) == sorted(counted)
 
-    # ---- inside
+    # ---- internals
 
     def _hold_path(self, prefix: Prefix, node: Node, length: int) -> None:
-        """The empty `prefix` has the first `length` tokens up to `node`, and looks back as far as
-        its `first` says.
+        """Let the empty `prefix` hold the first `length` tokens up to `node`, and in groups with a
+        window the blocks from its `first` on.
         """
         self.tree.enter(prefix, node, length)
         for group in self._windows:
@@ -459,7 +460,7 @@ class BlockLeaves:
                 self._count(group, block, prefix.kind, 1)
 
     def _held(self, prefix: Prefix, group: Group) -> list[int]:
-        """The blocks of a group with a window that `prefix` holds, but for those not filled."""
+        """The blocks of a group with a window that `prefix` holds, without those not filled yet."""
         first, end = prefix.first[group.number], self.tree.pages(prefix.length)
         return self._blocks(prefix.node, group, first, end)
 
@@ -478,7 +479,7 @@ class BlockLeaves:
         self.tree.cut(prefix, length)
 
     def _let_go(self, prefix: Prefix, group: Group, end: int) -> None:
-        """`prefix` looks at no page before `end` any more, in a group with a window."""
+        """Release the pages of `prefix` before `end` in a group with a window."""
         first = prefix.first[group.number]
         for node, at in self._places(prefix.node, first, end):
             block = node.blocks[group.number][at]
@@ -490,7 +491,7 @@ class BlockLeaves:
         prefix.first[group.number] = max(first, end)
 
     def _slide(self, prefix: Prefix) -> None:
-        """Leave the blocks behind that no window sees any more."""
+        """Release the blocks that the windows have passed."""
         for group in self._windows:
             first = prefix.first[group.number]
             end = min(group.first_needed(prefix.length), self.tree.pages(prefix.length))
@@ -499,7 +500,7 @@ class BlockLeaves:
                 prefix.tables[group.number][first:end] = [NO_BLOCK] * (end - first)
 
     def _merge(self, prefix: Prefix, node: Node) -> None:
-        """The first page of `node` is full: where others have it already, one of both stays."""
+        """Merge the full first page of `node`, and those after it, with equal pages of others."""
         while (twin := self.tree.twin(node)) is not None:
             is_last = len(node.tokens) <= self._page
             blocks = [blocks[0] for blocks in node.blocks]
@@ -511,7 +512,7 @@ class BlockLeaves:
                 return
 
     def _merge_block(self, group: Group, block: int, head: Node) -> None:
-        """`block` has the same tokens as the only page of `head`."""
+        """Merge `block` into the only page of `head`, which has the same tokens."""
         if group.window is None:
             self._give(group, block)
             return
@@ -528,15 +529,15 @@ class BlockLeaves:
         self._give(group, block)
 
     def _count(self, group: Group, block: int, kind: Kind, count: int) -> None:
-        """So many more prefixes of `kind` hold a block of a group with a window."""
+        """Add `count` holders of `kind` to a block of a group with a window."""
         holders = self._holders[group.number].setdefault(block, Holders())
         group.count(holders, -1, -self._page)
         holders.add(kind, count)
         group.count(holders, 1, self._page)
 
     def _take_all(self) -> list[int] | None:
-        """A spare block of each group; None if there is none. Idle ones are evicted where a group
-        is at its limit or can get no more memory.
+        """A free block of each group, counted as spare; None if a group has none. Idle blocks are
+        evicted if a group is at its limit or can get no more memory.
         """
         taken: list[int] = []
         for group in self.groups:
@@ -551,7 +552,7 @@ class BlockLeaves:
         return taken
 
     def _take_beyond(self) -> list[int] | None:
-        """`_take_all` beyond all reservations, or None."""
+        """`_take_all` without touching reserved room, or None."""
         full = self._full
         if full is not None:
             if full.free(pins_stay=True) < 1:

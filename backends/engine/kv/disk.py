@@ -1,6 +1,4 @@
-"""The disk tier: prefixes in files that outlive the process, written and read in threads of its
-own.
-"""
+"""The disk tier: prefixes in files that outlive the process, handled by two threads of its own."""
 
 from __future__ import annotations
 
@@ -29,43 +27,43 @@ from hearth.backends.engine.kv.tree import TOKEN_TYPE, common_prefix
 log = logging.getLogger(__name__)
 
 MOST_QUEUED_BYTES: Final = 64 << 20
-"""Of parts that wait to be written; no more are copied meanwhile."""
+"""Maximum bytes of parts that wait to be written; no more are copied meanwhile."""
 _SCRATCH_BYTES: Final = 512 << 10
-"""What the thread that reads ahead reads at once."""
+"""Bytes that the read-ahead thread reads at once."""
 BUDGET_S: Final = 3600.0
-"""Within such a time no more is written than the whole budget, as a disk wears out: a server that
-computes prompts all day would write terabytes."""
+"""At most the whole budget is written per period of this many seconds, because disks wear out: a
+server that computes prompts all day would write terabytes."""
 _RETRY_S: Final = 60.0
-"""After a part could not be written, none is tried for so long."""
+"""Seconds without further attempts after a part could not be written."""
 _SCAN_S: Final = 2.0
-"""The longest wait for the index after the start; without it nothing is found."""
+"""Maximum wait for the index after the start, in seconds; without the index nothing is found."""
 
 
 class Load:
-    """Parts that are wanted. A thread has them in the system's page cache, one after the other, so
-    that copying what it is done with waits for no disk.
+    """Parts to be read. A thread reads them into the system's page cache, one after the other, so
+    that copying parts that were read does not wait for the disk.
     """
 
     def __init__(self, parts: Seq[DiskPart]) -> None:
         self.parts = parts
         self.has_failed = False
-        """No more come."""
+        """A part could not be read; no more parts follow."""
         self._is_over = False
         self._read = 0
-        """Parts that the thread is done with."""
+        """Number of parts that were read."""
 
     def is_there(self, index: int) -> bool:
         """Whether the data of a part can be copied without waiting for the disk."""
         return index < self._read
 
     def end(self) -> None:
-        """No more parts are wanted."""
+        """Stop reading; no more parts are needed."""
         self._is_over = True
 
     def read_ahead(
         self, came: Callable[[], None], damaged: Callable[[DiskPart, Exception], None]
     ) -> None:
-        """Read them, in the thread of the reader."""
+        """Read the parts; runs in the reader thread."""
         scratch = memoryview(bytearray(_SCRATCH_BYTES))
         for part in self.parts:
             try:
@@ -81,15 +79,15 @@ class Load:
 
 
 class DiskTier:
-    """The parts of one model on disk. All but the two threads is of the engine's thread.
+    """The parts of one model on disk. All code but the two threads runs in the engine's thread.
 
-    What is found compares token ids, and was written with the same model, kind of keys and values
-    and namespace: `key` has all of that, and names of parts follow from it.
+    Parts are found by comparing token ids. A hit was written with the same model, KV type and
+    namespace, because the names of parts are derived from these (`key` and namespace).
 
     Args:
-        folder: where the parts are.
-        key: all that keys and values depend on besides namespace and tokens.
-        name: what people call the model.
+        folder: where the parts are stored.
+        key: everything that keys and values depend on besides namespace and tokens.
+        name: display name of the model.
         clock: seconds.
     """
 
@@ -105,31 +103,31 @@ class DiskTier:
         self._key = hashlib.blake2b(key).digest()
         self._name = name
         self.model = self._key[:12].hex()
-        """Its folder."""
+        """Name of the model's folder."""
         self._clock = clock
         self._budget = budget_bytes
         self._allowance: float = budget_bytes
         self._allowed_at = clock()
         self._retry_at = -1.0
         self._lock = threading.Lock()
-        """Guards the index and all that is counted."""
+        """Guards the index and all counters."""
         self._below: dict[bytes, list[DiskPart]] = {}
-        """The parts after each part, by its name, and after the root of each namespace."""
+        """The index: name of a part, or root of a namespace -> the parts that follow it."""
         self._known_owners: set[str] = set()
-        """Those whose folders are there."""
+        """Owners whose folders exist."""
         self._deleted_owners: set[str] = set()
-        """Those whose folders were deleted, with their chats: nothing is written for them."""
+        """Owners whose folders were deleted with their chats; nothing is written for them."""
         self._made: tuple[int, int] | None = None
-        """What `KvFolder.made` said when the index was right."""
+        """Result of `KvFolder.made` when the index was last correct."""
         self._queued_bytes = 0
         self.nbytes = 0
-        """Of the parts that can be read."""
+        """Bytes of the parts that can be read."""
         self.tokens = 0
-        """Of these."""
+        """Tokens of the parts that can be read."""
         self.written_bytes = 0
-        """Since the start."""
+        """Bytes written since the start."""
         self.read_tokens = 0
-        """Copied into the KV cache since the start."""
+        """Tokens copied into the KV cache since the start."""
         self._latest_tokens = 0
         self._wake: Callable[[], None] = lambda: None
         self._is_scanned = threading.Event()
@@ -144,24 +142,24 @@ class DiskTier:
             threading.Thread(target=run, name=of, daemon=True).start()
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, from any thread, when a part came or there is room to write again."""
+        """Call `wake`, from any thread, when a part was read or there is room to write again."""
         self._wake = wake
 
-    # ---- what is found
+    # ---- reading
 
     @property
     def latest_tokens(self) -> int:
-        """Tokens of the longest prefix of the session that was used last before the start."""
+        """Tokens of the longest prefix of the session that was last used before the start."""
         return self._latest_tokens if self._has_index() else 0
 
     def find(
         self, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
     ) -> list[tuple[DiskPart, int]]:
-        """The parts that have the most first tokens of `tokens`, and up to which token of these
-        each is the same.
+        """The path of parts that covers the most first tokens of `tokens`, each with the end of its
+        match in `tokens`.
 
         Args:
-            only_whole: parts are whole prefixes, of which all tokens must be the same.
+            only_whole: parts are whole prefixes, all of whose tokens must match.
         """
         if not self._has_index():
             return []
@@ -172,27 +170,27 @@ class DiskTier:
         return path
 
     def load(self, parts: Seq[DiskPart]) -> Load:
-        """Begin to read `parts`."""
+        """Start to read `parts`."""
         load = Load(parts)
         self._loads.put(load)
         return load
 
-    # ---- what is written
+    # ---- writing
 
     def begin(self, session: str) -> None:
-        """A sequence of `session` begins, of which something will be `put`."""
+        """Called when a sequence of `session` begins, for which parts will be `put`."""
         owner = owner_of(session)
         self._jobs.put(lambda: self._begin(owner))
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be `put` now. If not, `wake` is called when that may have changed."""
+        """Whether more may be `put` now. If not, `wake` is called when this may have changed."""
         is_behind = self._queued_bytes >= MOST_QUEUED_BYTES
         return self._is_scanned.is_set() and not is_behind and self.may_write
 
     @property
     def may_write(self) -> bool:
-        """Whether the disk takes anything, and not too much was written already."""
+        """Whether the write allowance is not used up and no write has failed recently."""
         now = self._clock()
         more = (now - self._allowed_at) * self._budget / BUDGET_S
         self._allowance = min(self._allowance + more, self._budget)
@@ -202,8 +200,8 @@ class DiskTier:
     def place(
         self, session: str, tokens: Seq[int], namespace: bytes, *, only_whole: bool = False
     ) -> tuple[bytes, int]:
-        """After which part of `session` the next one of `tokens` comes, and at which token: all
-        before it are written already, or about to be. Only with the index, see `has_room`.
+        """The parent and the start of the next part of `tokens` to write for `session`; the tokens
+        before that are already written or queued. Requires the index, see `has_room`.
         """
         owner = owner_of(session)
         with self._lock:
@@ -228,11 +226,11 @@ class DiskTier:
         *,
         is_whole: bool = False,
     ) -> bytes:
-        """Write `data`, of `tokens`, after `parent`; returns the name of the part.
+        """Write `data`, which belongs to `tokens`, as a part after `parent`; returns its name.
 
         Args:
-            is_whole: parts are whole prefixes: of those of this session that `tokens` begin with
-                only the longest stays.
+            is_whole: parts are whole prefixes; of this session's shorter ones that `tokens` begin
+                with, only the longest is kept.
         """
         ids = array(TOKEN_TYPE, tokens)
         ident = ident_of(parent, start, ids)
@@ -266,17 +264,15 @@ class DiskTier:
         self._jobs.put(self._clear)
 
     def flush(self) -> None:
-        """Wait until all that was `put` is written, or could not be."""
+        """Wait until everything that was `put` is written or has failed."""
         done = threading.Event()
         self._jobs.put(done.set)
         done.wait()
 
-    # ---- inside
+    # ---- internals
 
     def _has_index(self) -> bool:
-        """Whether the folder was scanned; waits for that, but not later than a while after the
-        start.
-        """
+        """Whether the folder was scanned; waits for the scan until `_SCAN_S` after the start."""
         return self._is_scanned.wait(max(0.0, self._scan_until - self._clock()))
 
     def _root(self, namespace: bytes) -> bytes:
@@ -286,7 +282,9 @@ class DiskTier:
     def _longest(
         self, tokens: Seq[int], namespace: bytes, owner: str, *, only_whole: bool
     ) -> list[tuple[DiskPart, int]]:
-        """See `find`; of `owner` only, with what is not written yet, or of all if that is empty."""
+        """See `find`. With an `owner`, searches only its parts, including queued ones; if `owner`
+        is empty, searches the written parts of all owners.
+        """
         wanted = array(TOKEN_TYPE, tokens)
         best: _Step | None = None
         pending: list[_Step | None] = [None]
@@ -313,7 +311,7 @@ class DiskTier:
         return path[::-1]
 
     def _forget(self, part: DiskPart) -> None:
-        """Take `part`, and what comes after it, out of the index. Only with the lock."""
+        """Remove `part`, and the same owner's parts after it, from the index. Requires the lock."""
         pending = [part]
         while pending:
             part = pending.pop()
@@ -348,7 +346,7 @@ class DiskTier:
                 log.exception("reading keys and values from disk")
 
     def damaged(self, part: DiskPart, error: Exception) -> None:
-        """`part` cannot be read, nor what comes after it. From any thread."""
+        """Drop `part`, which cannot be read, and the parts after it. From any thread."""
         log.warning("keys and values on disk cannot be used: %s", error)
         with self._lock:
             self._forget(part)
@@ -374,7 +372,7 @@ class DiskTier:
         self._wake()
 
     def _begin(self, owner: str) -> bool:
-        """Have a folder of `owner`; False if it cannot be made."""
+        """Create the folder of `owner` if needed; False if that fails."""
         if owner not in self._known_owners:
             try:
                 self._folder.begin(self.model, owner, self._name)
@@ -400,7 +398,7 @@ class DiskTier:
             self._wake()
 
     def _write_now(self, part: DiskPart, data: memoryview) -> None:
-        if not self._begin(part.owner):  # As all was cleared since the session began.
+        if not self._begin(part.owner):  # Needed again if all was cleared since the session began.
             with self._lock:
                 self._forget(part)
             return
@@ -418,7 +416,7 @@ class DiskTier:
             return
         with self._lock:
             self.written_bytes += part.nbytes
-            if part in self._below.get(part.parent, ()):  # Else `_clear` comes next.
+            if part in self._below.get(part.parent, ()):  # Otherwise `_clear` comes next.
                 part.is_durable = True
                 self._count(part)
             if evicted:
@@ -427,7 +425,7 @@ class DiskTier:
                         self._forget(one)
 
     def _gone(self, owner: str) -> None:
-        """The folder of `owner` was deleted: with its chat, unless all of the model's were."""
+        """The folder of `owner` was deleted: with its chat, unless the whole model was cleared."""
         if self._was_cleared():
             return
         with self._lock:
@@ -437,8 +435,8 @@ class DiskTier:
             self._deleted_owners.add(owner)
 
     def _was_cleared(self) -> bool:
-        """Whether all of this model was deleted since this was asked; then the index has nothing of
-        that any more.
+        """Whether everything of this model was deleted since the last call; if so, the deleted
+        parts are removed from the index.
         """
         before, self._made = self._made, self._folder.made(self.model)
         if before is None or before == self._made:
@@ -454,7 +452,7 @@ class DiskTier:
         try:
             self._folder.clear(self.model)
             self._made = None
-            self._known_owners.clear()  # One may have begun before.
+            self._known_owners.clear()  # An owner may have begun before.
         except OSError as error:
             log.warning("keys and values on disk cannot be deleted: %s", error)
 
@@ -464,4 +462,4 @@ class DiskTier:
 
 
 _Step = tuple["_Step | None", bytes, int, DiskPart]
-"""The step before it, the name of its part, up to which token that is the same, and the part."""
+"""A step of the search: the previous step, the name of its part, the end of the match, the part."""

@@ -1,9 +1,10 @@
-"""The files of the disk tier: one for each part of a prefix, in a folder that all models of a user
+"""The files of the disk tier: one per part of a prefix, in a folder that all models of a user
 share, within one budget.
 
 `<folder>/<model>/<owner>/<start>-<ident>.kv`: `model` is a digest of everything that keys and
-values depend on besides tokens, `owner` one of the session that computed them, so that all of a
-chat is deleted with its folders. Imports no numpy: front ends list and delete what is here.
+values depend on besides tokens, `owner` is a digest of the session that computed them, so that a
+chat is deleted by deleting its folders. Does not import numpy, because front ends list and delete
+these files.
 """
 
 from __future__ import annotations
@@ -25,32 +26,33 @@ from hearth.backends.engine.kv.tree import TOKEN_TYPE
 from hearth.backends.machine.lock import LockFile
 
 FOLDER: Final = "kv"
-"""Of the user's cache folder."""
+"""Name of the folder, in the user's cache folder."""
 NAME_FILE: Final = "model"
-"""In the folder of a model: what people call it."""
+"""File in the folder of a model that contains its display name."""
 _MAGIC: Final = b"HearthKV"
 _VERSION: Final = 1
 _HEAD: Final = struct.Struct("<8sIIIIQQ16s16s")
-"""Magic, version, start, tokens, bytes of `meta` and of the data, hash of the data, parent, ident.
-The tokens follow (int32), `meta`, a hash of all that (8 bytes), then the data.
+"""Magic, version, start, number of tokens, bytes of `meta` and of the data, hash of the data,
+parent, ident. The tokens follow (int32), then `meta`, a hash of all that (8 bytes), and the data.
 """
 _HASH_BYTES: Final = 8
 _PIECE: Final = 512 << 10
-"""Bytes that are read at once. Whole parts take half as long again: they are not in the processor's
-cache any more when they are hashed, and the disk waits for that."""
+"""Bytes that are read at once. Reading whole parts takes 1.5 times as long: they are no longer in
+the CPU cache when they are hashed, and the disk waits for the hashing."""
 _READ_FIRST: Final = 16 << 10
-"""Of a file whose header is read: the headers of most parts are shorter."""
+"""Bytes read first for a header; the headers of most parts are shorter."""
 _TEMPORARY: Final = "writing"
-"""A part that is being written. Who has the lock and finds one finds what a process left that
-was killed."""
+"""File name of a part that is being written. If the holder of the lock finds one, a process was
+killed while writing it."""
 _SPARE: Final = 1 / 32
-"""Of the budget is freed beyond what is needed, so that not every part looks for what to evict."""
+"""Fraction of the budget that is freed beyond what is needed, so that not every write has to evict.
+"""
 _LOCK_WAIT_S: Final = 10.0
 _LOOK_S: Final = 0.005
 
 
 class Damaged(Exception):
-    """This file is no complete part as it was written."""
+    """A file is not a complete part as it was written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,18 +61,18 @@ class DiskPart:
 
     path: Path
     parent: bytes
-    """`ident` of the part before it, which may have more tokens than those before `start`."""
+    """`ident` of the part before it, which may extend beyond `start`."""
     ident: bytes
     start: int
     tokens: array[int]
     meta: bytes
-    """What the store says of `data`."""
+    """The store's description of the data."""
     nbytes: int
-    """Of the keys and values."""
+    """Bytes of the keys and values."""
     checksum: int = 0
     data_at: int = 0
     is_durable: bool = False
-    """It can be read."""
+    """It is completely written and can be read."""
 
     @property
     def owner(self) -> str:
@@ -82,12 +84,12 @@ class DiskPart:
 
 
 def owner_of(session: str) -> str:
-    """The folder of what `session` computed, in the folder of each model."""
+    """Name of the folder of `session`, in the folder of each model."""
     return hashlib.blake2b(session.encode(), digest_size=12).hexdigest()
 
 
 def ident_of(parent: bytes, start: int, tokens: array[int]) -> bytes:
-    """The name of a part, which stands for all tokens up to its end."""
+    """The name of a part, which identifies all tokens up to its end."""
     said = b"%b %d %b" % (parent, start, tokens.tobytes())
     return hashlib.blake2b(said, digest_size=16).digest()
 
@@ -96,7 +98,7 @@ def read_part(path: Path) -> DiskPart:
     """The part in `path`, without its data.
 
     Raises:
-        Damaged: it is none, or not as long as it says, or its header was changed.
+        Damaged: it is not a part, its size does not match its header, or its header was changed.
         OSError: it cannot be read.
     """
     with path.open("rb", buffering=0) as file:
@@ -123,7 +125,7 @@ def read_part(path: Path) -> DiskPart:
 
 
 class PartData:
-    """The data of a part, which are read from its file when they are wanted."""
+    """The data of a part, read from its file on demand."""
 
     def __init__(self, part: DiskPart) -> None:
         self._part = part
@@ -133,15 +135,15 @@ class PartData:
         return self._part.nbytes
 
     def read(self, places: Iterable[memoryview]) -> None:
-        """Read all of it into `places`, one after the other. Each piece is hashed while it is in
-        the processor's cache.
+        """Read all data into `places`, one after the other. Each piece is hashed while it is in the
+        CPU cache.
 
         Args:
-            places: C-contiguous; they have `nbytes` bytes together.
+            places: C-contiguous, with `nbytes` bytes in total.
 
         Raises:
-            Damaged: the data are not what was written; `places` have something else now.
-            OSError: they cannot be read.
+            Damaged: the data differ from what was written; `places` contain invalid data.
+            OSError: the data cannot be read.
         """
         from xxhash import xxh3_64  # Only workers that write or read need it.
 
@@ -157,10 +159,10 @@ class PartData:
             raise Damaged(f"the data of {part.path} were changed")
 
     def read_ahead(self, scratch: memoryview, is_over: Callable[[], bool]) -> None:
-        """Have the data in the system's page cache, unless `is_over` before.
+        """Read the data into the system's page cache; stops early when `is_over` returns True.
 
         Raises:
-            OSError: they cannot be read.
+            OSError: the data cannot be read.
         """
         with self._part.path.open("rb", buffering=0) as file:
             file.seek(self._part.data_at)
@@ -169,29 +171,31 @@ class PartData:
 
 
 class KvFolder:
-    """All parts on disk of this user.
+    """All parts of this user on disk.
 
-    What is written is at its name only when it is complete, and there is room for it within the
-    budget before its first byte is written: nothing that ends a process changes that. The parts
-    that were used least recently make way, of those the last of a prefix first.
+    A part gets its final name only when it is complete, and room within the budget is made before
+    its first byte is written, so both hold even if a process is killed. The least recently used
+    parts are evicted first, and among those the last ones of a prefix.
 
     Args:
-        path: of the folder; made when something is written, in one that exists.
-        budget_bytes: most that all files in it may take.
+        path: of the folder; created on the first write, in a parent that must exist.
+        budget_bytes: maximum bytes of all files in it.
     """
 
     def __init__(self, path: Path, budget_bytes: int) -> None:
         self.path = path
         self._budget = budget_bytes
         self._known: tuple[bytes, int] | None = None
-        """The mark that the last change of this object left in the folder, and the bytes then."""
+        """The mark that the last change by this object left in the folder, and the total bytes
+        then.
+        """
 
     def write(self, part: DiskPart, data: memoryview) -> list[Path]:
-        """Write `part`, and set what is known of it only then; returns the files that made way.
+        """Write `part`, then set its `checksum` and `data_at`; returns the evicted files.
 
         Raises:
-            OSError: it cannot be written, which leaves nothing behind; `FileNotFoundError`: the
-                folder of its owner is gone.
+            OSError: it cannot be written; nothing is left behind. `FileNotFoundError`: the folder
+                of its owner no longer exists.
         """
         checksum = _checksum(data)
         said = _header(part, checksum)
@@ -215,10 +219,10 @@ class KvFolder:
         return evicted
 
     def begin(self, model: str, owner: str, name: str) -> None:
-        """Have a folder for what `owner` computes with `model`, which people call `name`.
+        """Create the folder of `owner` for `model`, whose display name is `name`.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         folder = self.path / model
         for path in (self.path, folder, folder / owner):
@@ -228,8 +232,8 @@ class KvFolder:
             named.write_text(name, encoding="utf-8", errors="replace")
 
     def made(self, model: str) -> tuple[int, int] | None:
-        """What tells the folder of `model` from one that is made after it was deleted; None: there
-        is none.
+        """An identity of the folder of `model`, which changes if it is deleted and created again;
+        None if there is no folder.
         """
         try:
             found = (self.path / model / NAME_FILE).stat()
@@ -238,7 +242,7 @@ class KvFolder:
         return found.st_ino, found.st_mtime_ns
 
     def scan(self, model: str) -> list[DiskPart]:
-        """Every part of `model`; what is damaged is deleted."""
+        """Every part of `model`; damaged files are deleted."""
         found = []
         for path in _files(self.path / model):
             try:
@@ -250,10 +254,10 @@ class KvFolder:
 
     @staticmethod
     def latest(parts: Iterable[DiskPart]) -> list[DiskPart]:
-        """Those of the owner whose part was used last.
+        """The parts of the owner whose part was used last.
 
         Raises:
-            OSError: one is gone.
+            OSError: a file no longer exists.
         """
         parts = list(parts)
         if not parts:
@@ -263,14 +267,14 @@ class KvFolder:
 
     @staticmethod
     def touch(parts: Iterable[DiskPart]) -> None:
-        """These are used now."""
+        """Mark `parts` as used now."""
         now = time.time_ns()
         for part in parts:
             with suppress(OSError):
                 os.utime(part.path, ns=(now, now))
 
     def delete(self, session: str) -> None:
-        """Delete what `session` computed with any model.
+        """Delete the parts of `session` for all models.
 
         Raises:
             OSError: something cannot be deleted.
@@ -283,7 +287,7 @@ class KvFolder:
                     shutil.rmtree(folder)
 
     def clear(self, model: str = "*") -> int:
-        """Delete what was computed with `model`, or all; returns how many bytes.
+        """Delete the parts of `model`, or of all models; returns the number of freed bytes.
 
         Raises:
             OSError: something cannot be deleted.
@@ -299,7 +303,7 @@ class KvFolder:
         return freed
 
     def usage(self) -> list[tuple[str, str, str, int, int]]:
-        """Model, what people call it, owner, files and bytes of each owner's parts."""
+        """For each owner's parts: model, display name, owner, number of files, and bytes."""
         rows = []
         for folder in sorted(path for path in self.path.glob("*/*") if path.is_dir()):
             sizes = [size for _, _, size in _sizes(folder)]
@@ -311,7 +315,7 @@ class KvFolder:
         return rows
 
     def _make_room(self, nbytes: int) -> list[Path]:
-        """Have room for `nbytes` more, which are counted then. Only with the lock."""
+        """Make room for `nbytes` more and count them; returns evicted files. Requires the lock."""
         if nbytes > self._budget:
             raise OSError(f"{nbytes:,} bytes are more than the budget of {self._budget:,}")
         marked = self.path / "mark"
@@ -319,7 +323,7 @@ class KvFolder:
         held = self._known[1] if self._known is not None and self._known[0] == mark else None
         evicted: list[Path] = []
         if held is None or held + nbytes > self._budget:
-            # The least recently used first, of those the ones with the most tokens before them.
+            # Least recently used first; among those, parts with the most tokens before them.
             files = sorted(_sizes(self.path), key=lambda file: file[0].name, reverse=True)
             files.sort(key=lambda file: file[1])
             held = 0
@@ -338,16 +342,16 @@ class KvFolder:
                         evicted.append(path)
                         held -= size
         mark = os.urandom(16)
-        marked.write_bytes(mark)  # Before the change: who is killed in it leaves another mark.
+        marked.write_bytes(mark)  # Before the change: a kill during it leaves a new mark.
         self._known = mark, held + nbytes
         return evicted
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep all others from writing and deleting.
+        """Hold the lock, so that no other process writes or deletes.
 
         Raises:
-            OSError: the lock cannot be had.
+            OSError: the lock cannot be acquired.
         """
         self.path.mkdir(mode=0o700, exist_ok=True)
         lock = LockFile(self.path / "lock")
@@ -363,7 +367,7 @@ class KvFolder:
 
 
 def part_path(folder: Path, start: int, ident: bytes) -> Path:
-    """Where a part is in the `folder` of its owner."""
+    """The path of a part in the `folder` of its owner."""
     return folder / _name(start, ident)
 
 
@@ -381,13 +385,13 @@ def _header(part: DiskPart, checksum: int) -> bytes:
 
 
 def _digest(said: bytes) -> bytes:
-    """Of a header."""
+    """Hash of a header."""
     return hashlib.blake2b(said, digest_size=_HASH_BYTES).digest()
 
 
 def _checksum(data: memoryview) -> int:
-    """Of keys and values. XXH3 takes half the time of reading them, `zlib.crc32` more than that
-    (docs/decisions/0016).
+    """Checksum of keys and values. XXH3 takes half the time of reading them, `zlib.crc32` more than
+    that (docs/decisions/0016).
     """
     from xxhash import xxh3_64_intdigest
 
@@ -418,7 +422,9 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    """Path, time of the last use and bytes of all parts below `folder`, half-written ones too."""
+    """Path, time of last use (ns) and bytes of all parts below `folder`, including partly written
+    ones.
+    """
     pending = [str(folder)]
     while pending:
         with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:

@@ -1,4 +1,4 @@
-"""How much of the KV cache is held by running sequences, pinned, idle and reserved, in pages."""
+"""Page accounting of the KV cache: held by running sequences, pinned, idle and reserved."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["live", "kept", "pinned"]
-"""Of a prefix: a running sequence's, kept as long as there is room, or kept until a deadline."""
+"""Kind of a prefix: of a running sequence, kept as long as there is room, or kept until a deadline.
+"""
 
 
 def most_blocks(window: int, step_tokens: int, page: int) -> int:
-    """Blocks of `page` tokens that the tokens of a step and the window before them touch at most;
-    with a step of none, the window before a token.
+    """Maximum number of blocks of `page` tokens that the tokens of a step and the window before
+    them touch; with `step_tokens` 0, the window before one token.
     """
     return (window + step_tokens - 2) // page + 2
 
 
 @dataclass(slots=True)
 class Holders:
-    """How many prefixes of each kind hold something."""
+    """How many prefixes of each kind hold a node or a block."""
 
     live: int = 0
     kept: int = 0
@@ -38,7 +39,7 @@ class Holders:
 
     @property
     def is_idle(self) -> bool:
-        """Held, but only by what makes way for others."""
+        """Held only by kept prefixes, which may be evicted."""
         return self.kept > 0 and not self.live and not self.pinned
 
     def __add__(self, other: Holders) -> Holders:
@@ -46,21 +47,21 @@ class Holders:
 
 
 class Group:
-    """Pages of layers that see equally far.
+    """The pages of layers with the same attention window.
 
-    A page is held by running sequences, or pinned, or idle: kept until room is needed. What a
-    running sequence may take besides is its claim, in pages:
+    A page is held by running sequences, or pinned, or idle (kept until room is needed). In
+    addition, each running sequence has a claim, in pages:
 
-    - without a window, what it lacks to what was reserved for it. A page that several share counts
-      once, since all of them keep it as long as they run.
-    - with a window, all that it can need at one time. Sharing counts for nothing here: each leaves
-      shared pages behind at its own time, and takes others.
+    - without a window, the pages it lacks to reach its reservation. A page that several sequences
+      share counts once, since all of them keep it as long as they run.
+    - with a window, all pages that it can need at one time. Sharing does not reduce the claim,
+      because each sequence leaves shared pages behind at a different time and takes others.
 
     Args:
-        window: a token sees itself and the `window` - 1 before it; None: all.
-        page: tokens of a page.
-        limit: most pages in use, as planned.
-        step_tokens: most tokens that a sequence computes in one step; None: any number.
+        window: a token attends to itself and the `window` - 1 tokens before it; None: to all.
+        page: tokens per page.
+        limit: maximum number of pages in use, as planned.
+        step_tokens: maximum tokens that a sequence computes in one step; None: any number.
     """
 
     def __init__(
@@ -71,19 +72,19 @@ class Group:
         self.page = page
         self.limit = self.planned = limit
         self.claims = 0
-        """Of all running sequences together."""
+        """Total claims of all running sequences."""
         self.spare = 0
-        """Pages that running sequences took and have not filled yet."""
+        """Pages that running sequences have taken but not filled yet."""
         self.held = 0
         """Other pages of running sequences."""
         self.only_pinned = 0
-        """Pages that are pinned and that no running sequence holds."""
+        """Pinned pages that no running sequence holds."""
         self.idle = 0
         self.pinned = 0
         """Pinned pages, whether or not other prefixes hold them."""
         self.held_tokens = 0
         self.other_tokens = 0
-        """In pages that no running sequence holds."""
+        """Tokens in pages that no running sequence holds."""
         self._most = None
         if window is not None and step_tokens is not None:
             self._most = most_blocks(window, step_tokens, page)
@@ -94,7 +95,7 @@ class Group:
         return self.spare + self.held + self.only_pinned + self.idle
 
     def count(self, holders: Holders, pages: int, tokens: int) -> None:
-        """Count `pages` with `tokens`, which `holders` hold; negative numbers undo that."""
+        """Add `pages` with `tokens` held by `holders` to the counts; negative numbers undo that."""
         if holders.pinned:
             self.pinned += pages
         if holders.live:
@@ -108,14 +109,14 @@ class Group:
             self.other_tokens += tokens
 
     def first_needed(self, length: int) -> int:
-        """The first page that the token after `length` others looks at."""
+        """The first page that the token after `length` others attends to."""
         if self.window is None:
             return 0
         return max(0, length - self.window + 1) // self.page
 
     def claim(self, pages: int, table: int, first: int) -> int:
-        """Of a sequence that may grow to `pages` pages and has `table` of them, of which those
-        before `first` are left behind.
+        """Claim of a sequence that may grow to `pages` pages and has `table` of them, where the
+        window has passed those before `first`.
         """
         if self.window is None:
             return max(0, pages - table)
@@ -123,7 +124,7 @@ class Group:
         return max(needed, table - first)
 
     def free(self, *, pins_stay: bool) -> int:
-        """Pages that one more sequence could claim; negative where too many are spoken for."""
+        """Pages that one more sequence could claim; negative if too many are held or claimed."""
         if self.window is None:
             pins = self.only_pinned if pins_stay else 0
             return self.limit - self.spare - self.held - self.claims - pins
@@ -138,5 +139,5 @@ class Group:
 
     @property
     def excess(self) -> int:
-        """How many idle pages are in the way of what was reserved; negative: there is room."""
+        """How many idle pages must be evicted for the reservations; negative: there is room."""
         return self.idle - self.free(pins_stay=True)

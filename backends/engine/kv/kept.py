@@ -1,5 +1,5 @@
-"""The prefixes that are kept of sequences that no longer run, in the order of their use; some of
-them are pinned, and stay until some seconds after their last use even where room is needed.
+"""Prefixes kept from sequences that no longer run, in order of use. Some of them are pinned: they
+stay until some seconds after their last use even if room is needed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from hearth.backends.engine.kv.tree import Node, Prefix
 class KeptPrefixes:
     """Kept prefixes, the least recently used first.
 
-    A pin ends by time only in `expire`, so that nothing changes in the middle of an operation.
+    Pins expire only in `expire`, so that nothing changes in the middle of an operation.
 
     Args:
-        leaves: whose they are.
-        clock: seconds, never going back.
-        most_pages: pages of the first group that may be kept.
+        leaves: that own the prefixes.
+        clock: monotonic seconds.
+        most_pages: maximum pages of the first group that may be kept.
     """
 
     def __init__(self, leaves: Leaves, clock: Callable[[], float], most_pages: int) -> None:
@@ -42,12 +42,12 @@ class KeptPrefixes:
 
     @property
     def loose(self) -> list[Prefix]:
-        """Those that are not pinned."""
+        """The kept prefixes that are not pinned."""
         return [prefix for prefix in self._order if prefix.kind == "kept"]
 
     @property
     def pinned_tokens(self) -> int:
-        """Tokens of pins; one that several hold counts once."""
+        """Tokens of all pins; tokens that several pins hold count once."""
         most: dict[Node, int] = {}
         for pin in self.pins:
             for node in pin.node.upwards():
@@ -55,20 +55,20 @@ class KeptPrefixes:
         return sum(most.values())
 
     def add(self, prefix: Prefix) -> None:
-        """`prefix` is kept, and counts as used now."""
+        """Add `prefix`, which counts as used now."""
         self._order[prefix] = None
 
     def remove(self, prefix: Prefix) -> None:
-        """`prefix` is not kept any more."""
+        """Remove `prefix`, which is no longer kept."""
         del self._order[prefix]
 
     def touch(self, prefix: Prefix) -> None:
-        """`prefix`, which is kept, is used now, or a first part of it: that renews no pin."""
+        """Mark the kept `prefix` as used now, entirely or in part. Does not renew a pin."""
         del self._order[prefix]
         self._order[prefix] = None
 
     def use_pins(self, root: Node, tokens: Seq[int]) -> None:
-        """Every pinned prefix that `tokens` begin with is used now."""
+        """Renew every pinned prefix that `tokens` begin with."""
         if any(prefix.kind == "pinned" for prefix in self._order):
             for node, matched in list(self._tree.walk(root, tokens)):
                 for prefix in list(node.ends):
@@ -76,7 +76,7 @@ class KeptPrefixes:
                         self._renew(prefix)
 
     def expire(self) -> None:
-        """Those whose time is over are kept as any others from now on."""
+        """Unpin the pins that have expired; they stay as ordinary kept prefixes."""
         pins = self.pins
         if pins:
             now = self._clock()
@@ -85,8 +85,8 @@ class KeptPrefixes:
                     self.unpin(prefix)
 
     def pin(self, prefix: Prefix, seconds: float) -> None:
-        """`prefix`, which is kept, stays until `seconds` after its last use, which is now. One that
-        is pinned already stays for the longer of both times.
+        """Pin the kept `prefix` until `seconds` after its last use, which is now. If it is already
+        pinned, the longer of both times applies.
         """
         if prefix.kind != "pinned":
             self._leaves.change(prefix, "pinned")
@@ -95,27 +95,27 @@ class KeptPrefixes:
         self._renew(prefix)
 
     def unpin(self, prefix: Prefix) -> None:
-        """`prefix`, which is pinned, is kept as any other from now on."""
+        """Turn the pinned `prefix` into an ordinary kept one."""
         self._leaves.change(prefix, "kept")
         prefix.seconds = 0.0
 
     def unpin_beyond(self) -> None:
-        """Let pins hold no more than they may; the least recently used end first."""
+        """Unpin until pins are within their limits, the least recently used first."""
         for prefix in self.pins:
             if any(group.pinned > self._most(group) for group in self._leaves.counted()):
                 self.unpin(prefix)
 
     def may_pin(self, source: Prefix, tokens: int, seconds: float) -> bool:
-        """Whether the first `tokens` of `source` may be pinned too.
+        """Whether the first `tokens` of `source` may be pinned as well.
 
-        Where there are too many already, the longest one on the way to them ends, if it asks for
-        no more than `seconds`: its pages stay with the new one. (A chat that grows pins a longer
-        prefix at each turn.)
+        If there are too many pins already, the longest pinned prefix of these tokens is unpinned,
+        provided that its time is at most `seconds`: the new pin holds its pages. (A growing chat
+        pins a longer prefix with each message.)
         """
         leaves = self._leaves
         for group in leaves.counted():
             more = leaves.unpinned(source, tokens, group)
-            # Where there is a window, what is pinned counts besides what its holders claim.
+            # In groups with a window, pinned pages count in addition to claims of their holders.
             has_room = group.window is None or more <= group.free(pins_stay=True)
             if not has_room or group.pinned + more > self._most(group):
                 return False
@@ -135,7 +135,9 @@ class KeptPrefixes:
         return True
 
     def exactly(self, source: Prefix, tokens: int) -> Prefix | None:
-        """The one that is just the first `tokens` of `source`, a pinned one if there is one."""
+        """The kept prefix that is exactly the first `tokens` of `source`, preferably a pinned one;
+        None if there is none.
+        """
         same = [
             prefix
             for prefix in self._tree.covered(source)
@@ -145,12 +147,12 @@ class KeptPrefixes:
         return same[0] if same else None
 
     def covered(self, source: Prefix) -> list[Prefix]:
-        """Those that are not pinned and whose tokens `source` has all."""
+        """The unpinned prefixes whose tokens `source` begins with."""
         return [prefix for prefix in self._tree.covered(source) if prefix.kind == "kept"]
 
     def serving(self, source: Prefix) -> Prefix | None:
-        """One that serves all that `source` would: the same tokens, or where the past is kept more;
-        None if there is none.
+        """A kept prefix that can serve in place of `source`: with the same tokens, or with
+        `keeps_past` also a longer one; None if there is none.
         """
         for prefix in self._tree.covering(source):
             serves = self._leaves.keeps_past or prefix.length == source.length
@@ -159,7 +161,7 @@ class KeptPrefixes:
         return None
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where pins are more than they may be."""
+        """Raises AssertionError if pins exceed their limits."""
         assert all(prefix.kind != "live" and prefix.length for prefix in self._order)
         most = self._leaves.most_pins
         assert most is None or len(self.pins) <= most
@@ -171,6 +173,8 @@ class KeptPrefixes:
         pin.until = self._clock() + pin.seconds
 
     def _most(self, group: Group) -> int:
-        """Pages of `group` that pins may hold: half, and no more of the first than may be kept."""
+        """Maximum pages of `group` that pins may hold: half of its limit, and in the first group no
+        more than may be kept.
+        """
         half = group.limit // 2
         return min(half, self._most_pages) if group is self._leaves.first else half

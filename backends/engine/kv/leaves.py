@@ -1,4 +1,4 @@
-"""Prefixes in a store of either kind, as the KV manager asks for them."""
+"""Prefixes in a store of either kind, as the KV manager uses them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from hearth.backends.engine.kv.sequences import SequenceLeaves
 
 Leaves = SequenceLeaves | BlockLeaves
 Handle = int | list[list[int]]
-"""What a runner computes a sequence with: the id of a sequence, or for each group of layers its
-blocks (`NO_BLOCK` where a window has passed).
+"""Where a runner finds the keys and values of a sequence: its sequence id, or its block table for
+each group of layers (`NO_BLOCK` for blocks that a sliding window has passed).
 """

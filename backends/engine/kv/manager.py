@@ -1,5 +1,5 @@
-"""The KV cache as the scheduler sees it: what each slot holds, what is kept of those that ended,
-and what makes way for what.
+"""The KV cache as the scheduler sees it: what each slot holds, which prefixes of ended sequences
+are kept, and what is evicted.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hearth.backends.engine.kv.write_behind import WriteBehind
 from hearth.backends.errors import Busy, InternalError
 
 PART_TOKENS: Final = 256
-"""Tokens of a part of an offloaded prefix."""
+"""Tokens per part of an offloaded prefix."""
 
 RETRY_S: Final = 10.0
-"""After the store could not grow, less is held for so long; for twice as long each time it finds no
-more than the last time,"""
+"""Seconds for which less is held after the store could not grow. Doubled each time the store has no
+more memory than at the previous failure."""
 MOST_RETRY_S: Final = 600.0
-"""but no longer than this."""
+"""Upper limit of the doubled `RETRY_S`."""
 _GROWS_S: Final = 0.005
-"""Between two looks whether more memory was made, while nothing runs."""
+"""Seconds between two checks whether memory was allocated, while nothing runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,17 @@ class KvLimits:
     """How much of a store may be used for what.
 
     Attributes:
-        slots: sequences that run at the same time.
-        pool_tokens: most tokens in use or reserved, shared ones once; blocks are rounded up.
-        context: most tokens of one sequence.
-        kept_tokens: most tokens that kept prefixes alone may hold; blocks are rounded down.
-        step_tokens: most tokens of a sequence in one step; None: any number.
-        kept_while_running: most tokens of kept prefixes that stay in the cache while sequences run,
-            where these pay for every token in it; None: all of them.
-        part_tokens: tokens that are copied to plain memory, or back, at once.
-        worth_moving: tokens that offloading a prefix must free, or that a copy must save from being
-            computed.
+        slots: number of sequences that run at the same time.
+        pool_tokens: maximum tokens in use or reserved, where shared ones count once; rounded up to
+            blocks.
+        context: maximum tokens of one sequence.
+        kept_tokens: maximum tokens held only by kept prefixes; rounded down to blocks.
+        step_tokens: maximum tokens of a sequence in one step; None: any number.
+        kept_while_running: maximum tokens of kept prefixes that stay in the cache while sequences
+            run, for runners whose steps are slower with every token in it; None: all of them.
+        part_tokens: tokens that are copied to host memory, or back, at once.
+        worth_moving: minimum number of tokens that offloading a prefix must free, or that a copy
+            must save from being computed.
     """
 
     slots: int
@@ -63,37 +64,37 @@ class KvLimits:
 
 
 class KvManager:
-    """What is held of which tokens, by slot, over the store of a runner.
+    """Manages which tokens are held, by slot, over the store of a runner.
 
-    A slot is empty until `open` or `restore` and after `release`. What is released may be kept:
-    such a prefix is found by `open` until room is needed, the least recently used going first, from
-    its end where a shorter one is of use. Sharing copies nothing but a part of a block. A hit
-    compares token ids and is exact, or it is no hit.
+    A slot is empty until `open` or `restore` and after `release`. What is released may be kept as a
+    prefix. `open` finds such prefixes until room is needed; then the least recently used is evicted
+    first, from its end if a shorter prefix is still useful. Sharing copies at most part of a block.
+    Hits are found by comparing token ids and are always exact.
 
     A pinned prefix is kept until some seconds after its last use (an `open` with tokens that begin
-    with it), in spite of others that need room: next to other sequences its tokens count as in use.
-    Only what `reserve` needs for a sequence that runs alone, and so could not go on otherwise, is
-    taken from pins, after all other prefixes.
+    with it), even if others need room: next to other sequences its tokens count as in use. Pins are
+    given up, after all other prefixes, only if `reserve` needs the room for a sequence that runs
+    alone and could not continue otherwise.
 
-    Kept prefixes and sequences that are preempted may be offloaded to plain memory, and copied back
-    into a slot whose prompt begins with one. That takes time between steps, so `tend` limits it.
+    Kept prefixes and preempted sequences may be offloaded to host memory, and are copied back into
+    a slot whose prompt begins with them. Copies take time between steps, so `tend` limits them.
 
-    A step is `prepare`d, computed by the runner, and `commit`ted: only what is accepted of it is
-    recorded, so unverified tokens never get into the cache.
+    A step is prepared with `prepare`, computed by the runner, and recorded with `commit`. Only
+    accepted tokens are recorded, so unverified tokens never become part of the cache.
 
-    `open` before `reserve`: what a sequence has found needs no room of its own, and is not evicted
-    to make room for it. What `open` found offloaded is copied only after that, into room that its
-    tokens would need if they were computed.
+    Call `open` before `reserve`: tokens that a sequence found need no room of their own, and are
+    not evicted to make room for it. Tokens that `open` found offloaded are copied only after
+    `reserve`, into the room that they would need if they were computed.
 
     Args:
         store: of the runner.
-        limits: what of it may be used for what.
+        limits: how much of it may be used for what.
         clock: seconds, for pins and copies.
         disk: where sequences with a session are written; None: nowhere.
 
     Raises:
-        InternalError: a store with less than one sequence needs; a slot is named that does not
-            exist or is in the wrong state.
+        InternalError: the store is too small for one sequence; a slot does not exist or is in the
+            wrong state.
     """
 
     def __init__(
@@ -156,21 +157,21 @@ class KvManager:
                 worth_moving=limits.worth_moving,
             )
         self._fetches: dict[int, Fetch | DiskFetch] = {}
-        """By slot."""
+        """Copies in progress, by slot."""
         self._clock = clock
         self._refused_at: float | None = None
-        """When the store could not grow; None: what is held is not limited by that now."""
+        """When the store could not grow; None: limits are not lowered now."""
         self._retry_s = RETRY_S
         self._had_tokens = 0
-        """What it had then."""
+        """Tokens that the store had memory for at `_refused_at`."""
         self._may_offload = False
-        """What runs or what is kept has changed, so that there may be something to offload, or
-        memory to give back.
+        """Running sequences or kept prefixes have changed, so there may be something to offload, or
+        memory to release.
         """
 
     def expect(self, tokens: int) -> None:
-        """Nothing runs yet, and a prefix of `tokens` tokens may be read from disk: have memory for
-        it, and for a step after it, as far as there is enough.
+        """Called before anything runs, when a prefix of `tokens` tokens may be read from disk:
+        allocate memory for it and for a step after it, as far as there is enough.
         """
         tokens = min(tokens + (self._limits.step_tokens or PART_TOKENS), self._limits.pool_tokens)
         if self._blocks is not None:
@@ -184,8 +185,9 @@ class KvManager:
     # ---- admission
 
     def match(self, tokens: Seq[int], namespace: bytes = b"") -> int:
-        """How many of the first of `tokens` `open` would find, with what would arrive afterwards:
-        at most len(tokens) - 1. What arrives for another slot just now does not count.
+        """Length of the first part of `tokens` that `open` would find, including tokens that would
+        be copied in afterwards: at most len(tokens) - 1. Parts that are being copied into another
+        slot do not count.
         """
         hits = self._leaves.hits(self._tree.root(namespace), tokens[:-1], copies=True)
         hit = next(hits, None)
@@ -200,13 +202,13 @@ class KvManager:
     def open(
         self, slot: int, tokens: Seq[int], namespace: bytes = b"", session: str | None = None
     ) -> int:
-        """Begin a sequence in the empty `slot` with the longest part of `tokens` that any running
-        sequence or kept prefix has; returns its length. A hit within a block costs a block; without
-        one to spare, it ends where the block begins.
+        """Begin a sequence in the empty `slot` with the longest first part of `tokens` that any
+        running sequence or kept prefix has; returns its length. A hit that ends within a block
+        needs a block of its own; if there is none, the hit ends where the block begins.
 
         Args:
-            namespace: of what keys and values depend on besides the tokens and the model.
-            session: whose the sequence is, if it is written to disk.
+            namespace: stands for everything keys and values depend on besides tokens and model.
+            session: the session of the sequence, if it is written to disk.
         """
         if self.length(slot):
             raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
@@ -231,13 +233,15 @@ class KvManager:
         return held
 
     def _fetch_whole(self, slot: int, tokens: Seq[int], namespace: bytes) -> bool:
-        """Copy a whole prefix into `slot`, if that is more than the cache has."""
+        """Start to copy a whole offloaded prefix into `slot`, if it is longer than what the cache
+        has.
+        """
         hit = next(self._leaves.hits(self._tree.root(namespace), tokens, copies=True), None)
         return self._fetch(slot, tokens, namespace, 0 if hit is None else hit.length)
 
     def _fetch(self, slot: int, tokens: Seq[int], namespace: bytes, held: int) -> bool:
-        """Copy what plain memory has of `tokens` into `slot`, which holds the first `held` of them,
-        or what the disk has, if that is more; False if there is nothing.
+        """Start to copy `tokens` into `slot`, which holds the first `held` of them, from host
+        memory, or from disk if that has more; False if there is nothing to copy.
         """
         fetch: Fetch | DiskFetch | None = self._offloading.fetch(tokens, namespace, held)
         if self._behind is not None:
@@ -253,7 +257,7 @@ class KvManager:
             fetch.load.end()
 
     def _enter(self, slot: int, tokens: Seq[int], namespace: bytes, *, copies: bool) -> bool:
-        """Begin with what the cache has; False if there was no memory for a copy."""
+        """Begin `slot` with the tokens that the cache has; False if there was no memory to copy."""
         hits = self._leaves.hits(self._tree.root(namespace), tokens, copies=copies)
         hit = next(hits, None)
         if hit is None:
@@ -268,8 +272,8 @@ class KvManager:
         return self._leaves.enter(self._begin(slot, namespace), hit)
 
     def reserve(self, slot: int, tokens: int) -> bool:
-        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if need be, and
-        pinned ones if no other slot is in use; False if the cache cannot, and then nothing has
+        """Make sure that `slot` can grow to `tokens` tokens, evicting kept prefixes if needed, and
+        pinned ones if no other slot is in use. False if that is not possible; then nothing has
         changed.
         """
         prefix = self._slot(slot)
@@ -279,7 +283,7 @@ class KvManager:
             return True
         more = self._more_for(prefix, tokens)
         counted = self._leaves.counted()
-        # Else it fits next to what is kept.
+        # Otherwise it fits next to what is kept.
         must_evict = any(group.excess + more[group.number] > 0 for group in counted)
         if must_evict and max(more) > 0:
             self._kept.expire()
@@ -294,12 +298,12 @@ class KvManager:
             self._evict_excess()
             if self._is_alone(prefix):
                 self._unpin_excess()
-        if self._sequences is not None:  # Before it is full: little has to be moved then.
+        if self._sequences is not None:  # Grow before it is full, while little has to be moved.
             self.has_memory(self._sequences.first.claims)
         return True
 
     def free_tokens(self) -> int:
-        """Tokens that could be reserved for one more slot beyond all reservations."""
+        """Tokens that could be reserved for one more slot in addition to all reservations."""
         self._kept.expire()
         self._retry()
         pins_stay = any(prefix is not None for prefix in self._slots)
@@ -309,11 +313,11 @@ class KvManager:
     # ---- steps
 
     def prepare(self, counts: Mapping[int, int]) -> None:
-        """Before a step that computes `counts` tokens more, by slot: have memory for them, so that
-        `handle` leads there.
+        """Allocate memory for a step that computes `counts` more tokens, by slot, so that `handle`
+        includes it.
 
         Raises:
-            Busy: there is none; nothing has changed, but `pool_tokens` may be less.
+            Busy: there is no memory; nothing has changed, except that `pool_tokens` may be lower.
             RunnerLost: what the store held is lost.
         """
         if self._sequences is not None:
@@ -321,21 +325,21 @@ class KvManager:
         else:
             for slot, count in counts.items():
                 self._extend(slot, count)
-        self._offloading.shrink()  # The pool may have grown for them.
+        self._offloading.shrink()  # The pool may have grown.
 
     def handle(self, slot: int) -> Handle:
-        """What the runner computes `slot` with; valid until the manager is called again."""
+        """The runner's handle for `slot`; valid until the next call of the manager."""
         return self._leaves.handle(self._prefix(slot))
 
     def commit(self, slot: int, tokens: Seq[int], computed: int | None = None) -> bool:
-        """A step computed tokens to the end of `slot`, and `tokens` of them are accepted.
+        """Record that a step computed tokens at the end of `slot`, of which `tokens` are accepted.
 
         Args:
-            computed: how many it computed; None: no more than `tokens`.
+            computed: number of computed tokens; None: just `tokens`.
 
         Returns:
-            False if the store cannot forget what was not accepted: then `slot` is empty, and
-            nothing is reserved for it.
+            False if the store cannot forget the tokens that were not accepted; then `slot` is
+            empty and has no reservation.
         """
         prefix = self._prefix(slot)
         if self._fetches:
@@ -343,7 +347,7 @@ class KvManager:
         self._leaves.append(prefix, tokens)
         if self._blocks is not None:
             self._settle(prefix)
-            self._evict_excess()  # Pages that became one, or that a window passed, may be too many.
+            self._evict_excess()  # Idle pages may exceed limits after merges or passed windows.
         else:  # Cells are taken as they are filled.
             claim = prefix.claims[0]
             prefix.claims[0] = max(0, prefix.reserved - prefix.length)
@@ -353,8 +357,8 @@ class KvManager:
         return True
 
     def keep(self, slot: int, places: Seq[int]) -> None:
-        """Of the tokens that a step computed to the end of `slot`, those at `places`, ascending,
-        are what comes next: have them one after the other. To be `commit`ted then.
+        """Of the tokens that a step computed at the end of `slot`, move those at `places`
+        (ascending) together, because they come next. Must be followed by `commit`.
         """
         assert self._blocks is not None, "only runners with blocks take trees"
         moved = [(place, at) for at, place in enumerate(places) if place != at]
@@ -362,7 +366,7 @@ class KvManager:
             self._blocks.rearrange(self._prefix(slot), moved)
 
     def undo(self, slot: int, computed: int) -> bool:
-        """None of the `computed` tokens of a step for `slot` count; see `commit`."""
+        """Discard the `computed` tokens of a step for `slot`; returns the same as `commit`."""
         prefix = self._prefix(slot)
         store = self._sequences.store if self._sequences is not None else None
         if computed and store is not None and not store.cut(prefix.sequence, prefix.length):
@@ -374,10 +378,10 @@ class KvManager:
         return True
 
     def forget(self, slot: int, start: int, count: int, namespace: bytes) -> bool:
-        """`slot` forgets the `count` tokens, whole pages, after its first `start`; the positions of
-        those after them are lower by `count` from now on. What is left is of `namespace`, is not
-        written to disk, and no more than that is reserved. False if memory is short, and then
-        nothing has changed.
+        """Let `slot` forget the `count` tokens (whole pages) after its first `start`, and lower the
+        positions of the tokens after them by `count`. The remaining tokens are of `namespace` from
+        now on and are not written to disk, and the reservation is reduced to them. False if memory
+        is short; then nothing has changed.
         """
         prefix = self._prefix(slot)
         if not self._leaves.forget(prefix, start, count, namespace):
@@ -392,8 +396,8 @@ class KvManager:
         return True
 
     def has_memory(self, tokens: int) -> bool:
-        """Whether there is memory for `tokens` tokens more than are in use. If not, some is made
-        where steps need not wait for it: ask again.
+        """Whether there is memory for `tokens` more tokens than are in use. If not, starts to
+        allocate some if steps need not wait for it; call again later.
         """
         if self._sequences is None:
             return True
@@ -405,16 +409,16 @@ class KvManager:
     # ---- copies
 
     def arriving(self, slot: int) -> int:
-        """How many tokens more `tend` will copy to the end of `slot`. No step may compute any for
-        it before; if it turns out that they cannot be had, this becomes 0.
+        """How many more tokens `tend` will copy to the end of `slot`. No step may compute tokens
+        for it before that. If the copies turn out to be impossible, this becomes 0.
         """
         fetch = self._fetches.get(slot)
         return 0 if fetch is None else len(fetch.tokens) - self.length(slot)
 
     def tend(self) -> dict[int, int]:
-        """Once before each step: go on with the copies between the cache and plain memory, for so
-        long that those who stream hardly notice, and forget offloaded prefixes where memory is
-        short. What is copied into slots comes first. Returns how many tokens arrived, by slot.
+        """Called once before each step: continue the copies between the cache and host memory or
+        disk, for a time short enough for streams, and drop offloaded prefixes if memory is short.
+        Copies into slots come first. Returns how many tokens arrived, by slot.
         """
         self._offloading.renew()
         if self.is_growing:
@@ -433,18 +437,18 @@ class KvManager:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether all that `arriving` counts is being read from disk, so that `tend` has nothing to
-        copy before that wakes the engine.
+        """Whether all tokens counted by `arriving` are still being read from disk, so that `tend`
+        has nothing to copy until the disk tier wakes the engine.
         """
         return bool(self._fetches) and all(one.is_waiting for one in self._fetches.values())
 
     @property
     def is_writing(self) -> bool:
-        """Whether `tend` has something to write to disk of sequences that ended."""
+        """Whether `tend` has tokens of ended sequences to write to disk."""
         return self._behind is not None and self._behind.is_wanted
 
     def write_out(self) -> None:
-        """No sequence runs any more: write to disk what is not there yet."""
+        """Called when no sequence runs any more: write to disk what is not there yet."""
         if self._behind is None:
             return
         while self.is_writing:
@@ -453,30 +457,32 @@ class KvManager:
         self._behind.disk.flush()
 
     def copy_out(self, slot: int, *, grows: bool) -> None:
-        """`slot` is released to make room, or may soon be: copy what it holds to plain memory, as
-        far as there is time before the next `tend`, so that `open` finds it there. What was copied
-        before is not copied again.
+        """`slot` will be released to make room, now or soon: copy what it holds to host memory, as
+        far as there is time before the next `tend`, so that `open` finds it there. Tokens that were
+        already copied are not copied again.
 
         Args:
-            grows: it goes on for now, so an end that would be copied again later is left out.
+            grows: the sequence continues for now, so an incomplete last part, which would have to
+                be copied again, is left out.
         """
         self._offloading.copy_out(self._prefix(slot), only_full_parts=grows)
 
     def drop_offloaded(self) -> bool:
-        """Forget all offloaded prefixes, because their memory is needed; whether there were any."""
+        """Drop all offloaded prefixes, because their memory is needed; returns whether there were
+        any.
+        """
         had = len(self._offloading.prefixes) > 0
         self._offloading.prefixes.clear()
         return had
 
     def save(self, slot: int) -> SavedState | None:
-        """A copy of all that `slot` holds, for `restore`; None if that cannot be had."""
+        """A copy of everything that `slot` holds, for `restore`; None if not possible."""
         prefix = self._prefix(slot)
         return self._leaves.save(prefix) if prefix.length else None
 
     def restore(self, slot: int, state: SavedState, tokens: Seq[int]) -> bool:
-        """Give the empty `slot` what was saved: the state after `tokens`. Reserves as much as they
-        need, if it was not reserved before. False if it cannot be taken, and then the slot is
-        empty.
+        """Fill the empty `slot` with the saved state after `tokens`. Reserves room for them if it
+        was not reserved before. False if the state cannot be restored; then the slot is empty.
         """
         if self.length(slot):
             raise InternalError(f"Slot {slot} holds {self.length(slot)} tokens; it must be empty.")
@@ -498,8 +504,8 @@ class KvManager:
     # ---- what is kept
 
     def checkpoint(self, slot: int) -> None:
-        """Keep what `slot` holds now as a prefix, while it goes on; without a place for one nothing
-        is kept.
+        """Keep what `slot` holds now as a prefix while the sequence continues. Nothing is kept if
+        the store has no place for it.
         """
         self._kept.expire()
         source = self._prefix(slot)
@@ -515,9 +521,9 @@ class KvManager:
             self._evict_excess()
 
     def pin(self, slot: int, tokens: int, seconds: float) -> bool:
-        """Keep the first `tokens` tokens of `slot`, which it holds, until `seconds` after their
-        last use. False where that would be more than pins may hold, or where the memory cannot
-        share just so many: they are kept as any others then.
+        """Pin the first `tokens` tokens of `slot`, which must hold them, until `seconds` after
+        their last use. False if that would be more than pins may hold, or if the memory cannot
+        share exactly that many; then they are kept like any others.
         """
         self._kept.expire()
         source = self._prefix(slot)
@@ -539,8 +545,8 @@ class KvManager:
         return True
 
     def release(self, slot: int, *, keep: bool) -> None:
-        """Empty `slot`; with `keep`, what it held stays as a prefix while there is room. Of what
-        alone exceeds the budget of kept prefixes the beginning stays, where that is of use.
+        """Empty `slot`; with `keep`, what it held is kept as a prefix while there is room. If that
+        alone exceeds the budget of kept prefixes, only its beginning is kept, if that is useful.
         """
         self._kept.expire()
         prefix = self._slot(slot)
@@ -573,7 +579,7 @@ class KvManager:
             self._blocks.rest()
 
     def clear(self) -> None:
-        """Forget every kept prefix, pinned ones too, but for those on disk."""
+        """Drop every kept prefix, including pinned ones, except those on disk."""
         for prefix in list(self._kept):
             self._drop_kept(prefix)
         self._offloading.prefixes.clear()
@@ -581,7 +587,7 @@ class KvManager:
             self._blocks.rest()
 
     def clear_disk(self) -> None:
-        """Forget what is on disk of this model."""
+        """Delete everything of this model on disk."""
         if self._behind is not None:
             self._behind.clear()
 
@@ -589,12 +595,12 @@ class KvManager:
 
     @property
     def pool_tokens(self) -> int:
-        """Most tokens that may be in use or reserved now, after all `limit`s."""
+        """Maximum tokens that may be in use or reserved now, after `limit` calls."""
         return self._leaves.first.limit * self._page
 
     @property
     def cells(self) -> int:
-        """Tokens that there are pages of; a shared one counts once."""
+        """Tokens that the pages in use have room for; shared pages count once."""
         return self._leaves.first.used * self._page
 
     def length(self, slot: int) -> int:
@@ -603,16 +609,17 @@ class KvManager:
         return 0 if prefix is None else prefix.length
 
     def limit(self, pool_tokens: int) -> None:
-        """Hold no more than `pool_tokens` tokens, as the store could not grow, until `lift_limits`.
-        Where more is reserved, nothing is any more, and what wants to grow has to `reserve` again.
+        """Hold at most `pool_tokens` tokens until `lift_limits`, because the store could not grow.
+        If more is reserved, all reservations are dropped, and sequences must `reserve` again to
+        grow.
         """
         first = self._leaves.first
         first.limit = min(first.limit, pool_tokens // self._page)
         self._keep_to_limits()
 
     def lift_limits(self) -> bool:
-        """Hold as much as was planned again: what the store could not have may be free by now.
-        False if it had all that it asked for since the last call.
+        """Restore the planned limits, because memory that the store could not get may be free by
+        now. False if the store got all it asked for since the last call.
         """
         if self._refused_at is None:
             return False
@@ -622,7 +629,7 @@ class KvManager:
         return True
 
     def stats(self) -> CacheStats:
-        """What is held now."""
+        """What the cache holds now."""
         self._kept.expire()
         first, offloaded = self._leaves.first, self._offloading.prefixes
         windows = [group.number for group in self._leaves.groups if group.window is not None]
@@ -645,7 +652,7 @@ class KvManager:
         )
 
     def check_integrity(self) -> None:
-        """Count all of it again; raises AssertionError where it contradicts itself. For tests."""
+        """Recount everything; raises AssertionError if the state is inconsistent. For tests."""
         live, kept = self._live(), list(self._kept)
         self._tree.check_integrity()
         self._leaves.check_integrity(live, kept)
@@ -700,7 +707,7 @@ class KvManager:
         return [prefix for prefix in self._slots if prefix is not None]
 
     def _begin(self, slot: int, namespace: bytes) -> Prefix:
-        """The prefix of `slot`, a new one if it has none yet."""
+        """The prefix of `slot`, created if it has none yet."""
         prefix = self._slots[slot]
         if prefix is None:
             if not self._leaves.has_place():
@@ -712,8 +719,8 @@ class KvManager:
         return all(other in (None, prefix) for other in self._slots)
 
     def _take_over(self, slot: int, donor: Prefix, tokens: int) -> None:
-        """There is no place but that of the kept `donor` itself: it becomes that of `slot`, cut to
-        `tokens`, or to nothing where the store cannot.
+        """The only free place in the store is that of the kept `donor`: it becomes the prefix of
+        `slot`, cut to `tokens`, or to nothing if the store cannot cut it there.
         """
         assert self._sequences is not None
         self._kept.remove(donor)
@@ -725,8 +732,8 @@ class KvManager:
         self._slots[slot] = donor
 
     def _copy_in(self, slot: int) -> int:
-        """Copy on what `open` found offloaded, while there is time; returns how many tokens came.
-        What there is no room for, or is not there any more, is left to be computed.
+        """Continue to copy what `open` found offloaded, while there is time; returns how many
+        tokens arrived. Tokens that find no room or no longer exist are left to be computed.
         """
         fetch = self._fetches[slot]
         began = self.length(slot)
@@ -750,7 +757,7 @@ class KvManager:
     # ---- reservations
 
     def _more_for(self, prefix: Prefix | None, tokens: int) -> list[int]:
-        """For each group how much larger the claim of `prefix`, or of an empty slot, would be if
+        """For each group, by how much the claim of `prefix` (None: an empty slot) would grow if
         `tokens` were reserved.
         """
         if prefix is None:
@@ -769,16 +776,16 @@ class KvManager:
             prefix.claims[number] += more[number]
 
     def _settle(self, prefix: Prefix) -> None:
-        """Claim what follows from reservation, table and length."""
+        """Update the claim to match the reservation, block table and length."""
         self._claim(prefix, self._more_for(prefix, prefix.reserved))
 
     def _promise(self, prefix: Prefix, tokens: int) -> None:
-        """`prefix` may grow to `tokens`; replaces what was reserved before."""
+        """Set the reservation of `prefix` to `tokens`, replacing the previous one."""
         prefix.reserved = tokens
         self._settle(prefix)
 
     def _claim_idle(self, prefix: Prefix, tokens: int) -> bool:
-        """Reserve `tokens` for `prefix` where nothing has to make way for them, which is so for
+        """Fast path: reserve `tokens` for `prefix` if nothing has to be evicted for them, as for
         most tokens of most streams; False if that is not certain.
         """
         if self._sequences is None:
@@ -797,7 +804,7 @@ class KvManager:
         return True
 
     def _extend(self, slot: int, tokens: int) -> None:
-        """Have blocks for `tokens` more tokens of `slot`."""
+        """Allocate blocks for `tokens` more tokens of `slot`."""
         blocks = self._blocks
         assert blocks is not None
         prefix = self._prefix(slot)
@@ -818,7 +825,7 @@ class KvManager:
             )
 
     def _make_room(self, leaves: SequenceLeaves, cells: int) -> None:
-        """Grow the store to `cells` where it must; where it cannot, no more is reserved."""
+        """Grow the store to `cells` if needed; if it cannot grow, lower the limit."""
         store = leaves.store
         if cells <= store.allocated_tokens:
             return
@@ -837,7 +844,7 @@ class KvManager:
             raise
 
     def _note_shrunk(self) -> None:
-        """If the store could not grow, there is less room than was thought."""
+        """If the store could not grow, apply the lower limits."""
         if self._blocks is not None and self._blocks.has_shrunk:
             self._blocks.has_shrunk = False
             self._note_refused()
@@ -855,16 +862,16 @@ class KvManager:
 
     @property
     def is_growing(self) -> bool:
-        """Whether more memory is being made, so that `has_memory` is worth asking again."""
+        """Whether memory is being allocated, so that `has_memory` is worth calling again."""
         return self._sequences is not None and self._sequences.store.is_growing
 
     @property
     def _is_over(self) -> bool:
-        """More is held and reserved than there is."""
+        """Whether more is held and reserved than the limits allow."""
         return any(group.excess > 0 for group in self._leaves.counted())
 
     def _keep_to_limits(self) -> None:
-        """Limits are lower now. Where more is reserved, nothing is any more."""
+        """Apply lower limits: evict, and drop all reservations if they do not fit any more."""
         self._kept.unpin_beyond()
         self._evict_excess()
         if self._is_over:
@@ -878,18 +885,18 @@ class KvManager:
             self._kept.unpin(pins[0])
             self._evict_excess()
 
-    # ---- keeping and forgetting
+    # ---- keeping and eviction
 
     def _drop_covered(self, prefix: Prefix) -> None:
-        """Drop the kept prefixes that `prefix` makes superfluous, but no pins; memories that keep
-        no past need them, each is a checkpoint of another length.
+        """Drop the kept prefixes, but not pins, that `prefix` makes redundant. Memories without
+        `keeps_past` need them, because each is a checkpoint of a different length.
         """
         if self._leaves.keeps_past:
             for other in self._kept.covered(prefix):
                 self._drop_kept(other)
 
     def _keep(self, prefix: Prefix) -> None:
-        """`prefix` ran, and is kept, as far as the budget goes."""
+        """Keep the prefix of a sequence that ran, as far as the budget allows."""
         self._leaves.change(prefix, "kept")
         excess = self._tree.own_pages(prefix) - self._most_kept
         if excess > 0:
@@ -901,7 +908,7 @@ class KvManager:
         self._kept.add(prefix)
 
     def _keep_first(self, source: Prefix, tokens: int) -> Prefix | None:
-        """Keep the first `tokens` of `source`; None without a place for it."""
+        """Keep the first `tokens` of `source`; None if the store has no place for it."""
         if not self._leaves.has_place():
             if not (loose := self._kept.loose):
                 return None
@@ -915,8 +922,8 @@ class KvManager:
         self._leaves.drop(prefix)
 
     def _evict(self, group: Group, pages: int) -> bool:
-        """Free about `pages` idle pages of `group`, from the end of the prefix that was used least
-        recently; False if there are none.
+        """Free about `pages` idle pages of `group`, from the end of the least recently used prefix;
+        False if there are none.
         """
         pages = max(pages, self._leaves.least_cut)
         for prefix in self._kept.loose:
@@ -926,13 +933,13 @@ class KvManager:
             if self._leaves.keeps_past and own > pages:
                 left = self._tree.pages(prefix.length) - pages
                 self._leaves.shorten(prefix, left * self._page)
-            else:  # What else it has others have, too.
+            else:  # Its other pages are held by others, too.
                 self._drop_kept(prefix)
             return True
         return False
 
     def _evict_excess(self) -> None:
-        """Bring kept prefixes within their budget, and let them leave room for what is reserved."""
+        """Evict kept prefixes until they fit their budget and leave room for all reservations."""
         first = self._leaves.first
         while first.idle and (excess := first.idle + first.only_pinned - self._most_kept) > 0:
             if not self._evict(first, excess):

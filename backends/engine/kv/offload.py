@@ -1,5 +1,5 @@
-"""Copies between the KV cache and the host KV tier: which prefixes are offloaded, which come back,
-and how much of it a step may wait for.
+"""Copies between the KV cache and the host KV tier: which prefixes are offloaded and swapped in,
+and how long a step may wait for copies.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hearth.backends.engine.kv.tree import Prefix
 log = logging.getLogger(__name__)
 
 WORTH_MOVING: Final = 16
-"""Cells that offloading a kept prefix must free, or tokens that a copy must save from being
-computed. Even a few cells can cost running sequences a tenth of their speed: llama.cpp's flash
-attention cuts the pool at its middle, a part a thread, from the 257th cell in use on."""
+"""Minimum number of cells that offloading a kept prefix must free, or of tokens that a copy must
+save from being computed. Even a few cells can slow running sequences by a tenth: llama.cpp's flash
+attention splits the pool in the middle, one part per thread, from the 257th used cell on."""
 LOOK_EVERY_S: Final = 1.0
-"""Between two looks at how much memory is free, which take a tenth of a millisecond."""
+"""Interval between checks of free memory, each of which takes a tenth of a millisecond."""
 MOST_WHOLE_BYTES: Final = 128 << 20
-"""Of a copy that cannot be made in parts, since streams wait meanwhile: at 6 GB/s a fiftieth of a
-second. What has more is computed again."""
+"""Maximum size of a copy that cannot be made in parts, since streams wait meanwhile: a fiftieth of
+a second at 6 GB/s. Larger states are computed again."""
 COPY_S: Final = 0.02
-"""Seconds of copies between two steps. One part is copied even if it takes longer."""
+"""Time for copies between two steps, in seconds. One part is copied even if it takes longer."""
 
 
 @dataclass(slots=True)
@@ -40,33 +40,33 @@ class Fetch:
 
     parts: list[Part]
     tokens: list[int]
-    """Of the prompt, as far as the parts have them."""
+    """The tokens of the prompt that the parts cover."""
     part_tokens: int
     is_waiting = False
 
     def part_at(self, held: int) -> Part:
-        """The part that has the token after the first `held`."""
+        """The part with the token after the first `held`."""
         return self.parts[held // self.part_tokens]
 
 
 @dataclass(slots=True)
 class DiskFetch:
-    """A prefix that is read from disk, and copied into a slot part by part."""
+    """A prefix that is being read from disk and copied into a slot part by part."""
 
     load: Load
     ends: list[int]
-    """Up to which token each part of `load` is copied."""
+    """For each part of `load`, the end of the tokens that are copied from it."""
     tokens: list[int]
     start: int
-    """How many of these the slot had before."""
+    """How many of `tokens` the slot had before."""
     damaged: Callable[[DiskPart, Exception], None]
-    """Told of a part that cannot be read."""
+    """Called with a part that cannot be read."""
     at: int = 0
-    """The part that comes next."""
+    """Index of the next part."""
 
     @property
     def is_waiting(self) -> bool:
-        """The next part is not there yet."""
+        """Whether the next part is still being read."""
         return not self.load.has_failed and not self.load.is_there(self.at)
 
 
@@ -75,9 +75,9 @@ class Offloading:
 
     Args:
         leaves: of the prefixes.
-        kept_while_running: most pages of kept prefixes that stay while sequences run; None: all.
-        part_tokens: tokens of a part; the least that is copied at once.
-        worth_moving: tokens that a copy must be worth.
+        kept_while_running: maximum pages of kept prefixes that stay while sequences run; None: all.
+        part_tokens: tokens per part, the smallest amount that is copied at once.
+        worth_moving: minimum number of tokens that a copy must save.
         clock: seconds.
     """
 
@@ -94,20 +94,20 @@ class Offloading:
         self._most_kept = kept_while_running
         self._clock = clock
         self._looked_at = -math.inf
-        """When memory was looked at."""
+        """Time of the last check of free memory."""
         self._memory_bytes: float = 0
-        """What offloaded prefixes might take then."""
+        """Bytes that offloaded prefixes could take at that time."""
         self._worth_moving = worth_moving
         self.prefixes = OffloadedPrefixes(part_tokens, keeps_past=leaves.keeps_past)
         self._copies = 0
-        """Parts since `renew`."""
+        """Parts copied since `renew`."""
         self._spent_s = 0.0
-        """What they took."""
+        """Time that those copies took."""
         self._part_s = 0.0
-        """What the last one took."""
+        """Time that the last copy took."""
 
     def renew(self) -> None:
-        """A step was made, or none runs: there is time for copies again."""
+        """Called after a step, or while none runs: allow time for copies again."""
         self._copies, self._spent_s = 0, 0.0
         now = self._clock()
         if now - self._looked_at >= LOOK_EVERY_S:
@@ -118,7 +118,7 @@ class Offloading:
         self.shrink()
 
     def shrink(self) -> None:
-        """Drop what offloaded prefixes may not take any more."""
+        """Drop offloaded parts until they fit `most_bytes`."""
         if self.prefixes.nbytes:
             self.prefixes.shrink(self.most_bytes)
 
@@ -128,8 +128,9 @@ class Offloading:
         return self._copies == 0 or self._spent_s + self._part_s <= COPY_S
 
     def out_of_the_way(self, kept: KeptPrefixes) -> Iterator[Prefix]:
-        """Sequences run: offload kept prefixes, the least recently used first; each is copied
-        completely when it is yielded, and then has to be dropped. Pinned ones stay.
+        """While sequences run, offload kept prefixes, the least recently used first. Each prefix
+        has been copied completely when it is yielded, and the caller must drop it then. Pinned
+        prefixes stay.
         """
         if self._most_kept is None or not self._leaves.keeps_past:
             return
@@ -145,8 +146,8 @@ class Offloading:
             yield prefix
 
     def copy_out(self, prefix: Prefix, *, only_full_parts: bool = False) -> bool:
-        """Copy what `prefix` has and the tier lacks, as far as there is time; whether all of it is
-        there now. Where the memory keeps no past, all of it or nothing.
+        """Copy what `prefix` has and the tier lacks, as far as there is time; returns whether the
+        tier has all of it now. Without `keeps_past`, all of it is copied or nothing.
         """
         tokens = self._leaves.tree.tokens(prefix).tolist()
         if not self._leaves.keeps_past:
@@ -162,7 +163,7 @@ class Offloading:
         parts = [part for part, _ in path]
         prefixes.use(parts)
         if have < len(tokens):
-            del parts[have // part_tokens :]  # A longer part takes the place of the last.
+            del parts[have // part_tokens :]  # A longer part replaces the last one.
         while have < len(tokens):
             if not self.has_time:
                 return False
@@ -179,8 +180,8 @@ class Offloading:
         return True
 
     def save(self, prefix: Prefix, start: int = 0, end: int | None = None) -> SavedState | None:
-        """A copy of the tokens `start` to `end` of `prefix`, or without these of all of it; None if
-        that cannot be had. The time that it takes counts.
+        """A copy of the tokens `start` to `end` of `prefix`, or without `end` of all of it; None if
+        not possible. Its time counts towards `COPY_S`.
         """
         began = self._clock()
         try:
@@ -195,7 +196,7 @@ class Offloading:
         return state
 
     def _restore(self, prefix: Prefix, state: SavedState, tokens: Seq[int]) -> bool:
-        """Add `tokens` to the end of `prefix`."""
+        """Append `tokens`, whose keys and values are in `state`, to `prefix`; False on failure."""
         began = self._clock()
         if self._leaves.keeps_past:
             is_done = self._leaves.restore_part(prefix, state, tokens)
@@ -219,9 +220,9 @@ class Offloading:
         return part in self.prefixes
 
     def fetch(self, tokens: Seq[int], namespace: bytes, held: int) -> Fetch | None:
-        """What should be copied into a slot that holds the first `held` of `tokens`, or where the
-        memory keeps no past, nothing: None unless that saves enough tokens, and at least half of
-        all that is copied is used.
+        """What to copy into a slot that holds the first `held` of `tokens` (an empty slot without
+        `keeps_past`). None unless the copy saves enough tokens, and at least half of the copied
+        tokens are used.
         """
         if not self.prefixes.nbytes:
             return None
@@ -242,8 +243,8 @@ class Offloading:
         return Fetch(parts, list(tokens[:end]), self.prefixes.part_tokens)
 
     def copy_in(self, prefix: Prefix, fetch: Fetch | DiskFetch) -> bool:
-        """Copy the part that follows what `prefix` has to its end; False where it is gone or there
-        is no room for it.
+        """Copy the part that comes next to the end of `prefix`; False if the part no longer exists
+        or there is no room for it.
         """
         held = prefix.length
         if isinstance(fetch, DiskFetch):
@@ -277,13 +278,13 @@ class Offloading:
         return not self._leaves.keeps_past or self._leaves.has_room_for_part(len(tokens))
 
     def _fits(self, tokens: int) -> bool:
-        """Whether the tier may hold a prefix of this many tokens; states have headers, too."""
+        """Whether the tier may hold a prefix of `tokens` tokens, with a margin for headers."""
         needed = tokens * self._leaves.store.token_bytes
         return needed + needed // 16 <= self.most_bytes
 
     @property
     def most_bytes(self) -> int:
-        """What offloaded prefixes may take now: no more than they leave free of this machine's
+        """Bytes that offloaded prefixes may take now: no more than they leave free of the machine's
         memory.
         """
         return int(min(self._leaves.store.most_offloaded_bytes, self._memory_bytes))

@@ -1,5 +1,5 @@
-"""What a runner offers the KV manager: memory for keys and values, and nothing that knows who needs
-which of it.
+"""The stores that runners offer to the KV manager: memory for keys and values, without knowledge of
+which sequence needs which part of it.
 """
 
 from __future__ import annotations
@@ -11,62 +11,62 @@ from typing import Protocol, runtime_checkable
 
 
 class SavedState(Protocol):
-    """Keys and values in plain memory, outside the store. Opaque to the engine."""
+    """Keys and values in host memory, outside the store. Opaque to the engine."""
 
     @property
     def nbytes(self) -> int: ...
 
 
 class StoredBytes(Protocol):
-    """What `Store.pack` gave, kept elsewhere."""
+    """Data returned by `Store.pack`, stored elsewhere."""
 
     @property
     def nbytes(self) -> int: ...
 
     def read(self, places: Iterable[memoryview]) -> None:
-        """Read all of it into `places`, one after the other: C-contiguous buffers that have
-        `nbytes` bytes together. What they have is of use only if nothing is raised.
+        """Read all of it into `places`, one after the other: C-contiguous buffers of `nbytes` bytes
+        in total. Their content is valid only if nothing is raised.
         """
         ...
 
 
 class Store(Protocol):
-    """What both kinds of store tell."""
+    """The common interface of both kinds of store."""
 
     @property
     def token_bytes(self) -> int:
-        """Of one token, in all layers that see everything."""
+        """Bytes of one token, over all layers with full attention."""
         ...
 
     @property
     def state_bytes(self) -> int:
-        """What recurrent states take, all together."""
+        """Bytes of all recurrent states."""
         ...
 
     @property
     def most_offloaded_bytes(self) -> int:
-        """What copies in plain memory may take, were there enough of it; 0: none are made."""
+        """Maximum bytes of copies in host memory, if there is enough of it; 0: none are made."""
         ...
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the model, and of all else that keys and values depend on besides tokens."""
+        """Fingerprint of the model and everything else keys and values depend on besides tokens."""
         ...
 
     def pack(self, state: SavedState) -> tuple[bytes, memoryview]:
-        """What was saved, as bytes: a few that say what it is, and its keys and values, which are
-        not copied.
+        """A saved state as bytes: a short description, and its keys and values, which are not
+        copied.
         """
         ...
 
     def unpack(self, meta: bytes, data: StoredBytes) -> SavedState | None:
-        """The state that `pack` gave; None if this is none. `data` are read here, or when the state
-        is restored, and what reading them raises is raised there.
+        """The state that `pack` described; None if `meta` is not of this store. `data` is read here
+        or when the state is restored, and errors of reading are raised there.
         """
         ...
 
     def available_bytes(self) -> int | None:
-        """Plain memory that could still be taken; None: enough."""
+        """Host memory that could still be allocated; None: enough."""
         ...
 
 
@@ -74,7 +74,7 @@ class Store(Protocol):
 class SequenceStore(Store, Protocol):
     """Sequences by id, 0 to `sequences` - 1, in one pool of cells that they may share.
 
-    An id is empty until `share` or `restore`, or until a step computes tokens for it.
+    An id is empty until `share` or `restore` fills it, or a step computes tokens for it.
     """
 
     @property
@@ -87,7 +87,7 @@ class SequenceStore(Store, Protocol):
 
     @property
     def allocated_tokens(self) -> int:
-        """Cells that there is memory for now."""
+        """Cells that have memory now."""
         ...
 
     def intact(self, sequence: int, held: int, tokens: int) -> bool:
@@ -97,7 +97,7 @@ class SequenceStore(Store, Protocol):
         ...
 
     def share(self, source: int, target: int, tokens: int) -> None:
-        """Let the empty `target` hold the first `tokens` tokens of `source` too. Only where
+        """Let the empty `target` also hold the first `tokens` tokens of `source`. Requires
         `intact`; copies nothing.
         """
         ...
@@ -109,80 +109,80 @@ class SequenceStore(Store, Protocol):
         ...
 
     def forget(self, sequence: int, start: int, count: int, *, is_own: bool) -> bool:
-        """Forget the `count` tokens of `sequence` after its first `start`, and let the positions of
-        those after them be lower by `count`. Only where the memory keeps its past.
+        """Forget the `count` tokens of `sequence` after its first `start`, and lower the positions
+        of the tokens after them by `count`. Requires `keeps_past`.
 
         Args:
-            is_own: no other id has any of its cells. Else it gets cells of its own for all that it
-                keeps: False, and unchanged, where they cannot be had.
+            is_own: no other id holds any of its cells. Otherwise it gets cells of its own for
+                everything it keeps; returns False, and changes nothing, if there are not enough.
         """
         ...
 
     def make_room(self, cells: int) -> None:
-        """Have memory for `cells` cells in all, and keep what is in them.
+        """Allocate memory for `cells` cells in total, and keep what the cells hold.
 
         Raises:
-            Busy: there is none; nothing has changed.
+            Busy: there is no memory; nothing has changed.
             RunnerLost: what the pool held is lost.
         """
         ...
 
     def grow(self, cells: int) -> bool:
-        """Whether there is memory for `cells` cells in all. If not, begin to make some without
-        holding up steps, where that can be done; to be asked again between steps.
+        """Whether there is memory for `cells` cells in total. If not, start to allocate it without
+        blocking steps, if possible; call again between steps.
         """
         ...
 
     def most_offloaded_while_growing(self, cells: int) -> int:
-        """What copies in plain memory may take while `make_room` makes memory for `cells` cells."""
+        """Maximum bytes of copies in host memory while `make_room` allocates `cells` cells."""
         ...
 
     @property
     def is_growing(self) -> bool:
-        """Whether more memory is being made, so that `grow` is worth asking again."""
+        """Whether memory is being allocated, so that `grow` is worth calling again."""
         ...
 
     def shrink(self, cells: int) -> None:
-        """No sequence runs, and `cells` cells are in use: have memory for fewer, where that decides
-        whether what they hold may be offloaded.
+        """Called when no sequence runs and `cells` cells are in use: free unused memory, if that
+        makes the difference whether what the cells hold may be offloaded.
         """
         ...
 
     def saved_bytes(self, sequence: int) -> int:
-        """What `save` would take."""
+        """Bytes that `save` would take."""
         ...
 
     def save(self, sequence: int) -> SavedState | None:
-        """A copy of what `sequence` holds, in plain memory; None if there is none to spare."""
+        """A copy of what `sequence` holds, in host memory; None if there is not enough of it."""
         ...
 
     def restore(self, sequence: int, state: SavedState) -> bool:
-        """Give the empty `sequence` what was saved; False, and still empty, if that fails."""
+        """Fill the empty `sequence` with a saved state; False, and still empty, if that fails."""
         ...
 
     def save_part(self, sequence: int, start: int, end: int) -> SavedState | None:
-        """A copy of the tokens `start` to `end` of `sequence`, in plain memory; None if that cannot
-        be had. Only where the memory keeps its past.
+        """A copy of the tokens `start` to `end` of `sequence`, in host memory; None if not
+        possible. Requires `keeps_past`.
         """
         ...
 
     def restore_part(self, sequence: int, state: SavedState, start: int, end: int) -> bool:
         """Add the tokens `start` to `end`, which `save_part` copied, to `sequence`, which holds
-        just the `start` tokens before them; False, and unchanged, if there is no room. For a moment
-        all tokens of the copy need cells.
+        exactly the `start` tokens before them; False, and unchanged, if there is no room. All
+        tokens of the copy need cells for a moment.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """Layers that see equally far, and so need the same tokens."""
+    """Layers with the same attention window, which therefore need the same tokens."""
 
     window: int | None
-    """A token sees itself and the `window` - 1 before it; None: all."""
+    """A token attends to itself and the `window` - 1 tokens before it; None: to all."""
     blocks: int | None = None
-    """Most blocks; None: as many as the tokens of the pool need. A group with a window needs far
-    fewer.
+    """Maximum number of blocks; None: as many as the tokens of the pool need. A group with a window
+    needs far fewer.
     """
 
 
@@ -196,57 +196,56 @@ class BlockStore(Store, Protocol):
     def groups(self) -> Seq[GroupSpec]: ...
 
     def capacity(self, group: int) -> int:
-        """Blocks that there is memory for now; fewer than before only after `shrink`."""
+        """Blocks that have memory now; decreases only in `shrink`."""
         ...
 
     def nbytes(self, group: int) -> int:
-        """What they take of memory."""
+        """Bytes of those blocks."""
         ...
 
     def grow(self, group: int, blocks: int) -> bool:
-        """Have memory for at least `blocks` blocks, and keep what is in them; False: there is none.
-        Only between steps.
+        """Allocate memory for at least `blocks` blocks, and keep what they hold; False if there is
+        not enough. Only between steps.
         """
         ...
 
     def expect(self, group: int, blocks: int) -> None:
-        """No step was made yet, and `blocks` blocks in all may be needed soon: have memory for them
-        where that is worth it and there is enough.
+        """Called before the first step, when `blocks` blocks in total may be needed soon: allocate
+        them if that is worthwhile and there is enough memory.
         """
         ...
 
     def shrink(self, group: int, blocks: int) -> None:
-        """The blocks from `blocks` on are free: have no memory for them, or for fewer of them, as
-        the device allows. Only between steps.
+        """The blocks from `blocks` on are free: release their memory, or part of it, as the device
+        allows. Only between steps.
         """
         ...
 
     def copy(self, group: int, source: int, target: int, tokens: int) -> None:
-        """Give block `target` the first `tokens` tokens of block `source`; what comes after them in
-        `target` stays.
+        """Copy the first `tokens` tokens of block `source` to block `target`; the tokens after them
+        in `target` stay.
         """
         ...
 
     def move(self, table: Seq[int], start: int, end: int, by: int) -> None:
-        """The positions of the tokens `start` to `end` of a sequence, which are in their blocks
-        already, are lower by `by` than when they were computed. Only with one group, which sees
-        everything.
+        """Lower the positions of the tokens `start` to `end` of a sequence, which are already in
+        their blocks, by `by`. Only with a single group with full attention.
 
         Args:
-            table: its blocks.
+            table: the block table of the sequence.
         """
         ...
 
     def rearrange(self, group: int, sources: Seq[int], targets: Seq[int]) -> None:
-        """Copy tokens, all at once: from and to cells, which are block times `page` plus place."""
+        """Copy tokens between cells, all at once. A cell is block * `page` + offset."""
         ...
 
     def save_part(self, table: Seq[int], start: int, end: int) -> SavedState | None:
-        """A copy of the tokens `start` to `end` of a sequence, in plain memory; None if that cannot
-        be had. Only with one group, which sees everything.
+        """A copy of the tokens `start` to `end` of a sequence, in host memory; None if not
+        possible. Only with a single group with full attention.
 
         Args:
-            table: its blocks.
+            table: the block table of the sequence.
         """
         ...
 

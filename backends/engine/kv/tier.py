@@ -1,4 +1,4 @@
-"""Prefixes in the host KV tier: copies outside the KV cache, in parts of equal length."""
+"""The host KV tier: copies of prefixes in host memory, in parts of equal length."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Part:
     tokens: tuple[int, ...]
     state: SavedState
     siblings: dict[tuple[int, ...], Part]
-    """Those that follow the same tokens, and itself, by their tokens."""
+    """This part and the others that follow the same tokens, by their tokens."""
     children: dict[tuple[int, ...], Part] = field(default_factory=dict)
 
 
 class OffloadedPrefixes:
-    """A tree of parts, the least recently used dropped first and a parent never before its
-    children. Prefixes that begin alike share their first parts. Where memories keep no past there
-    are whole prefixes only, each a part by itself.
+    """A tree of parts. The least recently used part is dropped first, but a parent never before its
+    children. Prefixes that begin with the same tokens share their first parts. Without
+    `keeps_past` there are only whole prefixes, each a single part.
 
     Args:
-        part_tokens: tokens of each part but the last of a prefix, which may be shorter.
+        part_tokens: tokens of each part except the last one of a prefix, which may be shorter.
         keeps_past: any first tokens of a part can be used.
     """
 
@@ -34,22 +34,22 @@ class OffloadedPrefixes:
         self.part_tokens = part_tokens
         self._keeps_past = keeps_past
         self.tokens = 0
-        """Of all parts."""
+        """Tokens of all parts."""
         self.nbytes = 0
         self._roots: dict[bytes, dict[tuple[int, ...], Part]] = {}
         self._order: dict[Part, None] = {}
         """The least recently used first, children before their parents."""
 
     def __len__(self) -> int:
-        """Prefixes: parts that none goes on from."""
+        """Number of prefixes, i.e. of parts without children."""
         return sum(not part.children for part in self._order)
 
     def __contains__(self, part: object) -> bool:
         return part in self._order
 
     def path(self, tokens: Seq[int], namespace: bytes = b"") -> list[tuple[Part, int]]:
-        """The parts that `tokens` begin with, and how many tokens of each are the same: all of
-        them, but for the last.
+        """The parts that `tokens` begin with, and how many tokens of each match: all, except in the
+        last part.
         """
         found: list[tuple[Part, int]] = []
         children, at = self._roots.get(namespace, {}), 0
@@ -68,7 +68,7 @@ class OffloadedPrefixes:
         return found
 
     def whole(self, tokens: Seq[int], namespace: bytes = b"") -> Part | None:
-        """The longest part that `tokens` begin with, all of it; None: there is none."""
+        """The longest part whose tokens are all first tokens of `tokens`; None if there is none."""
         found = None
         for part in self._roots.get(namespace, {}).values():
             length = len(part.tokens)
@@ -80,8 +80,8 @@ class OffloadedPrefixes:
     def add(
         self, parents: list[Part], tokens: Seq[int], state: SavedState, namespace: bytes = b""
     ) -> Part:
-        """Add a part of `tokens` after `parents`, which are a path from the first part on. Shorter
-        parts of which it has all tokens are dropped.
+        """Add a part of `tokens` after `parents`, a path that begins at a first part. Siblings that
+        `tokens` begin with are dropped.
         """
         siblings = parents[-1].children if parents else self._roots.setdefault(namespace, {})
         part = Part(tuple(tokens), state, siblings)
@@ -95,22 +95,22 @@ class OffloadedPrefixes:
         return part
 
     def use(self, path: Seq[Part]) -> None:
-        """`path`, the first part first, is used now."""
+        """Mark the parts of `path`, the first part first, as used now."""
         for part in reversed(path):
             self._order.pop(part, None)
             self._order[part] = None
 
     def shrink(self, most_bytes: int) -> None:
-        """Drop the least recently used until the rest takes at most `most_bytes`."""
+        """Drop the least recently used parts until the rest takes at most `most_bytes`."""
         while self._order and self.nbytes > most_bytes:
             self._drop(next(iter(self._order)))
 
     def clear(self) -> None:
-        """Drop all of them."""
+        """Drop all parts."""
         self.shrink(-1)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where tree, order and sizes contradict each other."""
+        """Raises AssertionError if tree, order and sizes are inconsistent."""
         seen: set[Part] = set()
         for part in self._order:
             assert part.siblings[part.tokens] is part

@@ -1,5 +1,5 @@
-"""Which prefixes begin with the same tokens: a radix tree over token ids, cut at pages, in which
-each node is one place in memory.
+"""The prefix tree: a radix tree over token ids, split at page boundaries, in which each node is one
+place in memory.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Final
 from hearth.backends.engine.kv.group import Group, Holders, Kind
 
 NO_BLOCK: Final = -1
-"""In place of a block: a window has passed it."""
+"""Entry in a block table for a block that a window has passed."""
 TOKEN_TYPE: Final = "i"
-"""Of a stored token id, as llama.cpp's: 4 bytes, compared by slices at the speed of memory."""
+"""Array type of stored token ids, as in llama.cpp: 4 bytes; slices are compared at memory speed."""
 _FIRST_COMPARED = 256
-"""Tokens of the first slice that is compared; each that follows is twice as long, so that prompts
-that differ early cost little."""
+"""Tokens of the first slice that is compared; each further slice is twice as long, so that prompts
+that differ early are cheap to compare."""
 
 
 class Node:
-    """Some tokens after those of its parents, in memory that the same prefixes hold.
+    """A run of tokens after those of its parents, held in memory by the same set of prefixes.
 
-    It begins with a page. All that hold one of its pages hold all of them; what a prefix holds of
-    the last page may be less than others do.
+    It begins at a page boundary. Every prefix that holds one of its pages holds all of them, but
+    prefixes may hold different lengths of the last page.
 
     Attributes:
-        start: tokens before it.
-        blocks: for each group of layers a block for each page; `NO_BLOCK` where windows have
-            passed. Nothing for stores without blocks.
-        holders: the prefixes that go through it.
-        ends: those that end in its last page, in the order in which they came.
+        start: number of tokens before it.
+        blocks: for each group of layers, a block per page; `NO_BLOCK` for blocks that windows have
+            passed. Empty for stores without blocks.
+        holders: counts of the prefixes that go through it.
+        ends: the prefixes that end in its last page, in order of arrival.
     """
 
     __slots__ = ("blocks", "children", "ends", "holders", "parent", "start", "tokens")
@@ -45,7 +45,7 @@ class Node:
         self.tokens = tokens
         self.blocks = blocks
         self.children: dict[int, list[Node]] = {}
-        """By their first token. Several that begin alike were computed apart."""
+        """By first token. Several with the same first token were computed separately."""
         self.holders = Holders()
         self.ends: dict[Prefix, None] = {}
 
@@ -54,14 +54,14 @@ class Node:
         return self.start + len(self.tokens)
 
     def upwards(self) -> Iterator[Node]:
-        """Itself and its parents, without the root."""
+        """This node and its ancestors, without the root."""
         node = self
         while node.parent is not None:
             yield node
             node = node.parent
 
     def subtree(self) -> Iterator[Node]:
-        """Itself and all that come after it."""
+        """This node and all its descendants."""
         pending = [self]
         while pending:
             node = pending.pop()
@@ -71,21 +71,21 @@ class Node:
 
 
 class Prefix:
-    """Some first tokens that are held: by a running sequence, which may add to them, or as what is
-    kept of one.
+    """The held first tokens of a text: of a running sequence, which may append to them, or of one
+    that was kept.
 
     Attributes:
         namespace: of its tokens.
-        node: where its last token is; a root while it has none.
-        length: tokens that it has.
+        node: the node of its last token; a root while it is empty.
+        length: number of tokens.
         sequence: its id in a store of sequences.
-        tables: its blocks of each group, in a store of blocks: of a running sequence all, with
-            those that it has not filled yet. `NO_BLOCK` before `first`.
-        first: for each group the first page that was not left behind by a window.
-        reserved: tokens that it may grow to.
-        claims: for each group what is claimed for that, see `Group`.
-        seconds: that it is kept for after each use, if it is pinned.
-        until: when that ends.
+        tables: for a running sequence in a store of blocks, its block table of each group,
+            including blocks that it has not filled yet. `NO_BLOCK` before `first`.
+        first: for each group, the first page that no window has passed.
+        reserved: number of tokens that it may grow to.
+        claims: for each group, the pages claimed for that, see `Group`.
+        seconds: how long it is kept after each use, if pinned.
+        until: time at which the pin expires.
     """
 
     __slots__ = (
@@ -118,7 +118,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The first `length` tokens of a prompt, which `source` has too; the last of them in `node`."""
+    """The first `length` tokens of a prompt, which `source` also has; the last is in `node`."""
 
     length: int
     source: Prefix
@@ -126,15 +126,15 @@ class Hit:
 
 
 class PrefixTree:
-    """Prefixes by what they begin with, and how many hold each page.
+    """All prefixes by their tokens, with the number of holders of each page.
 
-    Every namespace has a root of its own: equal tokens with, say, different adapters have different
-    keys and values. Adding tokens to the end of a prefix costs a few microseconds, however long it
-    is; looking a prompt up compares it with memory once.
+    Every namespace has its own root, because equal tokens with, say, different adapters have
+    different keys and values. Appending tokens to a prefix takes a few microseconds, independent of
+    its length; a look-up compares the prompt with the stored tokens once.
 
     Args:
-        page: tokens of a page.
-        groups: of layers, in stores with blocks; else 0.
+        page: tokens per page.
+        groups: number of layer groups in stores with blocks; else 0.
         full: the group whose pages are those of the tree; None: every group has a window.
         free: called with blocks of the full group that no prefix holds any more.
     """
@@ -158,7 +158,7 @@ class PrefixTree:
     def root(self, namespace: bytes = b"") -> Node:
         """The empty beginning of all prefixes of a namespace."""
         if namespace not in self._roots:
-            # Namespaces that nothing is held of are forgotten, or each that ever was would stay.
+            # Drop roots of namespaces that hold nothing, or they would accumulate.
             self._roots = {name: root for name, root in self._roots.items() if root.children}
             self._roots[namespace] = self._node(None, 0)
         return self._roots[namespace]
@@ -167,7 +167,7 @@ class PrefixTree:
         """Pages of `tokens` tokens."""
         return -(-tokens // self.page)
 
-    # ---- looking
+    # ---- look-up
 
     @staticmethod
     def tokens(prefix: Prefix) -> array[int]:
@@ -179,8 +179,8 @@ class PrefixTree:
 
     @staticmethod
     def walk(root: Node, wanted: Seq[int]) -> Iterator[tuple[Node, int]]:
-        """Every node that has some of `wanted` after all of its parents do, parents first; and how
-        many first tokens of `wanted` are the same up to the last of those in it.
+        """Every node whose path matches `wanted`, parents first, with the number of first tokens of
+        `wanted` that match up to that node.
         """
         tokens = wanted if isinstance(wanted, array) else array(TOKEN_TYPE, wanted)
         pending = [root]
@@ -196,7 +196,7 @@ class PrefixTree:
                 pending += reversed(node.children.get(tokens[end], ()))
 
     def covered(self, prefix: Prefix) -> list[Prefix]:
-        """The other prefixes whose tokens `prefix` has all, wherever they were computed."""
+        """The other prefixes whose tokens `prefix` begins with, wherever they were computed."""
         matches = self.walk(self.root(prefix.namespace), self.tokens(prefix))
         return [
             other
@@ -206,9 +206,7 @@ class PrefixTree:
         ]
 
     def covering(self, prefix: Prefix) -> Iterator[Prefix]:
-        """The other prefixes that have all tokens of `prefix`, and maybe more; those of the same
-        length first.
-        """
+        """The other prefixes that begin with all tokens of `prefix`, equally long ones first."""
         length = prefix.length
         longer: list[Prefix] = []
         for node, matched in list(self.walk(self.root(prefix.namespace), self.tokens(prefix))):
@@ -252,8 +250,8 @@ class PrefixTree:
         return Prefix(self.root(namespace), namespace, kind, groups)
 
     def enter(self, prefix: Prefix, node: Node, length: int) -> None:
-        """The empty `prefix` has the first `length` tokens of the path to `node`, which end in its
-        last page.
+        """Let the empty `prefix` hold the first `length` tokens of the path to `node`, which end in
+        the last page of `node`.
         """
         for above in node.upwards():
             self._hold(above, prefix.kind, 1)
@@ -270,9 +268,9 @@ class PrefixTree:
         return self._split(node, end) if end < node.end else node
 
     def append(self, prefix: Prefix, tokens: Seq[int]) -> list[Node]:
-        """`tokens` were computed for `prefix`, which runs: into its last page as far as that has
-        room, and into the next pages of its tables. Returns the nodes whose first page is full
-        since, parents first.
+        """Append `tokens`, which were computed for the running `prefix`, to its last page as far as
+        there is room, and to the next pages of its tables. Returns the nodes whose first page
+        became full, parents first.
         """
         filled = prefix.length % self.page
         if len(tokens) == 1 and prefix.node.holders.total == 1 and (filled or not self._groups):
@@ -285,7 +283,8 @@ class PrefixTree:
             if not part:
                 continue
             node = prefix.node
-            # Its own, or the last page, of which others hold a first part that stays as it is.
+            # The node is its own, or this fills the last page, of which others hold an unchanged
+            # first part. Otherwise a new node is needed.
             if node.holders.total != 1 and (part is not parts[0] or not room):
                 node = self._child(prefix, part[0])
             had = len(node.tokens)
@@ -295,7 +294,7 @@ class PrefixTree:
         return full
 
     def _append_one(self, prefix: Prefix, token: int) -> list[Node]:
-        """The same for one token of a node that no other prefix holds: what most steps add."""
+        """`append` for one token to a node that no other prefix holds, the most common case."""
         node = prefix.node
         node.tokens.append(token)
         prefix.length += 1
@@ -305,7 +304,7 @@ class PrefixTree:
         return [node] if len(node.tokens) == self.page else []
 
     def cut(self, prefix: Prefix, length: int) -> None:
-        """`prefix` keeps its first `length` tokens, which are whole pages."""
+        """Cut `prefix` to its first `length` tokens, which are whole pages."""
         node = prefix.node
         target = self.upto(node, length) if length else self.root(prefix.namespace)
         node.ends.pop(prefix, None)
@@ -316,7 +315,7 @@ class PrefixTree:
         self._tidy(lowest)
 
     def change(self, prefix: Prefix, kind: Kind) -> None:
-        """`prefix` is of another kind from now on."""
+        """Change the kind of `prefix`."""
         for node in prefix.node.upwards():
             self._count(node, -1)
             node.holders.add(prefix.kind, -1)
@@ -335,9 +334,9 @@ class PrefixTree:
         return None
 
     def merge(self, node: Node, twin: Node) -> Node:
-        """The first page of `node` has the tokens of the first page of `twin`: what goes through
-        it goes through `twin` instead. Returns the node of that page alone; the blocks of `node`
-        for it are not in use any more.
+        """Merge the first page of `node` into that of `twin`, which has the same tokens: prefixes
+        that go through `node` go through `twin` instead. Returns the node of that page alone; the
+        blocks of `node` for it are no longer in use.
         """
         head = self._split(twin, twin.start + self.page) if len(twin.tokens) > self.page else twin
         self._count(head, -1)
@@ -362,7 +361,7 @@ class PrefixTree:
         return head
 
     def check_integrity(self) -> None:
-        """Walk all of it; raises AssertionError where it contradicts itself."""
+        """Check the whole tree; raises AssertionError if it is inconsistent."""
         for root in self._roots.values():
             for node in root.subtree():
                 siblings = [child for bucket in node.children.values() for child in bucket]
@@ -386,7 +385,7 @@ class PrefixTree:
                 assert len(node.blocks) == self._groups
                 assert all(len(b) == self.pages(len(node.tokens)) for b in node.blocks)
 
-    # ---- inside
+    # ---- internals
 
     def _node(self, parent: Node | None, start: int) -> Node:
         return Node(parent, start, array(TOKEN_TYPE), [[] for _ in range(self._groups)])
@@ -402,7 +401,7 @@ class PrefixTree:
         self._count(node, 1)
 
     def _extend(self, node: Node, tokens: array[int], prefix: Prefix) -> None:
-        """Add `tokens` to the end of `node`, which is that of `prefix`."""
+        """Append `tokens` to `node`, where `prefix` ends."""
         self._count(node, -1)
         before = self.pages(node.end)
         node.tokens += tokens
@@ -414,8 +413,8 @@ class PrefixTree:
         prefix.length += len(tokens)
 
     def _child(self, prefix: Prefix, first: int) -> Node:
-        """A node for what `prefix` alone adds, `first` to begin with; it has no tokens yet."""
-        # The root that an empty prefix had may have been forgotten.
+        """A new, empty node for tokens that only `prefix` has; `first` will be its first token."""
+        # The root that an empty prefix had may have been dropped.
         parent = prefix.node if prefix.length else self.root(prefix.namespace)
         parent.ends.pop(prefix, None)
         child = self._node(parent, prefix.length)
@@ -426,7 +425,7 @@ class PrefixTree:
         return child
 
     def _split(self, node: Node, end: int) -> Node:
-        """Have a node of its own for the pages of `node` before `end`; returns that."""
+        """Split off the pages of `node` before `end` into a new node, which is returned."""
         at = end - node.start
         pages = at // self.page
         head = Node(node.parent, node.start, node.tokens[:at], [b[:pages] for b in node.blocks])
@@ -440,8 +439,8 @@ class PrefixTree:
         return head
 
     def _leave(self, node: Node, stop: Node, kind: Kind) -> Node:
-        """A prefix goes through `node` and its parents up to `stop` no more; returns the lowest
-        node that is left.
+        """Remove a prefix from `node` and its ancestors below `stop`; returns the lowest node that
+        remains.
         """
         lowest: Node | None = None
         while node is not stop and (parent := node.parent) is not None:
@@ -463,8 +462,8 @@ class PrefixTree:
             del node.parent.children[node.tokens[0]]
 
     def _tidy(self, node: Node) -> None:
-        """Forget tokens of `node` that no prefix has any more, or join it with its only child if
-        both are held by the same.
+        """Drop tokens of `node` that no prefix has any more, or join it with its only child if both
+        have the same holders.
         """
         if node.parent is None:
             return
@@ -488,8 +487,8 @@ class PrefixTree:
 
 
 def common_prefix(left: Seq[int], right: Seq[int], left_at: int = 0, right_at: int = 0) -> int:
-    """How many tokens are equal from `left_at` and `right_at` on. Both are of one type: lists, or
-    tuples, or arrays; slices of them are compared, not tokens.
+    """How many tokens are equal from `left_at` and `right_at` on. Both must be of the same type
+    (lists, tuples or arrays), because slices are compared instead of tokens.
     """
     most = min(len(left) - left_at, len(right) - right_at)
     low, step = 0, _FIRST_COMPARED

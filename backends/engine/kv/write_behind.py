@@ -1,5 +1,5 @@
-"""What is written to disk of sequences that run and of those that ended, a part between two steps
-at a time, and what is read again.
+"""Write-behind to disk: parts of running and ended sequences are written between steps, and read
+again later.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from hearth.backends.engine.kv.tree import Prefix
 
 
 class WriteBehind:
-    """Copies to the disk tier, within the time that `Offloading` has between steps.
+    """Copies prefixes to the disk tier, within the time that `Offloading` has between steps.
 
-    Of a sequence that runs full parts are written, of one that ended the rest. What the disk has of
-    the same session is never written again, so that each part begins where the last one ended.
-    Memories that cannot be continued from any first part are written as a whole, where a sequence
-    ended and where its prompt did.
+    Running sequences are written in full parts; when a sequence has ended, the rest is written.
+    Tokens that the disk already has for the same session are not written again, so each part begins
+    where the last one ended. Memories without `keeps_past` are written as a whole, at the end of
+    the sequence and at the end of its prompt.
 
     Args:
-        part_tokens: most tokens of a part.
-        worth_moving: tokens that reading must save from being computed.
+        part_tokens: maximum tokens of a part.
+        worth_moving: minimum number of tokens that reading must save from being computed.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class WriteBehind:
         self._part_tokens = part_tokens
         self._worth_moving = worth_moving
         self._sessions: dict[int, str] = {}
-        """Of the slots whose tokens are written."""
+        """By slot: the session under which its tokens are written."""
         self._written: dict[int, int] = {}
-        """By slot: how many of its first tokens need not be looked at again."""
+        """By slot: how many of its first tokens need not be examined again."""
         self._ended: dict[tuple[Prefix, str], int] = {}
-        """Kept prefixes with their sessions: how many of its first tokens are the session's own,
-        and are not all written yet.
+        """(kept prefix, session) -> number of first tokens that belong to the session, of which
+        some are not written yet.
         """
 
     def begin(self, slot: int, session: str | None) -> None:
-        """A sequence of `session` begins in `slot`; None: nothing of it is written."""
+        """Called when a sequence of `session` begins in `slot`; None: it is not written."""
         self._sessions.pop(slot, None)
         if session is not None:
             self._sessions[slot] = session
@@ -58,30 +58,32 @@ class WriteBehind:
             self.disk.begin(session)
 
     def end(self, slot: int, prefix: Prefix) -> None:
-        """It ended, and what it held may soon be shorter: write what there is time for."""
+        """Called when the sequence in `slot` ended and `prefix` may soon be shortened: write what
+        there is time for.
+        """
         if (session := self._sessions.get(slot)) is not None:
             self._write(prefix, session, prefix.length)
 
     def keep(self, slot: int, kept: Prefix | None, held: int = 0) -> None:
-        """The `held` tokens that it had are the first of `kept`, and the rest of them is written
-        later; None: they are gone.
+        """The `held` tokens of the ended sequence are the first of `kept`; those not written yet
+        are written later. None: they were dropped.
         """
         session = self._sessions.pop(slot, None)
         if session is not None and kept is not None:
             self._ended[kept, session] = max(held, self._ended.get((kept, session), 0))
 
     def checkpoint(self, slot: int, kept: Prefix) -> None:
-        """The first tokens of `slot` are kept, as it cannot go back to them."""
+        """Write `kept` later: a checkpoint of `slot`, which cannot go back to it."""
         if slot in self._sessions and not self._leaves.keeps_past:
             self._ended[kept, self._sessions[slot]] = kept.length
 
     @property
     def is_wanted(self) -> bool:
-        """Something of sequences that ended can be written now."""
+        """Whether tokens of ended sequences can be written now."""
         return bool(self._ended) and self.disk.has_room
 
     def work(self, slots: Seq[Prefix | None], kept: KeptPrefixes) -> None:
-        """Copy what is not written, while there is time and the disk keeps up."""
+        """Copy tokens that are not written yet, while there is time and the disk keeps up."""
         if self._leaves.keeps_past:
             for slot, session in self._sessions.items():
                 prefix = slots[slot]
@@ -96,33 +98,33 @@ class WriteBehind:
     def fetch(
         self, tokens: Seq[int], namespace: bytes, held: int, reached: int
     ) -> DiskFetch | None:
-        """What should be read for a slot that has the first `held` of `tokens`; None: nothing that
-        saves enough tokens.
+        """Start to read parts for a slot that has the first `held` of `tokens`; None if there are
+        none that save enough tokens.
 
         Args:
-            reached: so many can be had without the disk.
+            reached: number of first tokens that are available without the disk.
         """
         only_whole = not self._leaves.keeps_past
         path = self.disk.find(tokens, namespace, only_whole=only_whole)
         if not path or path[-1][1] - reached < self._worth_moving:
             return None
         starts = [part.start for part, _ in path[1:]]
-        ends = [*starts, path[-1][1]]  # The next part may begin before the end of one.
+        ends = [*starts, path[-1][1]]  # A part may begin before the end of the previous one.
         first = next(at for at, end in enumerate(ends) if end > held)
         parts = [part for part, _ in path[first:]]
         wanted = list(tokens[: ends[-1]])
         return DiskFetch(self.disk.load(parts), ends[first:], wanted, held, self.disk.damaged)
 
     def clear(self) -> None:
-        """Delete all that is on disk of this model, and write nothing of what was computed."""
+        """Delete everything of this model on disk, and do not write what was computed before."""
         self._ended.clear()
         self.disk.clear()
 
     def _write(
         self, prefix: Prefix, session: str, held: int, *, only_full_parts: bool = False
     ) -> int:
-        """Write the first `held` tokens. Returns up to which token nothing more need be written, or
-        cannot be.
+        """Write the first `held` tokens. Returns the number of first tokens that need not, or
+        cannot, be written any more.
         """
         if not (self.disk.has_room and self._offloading.has_time):
             return 0
@@ -156,7 +158,7 @@ class WriteBehind:
         end: int | None,
         tokens: Seq[int],
     ) -> bytes | None:
-        """The name of the part; None if it cannot be copied."""
+        """Write a part and return its name; None if it cannot be copied."""
         state = self._offloading.save(prefix, start, end)
         if state is None:
             return None
