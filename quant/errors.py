@@ -1,8 +1,8 @@
-"""The root of Hearth's error tree, on the lowest floor that raises one.
+"""The base of Hearth's error classes, in the lowest layer that raises them.
 
-Every error a person can meet is a `HearthError`: `message` says what happened, `hint` says what to
+Every error that users see is a `HearthError`: `message` says what happened, `hint` says what to
 do next, `code` is its stable name, and the class carries the exit code of a command and the HTTP
-status of the endpoint. The rest of the tree (requests, workers, limits) is in
+status of the endpoint. The other errors (requests, workers, limits) are in
 `hearth.backends.errors`.
 """
 
@@ -12,12 +12,12 @@ from typing import ClassVar
 
 
 class HearthError(Exception):
-    """Base of all errors that are shown to a person.
+    """Base of all errors that are shown to users.
 
     Args:
         message: what happened, with the numbers or names involved.
         hint: what to do next.
-        data: machine-readable details (JSON values only), sent to programs beside the message.
+        data: machine-readable details (JSON values only), sent to programs with the message.
     """
 
     code: ClassVar[str] = "error"
@@ -35,7 +35,7 @@ class HearthError(Exception):
 
 
 class CorruptFile(HearthError):
-    """A model file breaks its format; `field` in `data` names the offending field."""
+    """A model file violates its format; `field` in `data` names the offending field."""
 
     code = "corrupt_file"
     http_status = 422
@@ -52,7 +52,7 @@ class UnsupportedModel(HearthError):
 
 
 class BadGrid(HearthError):
-    """Weights cannot be rounded to such levels at all; `field` in `data` names what is wrong."""
+    """The requested grid is impossible; `field` in `data` names the invalid parameter."""
 
     code = "bad_grid"
     exit_code = 2

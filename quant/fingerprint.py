@@ -1,4 +1,4 @@
-"""Which weights the files of a model hold, without reading all of them."""
+"""A fingerprint of the weights in a model's files, without reading all of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 SAMPLES: Final = 1024
-"""Of the files together, at equal distances."""
+"""Number of samples over all files together, at equal distances."""
 SAMPLE_BYTES: Final = 4096
 
 
@@ -19,17 +19,17 @@ class WeightFile:
 
     path: Path
     header_bytes: int
-    """What it begins with that is no weight: read as a whole."""
+    """Size of the part before the weights, which is read completely."""
 
 
 def fingerprint(files: Iterable[WeightFile]) -> str:
-    """Of the contents of `files`, in their order; where they are stored makes no difference. It
-    reads the headers and 4 MiB of weights, however large the files are.
+    """The fingerprint of the contents of `files`, in their order, regardless of their location. It
+    reads the headers and about 4 MiB of weights, however large the files are.
 
-    It differs where a size, anything in a header, or any of the sampled bytes does: another model,
-    another quantization, a fine-tuned version, weights that were written again, a changed metadata
-    value. It does not differ where files of the same size and header differ only between the
-    samples, as after damage to a few bytes or an edit of single rows: it is no checksum.
+    The fingerprint changes with any size, any byte of a header and any sampled byte: another model,
+    another quantization, a fine-tuned version, rewritten weights, a changed metadata value. It is
+    not a checksum: it stays the same if files of the same size and header differ only between the
+    samples, as after damage to a few bytes or an edit of single rows.
 
     Raises:
         OSError: a file cannot be read.

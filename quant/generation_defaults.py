@@ -1,4 +1,4 @@
-"""How the makers of a model recommend to sample from it."""
+"""The sampling parameters that the makers of a model recommend."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _GGUF_KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling parameters as a model's own files have them; None where they say nothing."""
+    """Sampling parameters from a model's own files; None if a file does not set them."""
 
     temperature: float | None = None
-    """0 where the files say that the likeliest token is to be taken."""
+    """0 if the files ask for greedy sampling."""
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
@@ -36,31 +36,31 @@ class GenerationDefaults:
 
     @property
     def named(self) -> Mapping[str, float]:
-        """The sampling parameters that the files say something of, by our names for them."""
+        """The sampling parameters that the files set, by Hearth's names."""
         values = {name: getattr(self, name) for name in _GGUF_KEYS}
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def gguf_values(self) -> Mapping[str, float]:
-        """The same by GGUF's keys for them."""
+        """The same values by GGUF's keys."""
         return {_GGUF_KEYS[name]: value for name, value in self.named.items()}
 
     @property
     def words(self) -> str:
-        """Them in a line; empty where the files say nothing."""
+        """The parameters as one line of text; empty if the files set none."""
         return ", ".join(f"{name} {value:g}" for name, value in self.named.items())
 
 
 def about_sampling(defaults: GenerationDefaults) -> tuple[str, ...]:
-    """What who loads a model should know of it; empty where there is nothing to say."""
+    """Notes for the user who loads a model; empty if the files recommend nothing."""
     return (f"The model's makers recommend {defaults.words}.",) if defaults.words else ()
 
 
 def read_generation_defaults(folder: Path) -> GenerationDefaults:
-    """What `generation_config.json` in `folder` says; nothing where there is no such file.
+    """The defaults in `generation_config.json` of `folder`; empty if there is no such file.
 
     Raises:
-        CorruptFile: it is no JSON object, or a value is no number.
+        CorruptFile: the file is not a JSON object, or a value is not a number.
     """
     config = optional_fields(folder, GENERATION).values
     values = {**config, "temperature": 0} if config.get("do_sample") is False else config
@@ -68,10 +68,11 @@ def read_generation_defaults(folder: Path) -> GenerationDefaults:
 
 
 def gguf_generation_defaults(file: GgufFile) -> GenerationDefaults:
-    """What the `general.sampling.*` keys of a GGUF file say; its end tokens are the tokenizer's.
+    """The defaults in the `general.sampling.*` keys of a GGUF file, without end tokens, which the
+    tokenizer defines.
 
     Raises:
-        CorruptFile: a value is no number.
+        CorruptFile: a value is not a number.
     """
     values = {name: file.value(key) for name, key in _GGUF_KEYS.items()}
     return GenerationDefaults(**_numbers(file.path, values))

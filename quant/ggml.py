@@ -1,8 +1,9 @@
-"""The door to libggml's quantizer: ctypes over the `ggml-base` library of llama-cpp-python, and
-`ggml-cpu`, which converts numbers with vector instructions.
+"""The interface to libggml's quantizer: ctypes bindings to the `ggml-base` library of
+llama-cpp-python, and to `ggml-cpu`, which converts numbers with vector instructions.
 
-llama_cpp itself is not imported. What would make ggml abort the process (a row that blocks do not
-divide, a missing importance matrix, weights that are not finite) is checked here before the call.
+llama_cpp itself is not imported. Input that would make ggml abort the process (a row that is not a
+multiple of the block, a missing importance matrix, weights that are not finite) is rejected here
+before the call.
 Source: `ggml_quantize_chunk` and `ggml_validate_row_data` in ggml's `ggml.c`, `ggml-quants.c`.
 """
 
@@ -26,15 +27,15 @@ Floats = NDArray[np.float32]
 _REINSTALL = "Install it as docs/install.md says, or run `hearth doctor`."
 _Pointer = ctypes.c_void_p
 _CONVERTS = (_Pointer, _Pointer, ctypes.c_int64)
-"""Arguments of what converts a row: from, to, how many elements."""
+"""Arguments of row conversion functions: source, destination, number of elements."""
 
 
 class Ggml:
-    """The quantizer, loaded. All methods may be called from several threads, and let go of the
+    """The loaded quantizer. All methods may be called from several threads, and release the
     interpreter's lock while ggml works.
 
     Raises:
-        GgmlUnavailable: there is no llama-cpp-python, or its library does not load.
+        GgmlUnavailable: llama-cpp-python is not installed, or its library does not load.
     """
 
     def __init__(self) -> None:
@@ -62,26 +63,26 @@ class Ggml:
                 f"{self.path.name} cannot be used: {error}.", _REINSTALL
             ) from None
         self.version = version().decode()
-        """Of ggml, such as "0.9.4"."""
+        """Version of ggml, such as "0.9.4"."""
 
     def prepare(self, kind: TensorType) -> None:
-        """Make the tables that `kind` needs, once, before threads ask for them."""
+        """Build the tables that `kind` needs, before threads use them."""
         self._initialize(int(kind))
 
     def quantize_chunk(
         self, kind: TensorType, rows: Floats, importance: Floats | None = None
     ) -> NDArray[np.uint8]:
-        """`rows` in blocks of `kind`.
+        """Quantize `rows` to blocks of `kind`.
 
         Args:
-            rows: [n, k] float32, contiguous and finite; k a multiple of the type's block.
+            rows: [n, k] float32, contiguous and finite; k is a multiple of the type's block.
             importance: [k] float32, not negative: how much the error of each column matters.
 
         Returns:
             [n * k / block elements * block bytes] uint8.
 
         Raises:
-            CannotQuantize: `rows` do not fit the type, or hold what is no finite number.
+            CannotQuantize: `rows` do not fit the type, or hold NaN or infinity.
             NeedsImportanceMatrix: the type cannot be made without `importance`.
         """
         count, length = rows.shape
@@ -118,16 +119,17 @@ class Ggml:
         return packed
 
     def is_valid(self, kind: TensorType, data: NDArray[np.uint8]) -> bool:
-        """No scale or plain number in `data`, whole blocks of `kind`, is NaN or infinite."""
+        """Whether `data` is whole blocks of `kind` without NaN or infinity in scales or numbers."""
         if data.size % kind.block_bytes:
             return False
         return bool(self._is_valid(int(kind), data.ctypes.data, data.size))
 
     def to_float(self, kind: TensorType, data: NDArray[np.uint8], length: int) -> Floats:
-        """[n, length] float32: the weights in `data`, n rows of `length` elements of `kind`.
+        """[n, length] float32: the weights in `data`, which is n rows of `length` elements of
+        `kind`.
 
         Raises:
-            CannotQuantize: `kind` is not made for weights.
+            CannotQuantize: `kind` is not a type for weights.
         """
         if kind is TensorType.F32:
             return data.view("<f4").astype(np.float32, copy=False).reshape(-1, length)
@@ -145,8 +147,8 @@ class Ggml:
         return out.reshape(-1, length)
 
     def _widening(self, name: str) -> Any:
-        """What converts a row of "fp16" or "bf16" to float32: eight or sixteen numbers at a time
-        where there is `ggml-cpu`, whose name is another one in builds for several processors.
+        """The function that converts a row of "fp16" or "bf16" to float32: eight or sixteen numbers
+        at a time if `ggml-cpu` is found (builds for several processors name it otherwise).
         """
         try:
             fast = ctypes.CDLL(str(self.path.with_name(self.path.name.replace("base", "cpu"))))
@@ -161,15 +163,15 @@ class Ggml:
         arguments: tuple[Any, ...],
         library: ctypes.CDLL | None = None,
     ) -> Any:
-        # A fresh object a name and call: `CDLL.__getattr__` would share one, whose types another
-        # thread might be setting.
+        # A new function object for each call: `CDLL.__getattr__` would share one, whose types
+        # another thread might be setting.
         function = (library or self._library)[name]
         function.restype, function.argtypes = result, arguments
         return function
 
 
 def library_path() -> Path:
-    """Where llama-cpp-python keeps `ggml-base`. Raises `GgmlUnavailable` where it does not."""
+    """Path of llama-cpp-python's `ggml-base`. Raises `GgmlUnavailable` if there is none."""
     found = importlib.util.find_spec("llama_cpp")
     if found is None or not found.submodule_search_locations:
         raise GgmlUnavailable(

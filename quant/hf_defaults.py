@@ -1,6 +1,4 @@
-"""What a `config.json` may leave out, and what it then means: the defaults of transformers for each
-family.
-"""
+"""The defaults of transformers for keys that a `config.json` may leave out, for each family."""
 
 from __future__ import annotations
 
@@ -31,7 +29,8 @@ _GEMMA: Final[Mapping[str, object]] = {
     "query_pre_attn_scalar": 256,
     "sliding_window": 4096,
 }
-# Checkpoints with eyes leave out of `text_config` what is as in transformers' Gemma3TextConfig.
+# Multimodal checkpoints leave out of `text_config` the values that equal the defaults of
+# transformers' Gemma3TextConfig.
 _GEMMA3: Final[Mapping[str, object]] = {
     "vocab_size": 262_208,
     "hidden_size": 2304,
@@ -41,7 +40,8 @@ _GEMMA3: Final[Mapping[str, object]] = {
     "rope_theta": 1_000_000.0,
 }
 GEMMA_LAYERS_OF_27B: Final = {"gemma2": 46, "gemma3": 62}
-"""The size that alone scales scores by the width of its embedding over its heads."""
+"""The number of layers of the only size (27B) that scales scores by the embedding width divided by
+the number of heads."""
 _GPT_OSS_ROPE: Final[Mapping[str, object]] = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -62,12 +62,14 @@ _GPT_OSS_FIXED: Final = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 
 
 def gemma2_fields(fields: Fields) -> Fields:
-    """`fields` with what Gemma 2 has where they say nothing."""
+    """`fields` with Gemma 2's defaults for missing keys."""
     return _causal(fields.over({**_GEMMA, **GEMMA2_CAPS}))
 
 
 def gemma3_fields(fields: Fields) -> Fields:
-    """Also of a checkpoint with eyes, whose text part is in `text_config`."""
+    """`fields` with Gemma 3's defaults for missing keys; of a multimodal checkpoint, those of its
+    text part in `text_config`.
+    """
     text = fields.section("text_config")
     if text is not None:
         outer = ("tie_word_embeddings",)
@@ -82,10 +84,10 @@ def _causal(fields: Fields) -> Fields:
 
 
 def gpt_oss_fields(fields: Fields) -> Fields:
-    """`fields` with what gpt-oss has where they say nothing.
+    """`fields` with the defaults of gpt-oss for missing keys.
 
     Raises:
-        UnsupportedModel: another gate than that of gpt-oss.
+        UnsupportedModel: the parameters of the gate differ from those of gpt-oss.
     """
     fields = fields.over(_GPT_OSS)
     if not fields.has("rope_parameters") and not fields.has("rope_scaling"):
@@ -97,10 +99,10 @@ def gpt_oss_fields(fields: Fields) -> Fields:
 
 
 def require_experts(fields: Fields) -> str:
-    """The key with the number of experts of a Qwen.
+    """The key that holds a Qwen model's number of experts.
 
     Raises:
-        UnsupportedModel: some layers have none.
+        UnsupportedModel: some layers have no experts.
     """
     if fields.numbers("mlp_only_layers"):
         raise fields.unsupported("mlp_only_layers", "experts in every layer")

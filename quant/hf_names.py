@@ -1,4 +1,4 @@
-"""One spelling for the names of safetensors files, whichever class of model wrote them."""
+"""One spelling for tensor names in safetensors files, whichever model class wrote them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
-"""The output matrix; both as `canonical` spells them."""
+"""The output matrix. Both names are canonical (see `canonical`)."""
 
 _SPELLINGS = (
-    # A model with eyes keeps its text part inside: Gemma 3 before and after transformers 4.52.
+    # Multimodal models nest their text part: Gemma 3 before and after transformers 4.52.
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
-    # The bare model, without a head: embedding models of these families.
+    # Bare models without a head: embedding models of these families.
     ("layers.", "model.layers."),
     ("embed_tokens.", "model.embed_tokens."),
     ("norm.", "model.norm."),
@@ -33,21 +33,21 @@ _NEEDLESS = re.compile(
 
 
 def is_of_another_quantization(name: str) -> bool:
-    """Whether the weights beside a tensor mean something else without it: an adapter, or a format
-    that the config does not name.
+    """Whether the other weights have another meaning without this tensor: it belongs to an adapter,
+    or to a quantization format that the config does not name.
     """
     return _OTHER_QUANTIZATION.search(name) is not None
 
 
 def is_needless(name: str) -> bool:
-    """Whether a tensor of that canonical name is known, and no text model needs it: rotary
-    frequencies, which the config says too; eyes and ears; heads that guess further tokens.
+    """Whether a tensor with that canonical name is known and not needed by text models: rotary
+    frequencies (the config has them too), vision and audio parts, multi-token prediction heads.
     """
     return _NEEDLESS.search(name) is not None
 
 
 def canonical(name: str) -> str:
-    """`name` as a text model with a head would have it; names of other parts stay."""
+    """`name` as a text model with a head spells it; names of other parts are unchanged."""
     for found, ours in _SPELLINGS:
         if name.startswith(found):
             return ours + name.removeprefix(found)

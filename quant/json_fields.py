@@ -1,4 +1,4 @@
-"""A reader of `config.json` and its like: gives what it is asked for, of the asked type."""
+"""A typed reader of `config.json` and similar files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HINT = "Download the file again, or correct the value."
 
 
 class Getters(ABC):
-    """Values by key, each of the type that is asked for.
+    """Values by key, each of the requested type.
 
-    Every getter raises `CorruptFile`, which names file and key, where the value is missing without
-    a default, of another type, or out of range.
+    Every getter raises `CorruptFile`, which names file and key, if the value is missing and has no
+    default, is of another type, or is out of range.
     """
 
     __slots__ = ()
@@ -68,11 +68,11 @@ class Getters(ABC):
 
     @abstractmethod
     def _value(self, key: str) -> object:
-        """What is under `key`; None where nothing is."""
+        """The value of `key`; None if missing."""
 
     @abstractmethod
     def wrong(self, key: str, must: str) -> CorruptFile:
-        """The error for a value that cannot be."""
+        """The error for an invalid value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +82,20 @@ class Fields(Getters):
     path: Path
     values: Mapping[str, object]
     prefix: str = ""
-    """Of the keys in messages: "text_config." inside of that section."""
+    """Prefix of the keys in messages, such as "text_config." inside that section."""
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of strings; empty where the key is missing."""
+        """A list of strings; empty if the key is missing."""
         found = tuple(item for item in self._list(key) if isinstance(item, str))
         if len(found) != len(self._list(key)):
             raise self.wrong(key, "must be a list of strings")
         return found
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of finite numbers; empty where the key is missing."""
+        """A list of finite numbers; empty if the key is missing."""
         found = tuple(
             float(item)
             for item in self._list(key)
@@ -106,7 +106,7 @@ class Fields(Getters):
         return found
 
     def section(self, key: str) -> Fields | None:
-        """The object under `key`; None where it is missing."""
+        """The object under `key`; None if missing."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -115,7 +115,7 @@ class Fields(Getters):
         return Fields(self.path, value, f"{self.prefix}{key}.")
 
     def sections(self, key: str) -> tuple[Fields, ...]:
-        """A list of objects; empty where the key is missing."""
+        """A list of objects; empty if the key is missing."""
         found = tuple(
             Fields(self.path, item, f"{self.prefix}{key}[{place}].")
             for place, item in enumerate(self._list(key))
@@ -126,11 +126,11 @@ class Fields(Getters):
         return found
 
     def over(self, defaults: Mapping[str, object]) -> Fields:
-        """These fields, with a family's own `defaults` for keys that are not there; null stays."""
+        """These fields with a family's `defaults` for absent keys; a null value is kept."""
         return Fields(self.path, {**defaults, **self.values}, self.prefix)
 
     def wrong(self, key: str, must: str) -> CorruptFile:
-        """The error for a value that cannot be."""
+        """The error for an invalid value."""
         value = self.values.get(key)
         shown = "is missing" if value is None else f"is {json.dumps(value)[:60]}"
         field = f"{self.prefix}{key}"
@@ -139,7 +139,7 @@ class Fields(Getters):
         )
 
     def unsupported(self, key: str, supported: str) -> UnsupportedModel:
-        """The error for a value that is right, and that there is no code for."""
+        """The error for a valid value that is not supported."""
         field = f"{self.prefix}{key}"
         return UnsupportedModel(
             f"{self.path}: '{field}' is {json.dumps(self.values.get(key))[:120]}, which is not "
@@ -165,8 +165,8 @@ def read_fields(path: Path, most_bytes: int = MAX_BYTES) -> Fields:
     """The object of the JSON file at `path`.
 
     Raises:
-        CorruptFile: it is longer than `most_bytes`, not JSON, or not an object.
-        OSError: it cannot be read.
+        CorruptFile: the file is longer than `most_bytes`, not JSON, or not an object.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         data = file.read(most_bytes + 1)

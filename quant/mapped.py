@@ -1,4 +1,4 @@
-"""A file's bytes as tensors, mapped and not copied."""
+"""Tensors over the bytes of a memory-mapped file, without copying."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hearth.quant.errors import CorruptFile
 
 
 class MappedFile:
-    """The bytes of `path`, read-only: to write to a tensor of it ends the process.
+    """The bytes of `path`, read-only: writing to one of its tensors crashes the process.
 
-    Nothing is read before it is used. The map lives as long as a tensor of it does.
+    Bytes are read when they are first used. The map lives as long as any tensor over it.
     """
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         """
         Args:
-            size_bytes: how many bytes its header was checked against.
+            size_bytes: the file size when its header was checked.
 
         Raises:
-            CorruptFile: the file has another size by now.
-            OSError: it cannot be opened or mapped.
+            CorruptFile: the size of the file has changed.
+            OSError: the file cannot be opened or mapped.
         """
         with path.open("rb") as stream:
             found = stream.seek(0, 2)
@@ -38,13 +38,13 @@ class MappedFile:
                 )
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         with warnings.catch_warnings():
-            # That it cannot be written to is what is wanted.
+            # The buffer is read-only on purpose.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     def tensor(self, start: int, nbytes: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """`nbytes` from byte `start` on, as a tensor over the map; a copy where that would begin
-        at an address that the processor does not read such numbers from.
+        """`nbytes` from byte `start` on, as a tensor over the map; a copy if `start` is not aligned
+        to the dtype.
         """
         part = self._bytes[start : start + nbytes]
         if start % dtype.itemsize:
@@ -52,12 +52,12 @@ class MappedFile:
         return part.view(dtype).view(shape)
 
     def prefetch(self, start: int, nbytes: int) -> None:
-        """Let the system begin to read these bytes."""
+        """Ask the system to start reading these bytes."""
         self._advise("MADV_WILLNEED", start, nbytes)
 
     def release(self, start: int, nbytes: int) -> None:
-        """These bytes are not needed any more: they may leave this process's memory. They are read
-        again should they be needed after all.
+        """Allow these bytes to leave this process's memory. They are read from the file again if
+        they are used later.
         """
         self._advise("MADV_DONTNEED", start, nbytes)
 

@@ -1,9 +1,9 @@
-"""How large llama.cpp's compute buffer is: the scratch memory of one graph.
+"""The size of llama.cpp's compute buffer: the scratch memory of one graph.
 
-llama.cpp plans a graph's tensors into one buffer, each as long as somebody still reads it
-(`ggml_gallocr`), so its size is what is alive at the widest moment, and what lies unused between.
-The sizes below were found by asking llama.cpp for the buffers of many shapes (`no_alloc`), one
-number varied at a time; tests/quant/test_memory.py asks it again.
+llama.cpp places a graph's tensors into one buffer, each for as long as an operator still reads it
+(`ggml_gallocr`). The size of the buffer is therefore that of the tensors alive at the widest point,
+plus the unused gaps between them. The sizes below were found by asking llama.cpp for the buffers of
+many shapes (`no_alloc`), varying one number at a time; tests/quant/test_memory.py checks them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from hearth.quant.memory_shape import ModelShape
 _F32: Final = 4
 _F16: Final = 2
 _WORK_BYTES: Final = 2
-"""Of each element that goes into a matrix, in the type that the product wants: f16 or less."""
+"""Bytes of each input element of a matrix product, in the type that it multiplies: f16 or less."""
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What one graph computes at most."""
+    """The largest amount that one graph computes."""
 
     tokens: int
     """Tokens at once (n_ubatch)."""
     cells: int
-    """Size of the pool that they look back on."""
+    """Cells of the KV cache that the tokens attend to."""
     sequences: int
-    """Ids that the context is made for (n_seq_max)."""
+    """Sequence ids that the context is made for (n_seq_max)."""
     outputs: int
     """Rows of logits."""
     flash: bool
@@ -36,7 +36,7 @@ class Graph:
 
     @property
     def rows(self) -> int:
-        """Tokens as llama.cpp plans them: equally many of each sequence."""
+        """Tokens as llama.cpp plans them: equally many for each sequence."""
         return -(-min(self.tokens, self.cells) // self.sequences) * self.sequences
 
 
@@ -49,11 +49,12 @@ def compute_bytes(shape: ModelShape, graph: Graph) -> int:
 
 
 def activation_bytes(shape: ModelShape, graph: Graph) -> int:
-    """What operators leave for each other, in bytes: the largest of three moments.
+    """Bytes of the results that operators pass to each other: the largest of three points.
 
-    They are: between the matrices of the feed-forward part (three of its rows, four of the residual
-    stream), in attention (two of queries, keys and values, three of the stream), and at the logits.
-    Without flash attention there is also the product of every row with every cell, for each head.
+    These are: between the matrices of the feed-forward part (three of its rows, four of the
+    residual stream), in attention (two of queries, keys and values, three of the stream), and at
+    the logits. Without flash attention, attention also holds the scores of every row with every
+    cell, for each head.
     """
     tokens = graph.rows
     row = _F32 * tokens
@@ -68,14 +69,14 @@ def activation_bytes(shape: ModelShape, graph: Graph) -> int:
 
 
 def mask_bytes(shape: ModelShape, graph: Graph, tokens: int) -> int:
-    """Which token looks at which cell: f16 for flash attention, else f32; once for each kind of
+    """Bytes of the attention mask: f16 for flash attention, else f32; one for each kind of
     attention."""
     element = _F16 if graph.flash else _F32
     return (2 if shape.windows else 1) * element * tokens * graph.cells
 
 
 def work_bytes(shape: ModelShape, tokens: int) -> int:
-    """The operators' own scratch buffer: the rows of the widest matrix, converted
-    (`ggml_graph_plan`)."""
+    """Bytes of the operators' own scratch buffer, which holds the converted input rows of the
+    widest matrix (`ggml_graph_plan`)."""
     widest = max(shape.feed_forward, shape.width, shape.heads * shape.key_length)
     return _WORK_BYTES * tokens * widest

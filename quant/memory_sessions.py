@@ -2,7 +2,7 @@
 
 KV cache: 2 × layers × kv_heads × head_dim × tokens × sessions × bytes of an element. The dimensions
 come from a header (`memory_shape.shape_of`), from `config.json` (`shape_of_config`) or from the
-user. What a worker takes with all its buffers is `hearth.quant.memory`'s to say.
+user. `hearth.quant.memory` computes the memory of a worker with all its buffers.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from hearth.quant.memory_graph import (
 from hearth.quant.memory_shape import ModelShape
 
 STEP_TOKENS: Final = 512
-"""Tokens of one step, whose activations are in memory at once (n_ubatch)."""
+"""Tokens of one step, all of whose activations are in memory at once (n_ubatch)."""
 _PACKING_BASE_BYTES: Final = 84 << 20
-"""What the process that quantizes takes by itself: interpreter, numpy, libggml and the header. What
-VmHWM leaves after the chunks, for the shape of Qwen3-0.6B (CPython 3.11, Linux x86-64,
+"""Memory of the quantizing process without its chunks: interpreter, numpy, libggml and the header.
+Measured as VmHWM less the chunks, for the shape of Qwen3-0.6B (CPython 3.11, Linux x86-64,
 2026-11-24)."""
 _CALIBRATING_BASE_BYTES: Final = 62 << 20
-"""What the process that makes an importance matrix takes by itself."""
+"""Memory of the process that makes an importance matrix, without the model and its buffers."""
 _CHUNK_BYTES_A_WEIGHT: Final = 12
-"""Of a chunk on its way: as it is read, as float32, and packed."""
+"""Bytes for each weight of a chunk in progress: as read, as float32, and packed."""
 _COMMON_BITS: Final = {
     "fp32": 32.0,
     "fp16": 16.0,
@@ -45,8 +45,8 @@ _COMMON_BITS: Final = {
 
 
 def precision_bits(name: str) -> float:
-    """Bits of a weight in a precision: "fp16", "bf16", "int8", "int4", "fp8" and the like without
-    scales, or a tensor type of GGUF such as "q4_k", with those of its blocks.
+    """Bits per weight in a precision: "fp16", "bf16", "int8", "int4", "fp8" and the like without
+    scales, or a GGUF tensor type such as "q4_k" with the scales of its blocks.
 
     Raises:
         KeyError: there is no precision of that name.
@@ -71,38 +71,39 @@ class Heads:
     """A KV cache with another number of key-value heads."""
 
     kind: str
-    """MHA: one for each query head; MQA: one; GQA: between."""
+    """MHA: one KV head for each query head; MQA: one in all; GQA: in between."""
     kv_heads: int
     kv_bytes: int
-    """Of one session."""
+    """Size for one session."""
     sessions: int | None
-    """That fit next to the weights, before scratch memory; None: the weights are not known."""
+    """Sessions that fit next to the weights, before scratch memory; None if the weights are
+    unknown."""
     is_own: bool
-    """The model's own."""
+    """Whether this is the model's own number of heads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A model's memory for some sessions of some tokens, and how many sessions fit. All sizes in
-    bytes.
+    """A model's memory for a number of sessions of a given length, and how many sessions fit. All
+    sizes are in bytes.
     """
 
     shape: ModelShape
     parameters: int
-    """0: not known."""
+    """0 if unknown."""
     weight_bytes: int
-    """0: not known."""
+    """0 if unknown."""
     precision: str
-    """Of the weights."""
+    """Precision of the weights."""
     tokens: int
-    """Of each session."""
+    """Tokens of each session."""
     sessions: int
     kv_type: str
-    """Of keys and values, or "keys/values"."""
+    """Type of keys and values; "keys/values" if they differ."""
     memory_bytes: int
-    """That weights and KV cache must fit into."""
+    """Memory that weights and KV cache must fit into."""
     read_bytes: int = 0
-    """Of weights that one token reads, where they are not all."""
+    """Bytes of the weights that one token reads; 0 means all of them."""
 
     @property
     def kv_bytes(self) -> int:
@@ -117,7 +118,7 @@ class Sizing:
 
     @property
     def activations(self) -> int:
-        """The rows of a step between two operators."""
+        """The rows that operators of a step pass to each other."""
         return activation_bytes(self.shape, self._graph(self.sessions))
 
     @property
@@ -132,8 +133,8 @@ class Sizing:
 
     @property
     def calibrating(self) -> int:
-        """Peak of the process that makes an importance matrix with llama.cpp: the model, one window
-        without flash attention, and the logits of a part of it.
+        """Peak memory of the process that makes an importance matrix with llama.cpp: the model, one
+        window without flash attention, and the logits of one part of the window.
         """
         graph = Graph(PART_TOKENS, WINDOW_TOKENS, 1, PART_TOKENS, flash=False)
         window = replace(self, tokens=WINDOW_TOKENS, sessions=1, kv_type="f32")
@@ -149,19 +150,21 @@ class Sizing:
 
     @property
     def left_bytes(self) -> int:
-        """What weights leave of the memory; negative where they do not fit."""
+        """Memory left after the weights; negative if they do not fit."""
         return self.memory_bytes - self.weight_bytes
 
     @property
     def sessions_before_scratch(self) -> int | None:
-        """The batch that fits by weights and KV cache alone; None: the weights are not known, or
-        nothing is kept of a token.
+        """The number of sessions that fit by weights and KV cache alone; None if the weights are
+        unknown, or if no KV cache is kept.
         """
         return self._sessions_in(self.session_bytes)
 
     @property
     def sessions_that_fit(self) -> int | None:
-        """The batch that fits with activations and scratch memory, which grow with it too."""
+        """The number of sessions that fit with activations and scratch memory, which grow with that
+        number as well.
+        """
         most = self.sessions_before_scratch
         if most is None:
             return None
@@ -175,8 +178,8 @@ class Sizing:
         return low
 
     def variants(self) -> Sequence[Heads]:
-        """The KV cache with as many key-value heads as MHA, GQA and MQA have. GQA is the model's
-        own number, or a quarter of the query heads where the model is of another kind.
+        """The KV cache with the number of key-value heads of MHA, GQA and MQA. For GQA that is the
+        model's own number, or a quarter of the query heads if the model is of another kind.
         """
         heads, own = self.shape.heads, self.shape.kv_heads
         if not own or not self.shape.value_length:
@@ -192,7 +195,7 @@ class Sizing:
         return found
 
     def outside(self) -> Sequence[str]:
-        """What the formula does not cover, in sentences."""
+        """Sentences about what the formula does not cover."""
         found = []
         if self.shape.kv_heads_in_all and not self.shape.value_length:
             found.append(
@@ -207,18 +210,19 @@ class Sizing:
         return found
 
     def in_precision(self, name: str) -> Sizing:
-        """With all weights in the precision `name`. Raises `KeyError` if there is none."""
+        """This sizing with all weights in the precision `name`. Raises `KeyError` if unknown."""
         size = round(self.parameters * precision_bits(name) / 8)
         share = self.read_bytes / self.weight_bytes if self.weight_bytes else 0.0
         read = round(share * size)
         return replace(self, weight_bytes=size, precision=name, read_bytes=read)
 
     def tok_per_s(self, bandwidth: float) -> float | None:
-        """Tokens a second of all sessions together, where memory bandwidth is the limit: a step
-        reads the weights once, but the experts of each session, and the KV cache of each.
+        """Tokens per second of all sessions together, if memory bandwidth is the limit. A step
+        reads the weights of a dense model once; with experts, it reads those used by each session,
+        at most all weights. It also reads the KV cache of each session.
 
         Args:
-            bandwidth: in bytes a second.
+            bandwidth: in bytes per second.
         """
         if not self.weight_bytes:
             return None
@@ -280,6 +284,6 @@ class Sizing:
 
 
 def packing_bytes(threads: int) -> int:
-    """Peak memory of quantizing to a GGUF type, which packs `threads` chunks at a time."""
+    """Peak memory of quantizing to a GGUF type with `threads` chunks packed at a time."""
     chunk = CHUNK_WEIGHTS * _CHUNK_BYTES_A_WEIGHT
     return _PACKING_BASE_BYTES + threads * (CHUNKS_AHEAD + 1) * chunk

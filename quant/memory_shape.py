@@ -1,6 +1,6 @@
-"""What the arithmetic of memory needs to know of a model: its shape, from a GGUF header or guessed.
+"""The dimensions of a model that memory estimates need, from a GGUF header, a config or a guess.
 
-Plain numbers; nothing here reads a weight.
+Plain numbers; nothing here reads weights.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ class ModelShape:
     width: int
     """Elements of the residual stream (`embedding_length`)."""
     heads: int
-    """Query heads of the layer that has most."""
+    """Query heads of the layer that has the most."""
     kv_heads: int
-    """Key-value heads of the layer that has most."""
+    """Key-value heads of the layer that has the most."""
     kv_heads_in_all: int
     """Key-value heads of all layers that keep keys and values."""
     key_length: int
     """Elements of a key head."""
     value_length: int
-    """Elements of a value head; 0 where values are read from the keys (MLA)."""
+    """Elements of a value head; 0 if values are read from the keys (MLA)."""
     feed_forward: int
-    """Elements of the widest row between two matrices of a layer; with experts, of all that a
-    token goes through.
+    """Elements of the widest row between two matrices of a layer; with experts, the sum over all
+    experts that a token uses.
     """
     vocabulary: int
-    """Tokens, which are rows of the output matrix."""
+    """Number of tokens, which is the number of rows of the output matrix."""
     merges: int = 0
-    """Of a byte-pair vocabulary."""
+    """Merges of a byte-pair vocabulary."""
     tokenizer: str = "gpt2"
     """`tokenizer.ggml.model`."""
     windows: bool = False
-    """Some layers look back over a sliding window: a graph has a mask for each kind."""
+    """Some layers use a sliding window: a graph has a mask for each kind of attention."""
     layers_without_kv: int = 0
     """Layers that keep no keys and values, such as recurrent ones."""
     dense: bool = False
-    """Every token reads the same matrices; False: there are experts, or that is not known."""
+    """Every token reads the same matrices; False if there are experts, or if it is unknown."""
 
     def kv_bytes_per_token(self, type_k: str, type_v: str) -> int:
         """Keys and values of one token in all layers, in bytes.
@@ -98,7 +98,7 @@ def shape_of(header: GgufFile) -> ModelShape:
 
 
 def shape_of_config(config: ModelConfig) -> ModelShape:
-    """The shape of a decoder whose `config.json` was read."""
+    """The shape of a decoder, from its `config.json`."""
     experts = config.experts
     return ModelShape(
         layers=len(config.layers),
@@ -116,12 +116,12 @@ def shape_of_config(config: ModelConfig) -> ModelShape:
 
 
 GUESS_FACTOR: Final = 2.0
-"""A guessed shape's keys and values take between half and twice as much as it says: of the models
-that people run, from Qwen3 0.6B to Llama 70B, none is outside (architectures with a key-value head
-for every query head, of which there are few left, are)."""
+"""The real size of keys and values is between half and twice that of a guessed shape. This holds
+for common models from Qwen3 0.6B to Llama 70B, but not for the few remaining architectures with a
+key-value head for every query head."""
 
 _GUESSES: Final = (
-    # parameters up to, shape
+    # Largest number of parameters, shape.
     (1.0e9, ModelShape(26, 1024, 16, 8, 208, 128, 128, 3072, 128_000, 150_000)),
     (2.5e9, ModelShape(28, 2048, 16, 8, 224, 128, 128, 6144, 151_936, 151_387)),
     (6.0e9, ModelShape(36, 2560, 32, 8, 288, 128, 128, 9728, 151_936, 151_387)),
@@ -133,8 +133,8 @@ _LARGEST_GUESS: Final = ModelShape(80, 8192, 64, 8, 640, 128, 128, 28_672, 128_2
 
 
 def guessed_shape(parameters: float) -> ModelShape:
-    """What a dense model of so many parameters usually looks like: the sizes of Qwen3 and Llama 3
-    of the same class, from their published configurations.
+    """The usual shape of a dense model with that many parameters: the sizes of Qwen3 and Llama 3
+    models of the same class, from their published configurations.
     """
     for most, shape in _GUESSES:
         if parameters <= most:
@@ -151,12 +151,12 @@ def shape_given(
     head_dim: int | None = None,
     hidden: int | None = None,
 ) -> ModelShape:
-    """The shape of a model of which only some dimensions are known. Without `heads` there are as
-    many as key-value heads, and the other way round; feed-forward and vocabulary are those that
-    models of that size usually have.
+    """The shape of a model of which only some dimensions are known. If one of `heads` and
+    `kv_heads` is missing, it equals the other; feed-forward and vocabulary sizes are the usual ones
+    for models of that size.
 
     Raises:
-        ValueError: dimensions are missing, or contradict each other; its text names them.
+        ValueError: dimensions are missing or contradict each other; the message names them.
     """
     if layers is heads is kv_heads is head_dim is hidden is None and parameters:
         return guessed_shape(parameters)
@@ -188,7 +188,7 @@ def shape_given(
 
 
 def _feed_forward(header: GgufFile, arch: str) -> int:
-    """The widest row: a dense layer's, or what the experts of a token have together."""
+    """The widest row: that of a dense layer, or of all experts of a token together."""
     dense = _most(header.value(f"{arch}.feed_forward_length"))
     used = _most(header.value(f"{arch}.expert_used_count"))
     if not used:
@@ -200,7 +200,7 @@ def _feed_forward(header: GgufFile, arch: str) -> int:
 
 
 def _most(found: Any) -> int:
-    """A number, or the largest of an array of numbers; 0 where there is none."""
+    """A number, or the largest of an array of numbers; 0 if there is none."""
     if isinstance(found, NumberArray):
         return max((int(value) for value in found), default=0)
     return int(found) if isinstance(found, int | float) else 0

@@ -1,4 +1,4 @@
-"""What becomes of a file's tensors in memory: which are copied, and which each token reads."""
+"""How a file's tensors are held in memory: which are copied, and which each token reads."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _OUTPUT: Final = "output.weight"
 _EXPERTS: Final = "_exps."
 _ROWS: Final = {TensorType.Q8_0: 4}
 _USUAL_ROWS: Final = 8
-"""A matrix is repacked if its rows are a multiple of so many."""
+"""A matrix is repacked if its number of rows is a multiple of this (exceptions: `_ROWS`)."""
 
 
 def repacked_types(cpu_flags: Collection[str]) -> frozenset[TensorType]:
     """The types whose matrices llama.cpp stores in another order on a processor
     (`ggml_repack_get_optimal_repack_type` of ggml-cpu/repack.cpp, llama-cpp-python 0.3.36).
 
-    A library that was built with AMX has an order of its own for more types, which takes up to an
-    eighth more than the file (Q8_0); from the processor alone that cannot be told.
+    A library that was built with AMX repacks more types into its own order, which takes up to an
+    eighth more than the file (Q8_0); the processor flags do not show whether it was.
 
     Args:
-        cpu_flags: of /proc/cpuinfo.
+        cpu_flags: the flags in /proc/cpuinfo.
     """
     found: set[TensorType] = set()
     kinds = TensorType
@@ -41,7 +41,7 @@ def repacked_types(cpu_flags: Collection[str]) -> frozenset[TensorType]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's file, and what becomes of it in memory. Sizes in bytes."""
+    """The sizes of a model's weights in files and in memory, in bytes."""
 
     tensor_bytes: int
     """All tensors."""
@@ -50,20 +50,20 @@ class Weights:
     repacked_bytes: int = 0
     """Tensors that are stored in another order."""
     doubled_bytes: int = 0
-    """Of them, what is needed in the order of the file too: the embedding, where it is the output
-    matrix as well."""
+    """The part of `repacked_bytes` that is also needed in the order of the file: the embedding, if
+    it is the output matrix as well."""
     mapped: bool = False
-    """The file is mapped, so that what is repacked comes beside it; else it is read, straight into
-    the other order."""
+    """The file is mapped, so repacked tensors are additional copies; otherwise tensors are read
+    directly into the other order."""
 
     @property
     def held(self) -> int:
-        """What the file takes: its pages, or its tensors in memory of their own."""
+        """The mapped pages of the file, or the tensors in allocated memory."""
         return self.file_bytes if self.mapped else self.tensor_bytes
 
     @property
     def copied(self) -> int:
-        """What comes beside that."""
+        """Copies of tensors in addition to `held`."""
         return self.repacked_bytes if self.mapped else self.doubled_bytes
 
 
@@ -71,8 +71,8 @@ def weights_of(header: GgufFile, types: Collection[TensorType], *, mapped: bool)
     """The weights of a model.
 
     Args:
-        header: of its first file, with the others as `shards`.
-        types: that are repacked; none where llama.cpp may not (`extra_buffers`).
+        header: of the first file, with the others as `shards`.
+        types: the types that are repacked; empty if llama.cpp may not repack (`extra_buffers`).
         mapped: the file is mapped.
     """
     tensors = header.all_tensors
@@ -96,8 +96,8 @@ def weights_of(header: GgufFile, types: Collection[TensorType], *, mapped: bool)
 
 
 def read_bytes_per_token(header: GgufFile) -> int:
-    """Bytes of weights that computing one token reads: all matrices, of experts those that it goes
-    through, of an embedding that is not the output matrix one row, which is left out.
+    """Bytes of weights that are read to compute one token: all matrices, but only the experts that
+    are used. An embedding that is not the output matrix is left out, since only one row is read.
     """
     arch = header.architecture
     tensors: Iterable[TensorInfo] = header.all_tensors

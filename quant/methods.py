@@ -1,8 +1,8 @@
-"""The ways to quantize a model, each behind the same small interface: what the menu and the command
-offer is what is registered here.
+"""The registry of quantization methods, which share one small interface. The menu and the command
+offer the methods that are registered here.
 
-A new method is a class with the members of `Method`; `methods` registers it, and it appears with
-its name, its types and its options.
+A new method is a class with the members of `Method`. Once `methods` registers it, it is offered
+with its name, its types and its options.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from hearth.quant.folders.methods import Runner
 
 OnProgress = Callable[[int, int, str], None]
-"""Gets bytes of the source that are packed, those that will be, and the tensor at hand."""
+"""Called with the bytes of the source packed so far, the total to pack, and the current tensor."""
 OnNote = Callable[[str], None]
-"""Gets a sentence about an earlier attempt: it is resumed, or why it cannot be."""
+"""Called with a sentence about an earlier attempt: that it is resumed, or why it cannot be."""
 Check = Callable[[], None]
-"""Raises when the work should end; called at least once a second."""
+"""Called at least once a second; raises to stop the work."""
 
 
 class UnknownMethod(HearthError):
-    """There is no method of that name, or none that makes what was asked."""
+    """There is no method of that name, or none that makes the requested type."""
 
     code = "unknown_method"
     exit_code = 2
@@ -44,22 +44,22 @@ class UnknownOption(HearthError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Something that a method can be told, beside source, target and type."""
+    """A parameter of a method besides source, target and type."""
 
     name: str
     kind: Literal["file", "texts", "flag", "number", "choice"]
-    """A path, a list of texts, a boolean that is false by itself, a whole number, or one of
+    """A path, a list of texts, a boolean (false by default), a whole number, or one of
     `choices`."""
     help: str
     choices: tuple[str, ...] = ()
-    """Of a path: what may be given in its place."""
+    """The values of a choice; for a path, words that may be given instead of it."""
     least: int | None = None
-    """Of a number."""
+    """Lower limit of a number."""
     are_flags: bool = False
-    """Each of `choices` is a flag of its own on a command line."""
+    """Each of `choices` is a separate flag on a command line."""
 
     def check(self, value: Any) -> None:
-        """Raises `BadRecipe` for a value that it cannot have."""
+        """Raises `BadRecipe` for an invalid value."""
         if self.kind == "choice" and value not in self.choices:
             raise BadRecipe(
                 f"{self.name} is {value!r}.", f"Choose {' or '.join(self.choices)}.", name=self.name
@@ -93,19 +93,19 @@ class Quantized:
 
     path: Path
     manifest: Path
-    """A JSON file beside it: source with its hash, recipe, versions, sizes."""
+    """A JSON file next to it: source with its hash, recipe, versions, sizes."""
     size_bytes: int
     sha256: str
     facts: dict[str, Any]
-    """What the manifest says."""
+    """Contents of the manifest."""
 
 
 class Plan(Protocol):
-    """What will be made; nothing has been made yet."""
+    """The result to be made, before anything is written."""
 
     @property
     def size_bytes(self) -> int:
-        """Exactly, of the result."""
+        """Exact size of the result."""
         ...
 
     @property
@@ -127,11 +127,11 @@ class Plan(Protocol):
 
 
 class Running(TypedDict):
-    """How a method makes what was planned."""
+    """Arguments of `Method.run`."""
 
     threads: int
     replace: bool
-    """What is there under the name of the result is replaced."""
+    """Whether an existing file or folder with the name of the result is replaced."""
     on_progress: OnProgress
     on_note: OnNote
     check: Check
@@ -141,12 +141,12 @@ class Method(Protocol):
     """One way to quantize."""
 
     name: str
-    """For programs: "gguf"."""
+    """Identifier for programs, such as "gguf"."""
     title: str
-    """For people."""
+    """Name for users."""
     about: str
     suffix: str
-    """Of the files it makes, such as ".gguf"; empty: it makes folders."""
+    """Suffix of the files it makes, such as ".gguf"; empty if it makes folders."""
     options: tuple[Option, ...]
 
     def targets(self) -> list[Target]:
@@ -154,32 +154,33 @@ class Method(Protocol):
         ...
 
     def target_named(self, name: str, source: Path) -> str:
-        """The name of the type that a person called `name`, made of `source`. Raises `BadRecipe` if
-        it is none, and a `HearthError` where the source must be read for that and cannot.
+        """The canonical name of the type that the user called `name`, for `source`. Raises
+        `BadRecipe` if there is no such type, and a `HearthError` if the source has to be read to
+        find out and cannot be.
         """
         ...
 
     def takes(self, source: Path) -> bool:
-        """It can read a source of that kind, by its name and first bytes."""
+        """Whether it can read such a source, judged by its name and first bytes."""
         ...
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
-        """What quantizing `source` to the type `target` will make. Raises a `HearthError` that says
-        why it cannot be.
+        """Plan quantizing `source` to the type `target`. Raises a `HearthError` with the reason if
+        that is impossible.
         """
         ...
 
     def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
-        """Make the file `path` as `plan`, which is this method's own, says."""
+        """Make `path` according to `plan`, which must be a plan of this method."""
         ...
 
 
 def given_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `options` that were given: not None, false or empty.
+    """The `options` that were given, that is, which are not None, false or empty.
 
     Raises:
-        UnknownOption: `method` has none of that name.
-        BadRecipe: one has a value that it cannot have.
+        UnknownOption: `method` has no option of that name.
+        BadRecipe: an option has an invalid value.
     """
     given = {
         name: value
@@ -199,11 +200,11 @@ def given_options(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_options(method: Method, words: Iterable[str]) -> dict[str, Any]:
-    """Options as people write them in a word: "group=64", a flag's own name, or one of the choices
-    that only one option has, such as "asym".
+    """Options written as single words: "group=64", the name of a flag, or a choice that only one
+    option has, such as "asym".
 
     Raises:
-        UnknownOption: `method` has no such option, or that is no value of it.
+        UnknownOption: `method` has no such option, or the option no such value.
     """
     found: dict[str, Any] = {}
     for word in words:
@@ -244,7 +245,7 @@ class Methods:
         return iter(self._methods.values())
 
     def register(self, method: Method) -> None:
-        """Offer `method`. Raises `ValueError` where its name is taken."""
+        """Add `method`. Raises `ValueError` if its name is taken."""
         if method.name in self._methods:
             raise ValueError(f"there is a quantization method {method.name!r} already")
         self._methods[method.name] = method
@@ -264,7 +265,8 @@ class Methods:
 
         Raises:
             UnsupportedModel: no method takes such a source.
-            HearthError: none makes such a type; what the first that takes the source says.
+            HearthError: none makes such a type; this is the error of the first method that takes
+                the source.
         """
         refusals: list[HearthError] = []
         for method in self:
@@ -291,11 +293,11 @@ class Methods:
         )
 
     def named_or_making(self, name: str, source: Path) -> tuple[Method, str]:
-        """The method and type that `name` stands for: a method, which makes its first type;
-        METHOD:TYPE; or a type that some method makes of `source`.
+        """The method and type that `name` stands for: a method (with its first type), METHOD:TYPE,
+        or a type that some method makes of `source`.
 
         Raises:
-            UnknownMethod, UnsupportedModel: as `named` and `making`.
+            UnknownMethod, UnsupportedModel: as in `named` and `making`.
             HearthError: the method makes no such type.
         """
         method, _, target = name.partition(":")
@@ -311,7 +313,7 @@ def methods(runner: Runner | None = None) -> Methods:
     """The methods of this version.
 
     Args:
-        runner: runs models for methods that look at activations; without one those are left out.
+        runner: runs models for methods that need activations; without it they are left out.
     """
     from hearth.quant.folders.methods import folder_methods
     from hearth.quant.gguf.quantize_method import GgufMethod

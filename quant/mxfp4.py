@@ -1,4 +1,4 @@
-"""MXFP4 as gpt-oss's safetensors store it, and as GGUF does."""
+"""Conversion of MXFP4 from gpt-oss's safetensors to GGUF's layout."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 
 def pack_mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Packs gpt-oss's two tensors into rows of GGUF's MXFP4 blocks, without loss.
+    """Pack gpt-oss's two tensors into rows of GGUF's MXFP4 blocks, without loss.
 
-    A block holds 32 values of four bits and one exponent. In `blocks`, byte i has the values 2i
-    (low bits) and 2i + 1; in GGUF's it has i and i + 16, after the exponent. Source: the layout of
-    `block_mxfp4` in ggml-common.h.
+    A block holds 32 values of four bits and one exponent. In `blocks`, byte i holds the values 2i
+    (low bits) and 2i + 1; in GGUF, byte i holds the values i and i + 16, and the exponent comes
+    first. Source: the layout of `block_mxfp4` in ggml-common.h.
 
     Args:
         blocks: [..., rows, groups, 16] uint8.

@@ -1,4 +1,4 @@
-"""The tensors of a model in safetensors files, mapped and not copied."""
+"""The tensors of a model in safetensors files, memory-mapped rather than copied."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 class SafetensorsTensors:
-    """The tensors of some checked files, each in one of them."""
+    """The tensors of a set of checked files; each tensor is in one of the files."""
 
     def __init__(
         self, headers: Sequence[SafetensorsHeader], checkpoint: Checkpoint | None = None
     ) -> None:
         """
         Args:
-            checkpoint: how matrices are quantized; None: not at all.
+            checkpoint: how matrices are quantized; None if they are not.
 
         Raises:
-            CorruptFile: a file changed after it was checked, or as `resolve`.
-            UnsupportedModel: as `resolve`.
+            CorruptFile: a file changed after it was checked, or as in `resolve`.
+            UnsupportedModel: as in `resolve`.
             OSError: a file cannot be mapped.
         """
         self.headers = tuple(headers)
@@ -61,18 +61,18 @@ class SafetensorsTensors:
 
     @property
     def stored(self) -> Mapping[str, StoredTensor]:
-        """Every tensor by name; of the tensors of a quantized matrix one `QuantizedTensor`."""
+        """Every tensor by name; the tensors of a quantized matrix are one `QuantizedTensor`."""
         return self._stored
 
     def read(self, name: str) -> Tensor:
-        """A tensor over the map, not to be written to. Raises `KeyError` for an unknown name."""
+        """A read-only tensor over the map. Raises `KeyError` for an unknown name."""
         mapped, entry = self._places[name]
         mapped.prefetch(entry.start, entry.nbytes)
         return mapped.tensor(entry.start, entry.nbytes, DTYPES[entry.kind], entry.shape)
 
     def release(self, name: str) -> None:
-        """What was read of `name`, or of the parts of a quantized matrix of that name, was copied:
-        it may leave this process's memory.
+        """Allow the data of the tensor `name`, or of the parts of the quantized matrix `name`, to
+        leave this process's memory, once the caller has copied it.
         """
         stored = self._stored[name] if name not in self._places else None
         parts = stored.parts.values() if isinstance(stored, QuantizedTensor) else (name,)
@@ -81,19 +81,19 @@ class SafetensorsTensors:
             mapped.release(entry.start, entry.nbytes)
 
     def close(self) -> None:
-        """Let go of the maps. One stays as long as a tensor over it is in use."""
+        """Release the maps. Each map stays open as long as a tensor over it is in use."""
         self._places.clear()
 
 
 class SafetensorsFile(SafetensorsTensors):
-    """One safetensors file. Raises as `read_header` and `SafetensorsTensors`."""
+    """One safetensors file. Raises the errors of `read_header` and `SafetensorsTensors`."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__((read_header(path),))
 
 
 class SafetensorsFolder(SafetensorsTensors):
-    """The safetensors files of a model's folder. Raises as `read_folder` and
+    """The safetensors files of a model's folder. Raises the errors of `read_folder` and
     `SafetensorsTensors`.
     """
 

@@ -1,8 +1,8 @@
-"""The header of a safetensors file, read from bytes that nobody vouches for. Standard library only.
+"""The header of a safetensors file, read as untrusted input. Standard library only.
 
 Source: the format's description (github.com/huggingface/safetensors, README "Format") and what its
 own reader refuses: eight bytes of length, that many bytes of JSON, then the tensors' bytes without
-holes. Nothing in such a file is ever executed, and a pickle under such a name is only named.
+holes. Nothing in such a file is ever executed; a pickle with this file name is only reported.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _FOREIGN = (
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry(StoredTensor):
-    """One tensor of the file, in which its bytes are from `start` on."""
+    """One tensor of the file; its bytes begin at byte `start`."""
 
     start: int
 
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """What a safetensors file says it holds, checked by `read_header`."""
+    """What a safetensors file declares, as checked by `read_header`."""
 
     path: Path
     size_bytes: int
@@ -63,7 +63,7 @@ class SafetensorsHeader:
 
     @property
     def header_bytes(self) -> int:
-        """What comes before the tensors' bytes."""
+        """Bytes before the data of the first tensor."""
         return min((entry.start for entry in self.tensors.values()), default=self.size_bytes)
 
 
@@ -71,9 +71,10 @@ def read_header(path: str | Path) -> SafetensorsHeader:
     """The header of the safetensors file at `path`; none of its tensors is read.
 
     Raises:
-        CorruptFile: it breaks the format, or is none; `field` in `data` names where.
+        CorruptFile: the file violates the format, or is of another one; `field` in `data` names
+            the place.
         UnsupportedModel: a tensor is of a type that cannot be read.
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     location = Path(path)
     size = regular_size(location)
@@ -90,10 +91,10 @@ def read_header(path: str | Path) -> SafetensorsHeader:
 
 
 def parse_object(path: Path, raw: bytes, field: str) -> dict[str, Any]:
-    """The JSON object in `raw`, which is `field` of `path`. Names must not appear twice.
+    """The JSON object in `raw`, which is `field` of `path`. Names must be unique.
 
     Raises:
-        CorruptFile: it is not UTF-8, not JSON, not an object, or has too many values.
+        CorruptFile: `raw` is not UTF-8, not JSON, not an object, or has too many values.
     """
     values = raw.count(b",")
     if values > MAX_TENSORS * _SEPARATORS_A_TENSOR:
@@ -125,11 +126,11 @@ def parse_object(path: Path, raw: bytes, field: str) -> dict[str, Any]:
 
 
 def regular_size(path: Path) -> int:
-    """Bytes of the file at `path`.
+    """Size in bytes of the file at `path`.
 
     Raises:
-        CorruptFile: it is no regular file, or a link that leads nowhere.
-        OSError: there is none.
+        CorruptFile: it is not a regular file, or it is a dangling link.
+        OSError: there is no such file.
     """
     try:
         found = path.stat()
@@ -173,7 +174,7 @@ def _read_json(path: Path, stream: BinaryIO, size: int) -> bytes:
 
 
 def _foreign(path: Path, start: bytes) -> CorruptFile | None:
-    """The error for a file that is something else, by its first bytes."""
+    """The error for a file whose first bytes are those of another format; None if unknown."""
     for magic, what in _FOREIGN:
         if start.startswith(magic):
             return corrupt(
@@ -275,7 +276,8 @@ def _integers(path: Path, field: str, value: Any) -> tuple[int, ...]:
 
 
 def _check_layout(path: Path, tensors: tuple[TensorEntry, ...], first_byte: int, size: int) -> None:
-    """The tensors follow each other without overlaps and holes, up to the end of the file."""
+    """Check that the tensors follow each other without overlaps or holes up to the end of the
+    file."""
     if len(tensors) > MAX_TENSORS:
         raise corrupt(path, "header", f"{len(tensors):,} tensors, at most {MAX_TENSORS:,}")
     nowhere = TensorEntry("", (0,), "U8", 0, first_byte)
@@ -302,6 +304,6 @@ def _check_layout(path: Path, tensors: tuple[TensorEntry, ...], first_byte: int,
 
 
 def _kind(value: Any) -> str:
-    """What JSON calls a value, for messages."""
+    """The JSON name of a value's type, for messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")

@@ -1,7 +1,7 @@
 """Which safetensors files of a folder make up a model. Standard library only.
 
 Source: the layout that transformers writes: `model.safetensors`, or shards and
-`model.safetensors.index.json`, which says what lies in which.
+`model.safetensors.index.json`, which lists the shard of each tensor.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MISSING_HINT = "Put it beside the others, or pull the model again."
 
 
 def read_folder(folder: str | Path) -> tuple[SafetensorsHeader, ...]:
-    """The headers of the files of the model in `folder`, each tensor in one of them.
+    """The headers of the files of the model in `folder`; each tensor is in one of the files.
 
     Raises:
         CorruptFile: a file is missing or damaged, or the index contradicts the files.
         UnsupportedModel: the folder holds no weights that can be read.
-        OSError: something cannot be opened.
+        OSError: a file cannot be opened.
     """
     location = Path(folder)
     single, index = location / SINGLE_NAME, location / INDEX_NAME
@@ -53,12 +53,12 @@ def read_folder(folder: str | Path) -> tuple[SafetensorsHeader, ...]:
 
 
 def _is_there(path: Path) -> bool:
-    """Also where it is a link that leads nowhere: then opening it says so."""
+    """Whether the path exists; also true for a dangling link, which opening then reports."""
     return path.exists() or path.is_symlink()
 
 
 def _read_index(path: Path) -> dict[str, str]:
-    """Tensor to file name."""
+    """Maps each tensor to a file name."""
     size = regular_size(path)
     if size > MAX_INDEX_BYTES:
         raise corrupt(path, "index", f"{size:,} bytes, at most {MAX_INDEX_BYTES:,} allowed")
@@ -89,7 +89,7 @@ def _is_plain_name(name: object) -> bool:
 
 
 def _unindexed(folder: Path) -> list[str]:
-    """The files of a model without an index: one, or numbered ones that are all there."""
+    """The files of a model without an index: a single file, or all files of a numbered set."""
     files = folder.glob(f"*{_SUFFIX}")
     found = sorted(path.name for path in files if path.stem != "medusa_lm_head")
     matches = [match for name in found if (match := _SHARD.fullmatch(name))]
@@ -132,7 +132,7 @@ def _no_weights(folder: Path, found: list[str]) -> UnsupportedModel:
 
 
 def _read_shards(folder: Path, names: list[str], said_by: Path) -> tuple[SafetensorsHeader, ...]:
-    """The headers of the files `names`, which `said_by` demands."""
+    """The headers of the files `names`, which the file `said_by` requires."""
     missing = [name for name in names if not _is_there(folder / name)]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -146,7 +146,7 @@ def _read_shards(folder: Path, names: list[str], said_by: Path) -> tuple[Safeten
 
 
 def _owners(headers: tuple[SafetensorsHeader, ...]) -> dict[str, str]:
-    """Tensor to the name of the file that holds it."""
+    """Maps each tensor to the name of the file that holds it."""
     owners: dict[str, str] = {}
     for header in headers:
         for name in header.tensors:
@@ -159,7 +159,7 @@ def _owners(headers: tuple[SafetensorsHeader, ...]) -> dict[str, str]:
 def _check_places(
     index: Path, places: dict[str, str], headers: tuple[SafetensorsHeader, ...]
 ) -> None:
-    """Every tensor lies where the index says."""
+    """Check that every tensor is in the file that the index names."""
     owners = _owners(headers)
     for tensor, place in places.items():
         if owners.get(tensor) == place:

@@ -1,4 +1,4 @@
-"""What a file says of a tensor."""
+"""What a file declares about a tensor."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ ELEMENT_BYTES = {
     "U64": 8,
     "F64": 8,
 }
-"""Of plain numbers: every type that safetensors can be read of."""
+"""Bytes per element of the plain number types: all that can be read from safetensors."""
 CODES = frozenset({"INT2", "INT3", "INT4", "INT6", "INT8", "FP8", "FP8_E5M2", "NF4"})
-"""Codes with scales in tensors of their own: what matrices of quantized safetensors become."""
+"""Codes with scales in separate tensors: the types of matrices in quantized safetensors."""
 STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"}) | CODES
-"""Types that can stay packed without a kernel: where memory is short, unpacked in each step.
-What the kernels of processors multiply as it is: `hearth.kernels.cpu.layouts`.
+"""Types that can stay packed without a kernel: if memory is short, they are unpacked in each step.
+For the types that CPU kernels multiply in packed form, see `hearth.kernels.cpu.layouts`.
 """
 DEQUANTIZED = STAYS_PACKED - CODES | {
     *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
     *("IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "NVFP4"),
 }
-"""Packed types that can be unpacked at all: `hearth.kernels.blocks.packings`, for those who must
-not import torch.
+"""Packed GGUF types that can be unpacked: the same as `hearth.kernels.blocks.packings`, for modules
+that must not import torch.
 """
 LOADED = DEQUANTIZED | CODES | {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
-"""Types of the tensors that the native runner can load."""
+"""Tensor types that the native runner can load."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file, before anything of it is read."""
+    """A tensor in a file, before its data is read."""
 
     name: str
     shape: tuple[int, ...]
-    """As PyTorch has it: a matrix that maps i inputs to o outputs is (o, i)."""
+    """In PyTorch's order: a matrix that maps i inputs to o outputs is (o, i)."""
     kind: str
-    """The type as safetensors or GGUF name it, e.g. "BF16" or "Q4_K"."""
+    """The type as named by safetensors or GGUF, e.g. "BF16" or "Q4_K"."""
     nbytes: int
 
     @property
     def packing(self) -> str:
-        """The GGUF type of a packed tensor, or one of `CODES`; "" for one of plain numbers."""
+        """The GGUF type of a packed tensor, or one of `CODES`; "" for plain numbers."""
         return "" if self.kind in ELEMENT_BYTES else self.kind

@@ -1,8 +1,8 @@
-"""The output matrix of a folder whose config says that it is the embedding. Standard library only.
+"""The output matrix of a folder whose config ties it to the embedding. Standard library only.
 
-A checkpoint may store both all the same: twice the same numbers, or, after training that untied
-them, different ones under a config that nobody changed. transformers ties them in the first case
-only (`PreTrainedModel.tie_weights`).
+A checkpoint may store both matrices anyway: with the same numbers, or, if training untied them and
+the config was not updated, with different ones. transformers ties them only in the first case
+(`PreTrainedModel.tie_weights`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from hearth.quant.safetensors_header import SafetensorsHeader, TensorEntry
 from hearth.quant.stored import StoredTensor
 
 _BARE_EMBEDDING: Final = "embed_tokens.weight"
-"""As classes without a head store it."""
+"""The name of the embedding in files of model classes without a head."""
 _SLICE_BYTES: Final = 4 << 20
 
 
 def as_stored(
     config: ModelConfig, headers: Sequence[SafetensorsHeader], stored: Mapping[str, StoredTensor]
 ) -> ModelConfig:
-    """`config`, with an output matrix of its own where the files have one that is not the embedding
-    once more, whatever config.json says: as transformers does it. A quantized one is its own. A
-    bare model, which embeds texts, has none: it can be run as if it were the embedding.
+    """`config` with `tied` corrected by what the files hold, as transformers does it.
+
+    It is untied if the files store an output matrix that is not a copy of the embedding, or a
+    quantized one. A bare embedding model has no output matrix and is run as if it were tied.
 
     Args:
         stored: the tensors of all files, see `resolve`.
@@ -47,11 +48,11 @@ def as_stored(
 
 
 def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:
-    """Whether there is an output matrix that is not the embedding once more, byte for byte. Where
-    both are stored they are read, up to the first difference.
+    """Whether there is an output matrix that is not a byte-for-byte copy of the embedding. If both
+    are stored with the same type and shape, they are read up to the first difference.
 
     Raises:
-        CorruptFile: a file is shorter than its header was checked against.
+        CorruptFile: a file has become shorter since its header was checked.
         OSError: a file cannot be read.
     """
     found = {

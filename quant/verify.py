@@ -1,4 +1,4 @@
-"""Whether a model's weights are numbers: every tensor of a file is looked at, none is kept."""
+"""Checks that a model's weights are finite: every tensor of a file is read, none is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.safetensors import SafetensorsFile, SafetensorsFolder, SafetensorsTensors
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that were looked at so far and all of them."""
+"""Called with the number of bytes checked so far, and the total."""
 
 _PIECE_BYTES = 16 << 20
 _EXPONENTS = {
@@ -27,9 +27,10 @@ _EXPONENTS = {
     torch.float32: (torch.int32, 0x7F80_0000),
     torch.float64: (torch.int64, 0x7FF0_0000_0000_0000),
 }
-"""Integers of the same size, and the bits that are all set in what is NaN or infinite alone."""
+"""Integer type of the same size, and the exponent bits: all set only in NaN and infinity."""
 _LARGE_EXPONENT = 253
-"""From here on MXFP4's largest number, 12, times half of 2 ** (exponent - 127) is infinite."""
+"""From this exponent on, MXFP4's largest number, 12, times half of 2 ** (exponent - 127) is
+infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class NotFinite:
 
     name: str
     rows: int
-    """How many of its rows have some."""
+    """Number of rows that contain such numbers."""
     first_row: int
 
 
@@ -50,19 +51,19 @@ class VerifyReport:
     nbytes: int
     not_finite: tuple[NotFinite, ...]
     unread: tuple[str, ...]
-    """Tensors of packed types that cannot be looked into."""
+    """Tensors of packed types that cannot be checked."""
 
 
 def verify_model(path: str | Path, progress: Progress = lambda done, total: None) -> VerifyReport:
-    """Looks at every weight of a GGUF file (with its further shards), a safetensors file or a
-    folder of those, at about the speed of the disk.
+    """Check every weight of a GGUF file (with its other shards), a safetensors file or a folder of
+    safetensors files, at about the speed of the disk.
 
     Args:
-        progress: called after each piece, from this thread; what it raises ends the walk.
+        progress: called after each piece, from this thread; an exception from it ends the check.
 
     Raises:
-        CorruptFile, UnsupportedModel: the files break their format.
-        OSError: something cannot be opened.
+        CorruptFile, UnsupportedModel: the files violate their format.
+        OSError: a file cannot be opened.
     """
     file = _open(Path(path))
     total = sum(tensor.nbytes for tensor in file.stored.values())
@@ -83,7 +84,7 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Of one tensor among all."""
+    """Reports the progress within one tensor as progress within the whole model."""
 
     report: Progress
     before: int
@@ -118,8 +119,8 @@ def finite_rows(rows: Tensor, packing: str = "") -> Tensor:
     blocks = rows.reshape(len(rows), -1, block_of(packing)[1])
     offsets = scale_offsets(packing)
     if offsets:
-        # A product of finite scales and small whole numbers is finite; in half precision all
-        # exponent bits of anything else are set.
+        # A product of finite scales and small whole numbers is finite. A half-precision scale that
+        # is not finite has all exponent bits set.
         tops = torch.stack([blocks[:, :, start + 1] for start in offsets], -1)
         return ((tops & 0x7C) != 0x7C).flatten(1).all(1)
     suspicious = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
@@ -131,7 +132,7 @@ def finite_rows(rows: Tensor, packing: str = "") -> Tensor:
 
 
 def finite_weights(rows: PackedWeight) -> Tensor:
-    """[n] bool: whether all numbers of each row [n, ...] are finite, of codes their scales."""
+    """[n] bool: whether all numbers of each row [n, ...] are finite; for codes, their scales."""
     if rows.scales is None:
         return finite_rows(rows.weight, rows.packing)
     finite = _finite_plain(rows.scales)
@@ -146,8 +147,8 @@ def _finite_plain(rows: Tensor) -> Tensor:
     if not rows.dtype.is_floating_point:
         return torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     if rows.dtype not in _EXPONENTS:
-        rows = rows.float()  # Eight-bit floats, of two kinds.
-    # Many times faster than torch.isfinite, which goes number by number.
+        rows = rows.float()  # The two kinds of eight-bit floats.
+    # Many times faster than torch.isfinite, which checks number by number.
     integers, exponent = _EXPONENTS[rows.dtype]
     return (rows.view(integers) & exponent).amax(1) != exponent
 
@@ -167,7 +168,7 @@ def _rows(file: SafetensorsTensors | GgufTensorFile, name: str) -> Tensor:
 
 
 def _pieces(rows: Tensor) -> list[tuple[int, Tensor]]:
-    """`rows` in pieces of some megabytes, each with the number of its first row."""
+    """`rows` in pieces of a few megabytes, each with the index of its first row."""
     if not rows.numel():
         return []
     step = max(1, _PIECE_BYTES // (rows.shape[1] * rows.dtype.itemsize))

@@ -1,4 +1,4 @@
-"""compressed-tensors: what `quantization_config` says.
+"""`quantization_config` of compressed-tensors.
 
 Source: compressed-tensors' `quantization/quant_config.py`, `quant_scheme.py` and `utils/match.py`.
 """
@@ -34,11 +34,11 @@ _PRESETS: Final[dict[str, dict[str, Any]]] = {
     "FP8_DYNAMIC": {**_FP8, "strategy": "channel"},
     "FP8_BLOCK": {**_FP8, "strategy": "block", "block_structure": [128, 128]},
 }
-"""What the weights of a group are whose name is that of a preset, and which lists targets alone."""
+"""The `weights` of groups that are named after a preset and only list targets."""
 
 
 def compressed_tensors(fields: Fields) -> Checkpoint:
-    """Raises as `read_checkpoint`."""
+    """Raises the errors of `read_checkpoint`."""
     kind = fields.text("format", _MIXED)
     if kind not in (*_FORMATS, _MIXED):
         raise fields.unsupported("format", ", ".join(_FORMATS))
@@ -86,7 +86,7 @@ def compressed_tensors(fields: Fields) -> Checkpoint:
 
 
 def _group(groups: Fields, name: str) -> Fields:
-    """A group: what it says, or what the preset of its name does."""
+    """The group `name`, or the preset of that name with the group's targets."""
     value = groups.values[name]
     if isinstance(value, list) and name.upper() in _PRESETS:
         made = {"targets": value, "weights": _PRESETS[name.upper()]}
@@ -137,8 +137,8 @@ def _scheme(group: Fields, weights: Fields, kind: str) -> Scheme:
 def _scheme_of(
     module: str, schemes: Sequence[tuple[tuple[str, ...], Scheme]], ignored: Sequence[str]
 ) -> Scheme | None:
-    """Names of a module come before patterns, and these before its class, as in `match_targets`.
-    Where there is one scheme, it is that of every module that has quantized tensors.
+    """The scheme of a module. Exact names take precedence over patterns, and patterns over classes,
+    as in `match_targets`. If there is only one scheme, every module with quantized tensors has it.
     """
     if len(schemes) == 1:
         return schemes[0][1]

@@ -1,4 +1,4 @@
-"""What `quantization_config` says of the weights. Without torch."""
+"""Parsing of `quantization_config`. Without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hearth.quant.json_fields import Fields, read_fields
 
 KEY: Final = "quantization_config"
 _ALONE: Final = "quantize_config.json"
-"""What AutoGPTQ wrote before config.json had a place for it."""
+"""The file that AutoGPTQ wrote before config.json had a section for it."""
 _METHODS: Final[Mapping[str, Callable[[Fields], Checkpoint]]] = {
     "gptq": gptq,
     "awq": awq,
@@ -24,15 +24,15 @@ _METHODS: Final[Mapping[str, Callable[[Fields], Checkpoint]]] = {
     "bitsandbytes": bitsandbytes,
 }
 _ELSEWHERE: Final = frozenset({"mxfp4"})
-"""Formats that a family reads itself: gpt-oss's experts."""
+"""Formats that a family reads on its own: gpt-oss's experts."""
 
 
 def read_checkpoint(fields: Fields) -> Checkpoint | None:
-    """How the model of a `config.json` is quantized; None: plain numbers, or gpt-oss's MXFP4.
+    """How the model of a `config.json` is quantized; None for plain numbers and gpt-oss's MXFP4.
 
     Raises:
-        UnsupportedModel: a format, or a variant of one, that cannot be read; it is named.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: a format or its variant cannot be read; it is named.
+        CorruptFile: a value is invalid.
     """
     section = fields.section(KEY)
     if section is None:
@@ -49,7 +49,7 @@ def read_checkpoint(fields: Fields) -> Checkpoint | None:
 
 
 def refuse_quantized(path: Path, checkpoint: Checkpoint | None) -> None:
-    """Raises `UnsupportedModel` for what needs plain numbers."""
+    """Raises `UnsupportedModel` if the weights are quantized, for uses that need plain numbers."""
     if checkpoint is not None:
         raise UnsupportedModel(
             f"{path}: the weights are quantized ({checkpoint.label}), and to convert them would "

@@ -1,4 +1,4 @@
-"""FP8 as DeepSeek and Qwen publish it, and NF4 of bitsandbytes: what `quantization_config` says.
+"""`quantization_config` of FP8 as DeepSeek and Qwen publish it, and of bitsandbytes NF4.
 
 Source: transformers' `utils/quantization_config.py`, `FineGrainedFP8Config` and
 `BitsAndBytesConfig`.
@@ -18,7 +18,7 @@ WEIGHTS_ALONE: Final = (
 
 
 def fp8(fields: Fields) -> Checkpoint:
-    """Raises as `read_checkpoint`."""
+    """Raises the errors of `read_checkpoint`."""
     if fields.text("fmt", "e4m3") not in ("e4m3", "float8_e4m3fn"):
         raise fields.unsupported("fmt", "e4m3")
     if fields.text("expert_dtype", "fp8") != "fp8":
@@ -34,11 +34,11 @@ def fp8(fields: Fields) -> Checkpoint:
 
 
 def block_of(fields: Fields, key: str) -> tuple[int, int] | None:
-    """Outputs and inputs that share a scale; None where there are no blocks.
+    """Outputs and inputs that share a scale; None if there are no blocks.
 
     Raises:
-        CorruptFile: it is no pair of numbers.
-        UnsupportedModel: of other lengths than FP8 has here.
+        CorruptFile: the value is not a pair of numbers.
+        UnsupportedModel: the number of inputs is not a multiple of 128.
     """
     numbers = fields.numbers(key)
     if not numbers:
@@ -52,7 +52,7 @@ def block_of(fields: Fields, key: str) -> tuple[int, int] | None:
 
 
 def bitsandbytes(fields: Fields) -> Checkpoint:
-    """Raises as `read_checkpoint`."""
+    """Raises the errors of `read_checkpoint`."""
     for key in ("load_in_8bit", "_load_in_8bit"):
         if fields.flag(key, False):
             raise fields.unsupported(key, "false: load_in_4bit with bnb_4bit_quant_type nf4")

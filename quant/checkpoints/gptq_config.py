@@ -1,4 +1,4 @@
-"""GPTQ and AWQ: what `quantization_config` says.
+"""`quantization_config` of GPTQ and AWQ.
 
 Source: GPTQModel's `quantization/config.py`, AutoAWQ's `models/_config.py`.
 """
@@ -15,11 +15,11 @@ from hearth.quant.json_fields import Fields
 
 _BITS: Final = (2, 3, 4, 8)
 _OFFSETS: Final = {"gptq": 1, "gptq_v2": 0}
-"""By the name of a format of GPTQ: what is missing to the codes for zero that it stores."""
+"""The number to add to the stored codes for zero, by the name of GPTQ's format."""
 
 
 def gptq(fields: Fields) -> Checkpoint:
-    """Raises as `read_checkpoint`."""
+    """Raises the errors of `read_checkpoint`."""
     for key in ("checkpoint_format", "format"):
         if fields.has(key) and fields.text(key) not in _OFFSETS:
             raise fields.unsupported(key, ", ".join(_OFFSETS))
@@ -30,18 +30,18 @@ def gptq(fields: Fields) -> Checkpoint:
     dynamic = fields.section("dynamic")
     if dynamic is None:
         return Checkpoint(f"GPTQ {scheme.bits}-bit", lambda module: scheme, frozenset({"gptq"}))
-    # Looked at now, so that what is wrong is found before anything is read.
+    # Parsed here so that errors are found before weights are read.
     schemes = _overrides(dynamic, scheme)
 
     def scheme_of(module: str) -> Scheme | None:
-        """The first pattern that describes the name decides."""
+        """The scheme of the first pattern that matches the name, else the common one."""
         return next((one for pattern, one in schemes if matches(pattern, module)), scheme)
 
     return Checkpoint(f"GPTQ {scheme.bits}-bit", scheme_of, frozenset({"gptq"}))
 
 
 def awq(fields: Fields) -> Checkpoint:
-    """Raises as `read_checkpoint`."""
+    """Raises the errors of `read_checkpoint`."""
     for key in ("version", "format", "checkpoint_format"):
         if fields.has(key) and fields.text(key).lower() != "gemm":
             raise fields.unsupported(key, "gemm")
@@ -55,7 +55,7 @@ def awq(fields: Fields) -> Checkpoint:
 
 
 def _scheme_of_gptq(fields: Fields, base: Scheme | None) -> Scheme:
-    """What `fields` say, over `base` where they are silent."""
+    """The scheme in `fields`; missing values are those of `base`."""
     bits = fields.integer("bits", None if base is None else base.bits)
     if bits not in _BITS:
         raise fields.unsupported("bits", ", ".join(str(one) for one in _BITS))
@@ -75,7 +75,7 @@ def _group(fields: Fields, default: int) -> int:
 
 
 def _overrides(dynamic: Fields, base: Scheme) -> list[tuple[str, Scheme | None]]:
-    """Of some modules, by the regular expressions that describe their names."""
+    """The schemes of modules whose names match regular expressions."""
     found: list[tuple[str, Scheme | None]] = []
     for key, value in dynamic.values.items():
         pattern = key.removeprefix("-:").removeprefix("+:")

@@ -1,4 +1,4 @@
-"""Groups of inputs that share a scale: in order of their inputs, and all of one length."""
+"""Rearranges groups of inputs that share a scale: in order, and all of the same length."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from hearth.quant.errors import CorruptFile, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What becomes of the inputs and scales of a matrix."""
+    """How the inputs and scales of a matrix are rearranged."""
 
     order: Tensor | None
-    """[inputs] int64: which input comes where; None: they stay."""
+    """[inputs] int64: the input at each place; None: inputs keep their order."""
     repeats: Tensor | None
-    """[groups] int64: how often the scale of each is repeated; None: once."""
+    """[groups] int64: how often the scale of each group is repeated; None: once."""
 
     def spread(self, scales: Tensor) -> Tensor:
-        """[groups, rows] -> [rows, groups of one length], contiguous."""
+        """[groups, rows] -> [rows, groups of equal length], contiguous."""
         if self.repeats is not None:
             scales = scales.repeat_interleave(self.repeats, 0)
         return scales.t().contiguous()
 
 
 def even_groups(numbers: Tensor, count: int, name: str) -> Groups:
-    """Groups of one length.
+    """Groups of equal length, into which the given groups are divided.
 
     Args:
-        numbers: [inputs] of whole numbers: the group of each input.
-        count: of the groups.
-        name: of the tensor that says so.
+        numbers: [inputs] integers: the group of each input.
+        count: number of groups.
+        name: name of the tensor with the numbers, for errors.
 
     Raises:
-        CorruptFile: a number is none of a group.
-        UnsupportedModel: lengths have no common divisor of some size.
+        CorruptFile: a number is not that of a group.
+        UnsupportedModel: the lengths have no sufficiently large common divisor.
     """
     numbers = numbers.to(torch.int64)
     least, most = int(numbers.min()), int(numbers.max())

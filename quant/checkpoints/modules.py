@@ -1,4 +1,4 @@
-"""Which stored tensors make up a quantized matrix, and its shape. Headers alone, without torch."""
+"""Finds the tensors that make up a quantized matrix, and its shape. From headers, without torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from hearth.quant.stored import ELEMENT_BYTES, StoredTensor
 
 _FLOATS: Final = ("F16", "BF16", "F32")
 _MOST_CONTENT: Final = 4096
-"""Bytes of a tensor that is read for what it says of others."""
+"""Maximum bytes of a tensor that is read as metadata of a matrix."""
 _FP8_GROUP: Final = 128
 """Inputs that share a scale in a `PackedWeight` of FP8."""
 _NOT_WEIGHTS: Final = (
     *(".input_scale", ".input_zero_point", ".input_global_scale", ".activation_scale"),
     *(".output_scale", ".q_scale", ".k_scale", ".v_scale"),
 )
-"""What checkpoints have for activations, keys and values, by the ends of names: not used."""
+"""Name suffixes of tensors for activations, keys and values, which are not used."""
 
 
 class _Matrix(NamedTuple):
-    """What a module becomes."""
+    """The matrix of a module, as it is loaded."""
 
     packing: str
     outputs: int
@@ -37,29 +37,29 @@ class _Matrix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The tensors of a layout, by the ends of their names."""
+    """The tensors of a layout, by the suffixes of their names."""
 
     layout: Layout
     anchor: str
-    """The one by which a matrix is found."""
+    """Suffix of the tensor that identifies a matrix."""
     needed: tuple[str, ...]
     optional: tuple[str, ...]
     kinds: Mapping[str, tuple[str, ...]]
-    """The types that some of them must have."""
+    """The types allowed for some of the tensors."""
     matrix: Callable[[_Module], _Matrix]
-    """Checks the shapes. Raises `CorruptFile`."""
+    """Checks the shapes and returns the matrix. Raises `CorruptFile`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A quantized matrix, as it is stored."""
+    """The stored form of a quantized matrix."""
 
     name: str
     scheme: Scheme
     parts: Mapping[str, TensorEntry]
-    """By the ends of their names."""
+    """Tensors by the suffixes of their names."""
     paths: Mapping[str, Path]
-    """Of all tensors."""
+    """Files of all tensors of the model, by tensor name."""
 
     def wrong(self, leaf: str, must: str) -> CorruptFile:
         entry = self.parts[leaf]
@@ -71,13 +71,13 @@ class _Module:
         )
 
     def expect(self, leaf: str, *shapes: tuple[int, ...]) -> None:
-        """Raises `CorruptFile` if the tensor is there and has none of the `shapes`."""
+        """Raises `CorruptFile` if the tensor exists and has none of the `shapes`."""
         if leaf in self.parts and self.parts[leaf].shape not in shapes:
             allowed = " or ".join(str(shape) for shape in shapes)
             raise self.wrong(leaf, f"must be {allowed}")
 
     def needs_order(self, leaf: str) -> None:
-        """Raises `CorruptFile` if inputs are in any order and no tensor says in which."""
+        """Raises `CorruptFile` if inputs may be in any order, but the tensor with it is missing."""
         if self.scheme.is_ordered and leaf not in self.parts:
             raise CorruptFile(
                 f"The model's files have no tensor '{self.name}{leaf}', which says in what order "
@@ -105,16 +105,16 @@ class _Module:
 def resolve(
     headers: Sequence[SafetensorsHeader], checkpoint: Checkpoint | None
 ) -> dict[str, StoredTensor]:
-    """The tensors of a model by name, where each quantized matrix is one `QuantizedTensor` under
-    the name that it would have if it were not quantized.
+    """The tensors of a model by name. Each quantized matrix is one `QuantizedTensor` under the name
+    that it would have if it were not quantized.
 
     Args:
         headers: of all files of the model.
-        checkpoint: None: no matrix is quantized.
+        checkpoint: how matrices are quantized; None if they are not.
 
     Raises:
         CorruptFile: a tensor of a quantized matrix is missing or misshapen; it is named.
-        UnsupportedModel: as `Checkpoint.scheme_of`.
+        UnsupportedModel: as in `Checkpoint.scheme_of`.
         OSError: a file cannot be read.
     """
     stored = {name: entry for header in headers for name, entry in header.tensors.items()}
@@ -155,7 +155,7 @@ def resolve(
 
 
 def _check_scaled(stored: Mapping[str, TensorEntry], used: Set[str]) -> None:
-    """Raises `CorruptFile` for FP8 without scales, which would be taken for plain numbers."""
+    """Raises `CorruptFile` for FP8 tensors without scales, which would pass for plain numbers."""
     for name, entry in stored.items():
         if entry.kind in _FLOAT8 and name not in used:
             raise CorruptFile(
@@ -166,7 +166,7 @@ def _check_scaled(stored: Mapping[str, TensorEntry], used: Set[str]) -> None:
 
 
 def _parts(module: str, form: _Form, stored: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    """The tensors of a module, by the ends of their names."""
+    """The tensors of a module, by the suffixes of their names."""
     missing = [leaf for leaf in form.needed if f"{module}{leaf}" not in stored]
     if missing:
         raise CorruptFile(
@@ -195,14 +195,14 @@ def _quantized(module: _Module, form: _Form) -> QuantizedTensor:
 
 
 def groups_of(inputs: int, group: int) -> int:
-    """Scales of a row, where `group` inputs share one; 0: all do."""
+    """Number of scales per row if `group` inputs share one; a `group` of 0 means all inputs."""
     return -(-inputs // group) if group else 1
 
 
 def _integers(
     module: _Module, outputs: int, inputs: int, scales: str, *, has_zeros: bool
 ) -> _Matrix:
-    """Codes of whole numbers with scales of the type of the tensor that ends in `scales`."""
+    """A matrix of integer codes; `scales` is the suffix of the tensor with its scales."""
     if inputs % 2:
         raise module.wrong(next(iter(module.parts)), "has an odd number of inputs")
     groups = outputs * groups_of(inputs, module.scheme.group)
@@ -248,7 +248,7 @@ def _awq(module: _Module) -> _Matrix:
 def _packed(module: _Module) -> _Matrix:
     """`weight_packed` [outputs, words], packed along its second axis; `weight_scale` [outputs,
     groups] or [1]; `weight_zero_point` [outputs · bits / 32, groups], packed along its first;
-    `weight_g_idx` [inputs]; `weight_shape` [2] says the shape.
+    `weight_g_idx` [inputs]; `weight_shape` [2], which holds the shape.
     """
     bits, shape = module.scheme.bits, module.parts[".weight_packed"].shape
     module.expect(".weight_shape", (2,))
@@ -268,9 +268,9 @@ def _packed(module: _Module) -> _Matrix:
 
 
 def _scaled(module: _Module) -> _Matrix:
-    """`weight` [outputs, inputs] of int8 or FP8; a scale of the whole [] or [1], of each output
-    [outputs, 1], of groups [outputs, groups] or of blocks [block rows, block columns], and of int8
-    perhaps `weight_zero_point` of the same shape.
+    """`weight` [outputs, inputs] in int8 or FP8; scales for the whole matrix [] or [1], for each
+    output [outputs, 1], for groups [outputs, groups] or for blocks [block rows, block columns];
+    optionally, for int8, `weight_zero_point` of the same shape.
     """
     weight = module.parts[".weight"]
     if len(weight.shape) != 2 or not prod(weight.shape):
@@ -301,8 +301,8 @@ def _scaled(module: _Module) -> _Matrix:
 
 
 def _nf4(module: _Module) -> _Matrix:
-    """`weight` of any shape and type, two codes a byte; `weight.absmax`, a scale for each block of
-    codes in their order; what the state says of the shape, see `parse_state`.
+    """`weight` of any shape and type, two codes per byte; `weight.absmax`, a scale for each block
+    of consecutive codes; the state with the shape, see `parse_state`.
     """
     state = state_of(module.parts[STATE].name, module.content(STATE))
     outputs, inputs = state.shape
@@ -326,7 +326,7 @@ def _nf4(module: _Module) -> _Matrix:
 
 
 def state_of(name: str, content: bytes) -> Nf4State:
-    """Raises `CorruptFile` that names the tensor for a state that cannot be."""
+    """The state of the matrix. Raises `CorruptFile`, which names the tensor, if it is invalid."""
     try:
         return parse_state(content)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What bitsandbytes writes beside a matrix of four bits (`QuantState.as_dict`): JSON in bytes."""
+"""The JSON metadata that bitsandbytes stores for a 4-bit matrix (`QuantState.as_dict`)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Nf4State:
     block: int
     """Codes that share a scale."""
     nested_block: int | None
-    """Scales that share a scale, where they are quantized too."""
+    """Number of scales that share a scale if scales are quantized too; else None."""
     nested_offset: float
-    """What is added to such scales."""
+    """Number that is added to quantized scales."""
 
 
 def parse_state(content: bytes) -> Nf4State:
-    """Raises `ValueError`, which says what cannot be."""
+    """Raises `ValueError` that names the invalid value."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Names of modules that a checkpoint's config describes by regular expressions."""
+"""Matching module names against the regular expressions in a checkpoint's config."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MOST_CHARACTERS: Final = 500
 _MOST_NAME: Final = 120
 _REPEATS: Final = re.compile(r"(?<!\\)[*+{]")
 _SLOW: Final = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
-"""What may take time that grows exponentially: repeated groups and references back."""
+"""Constructs that may take exponential time: repeated groups and back-references."""
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether `name` begins with what the regular expression `pattern` describes.
+    """Whether the regular expression `pattern` matches at the beginning of `name`.
 
     Patterns come with the model, so those that may take very long are refused.
 
     Raises:
-        CorruptFile: it is no regular expression.
-        UnsupportedModel: it may take very long.
+        CorruptFile: `pattern` is not a regular expression.
+        UnsupportedModel: `pattern` may take very long to match.
     """
     return len(name) <= _MOST_NAME and _compiled(pattern).match(name) is not None
 

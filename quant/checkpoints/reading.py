@@ -1,5 +1,5 @@
-"""Quantized matrices out of the tensors of a checkpoint, as they are: codes may be moved and their
-bits packed otherwise, no number changes.
+"""Reads quantized matrices from the tensors of a checkpoint: codes may be moved and repacked, but
+no number changes.
 """
 
 from __future__ import annotations
@@ -20,35 +20,38 @@ from hearth.quant.checkpoints.scheme import Layout, QuantizedTensor, Scheme
 from hearth.quant.errors import UnsupportedModel
 
 Read = Callable[[str], Tensor]
-"""A stored tensor by name, not to be written to."""
+"""Reads a stored tensor by name; it must not be written to."""
 _CODES: Final = 1 << 22
-"""At a time, where each is moved: 4 MiB, which stay in the processor's cache."""
+"""Codes that are moved at a time: 4 MiB, which fit into the processor's cache."""
 _COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
-"""AWQ: of which column of its word each code is, from the lowest bits on."""
+"""AWQ: the column of each code within its word, from the lowest bits on."""
 
 
 class CodeParams(NamedTuple):
-    """What the codes of a matrix [outputs, inputs] are scaled by, as of `PackedWeight`."""
+    """The parameters of the codes of a matrix [outputs, inputs], as in `PackedWeight`."""
 
     scales: Tensor
-    """[outputs, groups] of the type that is stored."""
+    """[outputs, groups] of the stored type."""
     zeros: Tensor | None
-    """[outputs, groups] uint8, in as many bits as the codes; None: the middle one."""
+    """[outputs, groups] uint8, the code for zero; None: the middle code."""
     order: Tensor | None
     """[inputs] int64; None: inputs are in their own order."""
 
 
 def read_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
-    """Those of a matrix that is not in NF4; its codes are not read. Raises as `read_quantized`."""
+    """The parameters of a matrix that is not NF4, without reading its codes. Raises the errors of
+    `read_quantized`.
+    """
     return _PARAMS[tensor.scheme.layout](tensor, read)
 
 
 def read_quantized(tensor: QuantizedTensor, read: Read) -> PackedWeight:
-    """The matrix [outputs, inputs]: over what `read` gives where it is stored alike, else a copy.
+    """The matrix [outputs, inputs]: a view of the stored tensors if the layout is the same, else a
+    copy.
 
     Raises:
-        CorruptFile: a value that cannot be.
-        UnsupportedModel: groups that cannot be used.
+        CorruptFile: a value is invalid.
+        UnsupportedModel: the groups cannot be used.
     """
     return _READERS[tensor.scheme.layout](tensor, read)
 
@@ -65,9 +68,9 @@ def _gptq_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
 
 
 def _gptq_zeros(words: Tensor, scheme: Scheme) -> Tensor:
-    """[groups, words] int32 -> [groups, outputs] uint8. The first format stores each minus one, of
-    2, 4 and 8 bits by subtraction from whole words: where zero is no code but 0 that borrows from
-    the next one, and is undone in whole words, too (GPTQModel's `utils/model.py`,
+    """[groups, words] int32 -> [groups, outputs] uint8. GPTQ's first format stores each code for
+    zero minus one. With 2, 4 and 8 bits it subtracts from whole words, so that a code of 0 borrows
+    from the next one; this is undone on whole words too (GPTQModel's `utils/model.py`,
     `convert_gptq_v1_to_v2_format_module`).
     """
     bits, offset = scheme.bits, scheme.zero_offset
@@ -136,7 +139,7 @@ def _scaled_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
     rows, columns = tensor.scheme.block or (1, 1)
 
     def spread(values: Tensor) -> Tensor:
-        """[outputs, groups] of what is stored for the whole, for outputs or for blocks."""
+        """[outputs, groups] from values for the whole matrix, for outputs or for blocks."""
         found = _by_output(values, outputs)
         if len(found) != outputs:
             found = found.repeat_interleave(rows, 0)[:outputs]
@@ -169,17 +172,17 @@ def _nf4(tensor: QuantizedTensor, read: Read) -> PackedWeight:
         wide = read(tensor.parts[".weight.nested_absmax"])[blocks]
         scales = numbers[scales.to(torch.int64)] * wide + state.nested_offset
     group = gcd(inputs, state.block)
-    # Blocks go on from one output to the next.
+    # Blocks continue from one output to the next.
     places = torch.arange(0, outputs * inputs, group) // state.block
     stored = as_bytes(read(tensor.parts[".weight"])).view(outputs, inputs // 2)
-    # The even input is in the high bits of a file.
+    # In the file, the even input is in the high bits of a byte.
     weight = torch.bitwise_left_shift(stored, 4)
     weight |= stored >> 4
     return PackedWeight(weight, "NF4", scales[places].view(outputs, inputs // group))
 
 
 def _groups(tensor: QuantizedTensor, read: Read, index: str = "") -> Groups:
-    """The groups of inputs: as the tensor `index` says if it is there, else one after the other."""
+    """The groups of inputs: from the tensor `index` if it exists, else consecutive."""
     inputs, group = tensor.shape[1], tensor.scheme.group
     name = tensor.parts.get(index, "")
     numbers = read(name) if name else torch.arange(inputs) // (group or inputs)
@@ -187,21 +190,21 @@ def _groups(tensor: QuantizedTensor, read: Read, index: str = "") -> Groups:
 
 
 def _by_output(values: Tensor, outputs: int) -> Tensor:
-    """[outputs or rows of blocks, groups] of values that may be one for all, or one for each."""
+    """[outputs or rows of blocks, groups] from a single value, or one per output or block."""
     if values.numel() == 1:
         return values.reshape(1, 1).expand(outputs, 1)
     return values if values.ndim == 2 else values[:, None]
 
 
 def _integers(tensor: QuantizedTensor, words: Tensor, params: CodeParams) -> PackedWeight:
-    """A copy of codes that are packed along the inputs, as GPTQ has them.
+    """The packed weight of codes that are packed along the inputs, as in GPTQ; they are copied.
 
     Args:
         words: [at least inputs · bits / 32, outputs] int32.
     """
     scales, zeros, order = params
     packing, bits, inputs = tensor.packing, tensor.scheme.bits, tensor.shape[1]
-    # The middle one needs not be stored.
+    # Zero points that all are the middle code need not be stored.
     is_even = zeros is None or bool((zeros == MIDDLE[packing]).all())
     if order is None:
         weight = as_bytes(words.t())
@@ -216,7 +219,7 @@ def _integers(tensor: QuantizedTensor, words: Tensor, params: CodeParams) -> Pac
 def _along_inputs(words: Tensor, bits: int) -> Tensor:
     """[words, outputs] int32 -> [words · 32 / bits, outputs] uint8."""
     mask, outputs = (1 << bits) - 1, words.shape[1]
-    # Of 3 bits, three words hold 32 codes, and two of these are in two words.
+    # With 3 bits, three words hold 32 codes, two of which span two words.
     count = 3 if bits == 3 else 1
     parts = words.reshape(-1, count, outputs)
     codes = torch.empty((len(parts), 32 * count // bits, outputs), dtype=torch.uint8)
@@ -231,10 +234,11 @@ def _along_inputs(words: Tensor, bits: int) -> Tensor:
 
 
 def _moved(tensor: QuantizedTensor, codes: Callable[[slice], Tensor]) -> Tensor:
-    """[outputs, bytes] uint8.
+    """[outputs, bytes] uint8: codes packed along the inputs.
 
     Args:
-        codes: gives those of some outputs, [inputs, outputs] uint8; asked for multiples of 8.
+        codes: returns the codes of a slice of outputs, [inputs, outputs] uint8. Slices start at
+            multiples of 8.
     """
     outputs, inputs = tensor.shape
     weight = torch.empty((outputs, row_bytes_of(tensor.packing, inputs)), dtype=torch.uint8)

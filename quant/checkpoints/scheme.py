@@ -9,11 +9,11 @@ from typing import Final, Literal
 from hearth.quant.stored import StoredTensor
 
 Layout = Literal["gptq", "awq", "packed", "scaled", "nf4"]
-"""Which tensors there are, and the order of codes in them: see `modules.py`."""
+"""Determines the tensors of a matrix and the order of codes in them: see `modules.py`."""
 SHORTEST_GROUP: Final = 8
-"""Inputs of a group. Weights are rounded in groups of a multiple of it."""
+"""Minimum number of inputs in a group. Weights are rounded in groups of a multiple of it."""
 NF4_BLOCKS: Final = tuple(1 << power for power in range(5, 13))
-"""Weights that can share a scale (bitsandbytes)."""
+"""The possible numbers of weights that share a scale (bitsandbytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Scheme:
 
     layout: Layout
     bits: int
-    """Of a code."""
+    """Bits of a code."""
     group: int = 0
     """Inputs that share a scale; 0: all."""
     zero_offset: int = 0
-    """What is missing to the codes for zero that are stored (1 in GPTQ's first format)."""
+    """The number to add to the stored codes for zero (1 in GPTQ's first format)."""
     has_zeros: bool = False
-    """Zero is another code in each group. Only a hint of how much memory is needed."""
+    """Groups have different codes for zero. Only used to estimate memory."""
     is_ordered: bool = False
     """Inputs may be assigned to groups in any order."""
     block: tuple[int, int] | None = None
@@ -37,26 +37,26 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a `quantization_config` says."""
+    """The contents of a `quantization_config`."""
 
     label: str
-    """For people, e.g. "GPTQ 4-bit"."""
+    """Name for users, e.g. "GPTQ 4-bit"."""
     scheme_of: Callable[[str], Scheme | None]
-    """The scheme of the module of that name; None: it is not quantized. Raises `UnsupportedModel`
-    for one that cannot be read.
+    """Returns the scheme of the module with a given name; None if it is not quantized. Raises
+    `UnsupportedModel` for schemes that cannot be read.
     """
     layouts: frozenset[Layout]
-    """Those that occur."""
+    """The layouts that occur."""
     notices: tuple[str, ...] = ()
-    """What else the checkpoint asks for, and what is done about it."""
+    """Sentences about other features that the checkpoint requests, and how they are handled."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor(StoredTensor):
-    """A matrix that is stored in several tensors, as if it were one: `kind` is its packing,
-    `nbytes` what it takes in memory.
+    """A matrix that is stored in several tensors, presented as one tensor: `kind` is its packing,
+    `nbytes` its size in memory.
     """
 
     scheme: Scheme = field(kw_only=True)
     parts: Mapping[str, str] = field(kw_only=True)
-    """Names of the tensors, by what they are in the scheme's layout."""
+    """Names of the tensors, by their role (suffix) in the scheme's layout."""

@@ -1,6 +1,6 @@
 """Folders of safetensors, read as if they were GGUF files.
 
-What `config.json`, `tokenizer.json` and the rest say in GGUF's words, and where the rows of each
-tensor lie. Planning is pure Python; torch is imported when rows are read. No class of transformers,
-no code that came with a model, nothing of runners.
+`config.json`, `tokenizer.json` and the other files are translated to GGUF metadata, and the rows of
+each tensor are located. Planning is pure Python; torch is imported when rows are read. No class of
+transformers, no code that came with a model, and no part of the runners is used.
 """

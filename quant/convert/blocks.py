@@ -1,4 +1,4 @@
-"""Codes with scales as blocks of GGUF, where both stand for the same numbers."""
+"""Converts codes with scales to GGUF blocks that stand for the same numbers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from hearth.kernels.bits import pack_bits, unpack_bits
 from hearth.kernels.packed_weight import PackedWeight
 
 BLOCK = 32
-"""Weights of a row in a block of Q4_0 or Q8_0, which share a scale in float16."""
+"""Weights in a block of Q4_0 or Q8_0, which share a float16 scale."""
 
 
 def ggml_blocks(weight: PackedWeight) -> Tensor:
-    """Q4_0 of INT4, Q8_0 of INT8. Source: `block_q4_0` and `block_q8_0` in ggml-common.h; of 4
-    bits, byte i has the codes i (low bits) and i + 16.
+    """Q4_0 blocks from INT4, Q8_0 blocks from INT8. Source: `block_q4_0` and `block_q8_0` in
+    ggml-common.h; with 4 bits, byte i holds the codes i (low bits) and i + 16.
 
     Args:
-        weight: [rows, inputs], the middle code for zero, inputs in their own order, in groups of a
-            multiple of 32, with scales that are numbers of float16: nothing is rounded.
+        weight: [rows, inputs] with the middle code for zero, inputs in their own order, groups of a
+            multiple of 32, and scales that float16 can represent: nothing is rounded.
 
     Returns:
         [rows, bytes] uint8.

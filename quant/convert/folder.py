@@ -1,4 +1,4 @@
-"""A folder of safetensors as a source of GGUF files."""
+"""A folder of safetensors as a source for GGUF files."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ _KINDS = {int: ValueType.U32, float: ValueType.F32, str: ValueType.STRING}
 
 
 def folder_of(path: Path) -> Path | None:
-    """The folder of the model that `path`, a folder or a safetensors file in it, stands for; None
-    where it stands for none.
+    """The model folder of `path`, which is the folder or a safetensors file in it; None if it is
+    neither.
     """
     folder = path.parent if path.suffix == SUFFIX else path
     return folder if (folder / CONFIG).is_file() else None
 
 
 class FolderSource:
-    """The model in a folder, with the header that it has as a GGUF file of the numbers as they are
-    stored: BF16 stays BF16, what llama.cpp wants as F32 is F32, MXFP4 stays packed.
+    """The model in a folder, with the header of a GGUF file that keeps the stored types: BF16 stays
+    BF16, tensors that llama.cpp needs as F32 become F32, MXFP4 stays packed.
 
     Args:
-        keeps_packed: so do INT4 and INT8, as Q4_0 and Q8_0.
+        keeps_packed: INT4 and INT8 stay packed too, as Q4_0 and Q8_0.
 
     Raises:
         CorruptFile: a file is missing or damaged, or files contradict each other.
-        UnsupportedModel: a family, a variant, a vocabulary or a type of numbers that cannot be
-            converted; the message names it.
+        UnsupportedModel: a family, variant, vocabulary or number type cannot be converted; the
+            message names it.
         OSError: a file cannot be read.
     """
 
@@ -80,7 +80,7 @@ class FolderSource:
 
     @property
     def stored_type(self) -> TensorType:
-        """Of plain numbers, the type that most weights are stored in."""
+        """The plain type that most of the plain weights are stored in."""
         sizes = Counter[TensorType]()
         for found in self._found:
             if found.type in PLAIN and found.part.names:
@@ -88,8 +88,8 @@ class FolderSource:
         return sizes.most_common(1)[0][0]
 
     def home(self, name: str) -> Path:
-        """The file of the tensor `name`, or of its first part; what follows from the config lies
-        there.
+        """The file of the tensor `name`, or of its first part; `config.json` for tensors that
+        follow from the config.
         """
         stored = self._by_name[name].part.names
         if not stored:
@@ -158,7 +158,7 @@ def _list(folder: Path, key: str, kind: ValueType, values: Sequence[Any]) -> byt
 
 @contextmanager
 def _held_by_gguf(folder: Path, key: str, value: object) -> Iterator[None]:
-    """Raises `CorruptFile` in place of what says that a value does not fit."""
+    """Turns errors of encoding a value into `CorruptFile`."""
     try:
         yield
     except (OverflowError, struct.error, UnicodeEncodeError) as error:
@@ -171,13 +171,14 @@ def _held_by_gguf(folder: Path, key: str, value: object) -> Iterator[None]:
 
 
 def _name(folder: Path, model: Model, vocabulary: Vocabulary) -> str:
-    """Of the model. In the cache of the Hub, folders are named by a commit."""
+    """The name of the model. In the cache of the Hub, folders are named after a commit, so there
+    the name of the repository is used."""
     repository = folder.absolute().parent.parent.name
     if folder.absolute().parent.name == "snapshots" and repository.startswith("models--"):
         name = repository.split("--")[-1]
     else:
         name = folder.absolute().name
-    # llama.cpp lets special tokens swallow white space behind them where the name has this in it.
+    # llama.cpp lets special tokens swallow the following white space if the name contains this.
     if model.architecture == "phi3" and vocabulary.swallows_behind and "phi-3" not in name.lower():
         return f"Phi-3 {name}"
     return name

@@ -21,7 +21,7 @@ ALL: Final = (
     *(CONFIG, TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS, ADDED_TOKENS),
     *(GENERATION, TEMPLATE, TEMPLATE_JSON),
 )
-"""What is read, where it is there."""
+"""Files that are read if they exist."""
 _OTHER_VOCABULARIES: Final = (
     *("tokenizer.model", "tiktoken.model", "vocab.json", "vocab.txt", "tekken.json"),
 )
@@ -29,26 +29,26 @@ _LARGEST_BYTES: Final = 64 << 20
 _LARGEST_TEMPLATE: Final = 1 << 20
 _DEFAULT: Final = "default"
 _FURTHER_TEMPLATES: Final = "additional_chat_templates"
-"""A folder of templates by their names, where `chat_template.jinja` is the default one."""
+"""A folder of named templates; the default one is `chat_template.jinja` next to it."""
 
 
 def optional_fields(folder: Path, name: str) -> Fields:
-    """The object in `folder / name`; an empty one where there is no such file.
+    """The object in `folder / name`; an empty one if there is no such file.
 
     Raises:
-        CorruptFile: it is no JSON object, or has more than 64 MiB.
+        CorruptFile: the file is not a JSON object, or is larger than 64 MiB.
     """
     path = folder / name
     return read_fields(path, _LARGEST_BYTES) if path.is_file() else Fields(path, {})
 
 
 def token_text(fields: Fields, key: str) -> str | None:
-    """The text of a token in those files; None where there is none."""
+    """The text of the token under `key`; None if there is none."""
     return text_of(fields.values.get(key))
 
 
 def text_of(value: object) -> str | None:
-    """The same of a value, which is a string or an object with its "content"."""
+    """The text of a token that is given as a string or as an object with its "content"."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) and value else None
@@ -59,7 +59,7 @@ def tokenizer_path(folder: Path) -> Path:
 
     Raises:
         UnsupportedModel: there is only a vocabulary in another format.
-        CorruptFile: there is none.
+        CorruptFile: there is no vocabulary.
     """
     path = folder / TOKENIZER
     if path.is_file():
@@ -80,11 +80,12 @@ def tokenizer_path(folder: Path) -> Path:
 
 
 def chat_templates(folder: Path) -> dict[str, str]:
-    """Jinja sources by name, "default" among them if there is any. Files of their own go before
-    those that a JSON file holds, as in transformers (`PreTrainedTokenizerBase._from_pretrained`).
+    """Jinja sources by name, with "default" for the default one if present. Template files take
+    precedence over templates inside JSON files, as in transformers
+    (`PreTrainedTokenizerBase._from_pretrained`).
 
     Raises:
-        CorruptFile: one is no UTF-8 or has more than 1 MiB, or a file is no JSON object.
+        CorruptFile: a template is not UTF-8 or larger than 1 MiB, or a file is not a JSON object.
     """
     files = {path.stem: path for path in sorted((folder / _FURTHER_TEMPLATES).glob("*.jinja"))}
     if (folder / TEMPLATE).is_file():

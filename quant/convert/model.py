@@ -1,5 +1,5 @@
-"""What GGUF says of a model, from its `config.json`, and what is refused because GGUF has no words
-or llama.cpp no code for it.
+"""The GGUF metadata of a model, from its `config.json`. Features that GGUF cannot express or that
+llama.cpp does not support are refused.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from hearth.quant.tied_weights import as_stored
 Value = int | float | bool | str | tuple[bool, ...]
 """An int is stored as U32, a float as F32."""
 _ALWAYS_TIED = "gemma2"
-"""For its output llama.cpp takes the embedding, whatever a file has."""
+"""llama.cpp uses the embedding as the output matrix of this family, whatever the file has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model in the words of GGUF."""
+    """A model in terms of GGUF."""
 
     architecture: str
     family: Family
     config: ModelConfig
     values: Mapping[str, Value]
-    """Keys without the architecture before them."""
+    """Keys without the prefix of the architecture."""
     factors: Mapping[str, tuple[float, ...]]
-    """Tensors of rotary positions, which follow from the config."""
+    """Tensors of rotary factors, which follow from the config."""
     stored: Mapping[str, StoredTensor]
     """The tensors of the folder, see `resolve`."""
     checkpoint: Checkpoint | None
-    """How matrices are packed; None: not at all."""
+    """How matrices are packed; None if they are not."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """What GGUF and llama.cpp have for a family."""
+    """The features that GGUF can express and llama.cpp supports for a family."""
 
     scalings: tuple[Kind, ...]
-    """Of rotary positions."""
+    """Kinds of rotary scaling."""
     is_partial: bool = False
-    """Part of a head only may have positions."""
+    """Heads may be rotated partly."""
     has_biases: bool = False
-    """Attention may have biases, as the config says."""
+    """Attention may have biases, according to the config."""
     is_square: bool = False
-    """The heads together are as wide as the embedding."""
+    """The heads together must be as wide as the embedding."""
     window: Literal["", "none", "one", "pattern"] = ""
-    """The words for windows: none at all, one for all layers, or a pattern of layers; "": a
-    `config.json` has none.
+    """How GGUF expresses windows: not at all ("none"), one window for all layers ("one"), or a
+    pattern of layers ("pattern"); "" if a `config.json` of the family has no windows.
     """
 
 
@@ -89,17 +89,17 @@ _WORDS: Mapping[str, _Words] = {
 def describe(
     fields: Fields, headers: Sequence[SafetensorsHeader], *, keeps_packed: bool = False
 ) -> Model:
-    """The model of a `config.json` in the words of GGUF.
+    """The model of a `config.json` in terms of GGUF.
 
     Args:
-        headers: of the folder's files; an output matrix that is not the embedding counts, whatever
-            the config says.
+        headers: of the folder's files; a stored output matrix that is not the embedding overrides
+            the config.
         keeps_packed: matrices may be packed; `hearth.quant.folders.convert` checks how.
 
     Raises:
-        UnsupportedModel: an unknown family, a class that writes no text, or a variant that
-            llama.cpp has no words or no code for.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: the family is unknown, the class does not generate text, or GGUF cannot
+            express or llama.cpp not run the variant.
+        CorruptFile: a value is invalid.
     """
     family = family_of_hf(fields)
     checkpoint = read_checkpoint(fields)
@@ -134,7 +134,7 @@ def describe(
 
 
 def _check_fields(name: str, fields: Fields) -> None:
-    """Raises `UnsupportedModel` for what llama.cpp has no words or no code for."""
+    """Raises `UnsupportedModel` for features that GGUF cannot express or llama.cpp not run."""
     words = _WORDS[name]
     check_ropes(
         fields,
@@ -167,7 +167,7 @@ def _check_fields(name: str, fields: Fields) -> None:
 
 
 def _check_config(name: str, fields: Fields, config: ModelConfig) -> None:
-    """The same for what follows from several values."""
+    """Like `_check_fields`, for features that follow from several values."""
     if _WORDS[name].is_square and config.heads * config.head_dim != config.width:
         raise fields.unsupported(
             "head_dim", f"heads that together have the width of {config.width:,}"
@@ -176,7 +176,7 @@ def _check_config(name: str, fields: Fields, config: ModelConfig) -> None:
     if name == "smollm3" and any(
         (layer.rope is None) != (place % 4 == 0) for place, layer in places
     ):
-        # llama.cpp knows no other layers without positions than every fourth.
+        # llama.cpp always leaves out positions in every fourth layer.
         key = "no_rope_layers" if fields.has("no_rope_layers") else "no_rope_layer_interval"
         raise fields.unsupported(key, "no positions in every fourth layer")
 
@@ -208,7 +208,7 @@ def _values_of_family(
             values["expert_feed_forward_length"] = config.experts.width
     window = fields.integer("sliding_window", 0, least=0)
     words = _WORDS[name]
-    if words.window == "one" and window:  # llama.cpp leaves it out.
+    if words.window == "one" and window:  # llama.cpp ignores it.
         values["attention.sliding_window"] = window
     if words is _GEMMA:
         values |= {key: fields.positive(key) for key in GEMMA2_CAPS if fields.has(key)}
@@ -225,9 +225,9 @@ def _values_of_family(
 
 
 def _scale(name: str, fields: Fields, config: ModelConfig) -> dict[str, Value]:
-    """The key for what scores are multiplied by, where it is not what llama.cpp takes by itself: it
-    goes by the heads, and for the model of 27 billion, known by its layers, by the width. It does
-    not read the key; the native runner does.
+    """The key for the factor of attention scores, if that differs from llama.cpp's: the factor
+    follows from the head size, or for the 27B model, which is recognized by its number of layers,
+    from the width. The native runner reads the key; llama.cpp does not.
     """
     by_width = len(config.layers) == GEMMA_LAYERS_OF_27B[name]
     usual = config.width // config.heads if by_width else config.head_dim
@@ -236,7 +236,7 @@ def _scale(name: str, fields: Fields, config: ModelConfig) -> dict[str, Value]:
 
 
 def _local_theta(fields: Fields, rope: Rope | None) -> float:
-    """Of the layers with windows, which llama.cpp never scales."""
+    """The rotary base of the layers with windows, whose positions llama.cpp never scales."""
     assert rope is not None
     if rope.scaling is not None:
         raise rope_section(fields, "sliding_attention").unsupported("rope_type", "default")
@@ -244,8 +244,8 @@ def _local_theta(fields: Fields, rope: Rope | None) -> float:
 
 
 def _windows(window: int, sliding: tuple[bool, ...], context: int) -> dict[str, Value]:
-    """The keys for windows in the layers that are `sliding`. Where none is, the window holds the
-    whole context: without the key, llama.cpp takes one of its own.
+    """The keys for windows in the layers that are `sliding`. If there are none, the window covers
+    the whole context, since llama.cpp uses a default window without the key.
     """
     if not window or not any(sliding):
         return {"attention.sliding_window": context}

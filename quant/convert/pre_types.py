@@ -1,8 +1,8 @@
-"""How a byte-level tokenizer cuts words, and what GGUF calls that (`tokenizer.ggml.pre`).
+"""How byte-level tokenizers split text into words, and GGUF's names for it (`tokenizer.ggml.pre`).
 
-Expressions: the models' own, as llama.cpp's `llama-vocab.cpp` quotes them ("original regex from
-tokenizer.json"). NFC, which some tokenizers apply first, has no place in GGUF, and llama.cpp leaves
-it out; what is typed and what models write is composed already.
+The expressions are the models' own, as quoted in llama.cpp's `llama-vocab.cpp` ("original regex
+from tokenizer.json"). Some tokenizers first apply NFC, which GGUF cannot express and llama.cpp
+leaves out; typed text and the output of models are already composed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
         ((_QWEN2,), False): "qwen2",
         ((_QWEN35,), False): "qwen35",
         ((_O200K,), False): "gpt-4o",
-        # Made from ranks, in whose words the two ways of merging agree.
+        # Converted from ranks: for their words, both ways of merging give the same tokens.
         ((_O200K,), True): "gpt-4o",
         ((_TEKKEN,), True): "tekken",
         ((_GPT2,), False): "gpt-2",
@@ -59,8 +59,8 @@ NAMES: Final[Mapping[tuple[tuple[str, ...], bool], str]] = MappingProxyType(
         (_DEEPSEEK_CODER, False): "deepseek-coder",
     }
 )
-"""By the cuts, and whether merges are ignored for words that are tokens. Several names stand for
-the same; each of these is the best known one.
+"""GGUF's name, by the split expressions and by whether merges are ignored for words that are
+tokens. If several names are equivalent, this is the best known one.
 """
 
 
@@ -68,7 +68,7 @@ def pre_type(file: TokenizerFile) -> str:
     """The value of `tokenizer.ggml.pre` for `file`, a byte-level tokenizer.
 
     Raises:
-        UnsupportedModel: it cuts words in a way that GGUF has no name for, or that is not known
+        UnsupportedModel: it splits words in a way that GGUF has no name for, or that is not known
             here.
     """
     for step in file.normalizers:
@@ -92,7 +92,7 @@ def pre_type(file: TokenizerFile) -> str:
 
 
 def _cuts(step: Fields) -> tuple[str, ...]:
-    """The expressions by which a step cuts; none where it only spells bytes."""
+    """The expressions by which a step splits text; empty if it only maps bytes to characters."""
     match step.text("type"):
         case "ByteLevel":
             if step.flag("add_prefix_space", True):
@@ -106,7 +106,7 @@ def _cuts(step: Fields) -> tuple[str, ...]:
             pattern = step.section("pattern")
             if pattern is None or not pattern.has("Regex"):
                 raise step.unsupported("pattern", "an expression")
-            # To keep matches apart, or to leave out what lies between them, which is nothing.
+            # Matches are separate words; text between matches, of which there is none, is dropped.
             way = (step.text("behavior"), step.flag("invert", False))
             if way not in (("Isolated", False), ("Removed", True)):
                 raise step.unsupported("behavior", "Isolated")

@@ -1,4 +1,4 @@
-"""Rotary positions in the words of GGUF; what llama.cpp makes of the keys: `llama-context.cpp`."""
+"""Rotary positions in GGUF metadata; llama.cpp reads the keys in `llama-context.cpp`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hearth.quant.json_fields import Fields
 Kind = Literal["linear", "llama3", "yarn", "longrope"]
 Factors = dict[str, tuple[float, ...]]
 _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
-"""The only values that llama.cpp computes with for these families."""
+"""The only values that llama.cpp uses for these families."""
 
 
 def check_ropes(
@@ -23,17 +23,17 @@ def check_ropes(
     is_partial: bool,
     truncates: bool,
 ) -> None:
-    """Whether GGUF and llama.cpp have what `config.json` says of positions.
+    """Check that GGUF and llama.cpp support the rotary positions of `config.json`.
 
     Args:
-        layer_type: whose, where the file distinguishes types of layers.
+        layer_type: the type of layer, if the file distinguishes them.
         kinds: scalings that llama.cpp computes for the family, besides none.
-        is_partial: the family may turn a part of a head only.
-        truncates: whether the model rounds YaRN's ramp; llama.cpp always does, and gpt-oss is the
-            one that is close enough without.
+        is_partial: the family may rotate only part of a head.
+        truncates: whether the model must round YaRN's ramp. llama.cpp always does; only gpt-oss
+            does not, and the results are close enough.
 
     Raises:
-        UnsupportedModel: they have not.
+        UnsupportedModel: a setting is not supported.
     """
     section = rope_section(fields, layer_type)
     key = "partial_rotary_factor"
@@ -49,7 +49,7 @@ def check_ropes(
 
 
 def rope_values(rope: Rope) -> tuple[dict[str, int | float | str], Factors]:
-    """The keys, and the tensors of factors."""
+    """The metadata keys, and the tensors of factors."""
     values: dict[str, int | float | str] = {
         "rope.freq_base": rope.theta,
         "rope.dimension_count": rope.dimensions,
@@ -76,8 +76,8 @@ def rope_values(rope: Rope) -> tuple[dict[str, int | float | str], Factors]:
 
 
 def _llama3(rope: Rope, scaling: RopeScaling) -> tuple[float, ...]:
-    """What each frequency is divided by: 1 for short waves, `factor` for those that are longer than
-    the context was, and something between for those between.
+    """The divisor of each frequency: 1 for wavelengths that are short compared with the original
+    context, `factor` for long ones, and interpolated in between.
     """
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     divisors = []

@@ -1,4 +1,4 @@
-"""Rows of a folder's tensors as GGUF has them, read one run after the other."""
+"""Reads rows of a folder's tensors in the layout of GGUF, one run of rows after the other."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _DTYPES = {
 
 
 class FolderRows:
-    """Implements `hearth.quant.gguf.source.WeightReader` over mapped files: what a tensor takes in
-    memory are the rows that are asked for, and of a transposed stack one matrix.
+    """Implements `hearth.quant.gguf.source.WeightReader` over mapped files. Only the requested rows
+    of a tensor are held in memory; of a transposed stack, one matrix.
 
     Raises:
-        CorruptFile: a file has another size by now.
-        OSError: one cannot be mapped.
+        CorruptFile: the size of a file has changed.
+        OSError: a file cannot be mapped.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class FolderRows:
         self._tensors = SafetensorsTensors(shards, checkpoint)
         self._found = {one.name: one for one in found}
         self._matrix: tuple[str, int, Tensor] | None = None
-        """The transposed matrix at hand: of which tensor, and of which expert."""
+        """The current transposed matrix, with its tensor and expert."""
         self._open: dict[str, Tensor] = {}
-        """What is stored of the tensor at hand."""
+        """Stored parts of the current tensor."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,15 +64,15 @@ class FolderRows:
         return plain.contiguous().view(torch.uint8).flatten().numpy().data
 
     def done(self, name: str) -> None:
-        """Let go of the pages that `name` was read from."""
+        """Release the pages that `name` was read from."""
         self._matrix = None
         self._open.clear()
         for stored in self._found[name].part.names:
             self._tensors.release(stored)
 
     def _stored(self, name: str) -> Tensor:
-        """A stored tensor over the map, which the system is told of once; a packed one as blocks of
-        GGUF, [rows, bytes].
+        """A stored tensor over the map, which is prefetched once; a packed one as GGUF blocks
+        [rows, bytes].
         """
         if name not in self._open:
             tensor = self._tensors.stored[name]
@@ -84,7 +84,7 @@ class FolderRows:
         return self._open[name]
 
     def _changed(self, found: Found, first: int, count: int) -> Tensor:
-        """The rows as `found` says: [count, row] or, of a vector, all of it."""
+        """Rows [count, row] in the layout of `found`; of a vector, all of it."""
         if found.values:
             return torch.tensor(found.values, dtype=torch.float64)
         part, names = found.part, found.part.names
@@ -114,8 +114,8 @@ class FolderRows:
         return self._stored(names[0])[expert][picked][rows]
 
     def _transposed(self, found: Found, expert: int, picked: slice) -> Tensor:
-        """One matrix of a transposed stack, in memory of its own: to gather a few rows of it from
-        the file would read all of it each time.
+        """A copy of one matrix of a transposed stack, since gathering a few of its rows from the
+        file would read all of it each time.
         """
         held = self._matrix
         if held is None or held[:2] != (found.name, expert):
@@ -125,8 +125,8 @@ class FolderRows:
 
 
 def _alternating(heads: int, first: int, count: int, rows: int) -> Tensor:
-    """[count] which stored rows become the rows from `first` on, where each head's are to alternate
-    between its two rotary halves.
+    """[count]: the stored rows that become the rows from `first` on, so that the rows of each head
+    alternate between its two rotary halves.
     """
     length = rows // heads
     place = torch.arange(first, first + count)

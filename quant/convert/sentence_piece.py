@@ -1,5 +1,5 @@
-"""Byte-pair encodings that were made of a SentencePiece model, back in its terms: of two neighbours
-that could be joined, those go first whose piece has the best score.
+"""Converts byte-pair encodings that were made from a SentencePiece model back to its terms: of all
+neighbours that can be merged, those whose piece has the best score are merged first.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from hearth.quant.json_fields import Fields
 
 SPACE_MARK = "\u2581"
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-"""Tokens that spell the bytes of characters without one."""
+"""Tokens that spell the bytes of characters that have no token."""
 
 
 def prefixes_space(file: TokenizerFile, *, is_chat: bool) -> bool:
-    """Whether text begins with a space, as every word does.
+    """Whether a space is put before a text, as before every word.
 
-    GGUF has one switch: at the start of a text and after each special token, or never. Tokenizers
-    that do it "first" do it at the start of a whole text alone: never, in a chat, which begins with
-    a special token; so for a model of chats it is off. That some do without it where a text begins
-    with a space anyway, GGUF cannot say at all.
+    GGUF has a single switch: a space at the start of a text and after each special token, or never.
+    Tokenizers with the scheme "first" add a space only at the start of a whole text. A chat begins
+    with a special token, so it gets none; for chat models the switch is therefore off. GGUF cannot
+    express that some tokenizers add no space if the text already begins with one.
 
     Args:
         is_chat: the model has a chat template.
 
     Raises:
-        UnsupportedModel: the text is changed in a way that GGUF has no words for.
+        UnsupportedModel: the text is changed in a way that GGUF cannot express.
     """
     escapes = prefixes = False
     for step in file.normalizers:
@@ -71,7 +71,7 @@ def _replaces_spaces(step: Fields) -> bool:
 
 
 def _splits_at_spaces(step: Fields) -> bool:
-    """Gemma's does, when no space is left."""
+    """Whether a step splits at spaces, as Gemma's does after all spaces have been replaced."""
     pattern = step.section("pattern")
     return pattern is not None and pattern.text("String", "") == " "
 
@@ -80,11 +80,11 @@ def scores_of(file: TokenizerFile, added: frozenset[str]) -> dict[str, float]:
     """The score of each token that merging makes: the higher, the earlier it is merged.
 
     Args:
-        added: texts of the tokens that are found before text is cut.
+        added: texts of the tokens that are recognized before text is split.
 
     Raises:
-        UnsupportedModel: a piece is merged in fewer ways than it could be; by scores, every way
-            would do.
+        UnsupportedModel: there is no merge for two tokens that together make a token; by scores,
+            they would be merged.
     """
     ranks: dict[str, int] = {}
     for rank, (left, right) in enumerate(file.merges):

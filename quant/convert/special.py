@@ -1,4 +1,4 @@
-"""Which tokens begin and end texts."""
+"""The tokens that begin and end texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
     """The keys `tokenizer.ggml.*` for single tokens.
 
     Raises:
-        UnsupportedModel: GGUF has no words for what surrounds a text, or for the number of ends.
+        UnsupportedModel: GGUF cannot express the tokens around a text, or that many end tokens.
         CorruptFile: no token ends a text, or a value has the wrong type.
     """
     config = optional_fields(folder, TOKENIZER_CONFIG)
@@ -43,7 +43,7 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
         eos = ends[0]
     bos = vocabulary.id_of(token_text(names, "bos_token")) if first is None else first
     if bos is None:
-        # llama.cpp takes one by itself where none is given, and templates may ask for its text.
+        # llama.cpp uses a default token if none is given, and templates may refer to its text.
         bos = next(iter(_ids(model, "bos_token_id", size)), eos)
     values: dict[str, Value] = {
         f"{_PREFIX}bos_token_id": bos,
@@ -75,9 +75,9 @@ def special_values(folder: Path, vocabulary: Vocabulary) -> dict[str, Value]:
 
 
 def _surroundings(vocabulary: Vocabulary) -> tuple[int | None, int | None]:
-    """What precedes and follows a text: what `tokenizer.json` puts there. What
-    `tokenizer_config.json` has to say of it (`add_bos_token`) counts for nothing beside that file,
-    as in transformers (`PreTrainedTokenizerBase._from_pretrained`).
+    """The tokens before and after a text, from `tokenizer.json`. `add_bos_token` in
+    `tokenizer_config.json` is ignored if that file exists, as in transformers
+    (`PreTrainedTokenizerBase._from_pretrained`).
     """
     begin, end = vocabulary.file.begin, vocabulary.file.end
     if len(begin) > 1 or len(end) > 1:
@@ -92,7 +92,7 @@ def _surroundings(vocabulary: Vocabulary) -> tuple[int | None, int | None]:
 
 
 def _ids(fields: Fields, key: str, size: int) -> list[int]:
-    """One id or a list of them; those that no token has count for nothing."""
+    """One id or a list of ids; ids without a token are left out."""
     value = fields.values.get(key)
     given = value if isinstance(value, list) else [] if value is None else [value]
     listed = Fields(

@@ -18,30 +18,31 @@ from hearth.quant.gguf.types import TensorType
 from hearth.quant.stored import StoredTensor
 
 PACKED = {"INT4": TensorType.Q4_0, "INT8": TensorType.Q8_0}
-"""What packed matrices become: see `hearth.quant.convert.blocks`."""
+"""The types of packed matrices in GGUF; see `hearth.quant.convert.blocks`."""
 _TYPES = {"F32": TensorType.F32, "F16": TensorType.F16, "BF16": TensorType.BF16} | PACKED
 _KINDS = (*_TYPES, "F64")
-"""The last is stored as F32."""
+"""Types that can be converted; F64 is stored as F32."""
 _SHOWN_NAMES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tensor of the GGUF, and where it comes from."""
+    """A tensor of the GGUF file, and where it comes from."""
 
     name: str
     shape: tuple[int, ...]
-    """As PyTorch has it."""
+    """In PyTorch's order."""
     type: TensorType
-    """Of the numbers as they are stored; what llama.cpp wants as F32 is F32."""
+    """The stored type; F32 for tensors that llama.cpp needs as F32."""
     part: Part
-    """What it is made of, by the names of the files."""
+    """The stored tensors that it is made of, by their names in the files."""
     picked: slice | None = None
     """Rows of stacked matrices or biases, along their second axis; None: all."""
     heads: int = 0
-    """Number of heads whose rows are to alternate between their two rotary halves; 0: no change."""
+    """Number of heads whose rows have to alternate between their two rotary halves; 0: no change.
+    """
     values: tuple[float, ...] = ()
-    """Numbers that follow from the config, in place of stored ones."""
+    """Numbers that follow from the config instead of stored ones."""
 
     @property
     def rows(self) -> int:
@@ -57,12 +58,12 @@ class Found:
 
 
 def find_tensors(folder: Path, model: Model) -> tuple[Found, ...]:
-    """Every tensor that the GGUF of `model` has, found in `folder`.
+    """All tensors of the GGUF file of `model`, located in `folder`.
 
     Raises:
-        CorruptFile: one is missing or misshapen; `field` in `data` names it.
-        UnsupportedModel: one is of a type that cannot be used, or there is one that belongs to no
-            such model: without it, the GGUF would be another model.
+        CorruptFile: a tensor is missing or misshapen; `field` in `data` names it.
+        UnsupportedModel: a tensor is of a type that cannot be used, or there is a tensor that such
+            a model does not have: without it, the GGUF would be another model.
     """
     stored = model.stored
     inventory = take_inventory(model.family, model.config, stored, is_gguf=False, kinds=_KINDS)
@@ -87,15 +88,15 @@ def find_tensors(folder: Path, model: Model) -> tuple[Found, ...]:
 
 
 def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, StoredTensor]) -> Iterator[Found]:
-    """The tensors that hold what the decoder's parameter `wanted` holds. Raises `UnsupportedModel`
-    for packed matrices in a tensor that GGUF has no blocks for.
+    """The GGUF tensors that make up the decoder's parameter `wanted`. Raises `UnsupportedModel` if
+    a packed matrix would become a tensor that must hold plain numbers.
     """
     parts, stored = wanted.source.gguf[0], wanted.choice
     axis, shape = wanted.axis, wanted.shape
     rows = rows_of_parts(shape, axis, len(parts), model.config)
     for index, (part, count) in enumerate(zip(parts, rows, strict=True)):
         origin, picked = stored[min(index, len(stored) - 1)], None
-        if len(stored) < len(parts):  # Gate and up in one.
+        if len(stored) < len(parts):  # Gate and up are one tensor.
             picked = slice(index * count, (index + 1) * count)
             if origin.alternates:
                 picked = slice(index, None, 2)

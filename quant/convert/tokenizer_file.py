@@ -1,4 +1,4 @@
-"""`tokenizer.json`, as far as GGUF can say the same.
+"""Reads the parts of `tokenizer.json` that GGUF can express.
 
 Source: the format that the `tokenizers` library writes (its `serialization` modules).
 """
@@ -22,13 +22,13 @@ _HINT: Final = "Download the file again."
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
-    """A token that is found in text before that is cut."""
+    """A token that is recognized before the text is split."""
 
     text: str
     ident: int
     is_special: bool
     swallows_behind: bool = False
-    """White space behind it belongs to it."""
+    """White space after the token belongs to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,36 +37,36 @@ class TokenizerFile:
 
     path: Path
     ids: Mapping[str, int]
-    """Of the vocabulary proper; some of the added tokens may be in it as well."""
+    """Ids of the vocabulary without added tokens, although it may contain some of these too."""
     merges: Sequence[tuple[str, str]]
-    """The first goes first."""
+    """Pairs in order of priority, highest first."""
     added: Sequence[AddedToken]
     normalizers: tuple[Fields, ...]
     pre_tokenizers: tuple[Fields, ...]
     begin: tuple[int, ...]
     end: tuple[int, ...]
-    """What is put before and behind a text."""
+    """Tokens that are put after a text; `begin` has those before it."""
     unknown: str | None
     spells_bytes: bool
     """Characters without a token become tokens such as <0x0A>."""
     ignores_merges: bool
-    """A word that is a token is that token, whatever merging would make of it."""
+    """A word that is a token becomes that token, whatever merging would produce."""
 
 
 def read_tokenizer(folder: Path) -> TokenizerFile:
     """The `tokenizer.json` of `folder`.
 
     Raises:
-        CorruptFile: it is missing, or breaks its format.
-        UnsupportedModel: GGUF has no words for a vocabulary of this kind.
-        OSError: it cannot be read.
+        CorruptFile: the file is missing, or violates its format.
+        UnsupportedModel: GGUF cannot express a vocabulary of this kind.
+        OSError: the file cannot be read.
     """
     path = tokenizer_path(folder)
     fields = read_fields(path, _LARGEST_BYTES)
     model = fields.section("model")
     if model is None:
         raise fields.wrong("model", "must be given")
-    # Files of 2021 leave out the type of the one model that has merges.
+    # Files from 2021 leave out the type of BPE, the only model that has merges.
     kind = model.text("type", "BPE" if model.has("merges") else "")
     if kind != "BPE":
         raise model.unsupported("type", "BPE")
@@ -106,7 +106,7 @@ def _ids(model: Fields) -> Mapping[str, int]:
 
 
 def _merges(model: Fields, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Pairs of tokens, written as lists or with a space between them."""
+    """Pairs of tokens, which are stored as lists or separated by a space."""
     merges = model.values.get("merges")
     if not isinstance(merges, list):
         raise model.wrong("merges", "must be a list")
@@ -134,7 +134,7 @@ def _added(fields: Fields) -> Iterator[AddedToken]:
 
 
 def _flat(fields: Fields, key: str, list_key: str) -> tuple[Fields, ...]:
-    """What is under `key`, sequences taken apart."""
+    """The steps under `key`, with sequences flattened."""
     section = fields.section(key)
     return () if section is None else tuple(_steps(section, list_key))
 
@@ -148,7 +148,7 @@ def _steps(section: Fields, list_key: str) -> Iterator[Fields]:
 
 
 def _surroundings(fields: Fields) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids before and behind a text, by the template for single texts."""
+    """The token ids before and after a text, from the template for single texts."""
     begin: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
     for step in _flat(fields, "post_processor", "processors"):

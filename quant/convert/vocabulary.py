@@ -1,6 +1,7 @@
-"""The vocabulary of a folder in the words of GGUF.
+"""The vocabulary of a folder in terms of GGUF.
 
-Types of tokens, and what llama.cpp does with them: `llama_vocab::impl::load` in `llama-vocab.cpp`.
+For the types of tokens and how llama.cpp uses them, see `llama_vocab::impl::load` in
+`llama-vocab.cpp`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hearth.quant.json_fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Lists have one entry for each row of the embedding."""
+    """A vocabulary. Lists have one entry for each row of the embedding, except `merges`."""
 
     file: TokenizerFile
     model: str
@@ -37,20 +38,20 @@ class Vocabulary:
     tokens: list[str]
     kinds: list[TokenKind]
     scores: list[float]
-    """Empty without scores."""
+    """Empty if `model` is "gpt2"."""
     merges: list[str]
-    """Empty with scores."""
+    """Empty if `model` is "llama"."""
     added: Mapping[str, AddedToken]
     adds_space: bool
     templates: Mapping[str, str]
 
     @property
     def swallows_behind(self) -> bool:
-        """Special tokens swallow the white space behind them."""
+        """Whether some special tokens swallow the white space after them."""
         return any(token.swallows_behind for token in self.added.values() if token.is_special)
 
     def id_of(self, text: str | None) -> int | None:
-        """The id of the token `text`; None where there is none."""
+        """The id of the token `text`; None if there is none."""
         if text is None:
             return None
         token = self.added.get(text)
@@ -61,12 +62,12 @@ def read_vocabulary(folder: Path, rows: int) -> Vocabulary:
     """The vocabulary of the model in `folder`.
 
     Args:
-        rows: of the embedding; rows without a token get an unused one, and added tokens without a
-            row are left out (Gemma 3 1B has one for images, which it does not see).
+        rows: of the embedding. Rows without a token get an unused one, and added tokens without a
+            row are left out (Gemma 3 1B has one for images, which it does not support).
 
     Raises:
-        CorruptFile: a file of it is missing or malformed, or files contradict each other.
-        UnsupportedModel: GGUF has no words for it.
+        CorruptFile: a file is missing or malformed, or files contradict each other.
+        UnsupportedModel: GGUF cannot express the vocabulary.
     """
     file = read_tokenizer(folder)
     added = {
@@ -116,7 +117,7 @@ def read_vocabulary(folder: Path, rows: int) -> Vocabulary:
 
 
 def _added_tokens(folder: Path, file: TokenizerFile) -> dict[str, AddedToken]:
-    """By their texts: of `tokenizer.json`, and what the files beside it add."""
+    """The added tokens by text, from `tokenizer.json` and the files next to it."""
     found = {token.text: token for token in file.added}
     config = optional_fields(folder, TOKENIZER_CONFIG)
     described = config.section("added_tokens_decoder") or Fields(config.path, {})
@@ -156,7 +157,7 @@ def _add(found: dict[str, AddedToken], token: AddedToken, file: TokenizerFile) -
 
 
 def _special_texts(fields: Fields) -> list[str]:
-    """Tokens that a file names for a role."""
+    """Texts of the tokens that a file names for a role."""
     names = (f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
     found = [text for name in names if (text := token_text(fields, name)) is not None]
     more = fields.values.get("additional_special_tokens")
@@ -203,8 +204,8 @@ def _kinds(
             kind = TokenKind.UNKNOWN
         elif token is not None and token.is_special:
             kind = TokenKind.CONTROL
-        # Words with ▁ in them are found once spaces are written so, which is when pieces are
-        # merged; a model reads them as it reads pieces.
+        # Added tokens that contain ▁ and that merges can make are ordinary pieces: they can match
+        # only once spaces are written as ▁, which is when pieces are merged.
         elif token is not None and not (SPACE_MARK in text and text in made):
             kind = TokenKind.USER_DEFINED
         elif with_bytes and text in BYTES:

@@ -1,5 +1,5 @@
-"""Judging a model by numbers: how a text is cut and scored (`protocols`), what logits say of it
-next to those of a reference (`divergence`), and estimates with standard errors (`estimates`).
+"""Evaluating a model: how a text is cut and scored (`protocols`), how the logits score it alone and
+compared with a reference (`divergence`), and estimates with standard errors (`estimates`).
 
-Where the logits come from is not decided here: `hearth.backends.bench.logits` computes them.
+`hearth.backends.bench.logits` computes the logits.
 """

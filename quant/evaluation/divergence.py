@@ -1,4 +1,4 @@
-"""What the logits of a model say of a text, alone and next to those of a reference, in float64."""
+"""Scores of a text by a model's logits, alone and compared with a reference, in float64."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _Floats = NDArray[np.float64]
 
 @dataclass(slots=True)
 class TokenScores:
-    """What was measured of each scored token; without a reference the last three are empty."""
+    """Measurements of each scored token; without a reference the last three lists are empty."""
 
     losses: list[float] = field(default_factory=list)
-    """Its negative log probability, in nats."""
+    """Negative log probability of the token, in nats."""
     divergences: list[float] = field(default_factory=list)
     """Kullback-Leibler divergence of the model's distribution from the reference's, in nats:
     Σ p_ref · (ln p_ref - ln p).
     """
     same_top: list[float] = field(default_factory=list)
-    """1 where both have the same likeliest token, else 0."""
+    """1 if both have the same most likely token, else 0."""
     shifts: list[float] = field(default_factory=list)
-    """The token's probability by the model less that by the reference: Δp."""
+    """Δp: the token's probability by the model less its probability by the reference."""
 
     def add(self, logits: Logits, targets: NDArray[np.int64], reference: Logits | None) -> None:
-        """Score some more tokens.
+        """Score more tokens.
 
         Args:
-            logits: after all that comes before each token.
+            logits: for each token, the logits after everything before it.
             targets: [tokens], the ids of the tokens.
-            reference: the reference's logits of the same tokens.
+            reference: the reference's logits for the same tokens.
 
         Raises:
-            BadLogits: some are NaN or +infinity.
+            BadLogits: some logits are NaN or +infinity.
             NotComparable: `reference` is of another vocabulary.
         """
         own = log_softmax(logits)
@@ -62,12 +62,12 @@ class TokenScores:
         self.shifts += (np.exp(own[at]) - chances[at]).tolist()
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The scores as JSON values."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def log_softmax(logits: Logits) -> _Floats:
-    """Log probabilities. Raises `BadLogits` for NaN and +infinity, and where all are -infinity."""
+    """Log probabilities. Raises `BadLogits` for NaN, +infinity, and rows of only -infinity."""
     exact = logits.astype(np.float64)
     top = exact.max(axis=1, keepdims=True)
     if not np.isfinite(top).all():

@@ -1,4 +1,4 @@
-"""What can go wrong when a model is judged."""
+"""Errors of evaluating a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hearth.quant.errors import HearthError
 
 
 class TextTooShort(HearthError):
-    """The text has too few tokens to say anything about a model."""
+    """The text has too few tokens to evaluate a model."""
 
     code = "text_too_short"
     exit_code = 2
@@ -14,13 +14,13 @@ class TextTooShort(HearthError):
 
 
 class BadLogits(HearthError):
-    """The model computed what is no number."""
+    """The model computed logits that are not finite numbers."""
 
     code = "bad_logits"
 
 
 class NotComparable(HearthError):
-    """Two models do not have the same tokens, so that their logits say nothing of each other."""
+    """Two models do not have the same tokens, so their logits cannot be compared."""
 
     code = "not_comparable"
     exit_code = 2

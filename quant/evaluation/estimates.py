@@ -1,12 +1,12 @@
-"""Means of what was measured token by token, with standard errors.
+"""Means of per-token measurements, with standard errors.
 
-What neighbouring tokens say is correlated, so the standard error is taken over blocks of up to 64
-consecutive scored tokens of one window, as that of a ratio of their sums: with blocks `b` of `n_b`
-tokens, `N` tokens in all and `B` blocks,
+Measurements of neighbouring tokens are correlated. The standard error is therefore computed over
+blocks of up to 64 consecutive scored tokens of one window, as that of a ratio of the blocks' sums:
+with blocks `b` of `n_b` tokens, `N` tokens in all and `B` blocks,
 
     error² = B / (B - 1) · Σ_b (Σ_{i in b} (x_i - mean))² / N²
 
-(W. G. Cochran, Sampling Techniques, 3rd edition, section 9A.) With one block there is none: NaN.
+(W. G. Cochran, Sampling Techniques, 3rd edition, section 9A.) With a single block it is NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 BLOCK_TOKENS: Final = 64
 _FEWEST_BLOCKS: Final = 16
 _CERTAIN: Final = 3.0
-"""Standard errors that a difference must exceed to count as one."""
+"""Number of standard errors that a difference must exceed to be significant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +31,40 @@ class Estimate:
 
     @property
     def is_below_zero(self) -> bool:
-        """By more than three standard errors."""
+        """Whether the value is below zero by more than three standard errors."""
         return self.value < -_CERTAIN * self.error
 
     def facts(self) -> dict[str, float | None]:
-        """As JSON values, which know no infinity."""
+        """The estimate as JSON values; None for numbers that are not finite."""
         return {"value": _finite(self.value), "error": _finite(self.error)}
 
     @classmethod
     def read(cls, facts: dict[str, Any]) -> Estimate:
-        """What `facts` gave. Raises `LookupError`, `TypeError` or `ValueError` for others."""
+        """The estimate from the result of `facts`. Raises `LookupError`, `TypeError` or
+        `ValueError` for anything else.
+        """
         value, error = facts["value"], facts["error"]
         return cls(math.inf if value is None else float(value), float(error or 0))
 
 
 def block_tokens(tokens: int) -> int:
-    """Most tokens of a block where `tokens` were scored: 64, or fewer so that there are 16."""
+    """Maximum length of a block if `tokens` were scored: 64, or less to get at least 16 blocks."""
     return max(1, min(BLOCK_TOKENS, tokens // _FEWEST_BLOCKS))
 
 
 def blocks_of(counts: Sequence[int]) -> list[int]:
-    """The lengths of the blocks of windows of which `counts` tokens were scored each; no block
-    crosses from window to window.
+    """The lengths of the blocks, given the number of scored tokens of each window; no block spans
+    two windows.
     """
     most = block_tokens(sum(counts))
     return [min(most, count - at) for count in counts for at in range(0, count, most)]
 
 
 def mean(values: Sequence[float], blocks: Sequence[int]) -> Estimate:
-    """The mean of `values`, in the order in which `blocks` divide them.
+    """The mean of `values`, which `blocks` divide in their order.
 
     Raises:
-        ValueError: the blocks do not have as many tokens as there are values, or there are none.
+        ValueError: the blocks do not add up to the number of values, or there are no values.
     """
     if not values or sum(blocks) != len(values):
         raise ValueError(f"{len(values)} values do not fill blocks of {sum(blocks)}")
@@ -78,18 +80,18 @@ def mean(values: Sequence[float], blocks: Sequence[int]) -> Estimate:
 
 
 def difference(before: Sequence[float], after: Sequence[float], blocks: Sequence[int]) -> Estimate:
-    """The mean of `after` less that of `before`, paired: what is hard for both cancels out, so that
-    it is known far better than either mean.
+    """The mean of `after` less that of `before`, paired by token: variation that both share cancels
+    out, so the difference is far more precise than either mean.
 
     Raises:
-        ValueError: they are not of the same tokens, or as `mean`.
+        ValueError: the numbers of tokens differ, or as in `mean`.
     """
     return mean([b - a for a, b in zip(before, after, strict=True)], blocks)
 
 
 def perplexity(losses: Sequence[float], blocks: Sequence[int]) -> Estimate:
-    """e to the mean of `losses`, negative log probabilities in nats; infinite where a token was
-    impossible, or as good as.
+    """e to the power of the mean of `losses` (negative log probabilities in nats); infinite if a
+    token had a probability of zero or nearly zero.
     """
     return _exp(mean(losses, blocks))
 
@@ -97,14 +99,14 @@ def perplexity(losses: Sequence[float], blocks: Sequence[int]) -> Estimate:
 def relative_perplexity(
     before: Sequence[float], after: Sequence[float], blocks: Sequence[int]
 ) -> Estimate:
-    """The relative change of perplexity, paired. Raises as `difference`."""
+    """The relative change of perplexity, paired by token. Raises the errors of `difference`."""
     found = _exp(difference(before, after, blocks))
     return Estimate(found.value - 1, found.error)
 
 
 def root_mean_square(values: Sequence[float], blocks: Sequence[int]) -> Estimate:
-    """The root of the mean square of `values`; its error is that of the mean square by the slope of
-    the root.
+    """The root mean square of `values`; its error is that of the mean square times the derivative
+    of the root.
     """
     square = mean([value * value for value in values], blocks)
     root = math.sqrt(square.value)

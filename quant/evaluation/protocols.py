@@ -1,7 +1,7 @@
 """How a text is cut into windows, and which tokens of a window are scored.
 
-Perplexities of different protocols, windows or texts cannot be compared: each is reported with the
-name of its protocol.
+Perplexities of different protocols, windows or texts cannot be compared, so each is reported with
+the name of its protocol.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final, Literal, get_args
 from hearth.quant.evaluation.errors import TextTooShort
 
 Protocol = Literal["windows", "second-half"]
-"""windows: every token of windows that do not overlap, as papers on GPTQ and AWQ do it with 2,048
-tokens. second-half: llama.cpp's `llama-perplexity`, which scores only tokens that come after half
-of such a window, usually of 512 tokens.
+"""windows: scores every token of non-overlapping windows, as papers on GPTQ and AWQ do with windows
+of 2,048 tokens. second-half: scores only the second half of such windows, as llama.cpp's
+`llama-perplexity` does, usually with 512 tokens.
 """
 PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 FEWEST_TOKENS: Final = 32
@@ -23,7 +23,7 @@ FEWEST_TOKENS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Tokens that are computed together; `tokens[first:]` are scored, each by what comes before."""
+    """Tokens that are computed together; `tokens[first:]` are scored, each from those before it."""
 
     tokens: tuple[int, ...]
     first: int
@@ -36,14 +36,14 @@ class Window:
 def windows(
     ids: Sequence[int], beginning: Sequence[int], length: int, protocol: Protocol, name: str
 ) -> list[Window]:
-    """The windows of a text. What is left after the last whole window is not used; a text that is
-    shorter than one is one window.
+    """The windows of a text. Tokens after the last whole window are not used; a text that is
+    shorter than a window is one window.
 
     Args:
         ids: tokens of the text, without `beginning`.
-        beginning: what the model wants before any text, its beginning-of-text token or nothing;
-            each window has it in front. In "second-half" it replaces the first tokens of a window,
-            as `llama-perplexity` does; these are not scored there.
+        beginning: the tokens that the model expects before any text, its beginning-of-text token or
+            nothing. Each window starts with them. With "second-half" they replace the first tokens
+            of a window, as in `llama-perplexity`; these are not scored there.
         length: of a window, `beginning` included.
         name: of the text, for the error.
 

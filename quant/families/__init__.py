@@ -1,3 +1,3 @@
-"""Families of models: what each consists of, and the names of its weights in safetensors and in
-GGUF. One short module a family; data and formulas.
+"""Model families: the structure of each, and the names of its weights in safetensors and in GGUF.
+One short module per family, with data and formulas.
 """

@@ -1,4 +1,4 @@
-"""What a family of models is to the native runner, and to the converter."""
+"""The description of a model family for the native runner and the converter."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hearth.quant.json_fields import Fields
 class Family:
     """A family of models.
 
-    `from_hf` and `from_gguf` raise `CorruptFile` for values that cannot be and `UnsupportedModel`
-    for those that the decoder has no code for, both naming file and key.
+    `from_hf` and `from_gguf` raise `CorruptFile` for invalid values and `UnsupportedModel` for
+    values that the decoder does not support, both naming file and key.
     """
 
     name: str
@@ -26,20 +26,20 @@ class Family:
     architectures: tuple[str, ...]
     """`general.architecture` of GGUF; the first is what the converter writes."""
     complete: Callable[[Fields], Fields]
-    """A config.json with the family's defaults for what it leaves out."""
+    """Adds the family's defaults for keys that a config.json leaves out."""
     from_complete: Callable[[Fields], ModelConfig]
     from_gguf: Callable[[GgufFields], ModelConfig]
     layer_names: Callable[[ModelConfig, int], Mapping[str, Source]]
     """The parameters of a layer, by their names in the decoder."""
     norms_minus_one: bool = False
-    """Safetensors have the weights of norms minus one; GGUF has them as they are."""
+    """Safetensors store the weights of norms minus one; GGUF stores them unchanged."""
 
     def from_hf(self, fields: Fields) -> ModelConfig:
-        """What a config.json says."""
+        """The model described by a config.json."""
         return self.from_complete(self.complete(fields))
 
     def names(self, config: ModelConfig) -> dict[str, Source]:
-        """Every parameter of the decoder, by its name there."""
+        """Every parameter of the decoder, by its name in the decoder."""
         found = outer_names(config)
         for layer in range(len(config.layers)):
             found |= self.layer_names(config, layer)
@@ -52,5 +52,5 @@ class Family:
 
 
 def defaults(values: Mapping[str, object]) -> Callable[[Fields], Fields]:
-    """For `Family.complete`: `values` for keys that are not there."""
+    """A function for `Family.complete` that uses `values` for absent keys."""
     return lambda fields: fields.over(values)

@@ -1,4 +1,6 @@
-"""Gemma 2 and the text of Gemma 3: norms after each part of a layer too, scaled embeddings."""
+"""Gemma 2 and the text part of Gemma 3: additional norms after attention and feed-forward, and
+scaled embeddings.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def gemma3_from_hf(fields: Fields) -> ModelConfig:
 
 
 def gemma3_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """[layers] which of them look through a window."""
+    """[layers] whether each layer has a sliding window."""
     period = fields.integer("sliding_window_pattern", 6)
     usual = tuple((layer + 1) % period != 0 for layer in range(layers))
     return sliding_layers(fields, layers, usual)
@@ -105,8 +107,9 @@ def _common_of_hf(fields: Fields, family: str, layer_type: str = "") -> ModelCon
 
 
 def _common_of_gguf(fields: GgufFields, family: str) -> ModelConfig:
-    """Of all sizes, the one of 27 billion alone scales scores by the width of its embedding over
-    its heads; GGUF does not say so (llama.cpp's `src/models/gemma2.cpp`, `gemma3.cpp`).
+    """Only the 27B size scales scores by the embedding width divided by the number of heads. GGUF
+    has no key for that, so it is inferred from the number of layers (llama.cpp's
+    `src/models/gemma2.cpp`, `gemma3.cpp`).
     """
     config = config_of_gguf(fields, family)
     by_width = len(config.layers) == GEMMA_LAYERS_OF_27B[family]
@@ -127,7 +130,8 @@ def _common(config: ModelConfig) -> ModelConfig:
 
 
 def _local_rope_of_hf(fields: Fields, head_dim: int) -> Rope:
-    """Of the layers with windows; scaling that the file has for all is of the others alone."""
+    """Rotary positions of the layers with windows. Scaling that the file does not give by layer
+    type applies only to the other layers."""
     theta = fields.positive("rope_local_base_freq", 10_000.0)
     parameters = fields.section("rope_parameters")
     if parameters is None or not parameters.has("sliding_attention"):

@@ -1,4 +1,4 @@
-"""A reader of GGUF metadata that gives what it is asked for, of the asked type."""
+"""A typed reader of GGUF metadata."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hearth.quant.json_fields import Getters
 
 @dataclass(frozen=True, slots=True)
 class GgufFields(Getters):
-    """The metadata of a GGUF model, and the list of its tensors: some of what a config says follows
-    from them. Without torch: the host asks before it chooses a runner.
+    """The metadata of a GGUF model and the list of its tensors, from which some config values
+    follow. It works without torch, since the host needs it before it chooses a runner.
 
-    Keys are given without the architecture before them.
+    Keys are given without the prefix of the architecture.
     """
 
     header: GgufFile
@@ -26,7 +26,7 @@ class GgufFields(Getters):
         return self._full(key) in self.header.metadata
 
     def same(self, key: str, layers: int, default: int | None = None) -> int:
-        """An integer from 1 that must be the same for all `layers`."""
+        """An integer of at least 1 that must be the same for all `layers`."""
         values = self.header.per_layer(self._full(key), layers, default)
         if len(set(values)) > 1:
             raise self.unsupported(key, "one value for all layers")
@@ -35,8 +35,8 @@ class GgufFields(Getters):
         return values[0]
 
     def pattern(self, key: str, layers: int, default: int) -> tuple[bool, ...]:
-        """[layers] which of them are concerned: an array of booleans, or a number n for "all but
-        every n-th" (0: all).
+        """[layers] whether a pattern includes each layer. The value is an array of booleans, or a
+        number n for "all but every n-th layer" (0: all).
         """
         value = self.header.value(self._full(key), default)
         if isinstance(value, NumberArray):
@@ -51,17 +51,18 @@ class GgufFields(Getters):
         return self.shape_of(name) is not None
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor as PyTorch has it, (o, i) of a matrix from i to o; None where there
-        is none of that name.
+        """The shape of a tensor in PyTorch's order, (o, i) for a matrix from i to o; None if there
+        is no tensor of that name.
         """
         found = find_tensor(self.header, name)
         return None if found is None else found.shape[::-1]
 
     def vector(self, name: str, length: int) -> tuple[float, ...]:
-        """The numbers of a small tensor; empty where there is none of that name.
+        """The numbers of a small tensor; empty if there is no tensor of that name.
 
         Raises:
-            CorruptFile: it is not a vector of `length`, or has something else than numbers above 0.
+            CorruptFile: it is not a vector of `length`, or has numbers that are not finite and
+                above 0.
             OSError: it cannot be read.
         """
         shape = self.shape_of(name)
@@ -83,7 +84,7 @@ class GgufFields(Getters):
         return found
 
     def wrong(self, key: str, must: str) -> CorruptFile:
-        """The error for a value that cannot be."""
+        """The error for an invalid value."""
         full = self._full(key)
         shown = repr(self.header.metadata[full])[:60] if self.has(key) else "missing"
         return CorruptFile(
@@ -93,7 +94,7 @@ class GgufFields(Getters):
         )
 
     def unsupported(self, key: str, supported: str) -> UnsupportedModel:
-        """The error for a value that is right, and that the native runner has no code for."""
+        """The error for a valid value that the native runner does not support."""
         full = self._full(key)
         return UnsupportedModel(
             f"{self.header.path}: the native runner does not support the value of key '{full}'; it "

@@ -1,4 +1,4 @@
-"""gpt-oss: experts with biases and a clamped gate, sinks, every other layer with a window.
+"""gpt-oss: experts with biases and a clamped gate, attention sinks, windows in every other layer.
 
 Source of the shapes: transformers' `modeling_gpt_oss`, and llama.cpp's `src/models/openai-moe.cpp`.
 """

@@ -1,5 +1,5 @@
-"""What a model's files hold, compared with what its config asks for: names, shapes, types, before
-anything is read or memory is taken. Without torch.
+"""Checks that a model's files hold the tensors that its config requires, by names, shapes and
+types, before tensor data is read or memory is allocated. Without torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hearth.quant.stored import StoredTensor
 _NEEDLESS_IN_GGUF = re.compile(
     r"^(v|a|mm)\.|^rope_(freqs|factors_long|factors_short)\.weight$|\.nextn\.|\.attn_rot_embd$"
 )
-"""The same as `is_needless`, by the names of GGUF."""
+"""The counterpart of `is_needless` for names in GGUF."""
 _LAYER = re.compile(r"(?:model\.layers|blk)\.(\d+)\.")
 _WITHOUT_LAYER = re.compile(r"^layers\.\d+\.")
 _SHOWN_NAMES = 5
@@ -32,29 +32,29 @@ class Wanted:
     name: str
     shape: Shape
     choice: Choice
-    """Parts, by the names of the file."""
+    """Parts, with the names used in the file."""
     source: Source
-    """By the names of either kind of file."""
+    """All possible sources, with canonical names."""
 
     @property
     def axis(self) -> int:
-        """Along which parts are joined."""
+        """The axis along which parts are joined."""
         return self.source.axis
 
     @property
     def stored(self) -> Iterator[str]:
-        """The tensors that it is made of."""
+        """The names of the stored tensors that make up the parameter."""
         return (name for part in self.choice for name in part.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What is to be loaded, and what is not."""
+    """The tensors of a file that are to be loaded, and those that are not."""
 
     wanted: Mapping[str, Wanted]
-    """By the name of the parameter."""
+    """Parameters to load, by name."""
     skipped: tuple[str, ...]
-    """Tensors of the file that are known and not needed."""
+    """Tensors of the file that are known but not needed."""
     unknown: tuple[str, ...]
     """Tensors of the file that are not known."""
 
@@ -67,7 +67,7 @@ def take_inventory(
     is_gguf: bool,
     kinds: Collection[str],
 ) -> Inventory:
-    """Finds every parameter in the file.
+    """Find every parameter in the file.
 
     Args:
         stored: the tensors of the file.
@@ -75,8 +75,8 @@ def take_inventory(
 
     Raises:
         CorruptFile: a tensor is missing or misshapen; `field` in `data` names it.
-        UnsupportedModel: tensors are of a type that cannot be used, or quantized in a way that is
-            not known here.
+        UnsupportedModel: tensors are of a type that cannot be used, or quantized in an unknown
+            way.
     """
     spelled = {name: name for name in stored} if is_gguf else _canonical_names(stored)
     for name in stored:
@@ -113,7 +113,7 @@ def take_inventory(
 
 
 def rows_of_parts(shape: Shape, axis: int, parts: int, config: ModelConfig) -> list[int]:
-    """How many rows each of the `parts` of a parameter has: queries, keys and values, or gate and
+    """The number of rows of each part of a parameter: of queries, keys and values, or of gate and
     up.
     """
     if parts == 3:
@@ -136,7 +136,7 @@ def _canonical_names(stored: Mapping[str, StoredTensor]) -> dict[str, str]:
 
 
 def _missing(choices: tuple[Choice, ...], spelled: Mapping[str, str]) -> list[str]:
-    """What is missing for the choice that lacks the least."""
+    """The missing tensors of the choice that lacks the fewest."""
     lacks = [
         [name for part in choice for name in part.names if name not in spelled]
         for choice in choices
@@ -161,7 +161,7 @@ def _check(
     stored: Mapping[str, StoredTensor],
     kinds: Collection[str],
 ) -> None:
-    """Types can be used, and shapes are what the decoder asks for."""
+    """Check that the types can be used, and that the shapes are those of the decoder."""
     found: list[Shape] = []
     for part in wanted.choice:
         for name in part.names:
@@ -206,7 +206,7 @@ def _check_type(tensor: StoredTensor, part: Part, kinds: Collection[str]) -> Non
 
 
 def _is_needless(name: str, config: ModelConfig) -> bool:
-    """Whether a tensor of that canonical name is known, and not needed."""
+    """Whether a tensor of that canonical name is known but not needed."""
     if config.tied and name in (HEAD, "output.weight"):
         return True
     layer = _LAYER.match(name)

@@ -1,4 +1,4 @@
-"""Llama 2 and 3.x, SmolLM2 and all of the same shape; in GGUF Mistral and Mixtral too."""
+"""Llama 2 and 3.x, SmolLM2 and all models of that structure; in GGUF also Mistral and Mixtral."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    """llama.cpp rotates neighbours, so its converter has moved the rows."""
+    """The rows of queries and keys are interleaved in GGUF, since llama.cpp rotates neighbouring
+    dimensions."""
     found = attention_names(config, layer, interleaved=True) | feed_forward_norm_names(layer)
     if config.experts is None:
         return found | feed_forward_names(layer)

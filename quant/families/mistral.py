@@ -1,4 +1,4 @@
-"""Mistral and Mixtral: Llama with a window, and with experts. Their GGUFs say "llama"."""
+"""Mistral (Llama with a window) and Mixtral (also with experts). In GGUF both are "llama"."""
 
 from __future__ import annotations
 

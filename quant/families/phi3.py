@@ -1,4 +1,4 @@
-"""Phi-3, Phi-3.5 and Phi-4: Llama with its matrices fused in files, and longrope."""
+"""Phi-3, Phi-3.5 and Phi-4: Llama with longrope, and with fused matrices in files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def from_hf(fields: Fields) -> ModelConfig:
 
 
 def from_gguf(fields: GgufFields) -> ModelConfig:
-    """With the window that the file names, as the model was trained; llama.cpp leaves it out."""
+    """Use the window in the file, as the model was trained with it; llama.cpp ignores it."""
     config = config_of_gguf(fields, "phi3")
     window = fields.integer("attention.sliding_window", 0, least=0)
     return windowed(config, window)

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5 (biases), Qwen3 (norms of heads) and Qwen3-MoE."""
+"""Qwen2 and Qwen2.5 (with biases), Qwen3 (with head norms) and Qwen3-MoE."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
 
 
 def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:
-    """Windows, where they are switched on, are in the layers from `max_window_layers` on."""
+    """If windows are enabled, they apply to the layers from `max_window_layers` on."""
     if not fields.flag("use_sliding_window", False):
         return config
     count = len(config.layers)

@@ -1,4 +1,4 @@
-"""Rotary positions as files describe them; for GGUF as llama.cpp's `llama-context.cpp` reads them.
+"""Reading rotary positions from files; GGUF is read as in llama.cpp's `llama-context.cpp`.
 
 Formulas of the defaults: transformers' `modeling_rope_utils` (YaRN: arXiv 2309.00071, longrope:
 arXiv 2402.13753).
@@ -17,12 +17,12 @@ _FULL: Final = "full_attention"
 
 
 def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
-    """The rotary positions of `config.json`; those of `layer_type`, where the file distinguishes
-    types of layers.
+    """The rotary positions in `config.json`; those for `layer_type` if the file distinguishes types
+    of layers.
 
     Raises:
-        UnsupportedModel: an unknown type of scaling.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: the type of scaling is unknown.
+        CorruptFile: a value is invalid.
     """
     section = rope_section(fields, layer_type)
     dimensions = rotary_dimensions(section, fields, head_dim)
@@ -34,8 +34,9 @@ def rope_of_hf(fields: Fields, head_dim: int, layer_type: str = "") -> Rope:
 
 
 def context_of_hf(fields: Fields, rope: Rope) -> int:
-    """Tokens that the model was trained for. Scaling that a person adds to a config, as Qwen's
-    cards advise, leaves `max_position_embeddings` as it was.
+    """Context length in tokens that the model was trained for. Users who add scaling to a config,
+    as Qwen's model cards advise, leave `max_position_embeddings` unchanged, so for YaRN the scaled
+    length counts if it is larger.
     """
     trained = fields.integer("max_position_embeddings")
     scaling = rope.scaling
@@ -87,14 +88,14 @@ def _scaling_of_hf(section: Fields, fields: Fields, dimensions: int) -> RopeScal
 
 
 def rope_of_gguf(fields: GgufFields, head_dim: int, *, truncate: bool = True) -> Rope:
-    """The rotary positions of GGUF metadata.
+    """The rotary positions in GGUF metadata.
 
     Args:
-        truncate: see `RopeScaling`; GGUF does not say.
+        truncate: see `RopeScaling`; GGUF has no key for it.
 
     Raises:
-        UnsupportedModel: a combination that no file of these families has.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: a combination of values that no file of these families has.
+        CorruptFile: a value is invalid.
     """
     dimensions = fields.integer("rope.dimension_count", head_dim, most=head_dim)
     if dimensions % 2:
@@ -105,7 +106,7 @@ def rope_of_gguf(fields: GgufFields, head_dim: int, *, truncate: bool = True) ->
 
 def _scaling_of_gguf(fields: GgufFields, dimensions: int, truncate: bool) -> RopeScaling | None:
     kind = fields.text("rope.scaling.type", "linear")
-    # Files of 2023 have the key that is named second.
+    # Files from 2023 use the second key.
     factor = fields.number("rope.scaling.factor", fields.number("rope.scale_linear", 0.0)) or 1.0
     if factor < 0:
         raise fields.wrong("rope.scaling.factor", "must be at least 0")
@@ -152,18 +153,19 @@ def _yarn_of_gguf(
 
 
 def rope_section(fields: Fields, layer_type: str = "") -> Fields:
-    """The object that describes rotary positions; an empty one where there is none.
+    """The object that describes rotary positions; an empty one if there is none.
 
-    Files have them in three generations: `rope_scaling`, `rope_parameters`, and `rope_parameters`
-    by type of layer. Where two are there, the older one counts, since people add it to files as
-    models' cards advise: in place of `rope_parameters`, or over what these say of layers with full
-    attention. Source: transformers' `RotaryEmbeddingConfigMixin` and `Gemma3TextConfig`.
+    There are three generations of such objects: `rope_scaling`, `rope_parameters`, and
+    `rope_parameters` by type of layer. If a file has two, the older one takes precedence, since
+    users add it to files as model cards advise: it replaces `rope_parameters`, or overrides its
+    values for layers with full attention. Source: transformers' `RotaryEmbeddingConfigMixin` and
+    `Gemma3TextConfig`.
 
     Args:
-        layer_type: whose, where the file distinguishes types of layers.
+        layer_type: the type of layer, if the file distinguishes them.
 
     Raises:
-        CorruptFile: one of them is no object.
+        CorruptFile: one of them is not an object.
     """
     scaling, parameters = fields.section("rope_scaling"), fields.section("rope_parameters")
     if scaling is not None and not scaling.values:
@@ -180,7 +182,7 @@ def scaling_kind(section: Fields, kinds: tuple[str, ...]) -> str:
     """The scaling that `section` describes, which is "default" or one of `kinds`.
 
     Raises:
-        UnsupportedModel: it is another one.
+        UnsupportedModel: it is another kind.
     """
     key = "rope_type" if section.has("rope_type") else "type"
     name = section.text(key, "default")
@@ -192,7 +194,7 @@ def scaling_kind(section: Fields, kinds: tuple[str, ...]) -> str:
 
 
 def rotary_dimensions(section: Fields, fields: Fields, head_dim: int) -> int:
-    """How much of a head is rotated."""
+    """Number of dimensions of a head that are rotated."""
     key = "partial_rotary_factor"
     dimensions = int(head_dim * section.positive(key, fields.positive(key, 1.0)))
     if not 0 < dimensions <= head_dim or dimensions % 2:
@@ -201,7 +203,8 @@ def rotary_dimensions(section: Fields, fields: Fields, head_dim: int) -> int:
 
 
 def original_context(section: Fields, fields: Fields) -> int:
-    """Before scaling. Phi-3 has it outside of the section, where it takes precedence."""
+    """Context length before scaling. Phi-3 stores it outside of the section; that value takes
+    precedence."""
     key = "original_max_position_embeddings"
     if fields.has(key):
         return fields.integer(key)
@@ -209,7 +212,7 @@ def original_context(section: Fields, fields: Fields) -> int:
 
 
 def yarn(section: Fields, fields: Fields) -> tuple[float, int, float]:
-    """Factor, original context, and what cosine and sine are multiplied by."""
+    """The scaling factor, the original context, and the factor of cosine and sine."""
     factor, original = _factor(section, fields)
     mscale, all_dimensions = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
     attention = yarn_mscale(factor)
@@ -219,12 +222,12 @@ def yarn(section: Fields, fields: Fields) -> tuple[float, int, float]:
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """What YaRN multiplies cosine and sine by, for contexts that are `factor` times as long."""
+    """YaRN's factor of cosine and sine for contexts that are `factor` times as long."""
     return 1.0 if factor <= 1.0 else 0.1 * mscale * log(factor) + 1.0
 
 
 def longrope(section: Fields, fields: Fields, dimensions: int) -> tuple[float, int, float]:
-    """As `yarn`; the lists of factors, which are checked, are in `section`."""
+    """The same values as `yarn` returns. It also checks the lists of factors in `section`."""
     factor, original = _factor(section, fields)
     attention = 1.0 if factor <= 1.0 else sqrt(1.0 + log(factor) / log(original))
     for key in ("short_factor", "long_factor"):

@@ -1,7 +1,7 @@
-"""What all families say alike: a decoder's shapes, out of config.json or GGUF metadata.
+"""The part of a config that all families share: a decoder's shapes, from config.json or GGUF.
 
-Both give a config of the plain kind, without experts, with full attention and one kind of rotary
-positions in all layers; a family replaces what it has otherwise (`dataclasses.replace`).
+Both readers return a plain config, without experts, with full attention and the same rotary
+positions in all layers; a family replaces the fields that differ (`dataclasses.replace`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ def config_of_hf(
     activation: str = "silu",
     layer_type: str = "",
 ) -> ModelConfig:
-    """The shapes of `config.json`.
+    """The shapes in `config.json`.
 
     Args:
-        activation_key, activation: the one that the decoder computes, and where the file has it.
+        activation_key, activation: the key of the activation, and the value that the decoder
+            supports.
         layer_type: see `rope_of_hf`.
 
     Raises:
-        UnsupportedModel: an activation, biases or attention that the decoder has no code for.
-        CorruptFile: a value that cannot be.
+        UnsupportedModel: an activation, biases or attention that the decoder does not support.
+        CorruptFile: a value is invalid.
     """
     if fields.has(activation_key) and fields.text(activation_key) != activation:
         raise fields.unsupported(activation_key, activation)
@@ -73,16 +74,17 @@ def config_of_hf(
 def config_of_gguf(
     fields: GgufFields, family: str, *, truncate: bool = True, interleaved: bool = False
 ) -> ModelConfig:
-    """The shapes of GGUF metadata. Biases and an output matrix are there if their tensors are.
+    """The shapes in GGUF metadata. The model has biases and an output matrix if their tensors are
+    stored.
 
     Args:
         truncate: see `rope_of_gguf`.
-        interleaved: rows of queries and keys are, over whole heads (see `Part.heads`).
+        interleaved: rows of queries and keys are interleaved over whole heads (see `Part.heads`).
 
     Raises:
         UnsupportedModel: shapes that differ between layers, attention that is not causal, or
-            interleaved heads that are rotated in part.
-        CorruptFile: a value that cannot be.
+            interleaved heads that are only partly rotated.
+        CorruptFile: a value is invalid.
     """
     if not fields.flag("attention.causal", True):
         raise fields.unsupported("attention.causal", "causal attention")
@@ -121,11 +123,11 @@ def config_of_gguf(
 
 
 def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tuple[bool, ...]:
-    """[layers] which of them look through a window: `layer_types`, or `default` without it.
+    """[layers] whether each layer has a sliding window, by `layer_types`, or `default` without it.
 
     Raises:
-        UnsupportedModel: another type of layer.
-        CorruptFile: a type for each layer is not there.
+        UnsupportedModel: there is another type of layer.
+        CorruptFile: the number of types is not the number of layers.
     """
     types = fields.texts("layer_types")
     if not types:
@@ -138,15 +140,15 @@ def sliding_layers(fields: Fields, layers: int, default: tuple[bool, ...]) -> tu
 
 
 def alternating_windows(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """[layers] which of them look through a window, where the first and every other one do."""
+    """[layers] whether each layer has a sliding window; by default every other, from the first."""
     return sliding_layers(fields, layers, tuple(layer % 2 == 0 for layer in range(layers)))
 
 
 def windowed(
     config: ModelConfig, window: int, sliding: tuple[bool, ...] | None = None
 ) -> ModelConfig:
-    """`config` with a window in the layers that are `sliding`, which is all for None; 0 is
-    none. One that holds the trained context is kept: a longer one may be used
+    """`config` with a window in the layers that are `sliding` (None: in all); a window of 0 changes
+    nothing. A window that covers the trained context is kept, since a longer context may be used
     (`ModelConfig.for_context`).
     """
     if not window:
@@ -161,8 +163,8 @@ def windowed(
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Of the parameters that a decoder of `config` may have, by their names there, those of a layer
-    without "layers.N." before them. A matrix from i to o is (o, i).
+    """The shapes of the parameters that a decoder of `config` may have, by their names in it; names
+    of layers are without the prefix "layers.N.". A matrix from i to o is (o, i).
     """
     width, head, hidden = config.width, config.head_dim, config.feed_forward
     queries, keys = config.heads * head, config.kv_heads * head

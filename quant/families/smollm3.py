@@ -1,4 +1,4 @@
-"""SmolLM3: Llama whose every fourth layer has no positions."""
+"""SmolLM3: Llama without rotary positions in every fourth layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def from_hf(fields: Fields) -> ModelConfig:
     count = len(config.layers)
     with_ropes = _every_but(fields.integer("no_rope_layer_interval", _PERIOD), count)
     if fields.has("no_rope_layers"):
-        # A list of ones for the layers that do have positions, whatever its name says.
+        # Despite its name, the list has ones for the layers that do have positions.
         with_ropes = tuple(value != 0 for value in fields.numbers("no_rope_layers"))
         if len(with_ropes) < count:
             raise fields.wrong("no_rope_layers", f"must have {count} entries")

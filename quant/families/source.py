@@ -1,6 +1,6 @@
-"""Where a parameter comes from: which stored tensors, changed and joined how.
+"""Where a parameter comes from: which stored tensors, and how they are changed and joined.
 
-Torch is imported when something is changed, since configs are read without it too.
+Torch is imported only when tensors are changed, since configs are also read without it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows of a parameter that are stored together, and what is done to them in the order of the
-    fields, since files store some of them otherwise than the decoder wants them.
+    """Rows of a parameter that are stored together, and the changes that turn their stored layout
+    into that of the decoder, applied in the order of the fields.
     """
 
     names: tuple[str, ...]
@@ -35,12 +35,12 @@ class Part:
     alternates: bool = False
     """Rows of gate and up alternate: [experts, 2 · width, ...], gate first (gpt-oss)."""
     heads: int = 0
-    """Number of heads whose rows come first; rows of each alternate between its two rotary
-    halves (llama.cpp's converter does that to queries and keys of architectures whose rotary pairs
+    """Number of leading heads whose rows alternate between the two rotary halves of the head
+    (llama.cpp's converter reorders queries and keys like this for architectures whose rotary pairs
     are neighbours).
     """
     head_dim: int = 0
-    """Rows of one of these heads; further rows are left alone."""
+    """Rows of one of these heads; the rows after these heads are not changed."""
     is_minus_one: bool = False
     """A norm's weight is stored minus one (Gemma's safetensors)."""
 
@@ -53,19 +53,19 @@ Choice = tuple[Part, ...]
 class Source:
     """Where a parameter comes from, in either kind of file.
 
-    Files store the same parameter in several ways, so there are choices; the first one whose
-    tensors are all there is taken.
+    Files store the same parameter in several ways, so there are several choices; the first one
+    whose tensors are all present is used.
     """
 
     hf: tuple[Choice, ...]
-    """Names of safetensors files, as `canonical` spells them."""
+    """Choices in safetensors files, with canonical names (see `canonical`)."""
     gguf: tuple[Choice, ...]
     axis: int = 0
-    """Parts are joined along it: rows, which is 1 for stacked experts."""
+    """The axis of rows, along which parts are joined; 1 for stacked experts."""
 
 
 def choose(choices: tuple[Choice, ...], stored: Container[str]) -> Choice | None:
-    """The first of `choices` whose tensors are all `stored`; None where there is none."""
+    """The first of `choices` whose tensors are all in `stored`; None if there is none."""
     for choice in choices:
         if all(name in stored for part in choice for name in part.names):
             return choice
@@ -83,15 +83,15 @@ def joined(*names: str) -> tuple[Choice, ...]:
 
 
 def rows_of(part: Part, tensors: Sequence[Tensor]) -> Tensor:
-    """The rows of a parameter that `part` stands for: a view where possible, else a new tensor.
+    """The rows of a parameter that `part` describes: a view where possible, else a new tensor.
 
     Args:
-        tensors: what is stored under `part.names`, plain or packed: uint8 [*, rows, bytes of a
-            row], of which whole rows may be moved and nothing else.
+        tensors: the tensors stored under `part.names`, plain or packed. Packed ones are uint8
+            [*, rows, bytes of a row]; only whole rows of these can be moved.
 
     Raises:
         UnsupportedModel: packed rows would have to be changed.
-        ValueError: the shapes do not suit `part`.
+        ValueError: the shapes do not fit `part`.
     """
     import torch
 
@@ -116,10 +116,10 @@ def rows_of(part: Part, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def shape_of(part: Part, shapes: Sequence[Shape]) -> Shape:
-    """The shape of what `rows_of` gives, in numbers (not bytes), before anything is read.
+    """The shape of the result of `rows_of`, in numbers (not bytes), without reading data.
 
     Args:
-        shapes: of what is stored under `part.names`.
+        shapes: the shapes of the tensors stored under `part.names`.
 
     Raises:
         ValueError: experts of different shapes.

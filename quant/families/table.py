@@ -36,9 +36,9 @@ def family_of_hf(fields: Fields) -> Family:
     """The family of a `config.json`.
 
     Raises:
-        UnsupportedModel: an unknown type of model, or one of a class that writes no text: a model
-            of a known type may be a classifier.
-        CorruptFile: there is no type.
+        UnsupportedModel: the type of model is unknown, or its class does not generate text (a model
+            of a known type may be a classifier).
+        CorruptFile: the type is missing.
     """
     kind = fields.text("model_type")
     family = next((one for one in FAMILIES if kind in one.model_types), None)
@@ -60,7 +60,7 @@ def family_of_gguf(architecture: str) -> Family:
     """The family of a GGUF's `general.architecture`.
 
     Raises:
-        UnsupportedModel: an unknown one.
+        UnsupportedModel: the architecture is unknown.
     """
     for family in FAMILIES:
         if architecture in family.architectures:

@@ -1,4 +1,4 @@
-"""The names that all families share: which stored tensors make up which parameter."""
+"""The tensor names that families share: which stored tensors make up which parameter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hearth.quant.hf_names import EMBEDDING, HEAD
 
 
 def prefixes(layer: int) -> tuple[str, str, str]:
-    """Of the names of a layer in safetensors, in GGUF and in the decoder."""
+    """The prefixes of a layer's names in safetensors, in GGUF and in the decoder."""
     return f"model.layers.{layer}.", f"blk.{layer}.", f"layers.{layer}."
 
 
@@ -28,7 +28,7 @@ def outer_names(config: ModelConfig) -> dict[str, Source]:
 def attention_names(
     config: ModelConfig, layer: int, *, interleaved: bool = False
 ) -> dict[str, Source]:
-    """The attention's matrices, and the norm before it.
+    """The matrices of attention, and the norm before it.
 
     Args:
         interleaved: GGUF's rows of queries and keys are interleaved (see `Part.heads`).
@@ -57,7 +57,7 @@ def attention_names(
 
 
 def feed_forward_norm_names(layer: int, *, gguf: str = "ffn_norm") -> dict[str, Source]:
-    """The norm before the feed-forward; `gguf` is its name there."""
+    """The norm before the feed-forward; `gguf` is its name in GGUF."""
     hf, block, ours = prefixes(layer)
     source = Source(
         hf=one(f"{hf}post_attention_layernorm.weight"), gguf=one(f"{block}{gguf}.weight")
@@ -86,7 +86,7 @@ def expert_names(
 
     Args:
         block: the name of the feed-forward in safetensors files.
-        gate, up, down: an expert's matrices there.
+        gate, up, down: the names of an expert's matrices in safetensors files.
     """
     if config.experts is None:
         raise ValueError("the model has no experts")
@@ -115,7 +115,7 @@ def expert_names(
 
 
 def _gguf_qkv(config: ModelConfig, block: str, kind: str, interleaved: bool) -> tuple[Choice, ...]:
-    """Queries, keys and values apart, or as one tensor."""
+    """Queries, keys and values as separate tensors, or as one tensor."""
 
     def part(letters: str, heads: int) -> Part:
         name = f"{block}attn_{letters}.{kind}"

@@ -1,5 +1,5 @@
-"""The calibration pass: blocks one after the other, each rounded with the activations that the
-rounded blocks before it give, and within a block in order of computation.
+"""The calibration pass: blocks are rounded one after the other, each with the activations that the
+rounded blocks before it produce, and the matrices of a block in order of computation.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from hearth.quant.rounding.hqq import round_hqq
 from hearth.quant.safetensors import SafetensorsTensors
 
 _HELD_OUT: Final = 8
-"""One window in so many is for choosing between methods alone."""
+"""One window in this many is used only for choosing between methods."""
 _CHOOSING_ROWS: Final = 1024
-"""Activations that are chosen by."""
+"""Approximate number of held-out activations to keep for choosing."""
 _MOMENTS_BYTES: Final = 512 << 20
-"""Of the second moments that are summed up at a time: those of some experts."""
+"""Limit of the second moments that are summed at a time; experts are divided accordingly."""
 
 
 class Seen:
-    """What is known of the inputs of some matrices."""
+    """Statistics of the inputs of some matrices."""
 
     def __init__(self, inputs: int) -> None:
         self.hessian = Hessian(inputs)
@@ -42,7 +42,7 @@ class Seen:
         self.held_out: list[Tensor] = []
         """Rows of windows that the Hessian has not seen."""
         self.every = 1
-        """Of these rows one in so many is kept."""
+        """One in this many held-out rows is kept."""
 
     def add(self, x: Tensor, *, is_held_out: bool) -> None:
         if is_held_out:
@@ -53,7 +53,7 @@ class Seen:
 
 
 Choose = Callable[[Matrix, Tensor, Grid, Seen], tuple[PackedWeight, dict[str, Any]]]
-"""Rounds a matrix; and what is to be remembered of that."""
+"""Rounds a matrix, and returns it with facts for the manifest."""
 
 
 class Calibrated:
@@ -72,8 +72,8 @@ class Calibrated:
     ) -> None:
         """
         Args:
-            holds_out: some windows are for choosing alone.
-            folds: inputs are scaled as of AWQ before matrices are rounded.
+            holds_out: some windows are used only for choosing.
+            folds: inputs are scaled as in AWQ before matrices are rounded.
 
         Raises:
             CannotQuantize: the calibration text is shorter than two windows.
@@ -85,7 +85,7 @@ class Calibrated:
         self._choose_one = choose_one
         windows = _windows(model, plan.calibration, on_note)
         self._hidden = [model.embed(window) for window in windows]
-        """[tokens, width] of each window: what the next block gets."""
+        """[tokens, width] of each window: the input of the next block."""
         self._held_out = set(range(1, len(windows), _HELD_OUT)) if holds_out else set[int]()
         self._folds = folds
         self._facts: dict[str, Any] = {}
@@ -127,7 +127,7 @@ class Calibrated:
     def _round_stage(
         self, block: CalibratedBlock, stage: Stage, report: Report
     ) -> Iterator[tuple[Matrix, PackedWeight]]:
-        """As many experts at a time as there is memory for."""
+        """Round the matrices of a stage, with as many experts at a time as memory allows."""
         groups = list(stage.groups.items())
         inputs = groups[0][1][0].inputs
         at_once = max(1, _MOMENTS_BYTES // (4 * inputs * inputs))
@@ -167,7 +167,7 @@ class Calibrated:
                 del seen[expert]
 
     def _advance(self, block: CalibratedBlock, report: Callable[[float], None]) -> None:
-        """The hidden states after `block` as it is now."""
+        """Replace the hidden states with those after `block` as it is now."""
         for window, hidden in enumerate(self._hidden):
             self._hidden[window] = block.run(hidden)
             report(window / len(self._hidden))
@@ -196,7 +196,7 @@ class Calibrated:
 def _windows(
     model: CalibratedModel, calibration: Calibration, on_note: OnNote
 ) -> list[Sequence[int]]:
-    """Windows of the text that do not overlap, from its beginning on."""
+    """Consecutive, non-overlapping windows from the beginning of the text."""
     try:
         text = calibration.text.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -218,7 +218,7 @@ def _windows(
 
 
 def gptq(*, act_order: bool) -> Choose:
-    """GPTQ; where no input was ever seen, rounding to nearest."""
+    """GPTQ; rounds to nearest if the matrix received no inputs."""
 
     def round_one(
         matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen
@@ -233,8 +233,8 @@ def gptq(*, act_order: bool) -> Choose:
 
 
 def awq(*, clips: bool) -> Choose:
-    """Ranges of groups narrowed, except of queries and keys, whose products are sensitive; or
-    scales alone.
+    """AWQ after its scales are folded in: narrows the ranges of groups, except for queries and
+    keys, whose products are sensitive. Without `clips` it only rounds to nearest.
     """
 
     def round_one(
@@ -255,7 +255,7 @@ def _clipped(weight: Tensor, grid: Grid, seen: Seen) -> PackedWeight:
 
 
 def best(matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen) -> tuple[PackedWeight, Any]:
-    """What has the least error on held-out activations."""
+    """The candidate with the least error on held-out activations."""
     candidates = {PLAIN: round_plain(weight, grid)}
     if seen.hessian.rows:
         candidates["clipped"] = _clipped(weight, grid, seen)

@@ -1,5 +1,5 @@
-"""What a runner offers to those who need the activations of a model: an embedding, and its blocks
-one at a time.
+"""The interface of a runner for methods that need a model's activations: the embedding, and the
+blocks one at a time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from hearth.quant.folders.matrices import Matrix
 
 OnInputs = Callable[[str, int | None, "Tensor"], None]
-"""Gets a module of a layer ("qkv", "out", "gate_up", "down", "experts.gate_up", "experts.down"),
-the number of an expert or None, and what it is multiplied by: [rows, inputs], not to be kept or
-written to."""
+"""Called with a module of a layer ("qkv", "out", "gate_up", "down", "experts.gate_up",
+"experts.down"), the number of an expert or None, and the module's inputs [rows, inputs], which must
+not be kept or written to."""
 
 
 class CalibratedBlock(Protocol):
-    """One layer, whose weights are in memory until the next one is asked for."""
+    """One layer, whose weights are in memory until the next one is requested."""
 
     def run(
         self, hidden: Tensor, on_inputs: OnInputs | None = None, *, until: str | None = None
@@ -29,24 +29,25 @@ class CalibratedBlock(Protocol):
         """The layer's output for one text.
 
         Args:
-            hidden: [tokens, width], as the block before it gave it; it is not changed.
+            hidden: [tokens, width], the output of the block before; it is not changed.
             on_inputs: called for each module with its inputs, in the order of computation.
-            until: the module after whose inputs nothing more is computed; the result is `hidden`
-                then.
+            until: stop once the inputs of this module are computed, and return `hidden`.
         """
         ...
 
     def weight(self, matrix: Matrix) -> Tensor:
-        """[outputs, inputs] float: its weights as they are now, not to be written to."""
+        """[outputs, inputs] float: the current weights of `matrix`. Writing to it changes the
+        layer.
+        """
         ...
 
     def replace(self, matrix: Matrix, weight: PackedWeight) -> None:
-        """From now on the layer computes with what `weight` stands for."""
+        """Make the layer compute with the dequantized `weight` from now on."""
         ...
 
     def plain(self, name: str) -> Tensor:
-        """A norm or bias of the layer by its name in the decoder, such as "attention_norm.weight",
-        of which the layer computes with what is written to it.
+        """A norm or bias of the layer by its name in the decoder, such as "attention_norm.weight".
+        Writing to it changes the layer.
         """
         ...
 
@@ -55,27 +56,27 @@ class CalibratedModel(Protocol):
     """A model with one block in memory."""
 
     def tokens(self, text: str) -> Sequence[int]:
-        """The tokens of `text`, without any in front."""
+        """The tokens of `text`, without special tokens before it."""
         ...
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """[tokens, width]: what the first block gets for a text."""
+        """[tokens, width]: the input of the first block for a text."""
         ...
 
     def block(self, index: int) -> CalibratedBlock:
-        """The weights of layer `index` as they are stored; those of the layer before leave memory.
+        """Layer `index` with its stored weights; the previous layer is released.
 
         Raises:
-            CorruptFile: its numbers are none.
+            CorruptFile: weights are NaN or infinite.
         """
         ...
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         ...
 
 
 OpenModel = Callable[[Path, int], CalibratedModel]
-"""Opens the model in a folder, for texts of the given number of tokens. Raises a `HearthError` that
-says why it cannot be.
+"""Opens the model in a folder, for texts of the given number of tokens. Raises a `HearthError` with
+the reason if it cannot be opened.
 """

@@ -20,7 +20,7 @@ _FORMATS: Final = {
     ("scaled", "e5m2"): "float-quantized",
 }
 _STRATEGIES: Final = {"row": "channel"}
-"""What compressed-tensors calls a scope, where that is something else."""
+"""Scopes that compressed-tensors names differently."""
 
 
 def quantization_config(
@@ -32,10 +32,10 @@ def quantization_config(
     """
     Args:
         storage: of the matrices of blocks.
-        ignored: modules with a plain matrix, by name.
-        outside: of embedding and output matrix where these are quantized, and of what is stored
-            otherwise than most, by the names of their tensors; of compressed-tensors alone.
-        skipped: those of `ignored` that are of a kind that is quantized in other blocks.
+        ignored: names of modules with a plain matrix.
+        outside: storage by tensor name, for embedding and output matrix if they are quantized, and
+            for matrices that are stored differently from most; only for compressed-tensors.
+        skipped: those of `ignored` that are matrices of blocks, which are usually quantized.
     """
     group = -1 if storage.group is None else storage.group
     match storage.layout:
@@ -86,15 +86,15 @@ def _compressed(
     for number, (own, modules) in enumerate(targets.items(), 1):
         groups[f"group_{number}"] = _group(own, modules)
     formats = {_format(own) for own in (storage, *targets)}
-    # transformers has no embedding of packed weights: it unpacks the model when it loads it. But it
-    # unpacks all matrices by the first group (5.23), so of several kinds it is not asked to: then
-    # it refuses the folder rather than computing something else.
+    # transformers has no packed embeddings, so it has to unpack the model on load. But it unpacks
+    # all matrices by the first group (5.23), so with several kinds this is not requested:
+    # transformers then refuses the folder instead of computing with wrong weights.
     is_embedding = any(canonical(name) == EMBEDDING for name in outside)
     is_unpacked = storage.needs_dequantizing or is_embedding
     is_one_kind = all(own == storage for own in targets)
     return {
         "quant_method": "compressed-tensors",
-        # Of transformers' `CompressedTensorsConfig`, which passes it on to no one.
+        # A key of transformers' `CompressedTensorsConfig`, which does not pass it on.
         **({"dequantize": True} if is_unpacked and is_one_kind else {}),
         "format": formats.pop() if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
@@ -106,8 +106,9 @@ def _compressed(
 
 
 def _anywhere(module: str) -> str | None:
-    """A pattern for a module that transformers and vLLM name otherwise than files do: of a text
-    model whatever the prefix, of any other part all modules. None: its name is the same everywhere.
+    """A pattern for a module that transformers and vLLM name differently from the files. For a text
+    model it matches any prefix; for another part, all of its modules. None if the name is the same
+    everywhere.
     """
     name = canonical(f"{module}.").removesuffix(".")
     own = name.removeprefix("model.")

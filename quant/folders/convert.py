@@ -1,6 +1,6 @@
-"""A folder of packed matrices in another format. Codes, scales and codes for zero are carried over:
-the weights that they stand for are the same to the bit in float32, and what another format has no
-place for is refused by name.
+"""Converts a folder of packed matrices to another format. Codes, scales and zero points are carried
+over, so the dequantized weights are identical in float32. Matrices that the other format cannot
+hold are refused by name.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _NOT_HERE: Final = "Convert to compressed-tensors, which has them."
 
 
 class _Packed(NamedTuple):
-    """A packed matrix of the source that the format has codes, scales and an order for."""
+    """A packed matrix of the source whose codes, scales and order the format can hold."""
 
     tensor: QuantizedTensor
     params: CodeParams
     is_narrow: bool
-    """Its scales are numbers of float16."""
+    """All of its scales are representable in float16."""
 
 
 class Conversion(FolderMethod):
-    """Implements `hearth.quant.methods.Method`, of folders whose matrices are packed."""
+    """Implements `hearth.quant.methods.Method` for folders whose matrices are packed."""
 
     def __init__(self) -> None:
         about = "Another format, the same weights: for other programs."
@@ -73,14 +73,13 @@ class Conversion(FolderMethod):
         super().__init__(NAME, "Convert", about, (kind, FILE_MB))
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
-        """Scales, zero points and the order of inputs are read, codes are not.
+        """Plan the conversion. Scales, zero points and the order of inputs are read; codes are not.
 
         Raises:
-            UnsupportedModel: `source` is no folder of packed matrices, or of a kind that is not
-                known.
-            CannotQuantize: the format has no place for something; it is named.
+            UnsupportedModel: `source` is not a folder of packed matrices, or of an unknown kind.
+            CannotQuantize: the format cannot hold a matrix; it is named.
             CorruptFile, OSError: a file is damaged or cannot be read.
-            UnknownOption, BadRecipe: as `given_options`; or no format is given.
+            UnknownOption, BadRecipe: as in `given_options`; or no format is given.
         """
         given = given_options(self, options)
         kind = given.get("format")
@@ -130,8 +129,8 @@ class Conversion(FolderMethod):
         )
 
     def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
-        """See `folders.write.write`, or for GGUF `quantize_run.run`. Raises `TypeError` for a plan
-        of another method.
+        """See `folders.write.write`, or for GGUF `quantize_run.run`. Raises `TypeError` if `plan`
+        is of another method.
         """
         if isinstance(plan, QuantizePlan):
             from hearth.quant.gguf.quantize_run import run
@@ -147,10 +146,11 @@ class Conversion(FolderMethod):
 
 
 def _gguf_plan(folder: Path, file: SafetensorsTensors, options: Mapping[str, Any]) -> QuantizePlan:
-    """Packed matrices as Q4_0 and Q8_0; plain ones as they are, or in F32 if types differ.
+    """Plan packed matrices as Q4_0 and Q8_0, and plain ones as they are, or in F32 if their types
+    differ.
 
     Raises:
-        CannotQuantize: a matrix has what these types lack.
+        CannotQuantize: a matrix has features that these types lack.
     """
     for tensor, params, _ in _checked(GGUF, file):
         bits, groups = tensor.scheme.bits, params.scales.shape[1]
@@ -165,7 +165,7 @@ def _gguf_plan(folder: Path, file: SafetensorsTensors, options: Mapping[str, Any
     plain = {one.type for one in tensors if one.type in PLAIN and may_change(one, architecture)}
     packed = Counter(one.type for one in tensors if one.type in PACKED.values())
     ((most, _),) = packed.most_common(1)
-    # The number and name of the file, but nothing is rounded: packed matrices stay as they are.
+    # The mix gives the file its type; nothing is rounded, since packed matrices stay as they are.
     base = plain.pop() if len(plain) == 1 else TensorType.F32
     recipe = Recipe(replace(read_recipe(most.name).mix, base=base))
     request = {"method": NAME, "source": str(folder), "type": NAME, "options": dict(options)}
@@ -173,8 +173,9 @@ def _gguf_plan(folder: Path, file: SafetensorsTensors, options: Mapping[str, Any
 
 
 def _storages(kind: str, matrices: Matrices, file: SafetensorsTensors) -> dict[str, Storage]:
-    """How each packed matrix will be stored, by name; alike in what a format says once of all.
-    Raises as `_checked`, and `CannotQuantize` for what cannot be stored so.
+    """How each packed matrix will be stored, by name; settings that a format has once for all
+    matrices are the same. Raises the errors of `_checked`, and `CannotQuantize` for matrices that
+    cannot be stored that way.
     """
     inside = {one.name for block in matrices.blocks for one in block.matrices}
     outside = {matrices.embedding.name, matrices.head.name}
@@ -212,8 +213,8 @@ def _checked(kind: str, file: SafetensorsTensors) -> Iterator[_Packed]:
     """The packed matrices.
 
     Raises:
-        CannotQuantize: one has codes, scales or an order of inputs that the format lacks.
-        UnsupportedModel: there is none.
+        CannotQuantize: a matrix has codes, scales or an order of inputs that the format lacks.
+        UnsupportedModel: there is no packed matrix.
     """
     packed = [one for one in file.stored.values() if isinstance(one, QuantizedTensor)]
     if not packed:
@@ -254,12 +255,12 @@ def _check_codes(kind: str, tensor: QuantizedTensor) -> None:
 
 
 def _is_symmetric(bits: int, params: CodeParams) -> bool:
-    """The middle code stands for zero everywhere."""
+    """Whether the middle code stands for zero everywhere."""
     return params.zeros is None or bool((params.zeros == 1 << bits - 1).all())
 
 
 def _carried(plan: FolderPlan, file: SafetensorsTensors, matrix: Matrix) -> PackedWeight:
-    """A matrix with the numbers that it has in the source."""
+    """A matrix of the source in the new storage, with unchanged numbers."""
     tensor, storage = file.stored[matrix.name], plan.stored[matrix.name]
     assert isinstance(tensor, QuantizedTensor)
     weight = read_quantized(tensor, file.read)

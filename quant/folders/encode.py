@@ -1,5 +1,5 @@
-"""Packed weights as the tensors of a checkpoint: the reverse of `hearth.quant.checkpoints.reading`,
-which gets the same packed weights back out of them. No number changes.
+"""Encodes packed weights as the tensors of a checkpoint: the reverse of
+`hearth.quant.checkpoints.reading`, which restores the same packed weights. No number changes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from hearth.quant.checkpoints.modules import STATE
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
 
 _COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
-"""AWQ: of which column of its word each code is, from the lowest bits on."""
+"""AWQ: the column of each code within its word, from the lowest bits on."""
 
 
 def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
-    """The tensors that `storage.leaves` lists, by the ends of their names; contiguous.
+    """The tensors that `storage.leaves` lists, by the suffixes of their names; contiguous.
 
     Args:
-        weight: [outputs, inputs], as it was rounded to `storage.grid`.
+        weight: [outputs, inputs], rounded to `storage.grid`.
 
     Raises:
-        ValueError: it was rounded to something else, or `storage` has no place for the order of its
+        ValueError: `weight` was rounded to another grid, or `storage` cannot hold the order of its
             inputs.
     """
     has_no_place = weight.order is not None and not storage.has_order
@@ -74,7 +74,7 @@ def _packed(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str,
 
 def _scaled(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
     def each(values: Tensor) -> Tensor:
-        """Of what is the same in all rows of a block, or everywhere, once."""
+        """`values` once for each block or for the tensor, if these share a scale."""
         if storage.scope == "tensor":
             return values[0]
         return values[::FP8_BLOCK] if storage.scope == "block" else values
@@ -91,7 +91,7 @@ def _scaled(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str,
 
 
 def _nf4(storage: Storage, weight: PackedWeight, scales: Tensor) -> dict[str, Tensor]:
-    """The even input is in the high bits of a file."""
+    """In the file, the even input is in the high bits of a byte."""
     state = storage.nf4_state(len(weight.weight), weight.inputs)
     return {
         ".weight.absmax": scales.flatten(),
@@ -109,12 +109,12 @@ def _zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
 
 
 def _packed_zeros(storage: Storage, weight: PackedWeight, scales: Tensor) -> Tensor:
-    """[groups, bytes] uint8: the codes for zero, one after the other along the outputs."""
+    """[groups, bytes] uint8: the codes for zero, packed along the outputs."""
     return pack_bits(_zeros(storage, weight, scales).t().contiguous(), storage.bits)
 
 
 def _in_own_order(weight: PackedWeight) -> Tensor:
-    """[outputs, bytes] uint8 of whole numbers, the inputs in the order of what it multiplies."""
+    """[outputs, bytes] uint8: integer codes with the inputs in their original order."""
     codes = weight.weight.cpu()
     if weight.order is None:
         return codes

@@ -1,5 +1,6 @@
-"""AWQ's scales in a model: searched for each block before anything of it is rounded, and folded
-into what comes before the scaled matrices, so that the block computes what it did.
+"""AWQ's scales in a model: they are searched for each block before any of its matrices is rounded,
+and folded into the weights that precede the scaled matrices, so that the block computes the same
+function.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from hearth.quant.rounding.awq import (
 from hearth.quant.rounding.grid import Grid, rounded
 
 _LEAST_GAIN = 0.01
-"""Of the error on held-out activations: scales that gain less are not used."""
+"""Scales are used only if they reduce the error on held-out activations by more than this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What folding did to a block."""
+    """The effects of folding on a block."""
 
     changed: Mapping[str, Tensor]
-    """Stored norms and biases that have other numbers now, by name."""
+    """The new values of stored norms and biases that changed, by name."""
     facts: Mapping[str, Any]
-    """By the name of the first of the matrices of a stage: what scales gained, JSON values."""
+    """What scales gained, as JSON values, by the name of the first matrix of each stage."""
 
 
 def fold_scales(
@@ -51,11 +52,11 @@ def fold_scales(
     """Change the weights of `block`, which are float32, and its norms and biases.
 
     Args:
-        hidden: [tokens, width] of each window: what the block gets.
-        held_out: numbers of windows that scales are checked on rather than searched by; none: they
-            are not checked.
-        read: a stored tensor.
-        check: gets the share of the windows that is done.
+        hidden: [tokens, width] of each window: the input of the block.
+        held_out: indices of windows that are used to check scales rather than to search them; if
+            empty, scales are not checked.
+        read: returns a stored tensor.
+        check: called with the share of the windows that is done.
     """
     seen = {False: _activations(about), True: _activations(about)}
     for window, one in enumerate(hidden):
@@ -91,7 +92,7 @@ def fold_scales(
 
 
 def _activations(about: Block) -> dict[str, Activations]:
-    """Of stages without experts."""
+    """Empty statistics for each stage without experts, by module."""
     return {
         stage.module: Activations(stage.groups[None][0].inputs)
         for stage in about.stages
@@ -100,7 +101,7 @@ def _activations(about: Block) -> dict[str, Activations]:
 
 
 def _gain(weights: Sequence[Tensor], x: Tensor, grid: Grid, scales: Scales) -> float:
-    """What share of the squared error of outputs scales take away."""
+    """The share of the squared error of outputs that scales remove."""
 
     def error(values: Tensor) -> float:
         changes = (rounded(one * values, grid).div_(values).sub_(one) for one in weights)
@@ -132,7 +133,9 @@ class _Folding:
         return found
 
     def can(self, module: str) -> bool:
-        """Up is a factor of what down gets, unless one is added to it."""
+        """Whether scales of the inputs of `module` can be folded. For down, these must be
+        proportional to up, which is not so if the activation adds one to it.
+        """
         return module != "down" or self._config.activation != "swiglu_clamped"
 
     def tie(self, values: Tensor) -> Tensor:
@@ -153,8 +156,8 @@ class _Folding:
             self._block.weight(one).mul_(scales)
 
     def _into_norm(self, parameter: str, scales: Tensor) -> Tensor:
-        """What the matrices have to be scaled by: exactly what the norm, as it is stored, is
-        divided by.
+        """Divide a norm by `scales`. Returns the factors for the matrices, which are exactly the
+        divisors of the norm as it is stored, after rounding.
         """
         (vector,) = self._vectors(parameter)
         norm, kind = self._block.plain(parameter), self._read(vector.name).dtype
@@ -167,7 +170,7 @@ class _Folding:
         return torch.where(is_good, exact, 1.0)
 
     def _into_rows(self, module: str, scales: Tensor) -> None:
-        """The last rows of a stage's last matrix: values, or up."""
+        """Divide the last rows of a stage's last matrix (values, or up), and their biases."""
         rows = self._block.weight(self.matrices(module)[-1])
         rows.copy_(fold_into_rows(rows, scales))
         vectors = self._vectors(f"{module}.bias")

@@ -1,4 +1,4 @@
-"""The headers of new safetensors files, whose tensors are written one after the other. Without
+"""The layout and headers of new safetensors files, whose tensors are written sequentially. Without
 torch.
 
 Source: the layout that transformers writes, see `hearth.quant.safetensors_shards`.
@@ -17,12 +17,12 @@ from hearth.quant.stored import ELEMENT_BYTES
 
 _ALIGNMENT = 8
 New = tuple[str, str, tuple[int, ...]]
-"""A tensor: its name, its type as safetensors name it, its shape."""
+"""A tensor: its name, its safetensors type, its shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file before its data."""
+    """A file to be written: its header and its tensors."""
 
     name: str
     header: bytes
@@ -33,36 +33,36 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The files, which are written as if they were one: each goes on where the one before ends."""
+    """The files, which are written as one stream: each file begins where the one before ends."""
 
     files: tuple[NewFile, ...]
     entries: Mapping[str, TensorEntry]
-    """Their starts are counted over all files."""
+    """Tensors by name; their starts are offsets in the stream of all files."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Size of all files together."""
         return sum(one.size_bytes for one in self.files)
 
     @property
     def headers(self) -> dict[str, bytes]:
-        """By the name of the first tensor of each file: what is written before it."""
+        """The header of each file, by the name of the first tensor, before which it is written."""
         return {one.tensors[0]: one.header for one in self.files}
 
     @property
     def index(self) -> dict[str, object]:
-        """What `model.safetensors.index.json` says."""
+        """The contents of `model.safetensors.index.json`."""
         total = sum(one.nbytes for one in self.entries.values())
         places = {name: one.name for one in self.files for name in one.tensors}
         return {"metadata": {"total_size": total}, "weight_map": places}
 
 
 def lay_out(units: Iterable[Sequence[New]], most_bytes: int) -> Layout:
-    """Files with these tensors, in their order.
+    """Lay out files with these tensors, in their order.
 
     Args:
-        units: tensors that are in the same file.
-        most_bytes: of tensors in a file, unless a single unit has more.
+        units: each is a sequence of tensors that must be in the same file.
+        most_bytes: maximum bytes of tensors in a file, unless a single unit has more.
     """
     parts: list[list[New]] = []
     size = 0

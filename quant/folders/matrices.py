@@ -1,5 +1,5 @@
 """The matrices of a model that can be quantized, by block and in the order in which they are
-computed. Headers alone, without torch.
+computed. From headers only, without torch.
 """
 
 from __future__ import annotations
@@ -32,42 +32,43 @@ class Matrix:
     """A stored matrix [outputs, inputs], and where in the decoder its rows are."""
 
     name: str
-    """Of the tensor that it is when it is stored alone; it ends in ".weight"."""
+    """Name of its tensor if it is stored as a tensor of its own; it ends in ".weight"."""
     outputs: int
     inputs: int
     parameter: str
-    """Of the decoder, such as "layers.0.qkv.weight"."""
+    """Name of the parameter in the decoder, such as "layers.0.qkv.weight"."""
     first_row: int
-    """Of the parameter."""
+    """First row within the parameter."""
     expert: int | None = None
     stacked_in: str | None = None
-    """Tensor [experts, rows of the parameter, inputs] that it is stored in; None: alone."""
+    """Name of the tensor [experts, rows of the parameter, inputs] that contains it; None if it is
+    stored as a tensor of its own."""
 
     @property
     def source(self) -> str:
-        """The stored tensor."""
+        """The name of the stored tensor."""
         return self.stacked_in or self.name
 
     def rows_in(self, tensor: Tensor) -> Tensor:
-        """[outputs, inputs] of the stored tensor: a view."""
+        """The matrix [outputs, inputs] as a view of the stored tensor."""
         if self.stacked_in is None:
             return tensor
         return tensor[self.expert, self.first_row : self.first_row + self.outputs]
 
     @property
     def module(self) -> str:
-        """Its name in the checkpoint, without what it is stored in."""
+        """The name of its module in the checkpoint."""
         return self.name.removesuffix(".weight")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What of a block is computed at the same time."""
+    """The matrices of a block that are computed at the same time."""
 
     module: str
-    """Of the decoder's layer: "qkv", "out", "gate_up", "down", or those of experts."""
+    """Module of the decoder's layer: "qkv", "out", "gate_up", "down", or those of experts."""
     groups: Mapping[int | None, tuple[Matrix, ...]]
-    """Matrices of the same inputs, by expert; None: of all tokens."""
+    """Matrices with the same inputs, by expert; None for matrices that all tokens use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +76,14 @@ class Vector:
     """A stored norm or bias that scales can be folded into."""
 
     name: str
-    """Of the stored tensor."""
+    """Name of the stored tensor."""
     parameter: str
-    """Of the decoder's layer: "attention_norm.weight", "feed_forward_norm.weight" or "qkv.bias"."""
+    """"attention_norm.weight", "feed_forward_norm.weight" or "qkv.bias" of the decoder's layer."""
     first: int
-    """Of the parameter's numbers."""
+    """First index within the parameter."""
     count: int
     offset: float
-    """What the decoder adds to what is stored."""
+    """The number that the decoder adds to the stored values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Those of a model."""
+    """All matrices of a model."""
 
     blocks: tuple[Block, ...]
     embedding: Matrix
     head: Matrix
-    """The output matrix, or the embedding that is used as one."""
+    """The output matrix; the embedding if they are tied."""
 
 
 def matrices_of(
@@ -119,8 +120,8 @@ def matrices_of(
         stored: the tensors of a folder with plain numbers.
 
     Raises:
-        CorruptFile, UnsupportedModel: as `take_inventory`, and for stacked experts of families that
-            have no names for single ones (gpt-oss).
+        CorruptFile, UnsupportedModel: as in `take_inventory`; also for stacked experts of families
+            that have no names for single experts (gpt-oss).
     """
     wanted = take_inventory(family, config, stored, is_gguf=False, kinds=LOADED).wanted
     blocks = []
@@ -172,10 +173,10 @@ def _groups(
 
 
 def _single_experts(wanted: Wanted, stack: str) -> Choice:
-    """The names that a family has for matrices of single experts, for those of the tensor `stack`.
+    """The family's names for the matrices of single experts, for those in the tensor `stack`.
 
     Raises:
-        UnsupportedModel: it has none, or the stacked ones are stored in another order.
+        UnsupportedModel: the family has no such names, or stacked experts have another layout.
     """
     (part,) = wanted.choice
     place, _, _ = stack.rpartition(_EXPERTS)

@@ -1,4 +1,4 @@
-"""The methods that make a folder of quantized safetensors out of one of plain numbers."""
+"""The methods that quantize a folder of plain safetensors into a folder of packed ones."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hearth.quant.methods import (
 
 ROW: Final = -1
 MATRIX: Final = 0
-"""Of the option "group": what shares a scale instead of a number of inputs."""
+"""Values of the option "group" for one scale per row (`ROW`) or for the whole matrix (`MATRIX`)."""
 FORMATS: Final[dict[str, Layout]] = {"compressed-tensors": "packed", "gptq": "gptq", "awq": "awq"}
-"""Of the option "format"; "compressed-tensors" has more layouts than this."""
+"""Values of the option "format"; "compressed-tensors" has more layouts than this."""
 _SAMPLES: Final = 64
 _TOKENS: Final = 512
 _GROUP: Final = Option(
@@ -97,16 +97,16 @@ _CLIP: Final = Option(
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """What methods need that look at activations."""
+    """What methods need that use activations."""
 
     open_model: OpenModel
     text: Path
-    """That is calibrated on by default."""
+    """The default calibration text."""
 
 
 @dataclass(slots=True)
 class FolderMethod:
-    """One of them."""
+    """A method that makes a folder."""
 
     name: str
     title: str
@@ -117,26 +117,27 @@ class FolderMethod:
     group: int = 128
     is_symmetric: bool = True
     runner: Runner | None = field(default=None, repr=False)
-    """None: it looks at no activations."""
+    """None if the method uses no activations."""
     suffix: str = ""
 
     def targets(self) -> list[Target]:
-        """The one type, of the method's own name."""
+        """The only type, which has the method's name."""
         return [Target(self.name, self.about)]
 
     def target_named(self, name: str, source: Path) -> str:
-        """Raises `BadRecipe`."""
+        """The method's name. Raises `BadRecipe` for any other name."""
         if name.lower() != self.name:
             raise BadRecipe(f'"{name}" is no type that {self.title} makes.', f"Say {self.name}.")
         return self.name
 
     def takes(self, source: Path) -> bool:
-        """`source` is a folder of a model in safetensors, or a file in one."""
+        """Whether `source` is a folder of a model in safetensors, or a file in one."""
         return folder_of(source) is not None
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> Plan:
-        """Raises as `hearth.quant.folders.plan.plan`, `UnknownOption`, `UnsupportedModel` where
-        `takes` says no, and `BadRecipe` for options that contradict each other.
+        """Raises the errors of `hearth.quant.folders.plan.plan`, `UnknownOption`,
+        `UnsupportedModel` for sources that `takes` rejects, and `BadRecipe` for contradictory
+        options.
         """
         given = given_options(self, options)
         folder = folder_of(source)
@@ -210,7 +211,7 @@ class FolderMethod:
         )
 
     def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
-        """See `write`. Raises `TypeError` for a plan of another method."""
+        """See `write`. Raises `TypeError` if `plan` is of another method."""
         from hearth.quant.folders.rounders import rounding
         from hearth.quant.folders.write import write
 
@@ -220,7 +221,7 @@ class FolderMethod:
 
 
 def folder_methods(runner: Runner | None) -> list[FolderMethod]:
-    """All of them, those that lose least first; without a runner those that need no activations."""
+    """All methods, 8 bits before 4; without a runner only those that need no activations."""
     rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, *_OUTSIDE, FILE_MB)
     found = [
         FolderMethod(

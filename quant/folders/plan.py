@@ -1,4 +1,4 @@
-"""What quantizing a folder of safetensors will make. Headers alone, without torch."""
+"""The plan of quantizing a folder of safetensors. From headers only, without torch."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ CONFIG: Final = "config.json"
 Outside = Literal["head", "embedding"]
 """Matrices that belong to no block."""
 _KV_BYTES: Final = 2
-"""Of a number of keys and values."""
+"""Bytes of each element of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is written between two points at which writing can be resumed."""
+    """A part of the output; an interrupted run resumes after the last complete piece."""
 
     name: str
     block: Block | None
-    """None: embedding, output matrix and what else belongs to no block."""
+    """None for embedding, output matrix and other tensors that belong to no block."""
     matrices: tuple[Matrix, ...]
-    """Those that are quantized, in the order of the file; they come first."""
+    """The quantized matrices, in the order of the file; they precede the plain tensors."""
     plain: tuple[str, ...]
-    """Tensors that are copied; those of a block may be changed."""
+    """Tensors that are copied; the values of those in a block may be changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Calibration:
     text: Path
     """UTF-8."""
     samples: int
-    """Windows of text."""
+    """Number of windows of text."""
     tokens: int
-    """Of a window."""
+    """Tokens per window."""
 
 
 @dataclass(frozen=True)
 class FolderPlan:
-    """A new folder; nothing has been written yet."""
+    """A new folder, before anything is written."""
 
     method: str
     source: Path
@@ -71,25 +71,25 @@ class FolderPlan:
     headers: tuple[SafetensorsHeader, ...]
     matrices: Matrices
     storage: Storage
-    """Of most matrices."""
+    """The storage of most matrices."""
     stored: Mapping[str, Storage]
-    """Of each quantized matrix, by its name; what is missing is copied."""
+    """The storage of each quantized matrix, by name; all other tensors are copied."""
     calibration: Calibration | None
     options: Mapping[str, Any]
-    """As they were asked for, JSON values."""
+    """The requested options, JSON values."""
     file_bytes: int
-    """The most of a file, unless one matrix has more."""
+    """Maximum size of the tensors in a file, unless one matrix is larger."""
     checkpoint: Checkpoint | None = None
-    """How the matrices of the source are quantized; None: not at all."""
+    """How the matrices of the source are quantized; None if they are not."""
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        """Those of the source by name, see `resolve`."""
+        """The tensors of the source by name, see `resolve`."""
         return resolve(self.headers, self.checkpoint)
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """In the order of the file."""
+        """The pieces in the order of the file."""
         every = {block.index: self._quantized(block.matrices) for block in self.matrices.blocks}
         both = {one.name: one for one in (self.matrices.embedding, self.matrices.head)}
         outside = self._quantized(both.values())
@@ -112,8 +112,8 @@ class FolderPlan:
 
     @property
     def outside(self) -> dict[str, Storage]:
-        """What the new config.json describes by name: matrices that belong to no block, or are
-        stored otherwise than most.
+        """The matrices that the new config.json describes by name: those that belong to no block,
+        or are stored differently from most.
         """
         inside = {one.name for block in self.matrices.blocks for one in block.matrices}
         return {
@@ -133,7 +133,7 @@ class FolderPlan:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of the files with all weights."""
+        """The layout of the weight files."""
         units: list[list[New]] = []
         for piece in self.pieces:
             for matrix in piece.matrices:
@@ -158,7 +158,7 @@ class FolderPlan:
 
     @property
     def skipped(self) -> list[str]:
-        """Those of `ignored` that are matrices of blocks: a source may have some plain ones."""
+        """The modules of block matrices that stay plain, which a source may already have."""
         every = (one for block in self.matrices.blocks for one in block.matrices)
         return [one.module for one in every if one.name not in self.stored]
 
@@ -172,7 +172,7 @@ class FolderPlan:
 
     @property
     def parameters(self) -> int:
-        """Weights of the model."""
+        """Number of weights of the model."""
         return sum(prod(one.shape) for one in self.tensors.values())
 
     @property
@@ -237,7 +237,7 @@ class FolderPlan:
         return facts | ({"tensors": rows} if tensors else {})
 
     def _size(self, name: str) -> int:
-        """What of the new file a stored tensor takes."""
+        """Bytes that a stored tensor takes in the new files."""
         if name not in self._by_source:
             return self.layout.entries[name].nbytes
         return sum(
@@ -260,12 +260,13 @@ def plan(
     """
     Args:
         folder: with config.json and safetensors of plain numbers.
-        outside: bits of embedding and output matrix, of what is not copied; of compressed-tensors.
+        outside: bits of embedding and output matrix, for those that are not copied; only for
+            compressed-tensors.
 
     Raises:
-        BadRecipe: embedding and output matrix are one, and have different bits.
-        CorruptFile, UnsupportedModel: the folder, or a family that is not known.
-        CannotQuantize: a matrix has a shape that cannot be stored so.
+        BadRecipe: embedding and output matrix are tied, but given different bits.
+        CorruptFile, UnsupportedModel: the folder is invalid, or the family is not known.
+        CannotQuantize: the shape of a matrix does not fit the storage.
     """
     fields = read_fields(folder / CONFIG)
     checkpoint = read_checkpoint(fields)
@@ -311,8 +312,8 @@ def plan(
 
 
 def outside_storage(bits: int, inputs: int) -> Storage:
-    """Of an embedding or output matrix: 8 bits with a scale for each row, or 6 in groups of at most
-    128 inputs, where such groups divide them.
+    """The storage of an embedding or output matrix: 8 bits with a scale for each row, or 6 bits in
+    groups of up to 128 inputs; a scale for each row if no group size divides the inputs.
     """
     fitting = [one for one in (128, 64, 32, 16, 8) if inputs % one == 0]
     if bits == 8 or not fitting:

@@ -1,4 +1,4 @@
-"""What a plan's method does with each matrix."""
+"""How a plan's method rounds each matrix."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hearth.quant.rounding.hqq import round_hqq
 from hearth.quant.safetensors import SafetensorsTensors
 
 _ALONE: Final = {"hqq": round_hqq}
-"""Methods that look at no activations, where they do not round to nearest."""
+"""Methods without activations that do not round to nearest."""
 
 
 def rounding(
     plan: FolderPlan, runner: Runner | None, on_note: OnNote
 ) -> Callable[[SafetensorsTensors], Rounding]:
-    """Opens the rounding of a plan's matrices over the tensors of its source."""
+    """A function that makes the `Rounding` of a plan's matrices from the tensors of its source."""
     if runner is None or plan.calibration is None:
         round_one = _ALONE.get(plan.method, round_plain)
 

@@ -1,5 +1,5 @@
-"""How quantized matrices are stored: which tensors there are, of which types and shapes. Without
-torch; `encode.py` makes them, and `hearth.quant.checkpoints` reads them.
+"""How quantized matrices are stored: the tensors with their types and shapes. Without torch;
+`encode.py` makes the tensors, and `hearth.quant.checkpoints` reads them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from hearth.quant.rounding.grid import Grid
 
 Kind = Literal["int", "fp8", "e5m2", "nf4"]
-"""Whole numbers, floats of 8 bits with three or two bits of fraction, floats of 4 bits."""
+"""Integers, 8-bit floats with three or with two fraction bits, and 4-bit floats."""
 Scope = Literal["tensor", "row", "group", "block"]
 Leaf = tuple[str, str, tuple[int, ...]]
-"""A tensor of a matrix: the end of its name, its type as safetensors name it, its shape."""
+"""A tensor of a matrix: the suffix of its name, its safetensors type, its shape."""
 
 FP8_BLOCK: Final = 128
 """Outputs and inputs of a square block."""
@@ -33,12 +33,12 @@ _LABELS: Final = {
     ("nf4", 4): "NF4",
 }
 _WEIGHT_KINDS: Final = {"int": "I8", "fp8": "F8_E4M3", "e5m2": "F8_E5M2"}
-"""Types of the weights of the layout "scaled", as safetensors name them."""
+"""Safetensors types of the weights in the layout "scaled"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What weights are rounded to, and the tensors that hold the result.
+    """The numbers that weights are rounded to, and the tensors that hold the result.
 
     Raises:
         BadRecipe: the layout cannot hold such numbers.
@@ -49,12 +49,12 @@ class Storage:
     bits: int
     scope: Scope
     group: int | None
-    """Inputs that share a scale, of the scopes "group" and "block"."""
+    """Inputs that share a scale, for the scopes "group" and "block"."""
     symmetric: bool = True
     has_order: bool = False
-    """Of GPTQ: inputs may be in any group. compressed-tensors had a word for that until 0.20."""
+    """For GPTQ: inputs may be in any group. compressed-tensors supported this until 0.20."""
     has_wide_scales: bool = False
-    """Scales are float32 whatever others are: they are not all numbers of float16."""
+    """Scales must be float32, since not all of them are representable in float16."""
 
     def __post_init__(self) -> None:
         bits = {"gptq": (4, 8), "packed": (4, 6, 8), "awq": (4,), "scaled": (8,), "nf4": (4,)}
@@ -75,12 +75,12 @@ class Storage:
 
     @property
     def label(self) -> str:
-        """Such as "INT4" or "FP8": the packing of the weight that is stored."""
+        """The packing of the stored weight, such as "INT4" or "FP8"."""
         return _LABELS.get((self.kind, self.bits), f"{self.kind.upper()}{self.bits}")
 
     @property
     def grid(self) -> Grid:
-        """For `hearth.quant.rounding`. Raises `BadGrid`."""
+        """The grid for `hearth.quant.rounding`. Raises `BadGrid`."""
         import torch
 
         from hearth.quant.rounding.grid import Grid
@@ -101,16 +101,16 @@ class Storage:
 
     @property
     def needs_dequantizing(self) -> bool:
-        """transformers must dequantize it when it is loaded: in a model that stays packed
-        compressed-tensors has no place for packed zero points (0.20), nor for E5M2.
+        """Whether transformers must dequantize the model on load: compressed-tensors (0.20) cannot
+        run packed zero points or E5M2 in a model that stays packed.
         """
         return self.kind == "e5m2" or (self.layout == "packed" and not self.symmetric)
 
     @property
     def scale_kind(self) -> str:
-        """The type of scales. Of 8 bits and a scale for each row, float32 costs next to nothing.
-        compressed-tensors dequantizes in the type of the scales, so that with float16 weights would
-        be rounded to it.
+        """The type of scales. float32 costs next to nothing for 8 bits with a scale for each row.
+        compressed-tensors dequantizes in the type of the scales, so float16 scales would round the
+        weights to float16.
         """
         is_half = self.bits == 4 and self.kind == "int" and not self.needs_dequantizing
         is_half = is_half and not self.has_wide_scales
@@ -118,7 +118,7 @@ class Storage:
 
     @property
     def scheme(self) -> Scheme:
-        """As `hearth.quant.checkpoints.config` reads it out of the new config.json."""
+        """The scheme that `hearth.quant.checkpoints.config` reads from the new config.json."""
         group = self.group if self.scope == "group" else None
         block = None
         if self.is_float8 and self.group is not None:
@@ -151,7 +151,7 @@ class Storage:
             )
 
     def leaves(self, outputs: int, inputs: int) -> list[Leaf]:
-        """The tensors of a matrix [outputs, inputs], those of the widest numbers first."""
+        """The tensors of a matrix [outputs, inputs], those with the widest elements first."""
         bits = self.bits
         groups = -(-inputs // self.group) if self.group else 1
         words = -(-inputs * bits // 32)
@@ -207,7 +207,7 @@ class Storage:
         return self.group
 
     def nf4_state(self, outputs: int, inputs: int) -> bytes:
-        """What bitsandbytes stores of a matrix besides numbers."""
+        """The metadata that bitsandbytes stores for a matrix, as JSON."""
         state: dict[str, Any] = {
             "quant_type": "nf4",
             "blocksize": self._nf4_block,

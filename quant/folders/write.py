@@ -1,4 +1,4 @@
-"""Writing a planned folder: its matrices rounded one after the other, all else copied."""
+"""Writing a planned folder: matrices are rounded one after the other, everything else is copied."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ _FURTHER_FILES: Final = (
     *("*.model", "LICENSE*", "vocab.*", "merges.txt"),
     *("*processor_config.json", "modules.json", "*sentence_transformers.json", "sentence_bert*"),
 )
-"""Next to those that are read here: vocabularies of other programs, the licence, and what
-transformers and sentence-transformers read of vision and embedding models."""
+"""Files to copy besides those that Hearth reads: vocabularies for other programs, the licence, and
+files that transformers and sentence-transformers read for vision and embedding models."""
 _FOLDERS: Final = ("additional_chat_templates/*.jinja", "1_Pooling/config.json")
 
 Report = Callable[[float, str], None]
-"""Gets the share of a piece that is done, and the tensor at hand."""
+"""Called with the share of a piece that is done, and the current tensor."""
 
 
 class Rounding(Protocol):
-    """Makes packed weights of a model's matrices, piece by piece."""
+    """Rounds a model's matrices to packed weights, piece by piece."""
 
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
-        """The matrices of `piece`, in their order."""
+        """Round the matrices of `piece`, in their order."""
         ...
 
     def changed(self, piece: Piece) -> Mapping[str, Tensor]:
-        """Copied tensors of `piece` that have other numbers than in the source; once all of `round`
-        was taken.
+        """The copied tensors of `piece` whose values differ from the source; valid once `round` is
+        exhausted.
         """
         ...
 
     def facts(self, piece: Piece) -> dict[str, Any]:
-        """What is to be remembered of `piece`, JSON values."""
+        """Facts about `piece` for the manifest, JSON values."""
         ...
 
     def restore(
         self, piece: Piece, weight: Callable[[Matrix], PackedWeight], plain: Callable[[str], Tensor]
     ) -> None:
-        """`piece` was written by an earlier run.
+        """Catch up on `piece`, which an earlier run wrote.
 
         Args:
-            weight, plain: read what was written of a matrix, and of a copied tensor.
+            weight, plain: read a written matrix, and a written copied tensor.
         """
         ...
 
@@ -113,7 +113,7 @@ class EachAlone:
 
 @contextmanager
 def naming(matrix: Matrix) -> Iterator[None]:
-    """What goes wrong names the matrix."""
+    """Add the name of the matrix to errors."""
     try:
         yield
     except CannotQuantize as error:
@@ -128,18 +128,18 @@ def write(
     rounding: Callable[[SafetensorsTensors], Rounding],
     **how: Unpack[Running],
 ) -> Quantized:
-    """Make the folder `target` as `plan` says, and its manifest next to it.
+    """Make the folder `target` according to `plan`, and its manifest next to it.
 
-    It appears under its name only when it is complete. What an earlier run wrote of it before it
-    was stopped or killed is kept, and the result is the same to the byte; see `quantize_file`.
+    The folder gets its name only when it is complete. Pieces that an earlier run wrote before it
+    was stopped or killed are kept, and the result is identical byte for byte; see `quantize_file`.
 
     Args:
-        rounding: opened over the tensors of the source.
+        rounding: makes the `Rounding` from the tensors of the source.
 
     Raises:
         CannotQuantize: a weight is not a finite number, or the target is the source itself.
         CorruptFile: the source changed since it was planned.
-        BeingWritten, TargetExists, NoSpace: as the names say.
+        BeingWritten, TargetExists, NoSpace: see the classes.
         OSError: a file cannot be read or written.
     """
     replace, check = how["replace"], how["check"]
@@ -190,7 +190,7 @@ def write(
             facts = _manifest(plan, target, partial)
             check()
             check_target(target, replace=replace, is_folder=True)
-            # It describes the folder that is about to be replaced.
+            # The old manifest describes the folder that is about to be replaced.
             manifest_path(target).unlink(missing_ok=True)
             partial.finish_folder([one.name for one in plan.layout.files], _files(plan))
     except (BadGrid, CannotQuantize, CorruptFile):
@@ -222,7 +222,7 @@ class _Work:
         self._headers = plan.layout.headers
 
     def write(self, rounding: Rounding) -> None:
-        """Append the pieces that are missing."""
+        """Append the missing pieces."""
         pieces, written = self._plan.pieces, self._partial.parts
         done = sum(self._rounded_bytes(piece) for piece in pieces[:written])
         for piece in pieces[:written]:
@@ -243,7 +243,7 @@ class _Work:
     def _write_piece(self, piece: Piece, rounding: Rounding, report: Report, share: float) -> None:
         """
         Args:
-            share: of all work that is done afterwards.
+            share: share of all work that is done once the piece is written.
         """
         for matrix, weight in rounding.round(piece, report):
             storage = self._plan.stored[matrix.name]
@@ -269,7 +269,7 @@ class _Work:
             self._check()
 
     def _written(self, name: str) -> Tensor:
-        """A tensor that is in the new file already."""
+        """A tensor that is already in the new files."""
         entry = self._plan.layout.entries[name]
         data = bytearray(self._partial.read(entry.start, entry.nbytes))
         return torch.frombuffer(data, dtype=DTYPES[entry.kind]).view(entry.shape)
@@ -288,13 +288,13 @@ class _Work:
         return read_quantized(tensor, self._written)
 
     def _rounded_bytes(self, piece: Piece) -> int:
-        """Of the source; what is copied takes no time."""
+        """Bytes of the source that are rounded; copying takes hardly any time."""
         names = {one.source for one in piece.matrices}
         return sum(self._file.stored[name].nbytes for name in names)
 
 
 def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
-    """What the new folder has next to its weights."""
+    """The files of the new folder besides its weights, as contents or source paths."""
     found: dict[str, bytes | Path] = {}
     folder = plan.source
     patterns = (*ALL, *_FURTHER_FILES, *_FOLDERS)
@@ -314,7 +314,7 @@ def _json(values: Mapping[str, Any]) -> bytes:
 
 
 def _stamps(plan: FolderPlan) -> list[list[int]]:
-    """What differs once a file of the source was changed or replaced."""
+    """Size, time and inode of the source files, which reveal that one was changed or replaced."""
     paths = [plan.source / CONFIG, *(header.path for header in plan.headers)]
     return [[s.st_size, s.st_mtime_ns, s.st_ino] for s in (path.stat() for path in paths)]
 
@@ -326,7 +326,7 @@ def _text_hash(plan: FolderPlan) -> str | None:
 
 
 def _versions() -> list[str]:
-    """Of Hearth and PyTorch, which decide how numbers are rounded."""
+    """The versions of Hearth and PyTorch, on which rounding depends."""
     try:
         hearth = metadata.version("hearth-llm")
     except metadata.PackageNotFoundError:

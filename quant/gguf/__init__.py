@@ -1,8 +1,7 @@
-"""GGUF files: the structure check that comes before C++ sees one, and reading of metadata.
+"""GGUF files: the structure check that runs before C++ code sees a file, and reading of metadata.
 
-Pure Python, standard library only. No tensor data is read and no model is run here.
-`read_header` reads a file whose bytes are not trusted; `check` adds what a model must say to be
-loaded.
+`read_header` reads an untrusted file; `check` also verifies what a model must declare to be loaded.
+Both are pure Python, use only the standard library and read no tensor data.
 """
 
 from hearth.quant.gguf.file import GgufFile, TensorInfo

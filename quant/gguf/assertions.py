@@ -1,5 +1,5 @@
-"""What llama.cpp asserts of single architectures while it loads a model or builds its first graph.
-A failed assertion aborts the process.
+"""Checks of what llama.cpp asserts for individual architectures when it loads a model or builds its
+first graph. A failed assertion aborts the process.
 
 Source: `load_arch_hparams`, `load_arch_tensors` and the graphs in llama.cpp's
 `src/models/<architecture>.cpp`, and `rope` in `ggml-cpu/ops.cpp`.
@@ -35,7 +35,7 @@ _EQUAL_HEADS: Final = _WHOLE_HEAD_ROPE | frozenset(
     refact spark2_5 stablelm starcoder
     """.split()
 )
-"""`n_embd_head_k == n_embd_head_v`: key and value heads have one length."""
+"""`n_embd_head_k == n_embd_head_v`: key and value heads have the same length."""
 _EXPERTS: Final = frozenset({"bailingmoe2", "glm4moe", "grovemoe", "llada-moe", "smallthinker"})
 """`n_expert > 0`."""
 _PARTLY_ROTATED: Final = frozenset({"deepseek2", "hy_v4", "mistral4"})
@@ -43,28 +43,28 @@ _PARTLY_ROTATED: Final = frozenset({"deepseek2", "hy_v4", "mistral4"})
 _SECTIONED_ROPE: Final = frozenset(
     "paddleocr qwen2vl qwen35 qwen35moe qwen3tts qwen3vl qwen3vlmoe qwen4exp".split()
 )
-"""One of the first three RoPE sections has dimensions."""
+"""At least one of the first three RoPE sections is not empty."""
 _POSITIVE: Final = {
     "grovemoe": ("experts_per_group",),
     "hrm_text": ("hrm.layers_per_stack", "hrm.h_cycles", "hrm.l_cycles"),
     "minimax-m3": ("attention.indexer.block_size",),
     "nanbeige": ("num_loops",),
 }
-"""Keys whose value must not be 0, where they are present."""
+"""Keys whose value must not be 0 if present."""
 _OF_WIDTH: Final = {
     "gemma-embedding": (("dense_2_feat_in", 1), ("dense_3_feat_out", 1)),
     "granitehybrid": (("ssm.inner_size", 2),),
     "jamba": (("ssm.inner_size", 2),),
 }
-"""Keys whose value must be a multiple of the embedding length, where they are present, and which
-multiple."""
+"""Keys whose value, if present, must be the embedding length times a factor, and that factor. With
+a factor of 1, 0 is allowed too."""
 
 
 def check_assertions(file: GgufFile, params: HyperParameters) -> None:
-    """Refuse what llama.cpp would abort on.
+    """Refuse models that llama.cpp would abort on.
 
     Raises:
-        CorruptFile: with the key, its value and what must hold.
+        CorruptFile: names the key, its value and the violated rule.
     """
     arch = params.architecture
     if arch in _EXPERTS and not params.experts:
@@ -90,8 +90,9 @@ def check_assertions(file: GgufFile, params: HyperParameters) -> None:
 
 
 def _check_heads(file: GgufFile, params: HyperParameters) -> None:
-    """Of layers without a window and, where windows are declared, of those with one, which may have
-    heads of their own (`*_swa`): only the architecture's code knows which the first layer is.
+    """Check the heads of layers without a window and, if windows are declared, of layers with one,
+    which may have different heads (`*_swa`): only the architecture's code knows the kind of the
+    first layer.
     """
     arch = params.architecture
     if not params.heads[0]:

@@ -1,4 +1,4 @@
-"""Reading of an untrusted header: no length is used before it is held against what is left."""
+"""Reading an untrusted header: every length is checked against the remaining bytes before use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hearth.quant.gguf.types import NUMBER_FORMATS, ValueType
 from hearth.quant.gguf.values import NumberArray, StringArray
 
 MAX_HEADER_BYTES = 128 << 20
-"""Most bytes of metadata and tensor list; a vocabulary of 262,144 tokens needs about 16 MB."""
+"""Maximum bytes of metadata and tensor list. A vocabulary of 262,144 tokens needs about 16 MB."""
 
 _FIRST_READ_BYTES = 1 << 20
 _U32 = struct.Struct("<I")
@@ -22,14 +22,14 @@ _LENGTH_BYTES = 8
 
 
 class HeaderCursor:
-    """A position in the header of a GGUF file, which is read in doubling steps as it is needed.
+    """A position in the header of a GGUF file, which is read in doubling steps as needed.
 
-    Every method takes the name of the field it reads, for the error, and raises `CorruptFile` where
-    the file or `MAX_HEADER_BYTES` ends before the field does.
+    Methods that read take the name of the field for error messages, and raise `CorruptFile` if the
+    field extends beyond the file or beyond `MAX_HEADER_BYTES`.
     """
 
     def __init__(self, stream: BinaryIO, size: int, path: Path) -> None:
-        """`size`: bytes of the file behind `stream`."""
+        """`size`: bytes of the whole file that `stream` reads."""
         self.path = path
         self.size = size
         self.pos = 0
@@ -60,7 +60,7 @@ class HeaderCursor:
         return bool(value)
 
     def text(self, field: str, longest: int | None = None) -> bytes:
-        """The bytes of one string with its length in front, at most `longest` bytes."""
+        """The bytes of one length-prefixed string of at most `longest` bytes."""
         length = self.u64(f"{field} length")
         if longest is not None and length > longest:
             raise corrupt(
@@ -70,7 +70,7 @@ class HeaderCursor:
         return bytes(self.buffer[start : start + length])
 
     def strings(self, field: str, count: int) -> StringArray:
-        """`count` strings, walked once and left where they are."""
+        """`count` strings, which are scanned once and not copied."""
         self._fits(count, _LENGTH_BYTES, field)
         starts = array("Q", bytes(8 * (count + 1)))
         unpack, buffer, pos, loaded = _U64.unpack_from, self.buffer, self.pos, len(self.buffer)
@@ -110,7 +110,7 @@ class HeaderCursor:
         return NumberArray(kind, data)
 
     def finish(self) -> None:
-        """Drops what was read beyond the header."""
+        """Drop bytes that were read beyond the header."""
         del self.buffer[self.pos :]
 
     def _fits(self, count: int, width: int, field: str) -> None:
@@ -123,7 +123,7 @@ class HeaderCursor:
             )
 
     def _take(self, length: int, field: str) -> int:
-        """Moves over `length` bytes and returns where they start in `buffer`."""
+        """Advance by `length` bytes and return their start in `buffer`."""
         start = self.pos
         end = start + length
         if end > len(self.buffer):
@@ -132,7 +132,7 @@ class HeaderCursor:
         return start
 
     def _load(self, start: int, end: int, field: str) -> None:
-        """Makes `buffer` reach `end`; the field began at `start`."""
+        """Fill `buffer` up to `end`, for a field that starts at `start`."""
         if end > self.size:
             raise corrupt(
                 self.path,

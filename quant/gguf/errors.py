@@ -1,4 +1,4 @@
-"""What can go wrong when a GGUF file is made, apart from a damaged source."""
+"""Errors of making a GGUF file, apart from a damaged source."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from hearth.quant.errors import HearthError
 
 
 class CannotQuantize(HearthError):
-    """This source cannot be made into what was asked; `tensor` in `data` names the culprit where
-    there is one.
+    """The source cannot be converted as requested; `tensor` in `data` names the tensor at fault, if
+    any.
     """
 
     code = "cannot_quantize"
@@ -15,7 +15,7 @@ class CannotQuantize(HearthError):
 
 
 class BadRecipe(HearthError):
-    """The recipe is not one: an unknown type, or a pattern that is no regular expression."""
+    """The recipe is invalid: an unknown type, or a pattern that is not a regular expression."""
 
     code = "bad_recipe"
     exit_code = 2
@@ -23,7 +23,7 @@ class BadRecipe(HearthError):
 
 
 class NeedsImportanceMatrix(CannotQuantize):
-    """So few bits make no usable model unless an importance matrix says which weights matter."""
+    """With that few bits, the model is usable only if an importance matrix is used."""
 
     code = "needs_importance_matrix"
 
@@ -36,13 +36,13 @@ class GgmlUnavailable(HearthError):
 
 
 class TargetExists(HearthError):
-    """There is a file where the result should go."""
+    """The target path already exists."""
 
     code = "target_exists"
 
 
 class NoSpace(HearthError):
-    """The disk has less room than the result needs; both numbers are in `data`."""
+    """The disk has less free space than the result needs; both numbers are in `data`."""
 
     code = "no_space"
     exit_code = 4

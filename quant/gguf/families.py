@@ -1,4 +1,4 @@
-"""Architectures of the llama family: which tensors each layer has, and their shapes.
+"""Architectures of the llama family: the tensors of each layer, and their shapes.
 
 Source: `load_arch_tensors` in llama.cpp's `src/models/<architecture>.cpp`. Biases are optional
 everywhere, and so is `output.weight` (the embedding is then used twice).
@@ -22,15 +22,15 @@ class Family:
     """How an architecture differs from llama."""
 
     head_norms: bool = False
-    """Normalizes each query and key head."""
+    """Each query and key head is normalized."""
     post_norms: bool = False
-    """Normalizes what attention and feed-forward give, too."""
+    """The outputs of attention and feed-forward are normalized too."""
     square_attention: bool = False
     """All heads together are as wide as the embedding."""
     rope_covers_head: bool = True
-    """Rotates whole heads, not a part."""
+    """Whole heads are rotated; False: only part of a head may be."""
     experts: bool = False
-    """May be a mixture of experts."""
+    """The model may be a mixture of experts."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -45,13 +45,15 @@ FAMILIES: dict[str, Family] = {
 
 
 def check_family(file: GgufFile, params: HyperParameters, vocabulary: int) -> None:
-    """Holds a llama-like model's tensors against its hyper-parameters; other architectures pass.
+    """Check the tensors of a llama-like model against its hyper-parameters. Other architectures are
+    not checked.
 
     Args:
-        vocabulary: number of tokens; 0 takes the embedding's own.
+        vocabulary: number of tokens; 0: the number of rows of the embedding.
 
     Raises:
-        CorruptFile: a hyper-parameter, or a tensor's presence, shape or type does not fit.
+        CorruptFile: a hyper-parameter is invalid, or a tensor is missing or has an unexpected shape
+            or type.
     """
     family = FAMILIES.get(params.architecture)
     if family is None:
@@ -136,7 +138,7 @@ def _check_rope(file: GgufFile, params: HyperParameters, family: Family) -> None
 def _model_shapes(
     params: HyperParameters, vocabulary: int
 ) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Required and optional tensors outside the layers."""
+    """The required and optional tensors outside of layers."""
     embedding = params.embedding_length
     required: dict[str, Shape] = {
         "token_embd.weight": (embedding, vocabulary),
@@ -153,7 +155,7 @@ def _model_shapes(
 def _layer_shapes(
     params: HyperParameters, family: Family, block: str, tensors: dict[str, TensorInfo]
 ) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Required and optional tensors of the layer whose names begin with `block`."""
+    """The required and optional tensors of the layer whose tensor names begin with `block`."""
     embedding, feed_forward, head = (
         params.embedding_length,
         params.feed_forward[0],
@@ -207,7 +209,7 @@ def _present(file: GgufFile, tensors: dict[str, TensorInfo], name: str) -> Tenso
 
 
 def _check_tensor(file: GgufFile, tensor: TensorInfo, shape: Shape) -> None:
-    """Trailing dimensions of 1 may be written or left out, as in ggml."""
+    """Check shape and type. Trailing dimensions of 1 may be present or omitted, as in ggml."""
     field = f"tensor {quoted(tensor.name)}"
     padding = (1,) * 4
     if (tensor.shape + padding)[:4] != (shape + padding)[:4]:

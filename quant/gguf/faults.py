@@ -1,4 +1,4 @@
-"""How the errors of this folder are worded: which file, which field, what is wrong with it."""
+"""The wording of this package's errors: the file, the field, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def quoted(name: str) -> str:
-    """`name` in quotes for a message: control characters escaped, overlong names cut visibly."""
+    """`name` in quotes for a message: control characters are escaped, long names truncated."""
     if len(name) > _SHOWN_CHARACTERS:
         return f"{name[:_SHOWN_CHARACTERS]!r}... ({len(name)} characters)"
     return repr(name)

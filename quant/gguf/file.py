@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says, and what follows from it without reading a weight."""
+"""The header of a GGUF file, and what follows from it without reading weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENCODERS = frozenset(
 """Architectures that embed or rank whole texts and have no KV cache, so they cannot generate
 (`llama_model::create_memory` in llama.cpp)."""
 _INTERVALS = {"minimax-01": 8, "qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "qwen4exp": 4}
-"""`full_attention_interval` where a file does not say (`load_arch_hparams` of llama.cpp)."""
+"""Defaults of `full_attention_interval` if a file lacks it (`load_arch_hparams` of llama.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TensorInfo:
 
     @property
     def stored(self) -> StoredTensor:
-        """The same for readers of any kind of file."""
+        """The tensor in the form used for all kinds of files."""
         return StoredTensor(self.name, self.shape[::-1], self.type.name, self.nbytes)
 
 
@@ -69,7 +69,7 @@ class GgufFile:
 
     `metadata` holds scalars as Python values and arrays as `StringArray` or `NumberArray`;
     `value_types` has the stored type of each key (`ValueType.ARRAY` for arrays). `shards` are the
-    further files of a split model, in order, filled in by `check`; empty for a model in one file.
+    other files of a split model, in order, filled in by `check`; empty for a model in one file.
     """
 
     path: Path
@@ -84,11 +84,11 @@ class GgufFile:
 
     @property
     def weight_files(self) -> tuple[WeightFile, ...]:
-        """The files that the model consists of."""
+        """All files of the model."""
         return tuple(WeightFile(one.path, one.data_offset) for one in (self, *self.shards))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """The metadata value of `key`, or `default` where there is none."""
+        """The metadata value of `key`, or `default` if missing."""
         return self.metadata.get(key, default)
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -105,10 +105,10 @@ class GgufFile:
         return found
 
     def per_layer(self, key: str, layers: int, default: int | None = None) -> list[int]:
-        """[layers] one integer a layer, from a scalar or from an array of that length.
+        """[layers] one integer per layer, from a scalar or from an array of that length.
 
         Raises:
-            CorruptFile: as `integer`, or the array's length or element type is wrong.
+            CorruptFile: as in `integer`, or the array's length or element type is wrong.
         """
         found = self.metadata.get(key)
         if not isinstance(found, NumberArray):
@@ -127,7 +127,7 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`. Raises `CorruptFile` where it is missing or not a string."""
+        """`general.architecture`. Raises `CorruptFile` if it is missing or not a string."""
         key = "general.architecture"
         found = self.metadata.get(key)
         if found is None:
@@ -143,7 +143,7 @@ class GgufFile:
 
     @property
     def context_length(self) -> int:
-        """Tokens the model was trained for. Raises `CorruptFile` where it is not said."""
+        """Context length that the model was trained for. Raises `CorruptFile` if missing."""
         return self.integer(f"{self.architecture}.context_length")
 
     @property
@@ -153,8 +153,8 @@ class GgufFile:
 
     @property
     def chat_templates(self) -> dict[str, str]:
-        """Jinja sources by name, "default" that of `tokenizer.chat_template`; others have keys of
-        their own behind that.
+        """Jinja sources by name: "default" for `tokenizer.chat_template`, other names from the keys
+        `tokenizer.chat_template.NAME`.
         """
         named = {
             key.removeprefix(f"{_TEMPLATE}."): value
@@ -166,19 +166,19 @@ class GgufFile:
 
     @property
     def all_tensors(self) -> tuple[TensorInfo, ...]:
-        """The tensors of this file and of its further shards."""
+        """The tensors of this file and of its other shards."""
         return sum((shard.tensors for shard in self.shards), self.tensors)
 
     @property
     def parameter_count(self) -> int:
-        """Elements of all tensors."""
+        """Number of elements of all tensors."""
         return sum(tensor.elements for tensor in self.all_tensors)
 
     @property
     def file_type_name(self) -> str:
-        """How the weights are stored: "F16", "Q4_K_M", ...
+        """The file type of the weights: "F16", "Q4_K_M", ...
 
-        Where the file does not say, the tensor type that holds most elements.
+        If the file does not declare it, this is the tensor type that holds the most elements.
         """
         declared = self.metadata.get("general.file_type")
         if isinstance(declared, int) and not isinstance(declared, bool):
@@ -192,8 +192,8 @@ class GgufFile:
 
     @property
     def kv_heads(self) -> list[int]:
-        """[layers] key-value heads; 0 in layers that keep no keys and values: recurrent ones, those
-        between `full_attention_interval`s, and those of multi-token prediction.
+        """[layers] key-value heads; 0 for layers that keep no keys and values: recurrent layers,
+        layers between those of `full_attention_interval`, and multi-token prediction layers.
 
         Raises:
             CorruptFile: a hyper-parameter is missing or of the wrong type.
@@ -214,9 +214,8 @@ class GgufFile:
 
     @property
     def head_lengths(self) -> tuple[int, int]:
-        """Elements of a key head and of a value head; none of the latter where values are read from
-        the keys (MLA). Raises `CorruptFile` where a hyper-parameter is missing or of the wrong
-        type.
+        """Elements of a key head and of a value head; the latter is 0 if values are read from the
+        keys (MLA). Raises `CorruptFile` if a hyper-parameter is missing or of the wrong type.
         """
         attention = f"{self.architecture}.attention"
         layers = self.integer(f"{self.architecture}.block_count")
@@ -236,7 +235,7 @@ class GgufFile:
 
         Args:
             type_k, type_v: names of tensor types in lower case ("f32", "f16", "q8_0", "q4_0", ...),
-                or fp8, which no file has.
+                or fp8, which is not a type of files.
 
         Raises:
             UnsupportedModel: a head's length is not a multiple of the type's block.

@@ -1,4 +1,4 @@
-"""Hyper-parameters that llama.cpp asserts on while it loads any architecture.
+"""Checks of the hyper-parameters that llama.cpp asserts on when it loads any architecture.
 
 Source: `llama_model_base::load_hparams` in llama.cpp, whose assertions abort the process.
 """
@@ -19,7 +19,7 @@ _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class HyperParameters:
-    """The shape of a model. Lists have one entry a layer; a missing optional value is 0."""
+    """The shape of a model. Lists have one entry per layer; a missing optional value is 0."""
 
     architecture: str
     context_length: int
@@ -38,8 +38,8 @@ def read_hyper_parameters(file: GgufFile) -> HyperParameters:
     """The hyper-parameters of `file`.
 
     Raises:
-        CorruptFile: one is missing, of the wrong type or outside its range, or two contradict
-            each other.
+        CorruptFile: a hyper-parameter is missing, of the wrong type or out of range, or two
+            contradict each other.
     """
     arch = file.architecture
     layers = _u32(file, "block_count", 1, MAX_LAYERS)
@@ -110,7 +110,7 @@ def _check_rope_scaling(file: GgufFile) -> None:
 
 
 def _experts(file: GgufFile, layers: int) -> int:
-    """Experts of a mixture-of-experts model, 0 for a dense one."""
+    """Number of experts of a mixture-of-experts model; 0 for a dense model."""
     arch = file.architecture
     experts = _u32(file, "expert_count", 0, MAX_EXPERTS, 0)
     used_key = f"{arch}.expert_used_count"

@@ -1,12 +1,11 @@
 """Importance matrices: how much an error in each input column of each weight matrix matters.
 
-How they are made: `hearth.quant.gguf.imatrix_sums`.
-
-Read in the form of GGUF (`<tensor>.in_sum2` and `<tensor>.counts`) and in the older one (.dat).
-Source: `load_imatrix` and `load_legacy_imatrix` in llama.cpp's `tools/quantize/quantize.cpp`, whose
-meaning is kept: an importance is the mean of squared activations, and 1 for an expert that never
-saw a token. Neither file is trusted. Nothing but names and places is read until values are asked
-for, and only that needs numpy.
+`hearth.quant.gguf.imatrix_sums` makes them. They are read from GGUF (`<tensor>.in_sum2` and
+`<tensor>.counts`) and from the older format (.dat). Source: `load_imatrix` and
+`load_legacy_imatrix` in llama.cpp's `tools/quantize/quantize.cpp`. The meaning is the same: an
+importance is the mean of squared activations, and 1 for an expert that never received a token. Both
+formats are read as untrusted input. Only names and offsets are read until values are requested;
+only the values need numpy.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32]
 
 WINDOW_TOKENS = 512
-"""Tokens that a model sees at once while a matrix is made; nothing is before a window."""
+"""Tokens of a window when a matrix is made; windows are independent of each other."""
 PART_TOKENS = 128
-"""Of a window that llama.cpp computes at once, with the logits of each."""
+"""Tokens of a window that llama.cpp computes at once, with logits for each."""
 _MAGIC = b"GGUF"
 _SUMS, _COUNTS = ".in_sum2", ".counts"
 _FLOAT_BYTES = 4
@@ -44,14 +43,15 @@ _MAX_DATASET_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where the importances of one tensor are: of `matrices` experts, each of `columns` inputs."""
+    """Location of the importances of one tensor: `matrices` experts with `columns` inputs each."""
 
     columns: int
     matrices: int
     sums_at: int
-    """Byte of the file where [matrices, columns] float32 sums begin."""
+    """Byte of the file where the sums, [matrices, columns] float32, begin."""
     counts_at: int
-    """Byte where [matrices] float32 counts begin; 0: `calls` divides all."""
+    """Byte of the file where the counts, [matrices] float32, begin; 0: all sums are divided by
+    `calls`."""
     calls: int = 0
 
     @property
@@ -61,22 +61,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceMatrix:
-    """The list of contents of an importance matrix file, checked by `read`."""
+    """The table of contents of an importance matrix file, checked by `read`."""
 
     path: Path
     entries: Mapping[str, Entry] = field(repr=False)
     dataset: str
-    """What text it was made from, as its maker says; "" if that is not said."""
+    """The text that it was made from, as declared in the file; "" if unknown."""
     chunks: int
-    """How many pieces of that text; 0 if that is not said."""
+    """Number of chunks of that text; 0 if unknown."""
     is_planned: bool = False
-    """It is still to be made: there is no file, and `entries` are those that it will have."""
+    """The matrix has yet to be made: there is no file, and `entries` are those it will have."""
 
     def columns(self, name: str) -> Floats | None:
-        """[values] float32, none negative, all finite; None where there is no entry of that name.
+        """[values] float32, finite and not negative; None if there is no entry of that name.
 
         Raises:
-            CorruptFile: a value is negative or no finite number, or the file has changed.
+            CorruptFile: a value is negative or not finite, or the file has changed.
         """
         import numpy as np
 
@@ -90,7 +90,7 @@ class ImportanceMatrix:
                 counts = self._floats(stream, entry.counts_at, entry.matrices, name)
                 seen = counts > 0
                 divisors = np.where(seen, counts, np.float32(1))[:, None]
-                with np.errstate(over="ignore"):  # found below
+                with np.errstate(over="ignore"):  # Detected below.
                     values = np.where(seen[:, None], values / divisors, np.float32(1))
             elif entry.calls > 0:
                 values = values / np.float32(entry.calls)
@@ -119,10 +119,10 @@ class ImportanceMatrix:
 
 
 def planned(source: GgufFile, dataset: str) -> ImportanceMatrix:
-    """The matrix that running `source` over a text will give.
+    """The matrix that running `source` over a text will produce.
 
     Args:
-        dataset: what text.
+        dataset: name of the text.
     """
     entries = {
         name: Entry(tensor.shape[0], prod(tensor.shape[2:]), 0, 0)
@@ -132,7 +132,7 @@ def planned(source: GgufFile, dataset: str) -> ImportanceMatrix:
 
 
 def planned_path(source: GgufFile, folder: Path) -> Path:
-    """Where `folder` keeps the matrix of `source`."""
+    """The path of the matrix of `source` in `folder`."""
     return folder / f"{source.path.stem}.imatrix.gguf"
 
 
@@ -150,11 +150,11 @@ def weighed(tensors: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
 
 
 def read(path: str | Path) -> ImportanceMatrix:
-    """The contents of the importance matrix at `path`, in either form.
+    """The contents of the importance matrix at `path`, in either format.
 
     Raises:
-        CorruptFile: the file breaks its format.
-        UnsupportedModel: a GGUF file that is no importance matrix.
+        CorruptFile: the file violates its format.
+        UnsupportedModel: the file is a GGUF file, but not an importance matrix.
         OSError: the file cannot be opened.
     """
     location = Path(path)
@@ -215,8 +215,8 @@ def _entry(file: GgufFile, sums: TensorInfo, counts: TensorInfo) -> Entry:
 
 
 def _read_legacy(stream: BinaryIO, path: Path) -> ImportanceMatrix:
-    """The old form: a count, then for each entry name, calls and values; then, in most files, the
-    number of chunks and the name of the text.
+    """The older format: a count, then the name, calls and values of each entry; then, in most
+    files, the number of chunks and the name of the text.
     """
     size = os.fstat(stream.fileno()).st_size
     count = _integer(stream, path, "entry count")

@@ -1,7 +1,7 @@
 """Making an importance matrix: sums of squared inputs of each weight matrix, and their file.
 
-The sums are those of llama.cpp's `tools/imatrix/imatrix.cpp` (`collect_imatrix`, `save_imatrix`),
-and so is the file; a runner that runs the model feeds them.
+Sums and file format are those of llama.cpp's `tools/imatrix/imatrix.cpp` (`collect_imatrix`,
+`save_imatrix`). A runner runs the model and adds its inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.writer import lay_out, padded, pair_bytes, strings_bytes
 
 MOST_WINDOWS = 128
-"""Of a longer text the rest is not used."""
+"""Maximum number of windows; the rest of a longer text is not used."""
 _FEWEST_TOKENS = 32
 
 Floats = NDArray[np.float32]
@@ -44,15 +44,15 @@ class Sums:
     def add(
         self, names: Sequence[str], rows: Floats, *, matrix: int = 0, matrices: int = 1
     ) -> None:
-        """Add what went into one matrix.
+        """Add the inputs of one matrix.
 
         Args:
-            names: the tensors that got the same input, such as queries, keys and values.
+            names: the tensors with the same inputs, such as queries, keys and values.
             rows: [tokens, columns] float32.
-            matrix: which of the `matrices` of a tensor, such as experts.
+            matrix: index of the matrix among the `matrices` of a tensor, such as experts.
 
         Raises:
-            CannotQuantize: a value is no finite number.
+            CannotQuantize: a value is not a finite number.
         """
         squares = np.einsum("tc,tc->c", rows, rows, dtype=np.float64)
         if not np.isfinite(squares).all():
@@ -69,11 +69,11 @@ class Sums:
             self._counts[name][matrix] += len(rows)
 
     def add_sorted(self, names: Sequence[str], rows: Floats, offsets: Sequence[int]) -> None:
-        """Add what went into the experts of a layer.
+        """Add the inputs of the experts of a layer.
 
         Args:
             rows: [choices, columns] float32, sorted by expert.
-            offsets: [experts + 1], where the rows of each begin.
+            offsets: [experts + 1], the first row of each expert, and the number of rows.
         """
         count = len(offsets) - 1
         for expert in range(count):
@@ -81,15 +81,15 @@ class Sums:
             self.add(names, part, matrix=expert, matrices=count)
 
     def write(self, path: Path, *, dataset: str, windows: int) -> None:
-        """Write the matrix as `llama-imatrix` does, whole or not at all.
+        """Write the matrix in the format of `llama-imatrix`, completely or not at all.
 
         Args:
-            dataset: what text it was made from.
-            windows: how many pieces of it.
+            dataset: name of the text that it was made from.
+            windows: number of windows of the text.
 
         Raises:
             CannotQuantize: nothing was added.
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         if not self._sums:
             raise CannotQuantize("No matrix of this model was used: there is nothing to weigh.")
@@ -122,12 +122,12 @@ class Sums:
 
 
 def windows_of(ids: Sequence[int], begin: Sequence[int]) -> list[list[int]]:
-    """`ids` in pieces of `WINDOW_TOKENS`, each with `begin` in front; of more than one, the last is
-    left out where it is shorter.
+    """Divide `ids` into windows of `WINDOW_TOKENS`, each starting with `begin`. Of several windows,
+    an incomplete last one is left out.
 
     Args:
-        ids: of the text.
-        begin: what the model gets before any text.
+        ids: tokens of the text.
+        begin: tokens that the model expects before any text.
 
     Raises:
         CannotQuantize: the text is too short.

@@ -1,7 +1,7 @@
-"""The mixes that people know by name, and recipes: a mix with types for single tensors.
+"""The named mixes of llama.cpp, and recipes: a mix with types for single tensors.
 
-A mix has one type for most tensors and gives those more bits that rounding hurts most;
-`quantize_types` says which. Numbers and types are those of llama.cpp (`LLAMA_FTYPE_*` in `llama.h`,
+A mix has one type for most tensors, and gives more bits to the tensors that rounding hurts most
+(see `quantize_types`). Numbers and types are those of llama.cpp (`LLAMA_FTYPE_*` in `llama.h`,
 `llama_ftype_get_default_type` in `llama-quant.cpp`), as of llama-cpp-python 0.3.36.
 """
 
@@ -16,13 +16,13 @@ from hearth.quant.gguf.errors import BadRecipe
 from hearth.quant.gguf.types import NOT_WEIGHTS, TensorType
 
 PLAIN: Final = frozenset({TensorType.F32, TensorType.F16, TensorType.BF16})
-"""Types that hold single numbers, not blocks."""
+"""Types that store single numbers instead of blocks."""
 NEEDS_MATRIX: Final = frozenset(
     {TensorType.IQ1_S, TensorType.IQ1_M, TensorType.IQ2_XXS, TensorType.IQ2_XS}
 )
 """Types that ggml cannot make without an importance matrix: it would abort the process."""
 WANTS_MATRIX: Final = NEEDS_MATRIX | {TensorType.IQ2_S, TensorType.IQ3_XXS}
-"""Types that make garbage without one, so that llama.cpp refuses them, too."""
+"""Types that llama.cpp refuses without an importance matrix, because the result is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Mix:
 
     @property
     def keeps_numbers(self) -> bool:
-        """It only changes the width of the numbers; there are no rules for single tensors."""
+        """Whether the mix only changes the width of numbers, without rules for single tensors."""
         return self.base in PLAIN
 
 
@@ -88,12 +88,12 @@ def mixes() -> list[Mix]:
 
 
 FILE_TYPE_NAMES: Final = {39: "NVFP4", **{mix.number: mix.name for mix in mixes()}}
-"""The names of all numbers of `general.file_type`. NVFP4 is read, and never made."""
+"""The names of all numbers of `general.file_type`. NVFP4 can be read but not made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Tensors whose name holds a match of `pattern` (a regular expression) get `type`."""
+    """Gives `type` to tensors whose names contain a match of `pattern`, a regular expression."""
 
     pattern: str
     type: TensorType
@@ -104,18 +104,18 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is to be made: a mix, and what differs from it. The first override that fits wins."""
+    """A mix and overrides for single tensors. The first override that matches wins."""
 
     mix: Mix
     overrides: tuple[Override, ...] = ()
 
     @property
     def name(self) -> str:
-        """As people call it, such as "Q4_K_M" or "Q4_K_M + output=Q8_0"."""
+        """The name for users, such as "Q4_K_M" or "Q4_K_M + output=Q8_0"."""
         return " + ".join([self.mix.name, *map(str, self.overrides)])
 
     def override_of(self, tensor: str) -> TensorType | None:
-        """What the overrides say of the tensor with that name."""
+        """The type that an override gives to the tensor of that name; None if none matches."""
         for override in self.overrides:
             if re.search(override.pattern, tensor):
                 return override.type
@@ -123,16 +123,16 @@ class Recipe:
 
 
 def read_recipe(name: str, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe that a person typed.
+    """The recipe from user input.
 
     Args:
-        name: of a mix, in any case, with or without its "_": "Q4_K_M", "q4km". A K type alone
-            ("Q4_K") means its medium mix.
+        name: of a mix, in any case, with or without "_": "Q4_K_M", "q4km". Q3_K, Q4_K and Q5_K
+            mean the medium mix.
         overrides: "PATTERN=TYPE", such as "attn_v=Q8_0"; the pattern is a regular expression that
             is searched in tensor names.
 
     Raises:
-        BadRecipe: there is no such mix or type, or the pattern cannot be read.
+        BadRecipe: there is no such mix or type, or a pattern is not a regular expression.
     """
     known = _mixes()
     wanted = _folded(name)

@@ -1,4 +1,4 @@
-"""The numbers of a small tensor, read without torch: the host and the front ends ask as well."""
+"""Reads the numbers of a small tensor without torch, as the host and the front ends need them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _BF16_BYTES: Final = 2
 
 
 def find_tensor(file: GgufFile, name: str) -> TensorInfo | None:
-    """The tensor called `name`, of the file or of a further shard; None where there is none."""
+    """The tensor called `name` in the file or its other shards; None if there is none."""
     return next((tensor for tensor in file.all_tensors if tensor.name == name), None)
 
 
 def read_numbers(file: GgufFile, name: str) -> tuple[float, ...]:
-    """All numbers of the tensor called `name`, which there is.
+    """All numbers of the tensor called `name`, which must exist.
 
     Raises:
-        CorruptFile: it is not of F32, F16, BF16 or F64, or the file is shorter by now.
-        OSError: it cannot be read.
+        CorruptFile: its type is not F32, F16, BF16 or F64, or the file has become shorter.
+        OSError: the file cannot be read.
     """
     part, tensor = next(
         (part, tensor)

@@ -1,7 +1,7 @@
-"""The check that a GGUF model passes before llama.cpp sees it.
+"""The check that a GGUF model must pass before llama.cpp loads it.
 
-What llama.cpp meets with an error message of its own may slip through; what it meets with an
-assertion or a wild read may not.
+Faults for which llama.cpp reports an error may pass; faults that would cause a failed assertion or
+an invalid read may not.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _NOT_LANGUAGE = {
 
 
 def check(path: str | Path) -> GgufFile:
-    """The header of the model at `path`, with its further shards, found fit to be loaded.
+    """The checked header of the model at `path`, with its other shards.
 
-    All architectures: structure, hyper-parameters, tokenizer. Architectures of the llama family
-    (`families.FAMILIES`): every tensor's presence, shape and type as well.
+    Structure, hyper-parameters and tokenizer are checked for all architectures; for architectures
+    of the llama family (`families.FAMILIES`), also the presence, shape and type of every tensor.
 
     Raises:
         CorruptFile: `field` in `data` names the offending field, `path` the file.
-        UnsupportedModel: well formed, but not a loadable language model.
+        UnsupportedModel: the file is well formed, but not a loadable language model.
         OSError: the file cannot be opened.
     """
     return check_model(with_shards(read_header(path)))
 
 
 def check_model(file: GgufFile) -> GgufFile:
-    """`file`, a header that was read with its shards, found fit to be loaded.
+    """Check `file`, a header with its shards, and return it.
 
     Raises:
-        CorruptFile, UnsupportedModel: as `check`.
+        CorruptFile, UnsupportedModel: as in `check`.
     """
     kind = file.value("general.type", "model")
     if kind in _NOT_MODELS:
@@ -77,7 +77,9 @@ def check_model(file: GgufFile) -> GgufFile:
 
 
 def _check_packing(file: GgufFile) -> None:
-    """ggml demands that tensors lie in the order of the list, with padding alone in between."""
+    """Check that tensors follow each other in the order of the list with only padding in between,
+    as ggml requires.
+    """
     expected = 0
     for tensor in file.tensors:
         if tensor.offset != expected:

@@ -1,6 +1,6 @@
-"""The plan of a quantization: what becomes of each tensor, and exactly how large the file will be.
+"""The plan of a quantization: the new type of each tensor, and the exact size of the file.
 
-Nothing is packed here and numpy is not needed; `quantize_run` carries a plan out.
+Nothing is packed here, and numpy is not needed; `quantize_run` executes a plan.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from hearth.quant.gguf.types import TensorType, ValueType
 from hearth.quant.gguf.writer import Layout, lay_out, pair_bytes
 
 _QUANTIZATION_VERSION = 2
-"""`GGML_QNT_VERSION`: how blocks are laid out."""
+"""`GGML_QNT_VERSION`: the version of the block layouts."""
 CHUNK_WEIGHTS = 1 << 18
 """Weights that one thread packs at a time: 1 MiB as float32, under a second in the slowest type."""
 CHUNKS_AHEAD = 2
-"""Chunks a thread that are read or packed, but not written yet."""
+"""Chunks per thread that are read or packed, but not written yet."""
 _LEFT_OUT = ("split.no", "split.count", "split.tensors.count")
-"""The result is one file."""
+"""Keys to leave out, since the result is a single file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlan:
-    """What becomes of one tensor."""
+    """The plan for one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -50,14 +50,14 @@ class TensorPlan:
     source_type: TensorType
     type: TensorType
     wanted: TensorType
-    """Differs from `type` where the rows are not made of such blocks."""
+    """The type that the mix wants; differs from `type` if its blocks do not divide the rows."""
     path: Path
-    """The file of the source that holds it."""
+    """The file of the source that holds the tensor."""
     source_bytes: int
-    """As the source's header has it."""
+    """Size according to the source's header."""
     size_bytes: int
     weighted: bool
-    """The importance matrix knows it."""
+    """Whether the importance matrix is used for it."""
 
     @property
     def row_length(self) -> int:
@@ -69,13 +69,13 @@ class TensorPlan:
 
     @property
     def changes(self) -> bool:
-        """It is not merely copied."""
+        """Whether it is converted rather than copied."""
         return self.type is not self.source_type
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
-    """What will be made, to the byte."""
+    """The plan of a GGUF file, which determines every byte of its layout."""
 
     source: WeightSource
     recipe: Recipe
@@ -84,28 +84,28 @@ class QuantizePlan:
     """In the order of the result."""
     layout: Layout = field(repr=False)
     request: Mapping[str, Any] | None = None
-    """Method, source, type and options that give this plan again; None: those of the method that
-    makes GGUF files.
+    """Method, source, type and options from which this plan can be made again; None: derived for
+    the GGUF method.
     """
 
     @property
     def makes_matrix(self) -> bool:
-        """The importance matrix is still to be made, by running the source."""
+        """Whether the importance matrix has yet to be made by running the source."""
         return self.matrix is not None and self.matrix.is_planned
 
     @property
     def size_bytes(self) -> int:
-        """Of the result: metadata, tensors and padding."""
+        """Size of the result: metadata, tensors and padding."""
         return self.layout.size
 
     @property
     def source_bytes(self) -> int:
-        """Of the source, all its files."""
+        """Size of all files of the source."""
         return sum(file.size_bytes for file in self.source.files)
 
     @property
     def weights_bytes(self) -> int:
-        """Of the tensors alone."""
+        """Size of the tensors only."""
         return sum(tensor.size_bytes for tensor in self.tensors)
 
     @property
@@ -122,16 +122,16 @@ class QuantizePlan:
 
     @property
     def types(self) -> Counter[TensorType]:
-        """How many tensors get each type."""
+        """Number of tensors of each new type."""
         return Counter(tensor.type for tensor in self.tensors)
 
     @property
     def fallbacks(self) -> list[TensorPlan]:
-        """The tensors whose rows are not made of the blocks that the mix wants."""
+        """The tensors that get another type than the mix wants, as its blocks do not fit."""
         return [tensor for tensor in self.tensors if tensor.type is not tensor.wanted]
 
     def memory_bytes(self, context: int) -> int:
-        """What the result takes in memory at `context` tokens: weights and key-value cache."""
+        """Memory of the result at `context` tokens: weights and KV cache."""
         return self.weights_bytes + context * self.source.header.kv_bytes_per_token()
 
     def facts(self, *, tensors: bool = False) -> dict[str, Any]:
@@ -178,16 +178,17 @@ def plan(
     *,
     requantize: bool = False,
 ) -> QuantizePlan:
-    """What quantizing `source` by `recipe` will make.
+    """Plan quantizing `source` with `recipe`.
 
     Args:
-        source: a checked model; one in several files becomes one.
+        source: a checked model; a model in several files becomes one file.
         matrix: importance of the weights' columns.
-        requantize: weights that are in blocks already may be packed again, and lose twice.
+        requantize: weights that are already quantized may be packed again, with additional loss.
 
     Raises:
-        CannotQuantize: the source is quantized already, has nothing to change, or does not fit.
-        NeedsImportanceMatrix: the mix makes no usable model without one.
+        CannotQuantize: the source is already quantized, nothing would change, or a shape does not
+            fit.
+        NeedsImportanceMatrix: the mix is unusable without an importance matrix.
         CorruptFile: a hyper-parameter is missing.
     """
     if matrix is not None and recipe.mix.keeps_numbers:
@@ -238,8 +239,8 @@ def plan(
 
 
 def _stays_packed(tensor: TensorInfo, recipe: Recipe) -> bool:
-    """Weights that a folder holds in blocks stay so where plain numbers were asked for: wider ones
-    would say nothing more. A type that is given to the tensor itself counts.
+    """Whether packed weights of a folder stay packed although a plain type is requested, since
+    wider numbers would hold no more information. An override for the tensor takes precedence.
     """
     is_asked = recipe.override_of(tensor.name) is not None
     return tensor.type not in PLAIN and recipe.mix.keeps_numbers and not is_asked
@@ -268,7 +269,7 @@ def _weighted(
     recipe: Recipe,
     matrix: ImportanceMatrix | None,
 ) -> bool:
-    """The importance matrix is used for `tensor`. Raises where it must be and cannot."""
+    """Whether the importance matrix is used for `tensor`. Raises if it is needed but cannot be."""
     if choice.type is tensor.type or choice.type in PLAIN:
         return False
     entry = None if matrix is None else matrix.entries.get(tensor.name)
@@ -277,7 +278,8 @@ def _weighted(
         needed = tensor.shape[0] * prod(tensor.shape[2:])
         if entry.values == needed:
             return True
-        # What computes importance matrices counts the rows of embeddings, not their columns.
+        # Programs that make importance matrices have a value for each row of an embedding, not
+        # for each column.
         if not embedding:
             raise CannotQuantize(
                 f"{matrix.path.name} has {entry.values:,} values for {tensor.name}, which has "
@@ -305,7 +307,7 @@ def _weighted(
 def _metadata(
     source: WeightSource, recipe: Recipe, matrix: ImportanceMatrix | None
 ) -> dict[str, bytes]:
-    """The pairs of the source, and those that say how it was quantized, at the end."""
+    """The pairs of the source, followed by those that describe the quantization."""
     U32, TEXT = ValueType.U32, ValueType.STRING  # noqa: N806 - as the format writes them
     own: list[tuple[str, ValueType, int | str]] = [
         ("general.quantization_version", U32, _QUANTIZATION_VERSION),

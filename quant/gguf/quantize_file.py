@@ -1,15 +1,16 @@
-"""A large file that appears whole or not at all, and whose writing survives a kill.
+"""Writes a large file that appears complete or not at all; an interrupted run can be resumed.
 
-While `NAME` is written, its bytes are in `.NAME.quantizing.part`, and `.NAME.quantizing.journal`
-records what they are, one JSON object a line: first what they are made of, then for each part that
-is complete (the header, each tensor) where it ends and the SHA-256 of the file up to there. The
-next run that makes the same file of the same things continues after the last part whose checksum is
-right. A kill loses the part in progress; a power failure also what was written in the last second.
-The process that writes it holds a lock on the journal, which keeps its name until all is complete.
-A file that is only asked for so far (`announce`) has a journal that says it is made of nothing.
-A folder with large files is written the same way, as if these were one (those after the first are
-in `.NAME.quantizing.part-2`, …): its other files come last, in `.NAME.quantizing.folder`, which
-then gets the name.
+While `NAME` is written, its bytes are in `.NAME.quantizing.part`. `.NAME.quantizing.journal`
+describes them, with one JSON object per line: first what the file is made from, then for each
+complete part (the header, each tensor) its end and the SHA-256 of the file up to there. The next
+run that makes the same file from the same input continues after the last part with a correct
+checksum. A kill loses the part in progress; a power failure also loses what was written in the last
+second. The writing process holds a lock on the journal, which keeps its name until the file is
+complete. A file that was only announced (`announce`) has a journal with an empty `made_of`.
+
+A folder with large files is written in the same way, as one stream: files after the first are in
+`.NAME.quantizing.part-2` and so on. Its other files are written last, in `.NAME.quantizing.folder`,
+which is then renamed to `NAME`.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _JOURNAL: Final = ".quantizing.journal"
 _FOLDER: Final = ".quantizing.folder"
 _REPLACED: Final = ".quantizing.replaced"
 _EXTRA: Final = "extra"
-"""Of the first line of a journal: JSON values of the program that announced the file."""
+"""Key in the first line of a journal: JSON values of the program that announced the file."""
 _WEIGHTS: Final = ("model.safetensors", "model.safetensors.index.json")
-"""One of which is in a folder of weights."""
+"""A folder of weights contains one of these files."""
 _SYNC_EVERY_S: Final = 1.0
 _READ_BYTES: Final = 4 << 20
 _LOCK_S: Final = 1.0
@@ -48,14 +49,14 @@ _LOCK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A file that was begun and is not complete.
+    """A file that was begun but is not complete.
 
     Attributes:
-        request: what was asked for: source, type and options, in JSON values.
-        done_bytes: of the result.
-        share: of the work that is done, from 0 to 1.
-        is_running: a process is writing it now.
-        extra: what `announce` was given.
+        request: source, type and options, as JSON values.
+        done_bytes: bytes of the result that are written.
+        share: share of the work that is done, from 0 to 1.
+        is_running: whether a process is writing it now.
+        extra: the `extra` of `announce`.
     """
 
     target: Path
@@ -67,7 +68,7 @@ class Unfinished:
 
 
 def unfinished_in(folder: Path) -> list[Unfinished]:
-    """The files in `folder` that were begun and are not complete, by name."""
+    """The files in `folder` that were begun but are not complete, sorted by name."""
     found = []
     for path in filter(Path.is_file, sorted(folder.glob(f".*{_PART}"))):
         target = path.with_name(path.name[1 : -len(_PART)])
@@ -84,14 +85,15 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
 
 
 def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
-    """Note that the file `target` is to be made, for `unfinished_in`, unless it was begun.
+    """Record that the file `target` will be made, so that `unfinished_in` lists it. Does nothing if
+    it was already begun.
 
     Args:
-        request: as `open_partial` gets it.
-        extra: JSON values that are kept with it until the file is complete.
+        request: the same as for `open_partial`.
+        extra: JSON values that are kept in the journal until the file is complete.
 
     Raises:
-        BeingWritten: another process is writing it.
+        BeingWritten: another process is writing the file.
         OSError: the folder cannot be written to.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,9 +106,7 @@ def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any])
 
 
 def discard(target: Path) -> None:
-    """Delete what was written of the unfinished file `target`. Raises `BeingWritten` where a
-    process is writing it.
-    """
+    """Delete the unfinished file `target`. Raises `BeingWritten` if a process is writing it."""
     if _parts_of(target) or _journal_path(target).exists():
         with _open_locked(target) as journal:
             if sys.platform == "win32":
@@ -118,11 +118,11 @@ def discard(target: Path) -> None:
 
 
 class _Joined:
-    """Files that are read and written as if they were one.
+    """Files that are read and written as one stream.
 
     Args:
-        streams: opened, the first at its beginning.
-        sizes: of each but the last, in bytes, once all is written.
+        streams: open files, the first one positioned at its beginning.
+        sizes: final sizes in bytes of all files but the last.
     """
 
     def __init__(self, streams: Sequence[BinaryIO], sizes: Sequence[int]) -> None:
@@ -139,8 +139,8 @@ class _Joined:
         self._streams[number].seek(place - begin)
 
     def read(self, count: int) -> bytes:
-        """Less than `count` at the end of a file; none at the end of the last, or where one is cut
-        off.
+        """Read up to `count` bytes: fewer at the end of a file, and none at the end of the last
+        file or where a file is truncated.
         """
         number, begin = self._place()
         if number < len(self._ends):
@@ -161,7 +161,7 @@ class _Joined:
             data = data[left:]
 
     def truncate(self) -> None:
-        """What comes after the current place is deleted."""
+        """Delete everything after the current position."""
         number, begin = self._place()
         for later, stream in enumerate(self._streams[number:]):
             stream.truncate(0 if later else self._at - begin)
@@ -177,19 +177,19 @@ class _Joined:
             stream.close()
 
     def _place(self) -> tuple[int, int]:
-        """The file that the current place is in, and where that begins."""
+        """The index of the file at the current position, and its start in the stream."""
         number = bisect_right(self._ends, self._at)
         return number, self._ends[number - 1] if number else 0
 
 
 class Partial:
-    """A file that is being written, in parts, or several as if they were one; use `open_partial`.
+    """A file that is being written in parts, or several files as one stream; use `open_partial`.
 
     Attributes:
-        path: where the bytes of the first file are until it is complete.
-        parts: how many are complete.
-        facts: what was noted of each of these, JSON values.
-        note: what became of an earlier attempt, in a sentence; empty: there was none.
+        path: the path of the first file's bytes until it is complete.
+        parts: number of complete parts.
+        facts: the recorded facts of each complete part, JSON values.
+        note: a sentence about an earlier attempt; empty if there was none.
     """
 
     def __init__(self, target: Path, stream: _Joined, journal: BinaryIO) -> None:
@@ -205,7 +205,7 @@ class Partial:
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far, in hexadecimal."""
+        """Digest of everything written so far, in hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -214,7 +214,7 @@ class Partial:
         self._digest.update(data)
 
     def read(self, start: int, count: int) -> bytes:
-        """`count` bytes of what was written, from `start` on."""
+        """`count` written bytes from `start` on."""
         at, found = self._stream.tell(), b""
         self._stream.seek(start)
         while len(found) < count and (data := self._stream.read(count - len(found))):
@@ -225,8 +225,8 @@ class Partial:
     def end_part(
         self, name: str, facts: Mapping[str, Any] | None = None, *, share: float = 0.0
     ) -> None:
-        """All of the part `name` was written, and this share of all work is done; a run that
-        resumes finds `facts` again.
+        """Record that the part `name` is complete, and that `share` of all work is done. A run that
+        resumes gets `facts` back.
         """
         self._stream.flush()
         self.parts += 1
@@ -238,15 +238,13 @@ class Partial:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk."""
+        """Wait until everything written is on the disk."""
         self._stream.flush(to_disk=True)
         os.fsync(self._journal.fileno())
         self._synced_at = time.monotonic()
 
     def begin(self, begin: Mapping[str, Any], check: Check) -> None:
-        """Continue after the parts that are complete, or start over where they are of something
-        else.
-        """
+        """Continue after the complete parts, or start over if they were made from other input."""
         entries = _read_journal(_journal_path(self._target))
         before = entries[0]["made_of"] if entries else {}
         extra = {_EXTRA: entries[0][_EXTRA]} if entries and _EXTRA in entries[0] else {}
@@ -261,7 +259,7 @@ class Partial:
         elif entries:
             for entry in entries[1:]:
                 if not self._read_part(entry, check):
-                    # The part was hashed before it was found to be damaged.
+                    # The digest includes the damaged part, so it is computed again without it.
                     self._digest = self._digest_of(valid_bytes, check)
                     break
                 self.parts += 1
@@ -290,7 +288,7 @@ class Partial:
         return bool(self.sha256 == entry["sha256"])
 
     def _digest_of(self, size_bytes: int, check: Check) -> Any:
-        """Of the first bytes that were written."""
+        """The digest of the first `size_bytes` bytes."""
         digest = hashlib.sha256()
         self._stream.seek(0)
         while (left := size_bytes - self._stream.tell()) and (
@@ -305,7 +303,7 @@ class Partial:
         self._journal.flush()
 
     def finish(self) -> None:
-        """Give the file its name. All of it must have been written and synced."""
+        """Rename the file to its final name. All of it must have been written and synced."""
         if sys.platform == "win32":
             self._stream.close()
             self._journal.close()
@@ -314,8 +312,8 @@ class Partial:
         _journal_path(self._target).unlink(missing_ok=True)
 
     def finish_folder(self, names: Sequence[str], files: Mapping[str, bytes | Path]) -> None:
-        """Make the folder of what was written, which is named `names`, and of `files`, by their
-        paths in it: what they hold, or what they are copies of. All must have been written and
+        """Make the folder from the written files, which get `names`, and from `files`: contents, or
+        paths to copy from, by their paths in the folder. Everything must have been written and
         synced.
         """
         target, folder = self._target, _beside(self._target, _FOLDER)
@@ -334,7 +332,7 @@ class Partial:
         if sys.platform == "win32":
             self._stream.close()
             self._journal.close()
-        # The first one last: by it what is unfinished is found.
+        # The first one is moved last, since unfinished files are found by it.
         for number, name in reversed(list(enumerate(names))):
             os.replace(_part_path(target, number), folder / name)
         sync_folder(folder)
@@ -350,17 +348,17 @@ class Partial:
 
 @contextlib.contextmanager
 def open_partial(target: Path, begin: Mapping[str, Any], check: Check) -> Iterator[Partial]:
-    """The partial file of `target`, positioned after the parts that are complete. What was written
-    stays when the block is left before `Partial.finish`.
+    """The partial file of `target`, positioned after the complete parts. They are kept if the block
+    is left before `Partial.finish`.
 
     Args:
-        begin: `request`, `size_bytes` of the result, and `made_of`, what its bytes depend on by
-            the name of each thing; of a folder `files`, names and sizes of the large ones; JSON
-            values.
+        begin: JSON values: `request`; `size_bytes` of the result; `made_of`, the inputs that its
+            bytes depend on, by name; and, for a folder, `files`, the names and sizes of the large
+            files.
 
     Raises:
-        BeingWritten: another process is writing it.
-        NoSpace: the disk has less room than is needed, now or while it is written.
+        BeingWritten: another process is writing the file.
+        NoSpace: the disk has too little free space, now or while the file is written.
         OSError: the folder cannot be written to.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -404,7 +402,7 @@ def _open_locked(target: Path) -> BinaryIO:
                     path=str(target),
                 )
             time.sleep(0.05)
-        # The process that held the lock may just have deleted it.
+        # The process that held the lock may have deleted the journal in the meantime.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
                 return stream
@@ -416,7 +414,7 @@ def _open_part(path: Path) -> BinaryIO:
 
 
 def _read_journal(path: Path) -> list[dict[str, Any]]:
-    """The entries that are complete, the first about the whole file; empty: there is none."""
+    """The complete entries, of which the first is about the whole file; empty if there are none."""
     entries: list[dict[str, Any]] = []
     with contextlib.suppress(FileNotFoundError):
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -442,7 +440,7 @@ def _part_path(target: Path, number: int = 0) -> Path:
 
 
 def _parts_of(target: Path) -> list[Path]:
-    """Those that exist."""
+    """The existing part files of `target`."""
     name = glob.escape(_part_path(target).name)
     return [*target.parent.glob(name), *target.parent.glob(f"{name}-*")]
 
@@ -456,8 +454,10 @@ def _beside(target: Path, ending: str) -> Path:
 
 
 def write_json(target: Path, values: Mapping[str, Any]) -> None:
-    """Write `values` to the JSON file `target`, whole or not at all; by one process at a time."""
-    temporary = _beside(target, ".tmp")  # What a kill leaves behind is written again.
+    """Write `values` to the JSON file `target`, completely or not at all. Only one process may
+    write it at a time.
+    """
+    temporary = _beside(target, ".tmp")  # A file left behind by a kill is overwritten.
     try:
         with temporary.open("wb") as stream:
             stream.write((json.dumps(values, indent=2) + "\n").encode())
@@ -473,7 +473,7 @@ def check_target(target: Path, *, replace: bool, is_folder: bool = False) -> Non
     """Raises `TargetExists` if `target` exists and must not be replaced.
 
     Args:
-        is_folder: a folder is to be made, which replaces only a folder of weights.
+        is_folder: the target is a folder, which may replace only a folder of weights.
     """
     exists = target.exists()
     has_weights = any((target / name).is_file() for name in _WEIGHTS)
@@ -487,13 +487,13 @@ def check_target(target: Path, *, replace: bool, is_folder: bool = False) -> Non
 
 
 def check_room(target: Path, size_bytes: int) -> None:
-    """Raises `NoSpace` if the disk of `target`'s folder has less room than `size_bytes`."""
+    """Raises `NoSpace` if the disk of `target`'s folder has less free space than `size_bytes`."""
     if shutil.disk_usage(_existing_folder(target)).free < size_bytes:
         raise _no_space(target, size_bytes)
 
 
 def _lock(stream: BinaryIO) -> bool:
-    """Lock `stream` until it is closed; False: another process has locked it."""
+    """Lock `stream` until it is closed; False if another process has locked it."""
     if sys.platform != "win32":
         import fcntl
 
@@ -505,7 +505,7 @@ def _lock(stream: BinaryIO) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename survive a power failure, where folders can be synced."""
+    """Make a rename survive a power failure, on systems where folders can be synced."""
     if sys.platform == "win32":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""To GGUF, of GGUF or of a folder of safetensors, as a method of `hearth.quant.methods`."""
+"""The method of `hearth.quant.methods` that makes GGUF from GGUF or a folder of safetensors."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hearth.quant.methods import (
 Stamp = tuple[tuple[str, int, int], ...]
 _MAGIC = b"GGUF"
 AUTO, OFF = "auto", "off"
-"""Of the option imatrix: it is made; there is none."""
+"""Values of the option imatrix: make a matrix, or use none."""
 BUNDLED = "bundled text"
-"""What a matrix says that it was made from, where the user names no text."""
+"""The dataset name in a matrix that was made without a text from the user."""
 
 
 class GgufMethod:
-    """llama.cpp's types and mixes, packed by its own library."""
+    """llama.cpp's types and mixes, packed by llama.cpp's own library."""
 
     name = "gguf"
     title = "GGUF"
@@ -69,14 +69,14 @@ class GgufMethod:
 
     def __init__(self) -> None:
         self._folder: tuple[Stamp, FolderSource] | None = None
-        """The folder that was read last: to read a vocabulary takes a second."""
+        """The folder that was read last, cached because reading a vocabulary takes a second."""
 
     def target_named(self, name: str, source: Path) -> str:
-        """The mix that a person called `name`; "auto" is, of a folder, as its numbers are stored.
+        """The mix that the user called `name`; for a folder, "auto" is the stored number type.
 
         Raises:
-            BadRecipe: there is none.
-            CorruptFile, UnsupportedModel: for "auto", as `FolderSource`.
+            BadRecipe: there is no such mix.
+            CorruptFile, UnsupportedModel: for "auto", as in `FolderSource`.
         """
         if name.lower() == AUTO:
             weights = self._source(source)
@@ -85,7 +85,7 @@ class GgufMethod:
         return read_recipe(name).mix.name
 
     def takes(self, source: Path) -> bool:
-        """`source` starts as a GGUF file does, or is a folder of a model in safetensors."""
+        """Whether `source` begins like a GGUF file, or is a model folder in safetensors."""
         if source.is_dir() or source.suffix == SUFFIX:
             return folder_of(source) is not None
         try:
@@ -95,12 +95,12 @@ class GgufMethod:
             return False
 
     def plan(self, source: Path, target: str, options: Mapping[str, Any]) -> QuantizePlan:
-        """See `quantize.plan`. The source passes the check of every model first. Without the option
-        imatrix a type that needs a matrix is planned with one that is still to be made.
+        """See `quantize.plan`. The source is first checked like every model. Without the option
+        imatrix, a type that needs a matrix is planned with one that will be made.
 
         Raises:
-            CorruptFile, UnsupportedModel: source or importance matrix.
-            BadRecipe, CannotQuantize, NeedsImportanceMatrix, UnknownOption: as their names say.
+            CorruptFile, UnsupportedModel: source or importance matrix cannot be used.
+            BadRecipe, CannotQuantize, NeedsImportanceMatrix, UnknownOption: see the classes.
         """
         options = given_options(self, options)
         recipe = read_recipe(target, options.get("tensor") or ())
@@ -135,7 +135,7 @@ class GgufMethod:
         return self._folder[1]
 
     def run(self, plan: Plan, path: Path, **how: Unpack[Running]) -> Quantized:
-        """See `quantize_run.run`. Raises `TypeError` for a plan of another method."""
+        """See `quantize_run.run`. Raises `TypeError` if `plan` is of another method."""
         from hearth.quant.gguf.quantize_run import run
 
         if not isinstance(plan, QuantizePlan):
@@ -144,13 +144,13 @@ class GgufMethod:
 
 
 def dataset_of(options: Mapping[str, Any]) -> str:
-    """What a matrix that is made with `options` is made from."""
+    """The name of the text that a matrix is made from with these `options`."""
     text = options.get("calibration")
     return Path(text).name if text else BUNDLED
 
 
 def _stamp(folder: Path) -> Stamp:
-    """What changes when a file of `folder` does."""
+    """Names, sizes and times of the files in `folder`, which reveal changes."""
     found = []
     for path in folder.iterdir():
         status = path.stat()

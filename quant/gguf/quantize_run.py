@@ -1,4 +1,4 @@
-"""Carrying out a plan: tensor by tensor, a few million weights at a time, into one new file."""
+"""Executes a plan: tensor by tensor, chunk by chunk, into one new file."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def run(
     on_note: OnNote = lambda text: None,
     check: Check = lambda: None,
 ) -> Quantized:
-    """Make the file `target` as `plan` says, and its manifest next to it.
+    """Make the file `target` according to `plan`, and its manifest next to it.
 
-    The file appears under its name only when it is complete. What an earlier run wrote of it before
-    it was stopped or killed is kept, and the result is the same to the byte; see `quantize_file`.
+    The file gets its name only when it is complete. Tensors that an earlier run wrote before it was
+    stopped or killed are kept, and the result is identical byte for byte; see `quantize_file`.
 
     Args:
-        threads: how many pack at once, at least 1.
-        replace: a file that is there already may be replaced.
-        on_note: gets a sentence where an earlier run is resumed, or cannot be.
-        check: raises to stop; the tensors that are complete are kept.
+        threads: number of threads that pack, at least 1.
+        replace: an existing file may be replaced.
+        on_note: called with a sentence if an earlier run is resumed, or cannot be.
+        check: raises to stop the work; complete tensors are kept.
 
     Raises:
         CannotQuantize: a weight is not a finite number, or the target is the source itself.
         CorruptFile: the source changed since it was planned.
-        BeingWritten, TargetExists, NoSpace, GgmlUnavailable: as the names say.
+        BeingWritten, TargetExists, NoSpace, GgmlUnavailable: see the classes.
         OSError: a file cannot be read or written.
     """
     ggml = Ggml()
@@ -102,7 +102,7 @@ def run(
             _verify(partial.path, plan)
             check()
             check_target(target, replace=replace)
-            # It describes the file that is about to be replaced.
+            # The old manifest describes the file that is about to be replaced.
             manifest_path(target).unlink(missing_ok=True)
             partial.finish()
     except (CannotQuantize, CorruptFile):
@@ -128,7 +128,7 @@ class _Work:
         self._total = sum(tensor.source_bytes for tensor in plan.tensors)
 
     def write(self, partial: Partial) -> None:
-        """Append what `partial` lacks: header, tensors, padding."""
+        """Append the missing parts of `partial`: header, tensors, padding."""
         layout = self._plan.layout
         if not partial.parts:
             partial.write(layout.header)
@@ -151,7 +151,7 @@ class _Work:
     def _packed(
         self, tensor: TensorPlan, source: WeightReader, pool: ThreadPoolExecutor
     ) -> Iterator[NDArray[np.uint8]]:
-        """The data of one tensor. Chunks are packed side by side and told in order."""
+        """The data of one tensor. Chunks are packed in parallel and yielded in order."""
         waiting: deque[tuple[int, Future[NDArray[np.uint8]]]] = deque()
         importance = self._importance(tensor)
         for first, data in self._chunks(tensor, source):
@@ -181,7 +181,7 @@ class _Work:
     def _chunks(
         self, tensor: TensorPlan, source: WeightReader
     ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """(first row, bytes) of each run of whole rows; none crosses from expert to expert."""
+        """(first row, bytes) of each run of whole rows; no run spans two experts."""
         rows_each = tensor.shape[1] if len(tensor.shape) > 1 else 1
         most = max(1, CHUNK_WEIGHTS // tensor.row_length)
         if not tensor.changes:
@@ -199,7 +199,9 @@ class _Work:
         data: NDArray[np.uint8],
         importance: Floats | None,
     ) -> NDArray[np.uint8]:
-        """`data`, whole rows of `tensor` from row `first` on, in the new type; in a thread."""
+        """Pack `data`, whole rows of `tensor` from row `first` on, into the new type. Runs in a
+        thread of the pool.
+        """
         try:
             if not tensor.changes:
                 if not self._ggml.is_valid(tensor.source_type, data):
@@ -217,7 +219,7 @@ class _Work:
 
 
 class _SourceHashes:
-    """sha256 of the source's files, computed beside the packing."""
+    """SHA-256 of the source's files, computed while tensors are packed."""
 
     def __init__(self, paths: list[Path]) -> None:
         self._stop = threading.Event()
@@ -235,7 +237,7 @@ class _SourceHashes:
         return digest.hexdigest()
 
     def result(self, check: Check) -> list[str]:
-        """One digest a file, once they are read."""
+        """Wait for the digests of all files."""
         while True:
             check()
             try:
@@ -245,7 +247,7 @@ class _SourceHashes:
                     raise
 
     def stop(self) -> None:
-        """Nobody wants them any more."""
+        """Stop hashing; the digests are not needed any more."""
         self._stop.set()
         self._pool.shutdown(wait=True)
 
@@ -263,13 +265,13 @@ def _stamps(plan: QuantizePlan) -> list[list[int]]:
 
 
 def _stamp(path: Path) -> list[int]:
-    """What differs once the file at `path` was changed or replaced."""
+    """Size, time and inode of a file, which reveal that it was changed or replaced."""
     found = path.stat()
     return [found.st_size, found.st_mtime_ns, found.st_ino]
 
 
 def _request(plan: QuantizePlan) -> dict[str, Any]:
-    """What was asked for, from which the same plan can be made again."""
+    """The request, from which the same plan can be made again."""
     if plan.request is not None:
         return dict(plan.request)
     requantize = any(one.changes and one.source_type not in PLAIN for one in plan.tensors)
@@ -286,7 +288,7 @@ def _request(plan: QuantizePlan) -> dict[str, Any]:
 
 
 def _verify(path: Path, plan: QuantizePlan) -> None:
-    """The new file is what was planned, by the check that every model passes."""
+    """Check that the new file is the planned one, and that it passes the check of all models."""
     made = preflight.check(path)
     expected = [(tensor.name, tensor.type) for tensor in plan.tensors]
     if made.size_bytes != plan.size_bytes or expected != [(t.name, t.type) for t in made.tensors]:
@@ -347,7 +349,7 @@ def _sha256(path: Path) -> str:
 
 
 def _versions(ggml: Ggml) -> list[str | None]:
-    """Of Hearth, llama-cpp-python and ggml."""
+    """The versions of Hearth, llama-cpp-python and ggml."""
     return [_version("hearth-llm"), _version("llama-cpp-python"), ggml.version]
 
 

@@ -1,8 +1,8 @@
-"""Which type each tensor of a model gets in a mix.
+"""The type that each tensor of a model gets in a mix.
 
-The choices are those of llama.cpp's own quantizer, so that what is made here is what people expect
-under the mix's name: `tensor_allows_quantization`, `llama_tensor_get_type_impl` and
-`tensor_type_fallback` in `llama-quant.cpp`, as of llama-cpp-python 0.3.36.
+The choices are those of llama.cpp's own quantizer, so that a mix produces what users expect by its
+name: `tensor_allows_quantization`, `llama_tensor_get_type_impl` and `tensor_type_fallback` in
+`llama-quant.cpp`, as of llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEPT_PARTS = (
     *(".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd"),
     *(".patch_merger", "a.rvq.codebook", "mm.a.code_embd"),
 )
-"""Parts of names of tensors that are small, or route tokens, or that rounding would hurt."""
+"""Parts of the names of tensors that are small, route tokens, or would suffer from rounding."""
 _GLM5_KEPT_PARTS = (
     *("hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate"),
     *("indexer_compressor_ape", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight"),
@@ -48,17 +48,17 @@ _SHORTER_BLOCKS = {
     T.Q5_K: T.Q5_1,
     T.Q6_K: T.Q8_0,
 }
-"""What a type with long blocks becomes where they do not divide a row."""
+"""The replacement of a type whose blocks do not divide a row."""
 _SHORT_BLOCK = 32
 
 
 class Role(Enum):
-    """What a tensor does in the model, by its name."""
+    """The function of a tensor in the model, by its name."""
 
     OUTPUT = auto()
     EMBEDDING = auto()
     ATTENTION_VALUE = auto()
-    """Values, alone or fused with what else attention projects."""
+    """Values, alone or fused with other projections of attention."""
     ATTENTION_KEY = auto()
     ATTENTION_QUERY = auto()
     ATTENTION_OUTPUT = auto()
@@ -84,16 +84,16 @@ _EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the rules ask of a model."""
+    """The properties of a model that the rules depend on."""
 
     architecture: str
     layers: int
     experts: int
-    """0: none."""
+    """0 if there are none."""
     query_groups: int
     """Query heads that share one key-value head, in the first layer."""
     is_llama_70b: bool
-    """A model of 70 billion parameters, as llama.cpp tells by its layers."""
+    """A model with 70 billion parameters, which llama.cpp recognizes by the number of layers."""
 
     @classmethod
     def of(cls, file: GgufFile, shape: HyperParameters) -> ModelFacts:
@@ -110,14 +110,14 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The type that a tensor gets; `wanted` differs where its rows are not made of such blocks."""
+    """The type that a tensor gets; `wanted` differs if its blocks do not fit the rows."""
 
     type: T
     wanted: T
 
 
 def role_of(name: str) -> Role:
-    """What the tensor with that name does."""
+    """The role of the tensor with that name."""
     if name == "output.weight":
         return Role.OUTPUT
     if name in _EMBEDDINGS:
@@ -126,7 +126,7 @@ def role_of(name: str) -> Role:
 
 
 def may_change(tensor: TensorInfo, architecture: str) -> bool:
-    """The tensor is a weight matrix that may be rounded; others are kept as they are."""
+    """Whether the tensor is a weight matrix that may be rounded; others are kept unchanged."""
     name = tensor.name
     if len(trimmed(tensor.shape)) < 2 or not name.endswith("weight") or name in _KEPT_NAMES:
         return False
@@ -135,7 +135,7 @@ def may_change(tensor: TensorInfo, architecture: str) -> bool:
 
 
 def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` without the ones at its end; ggml counts dimensions so."""
+    """`shape` without trailing ones, as ggml counts dimensions."""
     length = len(shape)
     while length > 1 and shape[length - 1] == 1:
         length -= 1
@@ -143,7 +143,9 @@ def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def ordered(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """As llama.cpp goes through them, and writes them: by layer, then by name."""
+    """The tensors in the order in which llama.cpp quantizes and writes them: by layer, then by
+    name.
+    """
 
     def key(tensor: TensorInfo) -> tuple[int, bytes]:
         found = re.match(r"blk\.\s*([+-]?\d+)", tensor.name, re.ASCII)
@@ -155,21 +157,21 @@ def ordered(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
 def choose_types(
     tensors: Sequence[TensorInfo], facts: ModelFacts, recipe: Recipe, *, with_matrix: bool
 ) -> list[Choice]:
-    """The type of each tensor, in the order of `tensors`, which is that of `ordered`.
+    """The type of each tensor, in the order of `tensors`, which must be that of `ordered`.
 
     Args:
-        with_matrix: there is an importance matrix; some rules are bolder then.
+        with_matrix: there is an importance matrix, on which some rules depend.
 
     Raises:
-        CannotQuantize: a tensor's rows fit no type that could stand for the chosen one, or a layer
-            cannot be told from an expert's name.
+        CannotQuantize: neither the chosen type nor its replacement fits the rows of a tensor, or
+            the name of a tensor with experts does not contain a valid layer.
     """
     rules = _Rules(tensors, facts, recipe, with_matrix=with_matrix)
     return [rules.choice(tensor) for tensor in tensors]
 
 
 class _Rules:
-    """Goes through a model's tensors in order; some rules count those that came before."""
+    """Chooses types for a model's tensors in order; some rules count the preceding tensors."""
 
     def __init__(
         self,
@@ -190,7 +192,7 @@ class _Rules:
         self._seen: Counter[Role] = Counter()
 
     def choice(self, tensor: TensorInfo) -> Choice:
-        """What `tensor` becomes."""
+        """The type of `tensor`."""
         if tensor.type in NOT_WEIGHTS or not may_change(tensor, self._facts.architecture):
             return Choice(tensor.type, tensor.type)
         wanted = self._recipe.override_of(tensor.name)
@@ -229,7 +231,9 @@ class _Rules:
                 return self._base
 
     def _output(self, tensor: TensorInfo) -> T:
-        """The matrix that gives logits: every token passes it, and its errors are not averaged."""
+        """The type of the matrix that computes logits: every token passes through it, and its
+        errors are not averaged out.
+        """
         whole_blocks = tensor.shape[0] % self._base.block_elements == 0
         if self._mix == "MXFP4_MOE" or self._facts.architecture == "falcon" or not whole_blocks:
             return T.Q8_0
@@ -244,7 +248,7 @@ class _Rules:
         return T.MXFP4 if stacked else T.Q8_0
 
     def _few_bits(self, role: Role) -> T:
-        """Mixes of one and two bits: a few tensors keep what makes them work at all."""
+        """Types in mixes of one and two bits, which only work if a few tensors have more bits."""
         two_and_a_half = self._mix in ("IQ2_S", "IQ2_M")
         facts = self._facts
         more = T.IQ3_S if two_and_a_half else T.Q2_K
@@ -263,7 +267,9 @@ class _Rules:
         return self._base
 
     def _values_of_attention(self) -> T:
-        """Small beside the other matrices, and all that attention passes on goes through them."""
+        """The type of values, which are small compared with the other matrices, while everything
+        that attention outputs passes through them.
+        """
         at = self._count(Role.ATTENTION_VALUE)
         if self._facts.experts == 8:
             return T.Q8_0
@@ -301,7 +307,7 @@ class _Rules:
         return _ATTENTION_OUTPUT_TYPES.get(self._mix, self._base)
 
     def _down(self, layer: int, layers: int) -> T:
-        """The way out of the feed-forward part, where large activations meet the weights."""
+        """The type of the last matrix of the feed-forward part, whose inputs can be large."""
         falcon = self._facts.architecture == "falcon"
         first_eighth, first_sixteenth = layer < layers // 8, layer < layers // 16
         sensitive = _is_sensitive(layer, layers)
@@ -334,7 +340,7 @@ class _Rules:
                 return self._base
 
     def _layer(self, tensor: TensorInfo, role: Role) -> tuple[int, int]:
-        """(layer, layers): by counting or, where experts share a layer, by the name."""
+        """(layer, layers): by counting or, for models with experts, by the name."""
         at, layers = self._count(role), self._facts.layers
         if self._facts.experts <= 1:
             return at, layers
@@ -348,7 +354,7 @@ class _Rules:
         return int(found[1]), layers
 
     def _count(self, role: Role) -> int:
-        """How many of that role came before."""
+        """The number of preceding tensors with that role."""
         self._seen[role] += 1
         return self._seen[role] - 1
 
@@ -372,13 +378,13 @@ _EXPERTS_WANT_Q5_K = frozenset(
 
 
 def _is_sensitive(layer: int, layers: int) -> bool:
-    """The first and last eighth of the layers, and every third one between."""
+    """Whether a layer is in the first or last eighth, or every third one in between."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 def _fitting(tensor: TensorInfo, wanted: T) -> T:
-    """`wanted`, or what stands for it where its blocks do not divide the tensor's rows."""
+    """`wanted`, or its replacement if its blocks do not divide the tensor's rows."""
     length = tensor.shape[0]
     if length % wanted.block_elements == 0 or wanted in PLAIN:
         return wanted

@@ -1,4 +1,4 @@
-"""The structure of a GGUF file, read from bytes that nobody vouches for.
+"""The structure of a GGUF file, read as untrusted input.
 
 Source: the format's description (ggml `docs/gguf.md`) and what ggml's own reader accepts.
 Guards against the classes of CVE-2024-21802, -21825, -21836, -23496, -23605, CVE-2025-53630,
@@ -19,7 +19,7 @@ from hearth.quant.gguf.file import GgufFile, TensorInfo, Value
 from hearth.quant.gguf.types import NUMBER_FORMATS, TensorType, ValueType
 
 MAX_ENTRIES = 65_536
-"""Most metadata keys, and most tensors, in one file."""
+"""Maximum number of metadata keys and of tensors in one file."""
 MAX_KEY_BYTES = 65_536
 MAX_TENSOR_NAME_BYTES = 63
 MAX_DIMS = 4
@@ -36,7 +36,7 @@ def read_header(path: str | Path) -> GgufFile:
     """Metadata and tensor list of the GGUF file at `path`; no tensor data is read.
 
     Raises:
-        CorruptFile: the file breaks the format; `field` in `data` names where.
+        CorruptFile: the file violates the format; `field` in `data` names the place.
         UnsupportedModel: a version, byte order or tensor type that llama.cpp does not read either,
             or a pipe, socket or device.
         OSError: the file cannot be opened.
@@ -50,14 +50,14 @@ def read_header(path: str | Path) -> GgufFile:
 
 
 def parse_header(stream: BinaryIO, size: int, path: Path) -> GgufFile:
-    """The header that `stream` begins with.
+    """The header at the beginning of `stream`.
 
     Args:
-        size: bytes of the whole file, of which `stream` needs no more than the header.
+        size: bytes of the whole file; `stream` itself may end after the header.
         path: of the file, for messages.
 
     Raises:
-        CorruptFile, UnsupportedModel: as `read_header`.
+        CorruptFile, UnsupportedModel: as in `read_header`.
     """
     cursor = HeaderCursor(stream, size, path)
     version = _read_version(cursor)
@@ -264,7 +264,7 @@ def _nbytes(path: Path, field: str, shape: tuple[int, ...], kind: TensorType) ->
 def _check_layout(
     path: Path, tensors: tuple[TensorInfo, ...], alignment: int, data_offset: int, size: int
 ) -> None:
-    """Every tensor lies aligned and inside the data section, and no two share a byte."""
+    """Check that tensors are aligned, inside the data section, and do not overlap."""
     available = max(0, size - data_offset)
     for tensor in tensors:
         field = f"tensor {quoted(tensor.name)} offset"

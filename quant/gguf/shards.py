@@ -17,7 +17,7 @@ _COUNT_KEY, _INDEX_KEY, _TENSORS_KEY = "split.count", "split.no", "split.tensors
 
 
 def shard_path(first: Path, index: int, count: int) -> Path | None:
-    """Where shard `index` (from 0) lies; None if `first` is not named like the first of `count`."""
+    """Path of shard `index` (from 0); None if `first` is not named like the first of `count`."""
     ending = f"-{1:05d}-of-{count:05d}.gguf"
     if not first.name.endswith(ending):
         return None
@@ -26,11 +26,11 @@ def shard_path(first: Path, index: int, count: int) -> Path | None:
 
 
 def with_shards(file: GgufFile) -> GgufFile:
-    """`file` with its further shards read; unchanged for a model in one file.
+    """`file` with its other shards; unchanged for a model in one file.
 
     Raises:
-        CorruptFile: a shard is missing, damaged or not the one its name says, or tensors are
-            missing or doubled.
+        CorruptFile: a shard is missing, damaged or does not match its name, or tensors are missing
+            or duplicated.
         UnsupportedModel: `file` is not the first shard.
     """
     count = _u16(file, _COUNT_KEY, 0)

@@ -1,4 +1,4 @@
-"""What a GGUF file is made of: another one, or something that is read as if it were one."""
+"""Sources that a GGUF file is made from: another GGUF file, or something that is read like one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One of the files that a source consists of."""
+    """One file of a source."""
 
     path: Path
     size_bytes: int
@@ -28,16 +28,16 @@ class WeightReader(Protocol):
     """Reads the weights of an open source."""
 
     def rows(self, name: str, first: int, count: int) -> Bytes:
-        """`count` rows of the tensor `name` from row `first` on, in the type that the source's
-        header gives it; they do not go from one expert to the next.
+        """`count` rows of the tensor `name` from row `first` on, in the type given by the source's
+        header; they must not span two experts.
 
         Raises:
-            CorruptFile: the source is not any more what its header says.
+            CorruptFile: the source no longer matches its header.
         """
         ...
 
     def done(self, name: str) -> None:
-        """Nothing of the tensor `name` will be read any more."""
+        """Release the tensor `name`, which will not be read again."""
         ...
 
 
@@ -46,41 +46,43 @@ class WeightSource(Protocol):
 
     @property
     def header(self) -> GgufFile:
-        """Of the source, or that it would have as a GGUF file of the numbers that are stored.
-        `path` is that of the source.
+        """The header of the source, or the one it would have as a GGUF file with the stored number
+        types. Its `path` is that of the source.
         """
         ...
 
     @property
     def converts(self) -> bool:
-        """The source is no GGUF file: even where no tensor changes, there is something to make."""
+        """Whether the source is not a GGUF file, so that a new file is made even if no tensor
+        changes.
+        """
         ...
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
-        """Everything that is read."""
+        """All files that are read."""
         ...
 
     def home(self, name: str) -> Path:
-        """The file that holds the tensor `name`, or the first part of it."""
+        """The file that holds the tensor `name`, or its first part."""
         ...
 
     def pairs(self) -> Mapping[str, bytes]:
-        """The metadata, as `writer.metadata_bytes` gives it."""
+        """The metadata in the form that `writer.metadata_bytes` returns."""
         ...
 
     def open(self) -> AbstractContextManager[WeightReader]:
-        """Open every file. Raises `OSError`, and `CorruptFile` for one that changed."""
+        """Open all files. Raises `OSError`, and `CorruptFile` if a file changed."""
         ...
 
 
 class GgufSource:
-    """A GGUF file, with its further parts."""
+    """A GGUF file with its other shards."""
 
     converts = False
 
     def __init__(self, header: GgufFile) -> None:
-        """`header`: as `preflight.check` gives it."""
+        """`header`: the result of `preflight.check`."""
         self.header = header
         self._parts = (header, *header.shards)
         self._homes = {tensor.name: part for part in self._parts for tensor in part.tensors}
@@ -93,7 +95,7 @@ class GgufSource:
         return self._homes[name].path
 
     def pairs(self) -> Mapping[str, bytes]:
-        """Those of the first part. Raises `CorruptFile` or `OSError` where it changed."""
+        """The metadata of the first file. Raises `CorruptFile` or `OSError` if it changed."""
         return metadata_bytes(self.header.path)
 
     @contextmanager
@@ -144,4 +146,4 @@ class _GgufReader:
         return data
 
     def done(self, name: str) -> None:
-        """Nothing is kept."""
+        """Does nothing: no data is kept."""

@@ -1,4 +1,4 @@
-"""The tensors of a GGUF model, mapped and not copied."""
+"""The tensors of a GGUF model, memory-mapped rather than copied."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hearth.quant.stored import StoredTensor
 
 
 class GgufTensorFile:
-    """The tensors of a GGUF model and its further shards. Shapes are PyTorch's: the reverse of
-    ggml's.
+    """The tensors of a GGUF model and its other shards. Shapes are in PyTorch's order, the reverse
+    of ggml's.
     """
 
     def __init__(self, file: GgufFile) -> None:
         """
         Args:
-            file: as `hearth.quant.gguf.check` gives it.
+            file: the result of `hearth.quant.gguf.check`.
 
         Raises:
             CorruptFile: the file changed after it was checked.
-            OSError: it cannot be mapped.
+            OSError: the file cannot be mapped.
         """
         self.header = file
         self._places: dict[str, tuple[MappedFile, int, TensorInfo]] = {}
@@ -41,8 +41,8 @@ class GgufTensorFile:
         return self._stored
 
     def read(self, name: str) -> Tensor:
-        """A tensor over the map, not to be written to; of a packed one the blocks: [*shape[:-1],
-        bytes of a row] uint8. Raises `KeyError` for an unknown name.
+        """A read-only tensor over the map; for a packed tensor its blocks, [*shape[:-1], bytes of a
+        row] uint8. Raises `KeyError` for an unknown name.
         """
         mapped, start, tensor = self._places[name]
         stored, kind = self._stored[name], tensor.type
@@ -54,10 +54,10 @@ class GgufTensorFile:
         return mapped.tensor(start, tensor.nbytes, dtype, shape)
 
     def release(self, name: str) -> None:
-        """What was read of `name` was copied: it may leave this process's memory."""
+        """Allow the data of `name`, once it is copied, to leave this process's memory."""
         mapped, start, tensor = self._places[name]
         mapped.release(start, tensor.nbytes)
 
     def close(self) -> None:
-        """Let go of the maps. One stays as long as a tensor over it is in use."""
+        """Release the maps. Each map stays open as long as a tensor over it is in use."""
         self._places.clear()

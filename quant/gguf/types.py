@@ -55,7 +55,7 @@ class TokenKind(IntEnum):
 
 
 class TensorType(IntEnum):
-    """Type of a tensor's elements. Numbers that are missing here were removed from ggml."""
+    """Type of a tensor's elements. The missing numbers were removed from ggml."""
 
     F32 = 0
     F16 = 1

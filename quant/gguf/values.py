@@ -1,4 +1,4 @@
-"""Metadata arrays kept compact: strings as slices of the header, numbers as typed arrays."""
+"""Compact metadata arrays: strings as slices of the header, numbers as typed arrays."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hearth.quant.gguf.types import ValueType
 
 
 class StringArray:
-    """The strings of a metadata array, decoded when they are asked for.
+    """The strings of a metadata array, decoded on access.
 
-    Holds the header's bytes and one offset a string, so that a vocabulary of 150,000 tokens costs
-    about 1.2 MB beside the header itself.
+    It holds the header's bytes and one offset per string, so that a vocabulary of 150,000 tokens
+    takes about 1.2 MB in addition to the header.
     """
 
     __slots__ = ("_buffer", "_starts")
@@ -22,7 +22,9 @@ class StringArray:
     element_type = ValueType.STRING
 
     def __init__(self, buffer: bytearray, starts: array[int]) -> None:
-        """`starts`: [n + 1] where each string's bytes begin, and where one after the last would."""
+        """`starts`: [n + 1] where each string's bytes begin, and where a string after the last one
+        would begin.
+        """
         self._buffer = buffer
         self._starts = starts
 

@@ -1,4 +1,4 @@
-"""The tokenizer's metadata, as far as llama.cpp trusts it.
+"""Checks of the tokenizer metadata that llama.cpp trusts.
 
 Source: `llama_vocab::impl::load` and the tokenizers in llama.cpp's `llama-vocab.cpp`;
 CVE-2025-49847, CVE-2025-52566.
@@ -26,11 +26,11 @@ _FLAGS = ("add_bos_token", "add_eos_token", "add_sep_token", "add_space_prefix")
 
 
 def check_vocabulary(file: GgufFile) -> int:
-    """The number of tokens of `file`; 0 where the model has no tokenizer of its own.
+    """The number of tokens of `file`; 0 if the model has no tokenizer.
 
-    An id of the unknown, separator, padding or mask token may lie outside the vocabulary: llama.cpp
-    then switches that token off, and published files have it so. Beginning and end of text or turn
-    must be real tokens.
+    The ids of the unknown, separator, padding and mask tokens may be outside the vocabulary, as in
+    some published files: llama.cpp then disables the token. The tokens for beginning and end of a
+    text or turn must exist.
 
     Raises:
         CorruptFile: a list is missing, of the wrong type or too short, a token appears twice, or an
@@ -118,7 +118,7 @@ def _check_ids(file: GgufFile, model: str, count: int) -> None:
 
 
 def _check_tokens(file: GgufFile, model: str, tokens: StringArray) -> None:
-    """llama.cpp maps texts to ids and back, so no text but the empty one may stand for two ids."""
+    """Check that only the empty text has several ids: llama.cpp maps texts to ids and back."""
     texts = [raw for raw in tokens.raw_strings() if raw]
     known = set(texts)
     if len(known) != len(texts):
@@ -135,7 +135,9 @@ def _check_tokens(file: GgufFile, model: str, tokens: StringArray) -> None:
 
 
 def _check_byte_tokens(file: GgufFile, known: set[bytes]) -> None:
-    """SentencePiece spells unknown characters in bytes; llama.cpp aborts where one is missing."""
+    """Check that all byte tokens exist: SentencePiece spells unknown characters in bytes, and
+    llama.cpp aborts if one is missing.
+    """
     for byte in range(256):
         if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
             raise corrupt(

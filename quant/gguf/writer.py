@@ -1,7 +1,8 @@
-"""The header of a new GGUF file: metadata taken from another one byte for byte, and a tensor list.
+"""The header of a new GGUF file: metadata, which can be copied from another file byte for byte, and
+a tensor list.
 
-The layout is the one that ggml's own writer gives (`gguf_write_out` in ggml's `gguf.cpp`): version
-3, tensors in the order of the list, each padded to the alignment, the last one too. Pure Python.
+The layout is that of ggml's own writer (`gguf_write_out` in ggml's `gguf.cpp`): version 3, tensors
+in the order of the list, each padded to the alignment, including the last one. Pure Python.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _U64 = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One tensor of a new file. `offset` counts from the data section; `size` has no padding."""
+    """One tensor of a new file. `offset` counts from the data section; `size` excludes padding."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +37,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A new file before its data: the bytes of its header, padding included, and its tensors."""
+    """The layout of a new file: the bytes of its header, padding included, and its tensors."""
 
     header: bytes
     tensors: tuple[Placed, ...]
@@ -46,11 +47,11 @@ class Layout:
 
 
 def metadata_bytes(path: Path) -> dict[str, bytes]:
-    """The key-value pairs of the GGUF file at `path`, each as it stands in the file: key, type and
-    value. What is no UTF-8 survives so.
+    """The key-value pairs of the GGUF file at `path`, each as encoded in the file: key, type and
+    value. Values that are not UTF-8 are thus preserved.
 
     Raises:
-        CorruptFile: as `read_header`, which the file has passed.
+        CorruptFile: as in `read_header`, which the file has passed.
         OSError: the file cannot be opened.
     """
     pairs: dict[str, bytes] = {}
@@ -82,7 +83,7 @@ def _skip_value(cursor: HeaderCursor, key: str) -> None:
 
 
 def pair_bytes(key: str, kind: ValueType, value: int | float | bool | str) -> bytes:
-    """A key-value pair as it stands in a file."""
+    """A key-value pair as encoded in a file."""
     start = _string(key) + _U32.pack(kind)
     if isinstance(value, str):
         return start + _string(value)
@@ -90,7 +91,7 @@ def pair_bytes(key: str, kind: ValueType, value: int | float | bool | str) -> by
 
 
 def strings_bytes(key: str, texts: Sequence[str]) -> bytes:
-    """A list of strings as it stands in a file."""
+    """A list of strings as encoded in a file."""
     start = _string(key) + _U32.pack(ValueType.ARRAY) + _U32.pack(ValueType.STRING)
     return b"".join([start, _U64.pack(len(texts)), *map(_string, texts)])
 
@@ -98,7 +99,7 @@ def strings_bytes(key: str, texts: Sequence[str]) -> bytes:
 def numbers_bytes(
     key: str, kind: ValueType, values: Sequence[int] | Sequence[float] | Sequence[bool]
 ) -> bytes:
-    """A list of numbers as it stands in a file."""
+    """A list of numbers as encoded in a file."""
     start = _string(key) + _U32.pack(ValueType.ARRAY) + _U32.pack(kind)
     packed = struct.pack(f"<{len(values)}{NUMBER_FORMATS[kind]}", *values)
     return start + _U64.pack(len(values)) + packed
@@ -112,7 +113,7 @@ def lay_out(
     """The layout of a file with these pairs and tensors, in this order.
 
     Args:
-        pairs: as `metadata_bytes` gives them, by key.
+        pairs: encoded pairs by key, as from `metadata_bytes`.
         tensors: (name, shape in ggml's order, type, bytes of data).
     """
     placed = []

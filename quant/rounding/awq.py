@@ -1,9 +1,10 @@
-"""AWQ: channels that activations make important are scaled up before rounding, and what produces
-the activations is scaled down by as much (arXiv 2306.00978; AutoAWQ's `quantize/quantizer.py`).
+"""AWQ: channels that activations make important are scaled up before rounding, and the weights that
+produce the activations are scaled down by as much (arXiv 2306.00978; AutoAWQ's
+`quantize/quantizer.py`).
 
 Scales belong to the inputs of all matrices that read the same activations. They are folded into
-what comes before: a norm, or the rows of a matrix (`fold_into_rows`: up before down, values before
-the output of attention).
+the preceding weights: a norm, or the rows of a matrix (`fold_into_rows`: up before down, values
+before the output of attention).
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ from hearth.quant.rounding.grid import (
 _RATIOS: Final = 20
 _CLIP_STEPS: Final = 10
 _MOST_CLIPPED: Final = 0.5
-"""Of a range: AutoAWQ tries ten shares from all of it down to just above this."""
+"""Share of a range: AutoAWQ tries ten shares, from the full range down to just above this."""
 
 
 class Activations:
-    """What the scales of some inputs depend on, summed up batch by batch, and a sample of rows.
+    """Mean magnitudes of the inputs of some matrices, summed up batch by batch, and a sample of
+    rows.
 
     Args:
-        inputs: of the matrices.
-        sample: rows that are kept: of all with the same probability, by the seed and the number
-            of the row, however batches are cut.
+        inputs: number of inputs of the matrices.
+        sample: number of rows to keep. Each row is kept with the same probability, which depends
+            on the seed and the row number only, not on how rows are divided into batches.
     """
 
     def __init__(self, inputs: int, *, sample: int = 512, seed: int = 0) -> None:
         self.inputs = inputs
         self.most = sample
         self.rows = 0
-        """Of all batches."""
+        """Number of rows in all batches."""
         self._total = torch.zeros(inputs)
         self._generator = torch.Generator().manual_seed(seed)
         self._sample = torch.empty((0, inputs))
@@ -81,22 +83,22 @@ class Activations:
 
     @property
     def sample(self) -> Tensor:
-        """[at most `most`, inputs] float32, in the order in which they came."""
+        """[at most `most`, inputs] float32, in the order of arrival."""
         return self._sample
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What inputs are scaled by, and what that does to the error."""
+    """The scales of inputs, and the errors with and without them."""
 
     values: Tensor
     """[inputs] float32, positive: weights are multiplied by them, activations divided."""
     ratio: float
-    """The power of the activations; 0 with all values one: no scaling is better."""
+    """The power of the activations; 0 with all values one means that no scaling is better."""
     error: float
     """Mean squared error of the outputs."""
     plain_error: float
-    """The same without scaling."""
+    """Mean squared error of the outputs without scaling."""
 
 
 def search_scales(
@@ -107,22 +109,22 @@ def search_scales(
     mean_abs: Tensor | None = None,
     tie: Callable[[Tensor], Tensor] | None = None,
 ) -> Scales:
-    """Scales by which the outputs change least when `weights` are rounded.
+    """The scales with which the outputs change least when `weights` are rounded.
 
-    Tried are s = a^r / m^(1-r) and s = a^r, for twenty r, where a is the mean magnitude of an
-    input and m that of its weights, as shares of the largest of their groups; and no scaling, so
-    that the result is never worse than that.
+    It tries s = a^r / m^(1-r) and s = a^r for twenty values of r, where a is the mean magnitude of
+    an input, and m the mean magnitude of its weights relative to the largest of their groups. It
+    also tries no scaling, so the result is never worse than that.
 
     Args:
-        weights: [outputs, inputs] each: all that are multiplied by the same activations and are
-            rounded. One that is not, such as a router, is only scaled.
+        weights: [outputs, inputs] each: all matrices that are multiplied by the same activations
+            and are rounded. Matrices that are not rounded, such as a router, are only scaled.
         x_sample: [rows, inputs] of these activations, on the device of the weights.
-        grid: what they are rounded to.
-        mean_abs: [inputs], of more rows than the sample has; by default of the sample.
-        tie: makes scales that are possible of any, see `tied_heads`.
+        grid: the grid that the weights are rounded to.
+        mean_abs: [inputs], of more rows than the sample has; by default that of the sample.
+        tie: turns any scales into ones that can be folded, see `tied_heads`.
 
     Raises:
-        CannotQuantize: as `round_plain`, or activations are not finite.
+        CannotQuantize: as in `round_plain`, or activations are not finite.
     """
     for weight in weights:
         check(weight, grid)
@@ -162,19 +164,19 @@ def search_scales(
 
 
 def _products(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """[rows, outputs of all `weights`, side by side]."""
+    """[rows, outputs]: the outputs of all `weights`, concatenated."""
     return torch.cat([x @ one.t() for one in weights], 1)
 
 
 def _centred(values: Tensor) -> Tensor:
-    """Scales around one; one where there is no such scale."""
+    """Scales normalized around one; one where the result is not positive and finite."""
     values = values.clamp(min=1e-4)
     values = values / (values.max() * values.min()).sqrt()
     return torch.where(torch.isfinite(values) & (values > 0), values, 1.0)
 
 
 def _weight_shares(weights: Sequence[Tensor], grid: Grid) -> Tensor:
-    """[inputs] float32: the mean over all rows of |w|, as a share of the largest of its group."""
+    """[inputs] float32: the mean over all rows of |w|, relative to the largest of its group."""
     total = torch.zeros_like(weights[0][0])
     for weight in weights:
         for some in row_slices(weight, grid):
@@ -187,20 +189,20 @@ def _weight_shares(weights: Sequence[Tensor], grid: Grid) -> Tensor:
 def search_clip(
     weight: Tensor, x_sample: Tensor, grid: Grid, scales: Scales | None = None
 ) -> Tensor:
-    """The magnitudes to which weights are clipped before rounding, by which the product with each
-    group of inputs changes least.
+    """The magnitudes to clip weights to before rounding, with which the product with each group of
+    inputs changes least.
 
     Args:
         weight: [outputs, inputs], not scaled.
         x_sample: [rows, inputs], not scaled.
-        scales: that both get.
+        scales: applied to both.
 
     Returns:
-        [outputs, groups] float32, for `round_awq`. It spans what shares a scale, of tensors and
-        blocks a row of it.
+        [outputs, groups] float32, for `round_awq`. Each applies to the weights that share a scale;
+        with scopes "tensor" and "block", to one row of them.
 
     Raises:
-        CannotQuantize: as `round_plain`.
+        CannotQuantize: as in `round_plain`.
     """
     check(weight, grid)
     x = x_sample.reshape(-1, weight.shape[1]).to(weight.device, torch.float32)
@@ -208,7 +210,7 @@ def search_clip(
         x = x / scales.values.to(x)
     levels = fit(_scaled(weight, scales), grid) if grid.scope in ("tensor", "block") else None
     groups = in_groups(x, grid).transpose(0, 1)
-    # Σ (Δ · x)² = Δ (Σ x xᵀ) Δᵀ, of each group: [groups, inputs of it, inputs of it].
+    # Σ (Δ · x)² = Δ (Σ x xᵀ) Δᵀ for each group; the moments are [groups, group, group].
     moments = groups.transpose(1, 2) @ groups
     clips = grid.numbers_of(weight)
     for some in row_slices(weight, grid):
@@ -219,8 +221,8 @@ def search_clip(
 
 
 def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | None) -> Tensor:
-    """[rows, groups]: of some rows [rows, inputs] float32, scaled. Levels are those of clipped
-    weights, but for `levels` that are shared with other rows.
+    """[rows, groups]: the best clips of scaled rows [rows, inputs] float32. Levels are fitted to
+    the clipped weights, unless `levels` are given, which are shared with other rows.
     """
     largest = in_groups(weight.abs(), grid).amax(-1)
     best, least = largest, torch.full_like(largest, torch.inf)
@@ -240,7 +242,7 @@ def _scaled(weight: Tensor, scales: Scales | None) -> Tensor:
 
 
 def _clipped(weight: Tensor, clip: Tensor, grid: Grid) -> Tensor:
-    """[rows, inputs] float32 between -clip and clip, [rows, groups]."""
+    """[rows, inputs] float32: `weight` clamped between -`clip` and `clip`, [rows, groups]."""
     bound = clip[:, :, None]
     return in_groups(weight, grid).clamp(-bound, bound).flatten(1)[:, : weight.shape[1]]
 
@@ -248,12 +250,12 @@ def _clipped(weight: Tensor, clip: Tensor, grid: Grid) -> Tensor:
 def round_awq(
     weight: Tensor, grid: Grid, scales: Scales | None = None, clip: Tensor | None = None
 ) -> PackedWeight:
-    """`weight` scaled, clipped and rounded to nearest: for activations that are divided by the
+    """Scale and clip `weight`, and round it to nearest, for activations that are divided by the
     scales.
 
     Args:
         weight: [outputs, inputs].
-        clip: of `search_clip`.
+        clip: the result of `search_clip`.
     """
     check(weight, grid)
     ready = _scaled(weight, scales)
@@ -264,13 +266,13 @@ def round_awq(
 
 
 def fold_into_rows(weight: Tensor, scales: Tensor) -> Tensor:
-    """A matrix before scaled ones.
+    """A matrix that precedes scaled ones, with its rows divided by the scales.
 
     Args:
-        weight: [outputs, inputs]; the last of its rows are scaled, as many as there are scales
-            (those of values in a matrix of queries, keys and values).
-        scales: [outputs that are scaled]: what the next matrix's inputs are multiplied by; of
-            values `of_kv_heads` makes them.
+        weight: [outputs, inputs]; as many of its last rows are divided as there are scales (the
+            values in a matrix of queries, keys and values).
+        scales: [divided outputs]: the factors of the next matrix's inputs; for values they come
+            from `of_kv_heads`.
     """
     divisor = torch.ones(len(weight), dtype=torch.float32, device=weight.device)
     divisor[len(weight) - len(scales) :] = scales.to(divisor)
@@ -278,7 +280,7 @@ def fold_into_rows(weight: Tensor, scales: Tensor) -> Tensor:
 
 
 def tied_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """Scales of the inputs of attention's output matrix that values can be divided by: the
+    """Scales for the inputs of attention's output matrix that can be folded into the values: the
     geometric mean over the heads that share values.
 
     Args:
@@ -289,7 +291,7 @@ def tied_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:
 
 
 def of_kv_heads(scales: Tensor, heads: int, kv_heads: int) -> Tensor:
-    """[kv_heads · width of a head]: what the rows of the values' matrix are divided by.
+    """[kv_heads · width of a head]: the divisors of the rows of the values' matrix.
 
     Args:
         scales: [heads · width of a head], tied.

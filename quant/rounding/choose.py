@@ -1,5 +1,5 @@
-"""The best of some candidates, by activations that no method has seen: no method is ever worse than
-rounding to nearest by more than what the sample cannot show.
+"""The best of several candidates, by activations that no method has seen. Since rounding to nearest
+is a candidate too, the choice is never worse than that on the sample.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hearth.kernels.packed_weight import PackedWeight
 PLAIN: Final = "plain"
 """The name of the candidate that is rounded to nearest."""
 _CHUNK: Final = 1 << 22
-"""Weights at a time: 16 MiB of float32."""
+"""Weights processed at a time: 16 MiB of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A candidate, and why."""
+    """The chosen candidate, and the errors of all candidates."""
 
     name: str
     errors: Mapping[str, float]
@@ -34,12 +34,12 @@ def choose(
     weight: Tensor,
     x_heldout: Tensor,
 ) -> Choice:
-    """The candidate of least output error; of equal ones "plain", else the first.
+    """The candidate of least output error; among equals "plain", else the first.
 
     Args:
         candidates: by the name of the method; at least one.
-        weight: [outputs, inputs]: the original.
-        x_heldout: [rows, inputs]: activations that were not used to make a candidate.
+        weight: [outputs, inputs], the original.
+        x_heldout: [rows, inputs], activations that were not used to make a candidate.
 
     Raises:
         ValueError: there are no candidates, or activations have another length.
@@ -53,17 +53,17 @@ def choose(
 def output_error(
     weight: Tensor, packed: PackedWeight, x: Tensor, *, scales: Tensor | None = None
 ) -> float:
-    """‖(W - Q) X‖ / ‖W X‖, where Q is what `packed` stands for; infinity where that is no finite
+    """‖(W - Q) X‖ / ‖W X‖, where Q is `packed` dequantized; infinity if that is not a finite
     number.
 
     Args:
         weight: [outputs, inputs] of any float dtype.
         x: [rows, inputs].
-        scales: [inputs], if `packed` was made of `weight * scales`, and is multiplied by x / scales
-            (AWQ).
+        scales: [inputs], if `packed` was made of `weight * scales` and is to be multiplied by
+            x / scales (AWQ).
 
     Raises:
-        ValueError: shapes do not suit each other.
+        ValueError: the shapes do not match.
     """
     if x.shape[-1] != weight.shape[1] or packed.inputs != weight.shape[1]:
         raise ValueError(

@@ -1,11 +1,11 @@
-"""GPTQ: columns are rounded one after the other, and each makes up for the errors of those before
-it (arXiv 2210.17323).
+"""GPTQ: columns are rounded one after the other, and each compensates for the errors of those
+before it (arXiv 2210.17323).
 
 With second moments H = Σ x xᵀ of a matrix's inputs, the squared error of its outputs is
-tr((W - Q) H (W - Q)ᵀ). Of a factor H = R Rᵀ, R upper triangular, it is the sum over columns of
-((w'ⱼ - qⱼ) Rⱼⱼ)², where w'ⱼ = wⱼ + Σ_{i<j} (wᵢ - qᵢ) Rᵢⱼ / Rⱼⱼ: what is rounded. These are the
-numbers of the paper, which keeps up-to-date weights with the rows of R⁻¹ (as arXiv 2307.13304,
-theorem 6, shows), without inverting anything.
+tr((W - Q) H (W - Q)ᵀ). With a factor H = R Rᵀ, R upper triangular, this is the sum over columns of
+((w'ⱼ - qⱼ) Rⱼⱼ)², where w'ⱼ = wⱼ + Σ_{i<j} (wᵢ - qᵢ) Rᵢⱼ / Rⱼⱼ is the value that is rounded. The
+results equal those of the paper, which updates the weights with the rows of R⁻¹ (as arXiv
+2307.13304, theorem 6, shows), but nothing is inverted.
 """
 
 from __future__ import annotations
@@ -27,41 +27,43 @@ log = logging.getLogger(__name__)
 _RETRIES: Final = (1, 10, 100)
 """Multiples of the damping that are tried."""
 _STRIP: Final = 512
-"""Inputs whose products with those after them are summed up at a time: half of all products."""
+"""Inputs whose products with themselves and all later inputs are summed at a time. This computes
+about half of all products, since H is symmetric."""
 _CHUNK: Final = 1 << 24
-"""Weights at a time: 64 MiB of float32."""
+"""Weights processed at a time: 64 MiB of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """How errors of columns change those after them."""
+    """How the errors of columns change later columns."""
 
     order: Tensor
-    """[inputs] int64: in which they are rounded."""
+    """[inputs] int64: the order in which inputs are rounded."""
     factor: Tensor
-    """[inputs, inputs] float32, inputs in that order: R with its columns over their diagonal."""
+    """[inputs, inputs] float32, inputs in that order: R, each column divided by its diagonal
+    element."""
 
 
 class Hessian:
     """Second moments of a matrix's inputs, summed up batch by batch in float32.
 
     Args:
-        inputs: of the matrix.
-        device: where sums are kept and computed: inputs² float32.
+        inputs: number of inputs of the matrix.
+        device: where the sums, inputs² float32, are kept and computed.
     """
 
     def __init__(self, inputs: int, device: torch.device | str = "cpu") -> None:
         self._sums = torch.zeros((inputs, inputs), dtype=torch.float32, device=device)
-        """Σ x xᵀ, of late batches above the diagonal alone."""
+        """Σ x xᵀ; the part below the diagonal lacks recent batches unless `_is_whole`."""
         self._is_whole = True
         self.rows = 0
-        """Of all batches."""
+        """Number of rows in all batches."""
         self._feedback: tuple[bool, float, Feedback | None] | None = None
 
     def add(self, x: Tensor) -> None:
         """
         Args:
-            x: [..., inputs] of any float dtype: what the matrix was multiplied by.
+            x: [..., inputs] of any float dtype: activations that the matrix was multiplied by.
 
         Raises:
             ValueError: rows have another length.
@@ -77,7 +79,7 @@ class Hessian:
 
     @property
     def total(self) -> Tensor:
-        """[inputs, inputs] float32: Σ x xᵀ, not a copy."""
+        """[inputs, inputs] float32: Σ x xᵀ, without copying."""
         if not self._is_whole:
             for start in range(0, len(self._sums), _STRIP):
                 end = start + _STRIP
@@ -87,15 +89,15 @@ class Hessian:
 
     @property
     def mean_square(self) -> Tensor:
-        """[inputs] float32: the mean of x², which is what an importance matrix holds."""
+        """[inputs] float32: the mean of x², as in an importance matrix."""
         return self._sums.diagonal() / max(self.rows, 1)
 
     def feedback(self, *, act_order: bool, damp: float) -> Feedback | None:
-        """For `round_gptq`; the last one is kept for the next matrix of the same inputs. None: no
-        damping makes the matrix positive definite.
+        """The feedback for `round_gptq`, cached for the next matrix with the same inputs. None if
+        no damping makes the Hessian positive definite.
         """
         if self._feedback is None or self._feedback[:2] != (act_order, damp):
-            self._feedback = None  # Before there is another.
+            self._feedback = None  # Free it before the next one is computed.
             squares = self.total.diagonal()
             order = torch.arange(len(squares), device=squares.device)
             if act_order:
@@ -105,10 +107,10 @@ class Hessian:
 
 
 def _feedback(total: Tensor, order: Tensor, damp: float) -> Feedback | None:
-    """Memory: twice that of `total`."""
+    """Compute the factor. It takes twice the memory of `total`."""
     if total.device.type == "mps":
         total, order = total.cpu(), order.cpu()
-    # The lower factor from the last input to the first is the upper one from the first to the last.
+    # The lower factor with inputs in reverse order, flipped, is the upper factor in that order.
     backwards = order.flip(0)
     added = 0.0
     moments = total[backwards[:, None], backwards]
@@ -137,24 +139,25 @@ def round_gptq(
     narrowed: bool = False,
     report: Callable[[str], None] = log.warning,
 ) -> PackedWeight:
-    """Rounding that keeps the outputs for the inputs that `hessian` has seen.
+    """Round so that the outputs change least for the inputs that `hessian` has seen.
 
     Inputs that were always zero are rounded to nearest.
 
     Args:
         weight: [outputs, inputs] of any float dtype, on any device.
-        act_order: columns of the largest mean square first, with scales of the original weights,
-            so that groups stay as they are. Otherwise in their order, and scales of a group are
-            those of its weights as they are when it is reached.
-        damp: of the mean of the diagonal, added to it; 10 and 100 times as much if it takes that.
-        block: columns that are updated together: a matter of speed alone. Without `act_order` a
-            group is one.
-        narrowed: scales are those of `round_plain` with the mean squares of the inputs as their
-            importance, of the original weights. At 4 bits and fewer errors become smaller.
-        report: gets a sentence if the matrix had to be rounded to nearest.
+        act_order: round columns with the largest mean square first, with scales of the original
+            weights, so that groups stay as they are. Otherwise columns are rounded in their order,
+            and the scales of a group follow its weights as updated when it is reached.
+        damp: share of the mean of the diagonal that is added to the diagonal; 10 and 100 times as
+            much if needed.
+        block: number of columns that are updated together; affects only the speed. When the scales
+            of groups follow the updated weights, each group is a block.
+        narrowed: use the scales that `round_plain` fits to the original weights with the mean
+            squares of the inputs as importance. This reduces errors at 4 bits and fewer.
+        report: called with a sentence if the matrix had to be rounded to nearest.
 
     Raises:
-        CannotQuantize: as `round_plain`, or the Hessian is of other inputs, or not finite.
+        CannotQuantize: as in `round_plain`, or the Hessian is of other inputs, or not finite.
     """
     check(weight, grid)
     total = hessian.total
@@ -176,7 +179,7 @@ def round_gptq(
         report("Rounded to nearest: the activations for this tensor have no Cholesky factor.")
         return round_plain(weight, grid)
     feedback, order = found.factor.to(weight.device), found.order.to(weight.device)
-    # Scales of groups that come in order may follow the weights; those rounded together cannot.
+    # Scales can follow the updated weights only if each group is rounded as a whole, in order.
     is_fixed = act_order or narrowed or grid.scope != "group"
     importance = hessian.mean_square if narrowed else None
     levels = fit(weight, grid, importance) if is_fixed else None
@@ -197,7 +200,7 @@ def round_gptq(
 
 
 def _joined(parts: list[PackedWeight]) -> PackedWeight:
-    """Rows below each other."""
+    """Concatenate the rows of `parts`."""
     if len(parts) == 1:
         return parts[0]
     scales = [part.scales for part in parts if part.scales is not None]
@@ -216,9 +219,9 @@ def _rounded(
     """Round with given levels.
 
     Args:
-        columns: [inputs, rows] float32, in `order`; they become errors.
-        levels: of the rows, their inputs as they are stored.
-        codes: [inputs, rows] uint8, which is filled, inputs as they are stored.
+        columns: [inputs, rows] float32, in `order`; overwritten with the errors.
+        levels: of the rows, with inputs in stored order.
+        codes: [inputs, rows] uint8, the output, with inputs in stored order.
     """
     scales = levels.scales.t().to(torch.float32).contiguous()
     zeros = None if levels.zeros is None else levels.zeros.t().to(torch.float32).contiguous()
@@ -232,16 +235,16 @@ def _rounded(
 
 
 def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
-    """Round groups in their order, each with the levels of its weights as they are by then.
+    """Round groups in their order, each with levels fitted to its weights as updated by then.
 
     Args:
-        columns: [inputs, rows] float32; they become errors.
+        columns: [inputs, rows] float32; overwritten with the errors.
     """
     codes = torch.empty(columns.shape, dtype=torch.uint8, device=columns.device)
     found = []
     for start, targets in _blocks(columns, feedback, grid.group or len(columns)):
         end = start + len(targets)
-        # What the weights would be if those of the group were not rounded either.
+        # The updated weights, as if those of the group were not rounded either.
         own = columns[start:end]
         moved = torch.linalg.solve_triangular(
             feedback[start:end, start:end].t(), targets - own, upper=False, unitriangular=True
@@ -262,8 +265,8 @@ def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
 
 
 def _blocks(columns: Tensor, feedback: Tensor, block: int) -> Iterator[tuple[int, Tensor]]:
-    """The first column of each block, and [columns of it, rows] with the errors of all blocks
-    before it made up for.
+    """The first column of each block, and its columns [columns, rows], which compensate for the
+    errors of all earlier blocks.
     """
     for start in range(0, len(columns), block):
         end = min(start + block, len(columns))
@@ -276,8 +279,8 @@ def _blocks(columns: Tensor, feedback: Tensor, block: int) -> Iterator[tuple[int
 def _in_turn(
     start: int, targets: Tensor, columns: Tensor, feedback: Tensor
 ) -> Iterator[tuple[int, Tensor]]:
-    """The place of each column of a block, and [rows] what is to be rounded, with the errors of all
-    before it, which are in `columns` by then, made up for.
+    """The index of each column of a block, and the values [rows] to round, which compensate for the
+    errors of all earlier columns. The caller stores the errors in `columns` step by step.
     """
     for place in range(start, start + len(targets)):
         before = columns[start:place]

@@ -1,7 +1,7 @@
-"""What weights are rounded to, and rounding to nearest.
+"""The values that weights are rounded to, and rounding to nearest.
 
-Codes and scales are those of `hearth.kernels.dequantize_codes`: a weight is stored as a code, and
-stands for (code - zero) × scale (whole numbers) or for a number of a fixed set × scale (FP8, NF4).
+Codes and scales are those of `hearth.kernels.dequantize_codes`: a weight is stored as a code, which
+stands for (code - zero) × scale (integers) or for a number of a fixed set × scale (FP8, NF4).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _SCOPES: Final[dict[Kind, tuple[Scope, ...]]] = {
     "nf4": ("row", "group"),
 }
 _CHUNK: Final = 1 << 20
-"""Weights at a time: 4 MiB of float32."""
+"""Weights processed at a time: 4 MiB of float32."""
 _SHRINKS: Final = tuple(1 - 0.02 * step for step in range(16))
-"""Shares of the range of a group that are tried where errors are weighted."""
+"""Shares of a group's range that are tried if errors are weighted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What the weights of a matrix are rounded to.
+    """The values that the weights of a matrix are rounded to.
 
     Raises:
         BadGrid: there is no such grid; the message names the field.
@@ -47,20 +47,21 @@ class Grid:
 
     kind: Kind = "int"
     bits: int = 4
-    """3, 4, 6 or 8 of int, 8 of fp8, 4 of nf4."""
+    """3, 4, 6 or 8 for int, 8 for fp8, 4 for nf4."""
     group: int | None = 128
-    """Inputs that share a scale, of scopes "group" and "block" (there also as many outputs); None
-    of the others."""
+    """Inputs that share a scale, for the scopes "group" and "block" (for blocks also the number of
+    outputs); None for the others."""
     scope: Scope = "group"
-    """What shares a scale: the tensor, a row, a group of a row, or a square block."""
+    """The weights that share a scale: the tensor, a row, a group of a row, or a square block."""
     symmetric: bool = True
-    """Of int: no zero points; the others have none. Codes are those of compressed-tensors: of 8
-    bits from -127 and amax / 127, of fewer such as 4 from -8 and amax / 7.5."""
+    """For int: no zero points; fp8 and nf4 never have any. Codes are those of compressed-tensors:
+    with 8 bits they start at -127 and the scale is amax / 127; with fewer bits, such as 4, they
+    start at -8 and the scale is amax / 7.5."""
     e5m2: bool = False
-    """Of fp8: two bits of fraction rather than three."""
+    """For fp8: two fraction bits rather than three."""
     scales: torch.dtype | None = None
-    """What scales are rounded to, before codes are chosen. None: float16 of 3 and 4 bits of int,
-    else float32."""
+    """The dtype that scales are rounded to before codes are chosen. None: float16 for int with 3 or
+    4 bits, else float32."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -96,7 +97,7 @@ class Grid:
 
     @property
     def packing(self) -> str:
-        """Of the `PackedWeight`."""
+        """The packing of the resulting `PackedWeight`."""
         match self.kind:
             case "int":
                 return f"INT{self.bits}"
@@ -106,14 +107,14 @@ class Grid:
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """Of the scales of the `PackedWeight`."""
+        """The dtype of the scales of the resulting `PackedWeight`."""
         if self.scales is not None:
             return self.scales
         return torch.float16 if self.packing in ("INT3", "INT4") else torch.float32
 
     @property
     def largest(self) -> float:
-        """The magnitude of a symmetric grid that the largest weight is mapped to."""
+        """The magnitude that a symmetric grid maps the largest weight to."""
         match self.kind:
             case "int":
                 return self.middle - (1 if self.bits == 8 else 0.5)
@@ -123,12 +124,12 @@ class Grid:
 
     @property
     def middle(self) -> int:
-        """Of int: the code of zero where there are no zero points."""
+        """For int: the code of zero without zero points."""
         return 1 << (self.bits - 1)
 
     @property
     def most(self) -> int:
-        """Of int: the last code."""
+        """For int: the largest code."""
         return (1 << self.bits) - 1
 
     @property
@@ -154,19 +155,20 @@ class Grid:
             )
 
     def numbers_of(self, weight: Tensor) -> Tensor:
-        """[outputs, groups] float32: an empty tensor for a number of each group of a matrix."""
+        """[outputs, groups] float32: an uninitialized tensor with one number for each group of
+        `weight`."""
         groups = 1 if self.group is None else -(-weight.shape[1] // self.group)
         return torch.empty((len(weight), groups), dtype=torch.float32, device=weight.device)
 
     def nearest(self, ratio: Tensor, zeros: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The codes nearest to some numbers.
+        """The nearest codes.
 
         Args:
-            ratio: any shape, float32: weights over their scales. It is overwritten.
-            zeros: float32 that broadcasts to it: zero points, of an asymmetric grid.
+            ratio: any shape, float32: weights divided by their scales. It is overwritten.
+            zeros: float32 that broadcasts to `ratio`: the zero points of an asymmetric grid.
 
         Returns:
-            uint8 codes, and float32 what they stand for, over the scale.
+            uint8 codes, and the float32 values that they stand for, divided by the scale.
         """
         match self.kind:
             case "int":
@@ -180,7 +182,7 @@ class Grid:
         return places.to(torch.uint8), book[places]
 
     def values(self, ratio: Tensor, zeros: Tensor | None) -> Tensor:
-        """As `nearest`, without the codes."""
+        """The values that `nearest` returns, without the codes."""
         match self.kind:
             case "int" if zeros is not None:
                 return ratio.round_().add_(zeros).clamp_(0, self.most).sub_(zeros)
@@ -193,14 +195,14 @@ class Grid:
         return book[places]
 
     def _eighth(self, ratio: Tensor) -> Tensor:
-        """Of eight bits; Apple's devices have no such numbers, so of them on the processor."""
+        """`ratio` as eight-bit floats; for Apple's GPUs, which lack them, on the CPU."""
         limit = torch.finfo(self._float8).max
         clamped = ratio.clamp_(-limit, limit)
         return (clamped.cpu() if ratio.device.type == "mps" else clamped).to(self._float8)
 
 
 def _nearest_of_nf4(ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """The numbers of NF4, and the place among them of the one nearest to each."""
+    """The numbers of NF4, and the index of the nearest one for each of `ratio`."""
     book = torch.tensor(NF4, dtype=torch.float32, device=ratio.device)
     return book, torch.bucketize(ratio, (book[1:] + book[:-1]) / 2, out_int32=True)
 
@@ -213,15 +215,15 @@ class Levels:
     scales: Tensor
     """[rows, groups] of the grid's dtype, all positive and finite."""
     zeros: Tensor | None
-    """[rows, groups] uint8, of an asymmetric grid."""
+    """[rows, groups] uint8, for an asymmetric grid; else None."""
 
     def rows(self, some: slice) -> Levels:
         zeros = None if self.zeros is None else self.zeros[some]
         return Levels(self.grid, self.scales[some], zeros)
 
     def spread(self, inputs: int) -> tuple[Tensor, Tensor | None]:
-        """[rows, groups or inputs] float32 scales and zero points, of each group that spans whole
-        rows, else of each input.
+        """Float32 scales and zero points: [rows, 1] if one group spans the row, else
+        [rows, inputs].
         """
         scales = self.scales.to(torch.float32)
         zeros = None if self.zeros is None else self.zeros.to(torch.float32)
@@ -233,26 +235,26 @@ class Levels:
         return wide, None if zeros is None else zeros.repeat_interleave(group, 1)
 
     def nearest(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """[rows, inputs] float32 -> uint8 codes, and float32 weights that they stand for."""
+        """[rows, inputs] float32 -> uint8 codes, and the float32 weights that they stand for."""
         scales, zeros = self.spread(weight.shape[1])
         codes, values = self.grid.nearest(weight / scales, zeros)
         return codes, values.mul_(scales)
 
     def values(self, weight: Tensor) -> Tensor:
-        """As `nearest`, without the codes."""
+        """The weights that `nearest` returns, without the codes."""
         scales, zeros = self.spread(weight.shape[1])
         return self.grid.values(weight / scales, zeros).mul_(scales)
 
     def bytes_of(self, codes: Tensor) -> Tensor:
-        """[rows, inputs] uint8 codes, as `nearest` gives them, as `PackedWeight` stores them."""
+        """[rows, inputs] uint8 codes from `nearest` -> bytes as `PackedWeight` stores them."""
         return pack_bits(codes, self.grid.bits)
 
     def packed(self, codes: Tensor) -> PackedWeight:
-        """Of codes as `bytes_of` takes them."""
+        """The packed weight of codes in the form that `bytes_of` takes."""
         return PackedWeight(self.bytes_of(codes), self.grid.packing, self.scales, self.zeros)
 
     def encode(self, weight: Tensor) -> PackedWeight:
-        """Each weight of [rows, inputs], of any float dtype, as the nearest level."""
+        """Round each weight of [rows, inputs], of any float dtype, to the nearest level."""
         rows, inputs = weight.shape
         size = inputs * self.grid.bits // 8
         stored = torch.empty((rows, size), dtype=torch.uint8, device=weight.device)
@@ -263,22 +265,24 @@ class Levels:
 
 
 def round_plain(weight: Tensor, grid: Grid, *, importance: Tensor | None = None) -> PackedWeight:
-    """Each weight rounded to the nearest level; levels span the range of what shares a scale.
+    """Round each weight to the nearest level; levels span the range of the weights that share a
+    scale.
 
     Args:
         weight: [outputs, inputs] of any float dtype, on any device.
         importance: [inputs], not negative: how much the squared error of each input matters, such
-            as `Hessian.mean_square`. With it, ranges are narrowed where that makes the sum of
-            weighted errors smaller.
+            as `Hessian.mean_square`. With it, ranges are narrowed where that reduces the sum of
+            weighted errors.
 
     Raises:
-        CannotQuantize: of that shape, or not finite, or too large for the grid's scales.
+        CannotQuantize: the weights have an unsuitable shape, are not finite, or are too large for
+            the grid's scales.
     """
     return fit(weight, grid, importance).encode(weight)
 
 
 def rounded(weight: Tensor, grid: Grid) -> Tensor:
-    """[outputs, inputs] float32: what the result of `round_plain` stands for."""
+    """[outputs, inputs] float32: the dequantized result of `round_plain`."""
     levels = fit(weight, grid)
     out = torch.empty(weight.shape, dtype=torch.float32, device=weight.device)
     for some in row_slices(weight, grid):
@@ -287,7 +291,7 @@ def rounded(weight: Tensor, grid: Grid) -> Tensor:
 
 
 def row_slices(weight: Tensor, grid: Grid) -> Iterator[slice]:
-    """Rows to work on at a time, so that little memory is used; blocks stay whole."""
+    """Slices of rows to process at a time, which limits memory; blocks are not divided."""
     outputs, inputs = weight.shape
     step = max(1, _CHUNK // inputs)
     if grid.scope == "block":
@@ -301,7 +305,7 @@ def fit(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Levels:
     check(weight, grid)
     if importance is not None:
         importance = _checked_importance(importance, weight)
-    # Not put together of parts, which would fragment the heap between the chunks of weights.
+    # Filled in place: concatenating parts would fragment the heap between the chunks of weights.
     low, high = (grid.numbers_of(weight) for _ in range(2))
     for some in row_slices(weight, grid):
         low[some], high[some] = _range(weight[some].to(torch.float32), grid)
@@ -314,8 +318,8 @@ def fit(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Levels:
 
 
 def check(weight: Tensor, grid: Grid) -> None:
-    """Raises `CannotQuantize` for a matrix of a shape that `grid` does not take, or that holds what
-    is no finite number.
+    """Raises `CannotQuantize` for a matrix of a shape that `grid` does not take, or with numbers
+    that are not finite.
     """
     if weight.ndim != 2 or not weight.is_floating_point():
         raise CannotQuantize(
@@ -339,7 +343,8 @@ def blocks_of(rows: int) -> Iterator[slice]:
 
 
 def in_groups(weight: Tensor, grid: Grid) -> Tensor:
-    """[rows, groups, inputs of a group]: a view, or a copy with zeros after the last group."""
+    """[rows, groups, inputs of a group]: a view, or a copy if the last group is padded with
+    zeros."""
     if grid.group is None:
         return weight[:, None]
     if missing := -weight.shape[1] % grid.group:
@@ -348,8 +353,8 @@ def in_groups(weight: Tensor, grid: Grid) -> Tensor:
 
 
 def levels_of(low: Tensor, high: Tensor, grid: Grid) -> Levels:
-    """Scales and zero points for groups that reach from `low` to `high`, [rows, groups] float32
-    with zero between them.
+    """Scales and zero points for groups that range from `low` to `high`, [rows, groups] float32;
+    zero must be within the range.
 
     Raises:
         CannotQuantize: a scale is too large for its dtype.
@@ -362,7 +367,7 @@ def levels_of(low: Tensor, high: Tensor, grid: Grid) -> Levels:
             f"{str(grid.scale_dtype).removeprefix('torch.')} cannot hold.",
             "Choose scales of float32.",
         )
-    # Of zeros, and of what is too small for the dtype, which becomes zero.
+    # Scales of groups of zeros, and those that are too small for the dtype and became zero.
     scales = torch.where(scales == 0, 1.0, scales)
     if grid.symmetric:
         return Levels(grid, scales, None)
@@ -383,8 +388,8 @@ def _checked_importance(importance: Tensor, weight: Tensor) -> Tensor:
 
 
 def _range(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """[rows, groups] each: the least and the largest of what shares a scale (of tensors: of the
-    row), or zero.
+    """[rows, groups] each: the least and the largest of the weights that share a scale (with scope
+    "tensor": of the row), extended to include zero.
     """
     groups = in_groups(weight, grid)
     low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
@@ -398,8 +403,8 @@ def _range(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 def _best_share(
     weight: Tensor, low: Tensor, high: Tensor, grid: Grid, importance: Tensor
 ) -> Tensor:
-    """[rows, groups], or [1, 1] of tensors: one of `_SHRINKS` each, by which ranges give the least
-    sum of weighted squared errors.
+    """[rows, groups], or [1, 1] with scope "tensor": for each range, the one of `_SHRINKS` with the
+    least sum of weighted squared errors.
     """
     shares = torch.tensor(_SHRINKS, dtype=torch.float32, device=low.device)
     total = torch.zeros((len(_SHRINKS), 1, 1), dtype=torch.float32, device=low.device)

@@ -1,11 +1,12 @@
 """HQQ: scales and zero points that suit most weights rather than the largest ones, without data
 (half-quadratic quantization, Badri and Shaji 2023; `hqq/core/optimize.py`).
 
-What rounding changes is split into a sparse part, which outliers take, and the rest: alternately
-the first is shrunk in the norm of power 0.7, and levels are fitted to the rest. Zero points stay
-whole codes, which is what `PackedWeight` holds, so scales are fitted as well; changes are counted
-in steps, so that the scale of the weights does not matter; and of all levels on the way, from three
-starts, a group gets those of its least squared error: never more than that of `round_plain`.
+The rounding error is split into a sparse part for outliers, and the rest. Two steps alternate:
+the sparse part is shrunk in the norm of power 0.7, and levels are fitted to the rest. Zero points
+remain whole codes, as `PackedWeight` requires, so scales are fitted as well. Errors are measured in
+steps of the grid, so that the magnitude of the weights does not matter. Of all levels found from
+three starts, each group gets those with the least squared error, which never exceeds that of
+`round_plain`.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from hearth.quant.rounding.grid import (
 )
 
 _STARTS: Final = (1.0, 0.9, 0.8)
-"""Shares of the range of a group."""
+"""Shares of the range of a group to start from."""
 _STEPS: Final = 3
 _NORM: Final = 0.7
 _BETA: Final = 2.0
 _GROWTH: Final = 1.01
-"""Of beta, from step to step."""
+"""Growth of beta per step."""
 
 
 def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
-    """Each weight rounded to the nearest of levels that are fitted to its group.
+    """Round each weight to the nearest of the levels fitted to its group.
 
     Args:
         weight: [outputs, inputs] of any float dtype, on any device.
         grid: of scope "row" or "group".
 
     Raises:
-        BadGrid: of another scope.
-        CannotQuantize: as `round_plain`.
+        BadGrid: `grid` is of another scope.
+        CannotQuantize: as in `round_plain`.
     """
     if grid.scope not in ("row", "group"):
         raise BadGrid(
@@ -64,7 +65,7 @@ def round_hqq(weight: Tensor, grid: Grid) -> PackedWeight:
 
 
 def _fitted(weight: Tensor, grid: Grid) -> Levels:
-    """Levels of some rows [rows, inputs] float32."""
+    """Fitted levels of `weight`, some rows [rows, inputs] float32."""
     groups = in_groups(weight, grid)
     low, high = groups.amin(-1).clamp_(max=0), groups.amax(-1).clamp_(min=0)
     best = levels_of(low, high, grid)
@@ -93,13 +94,13 @@ def _fitted(weight: Tensor, grid: Grid) -> Levels:
 
 
 def _shrunk(changes: Tensor, beta: float) -> Tensor:
-    """What outliers take of changes in steps: less by |x|^(p - 1) / β, or nothing."""
+    """The sparse part of `changes` (in steps): magnitudes less |x|^(p - 1) / β, at least 0."""
     sizes = changes.abs()
     return sizes.sub_((sizes + 1e-8).pow_(_NORM - 1).div_(beta)).relu_().copysign_(changes)
 
 
 def _scaled(levels: Levels, scales: Tensor, zeros: Tensor | None) -> Levels:
-    """Others with such scales, float32, where there can be any."""
+    """`levels` with `zeros`, and with `scales` (float32) where these are positive and finite."""
     wanted = scales.to(levels.scales.dtype)
     is_good = torch.isfinite(wanted) & (wanted > 0)
     kept = torch.where(is_good, wanted, levels.scales)
@@ -108,7 +109,7 @@ def _scaled(levels: Levels, scales: Tensor, zeros: Tensor | None) -> Levels:
 
 
 def _where(condition: Tensor, one: Levels, other: Levels) -> Levels:
-    """Levels of `one` where `condition` [rows, groups] holds."""
+    """Levels of `one` where `condition` [rows, groups] holds, else of `other`."""
     zeros = None
     if one.zeros is not None and other.zeros is not None:
         zeros = torch.where(condition, one.zeros, other.zeros)
