@@ -198,13 +198,13 @@ def _of_code(code: str) -> type[HearthError]:
     Raises `KeyError` if there is none. A failure is not cached, because the module that declares
     the class may be imported later.
     """
-    found: dict[str, type[HearthError]] = {}
+    classes: dict[str, type[HearthError]] = {}
     pending: list[type[HearthError]] = [HearthError]
     while pending:
         cls = pending.pop()
-        found[cls.code] = cls
+        classes[cls.code] = cls
         pending.extend(cls.__subclasses__())
-    return found[code]
+    return classes[code]
 
 
 def to_info(error: BaseException) -> ErrorInfo:

@@ -21,12 +21,12 @@ def best_device() -> torch.device:
 
 def all_devices() -> list[torch.device]:
     """Every device of this machine, GPUs first."""
-    found = []
+    devices = []
     if torch.cuda.is_available():
-        found += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        devices += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
-        found.append(torch.device("mps"))
-    return [*found, torch.device("cpu")]
+        devices.append(torch.device("mps"))
+    return [*devices, torch.device("cpu")]
 
 
 def device_name(device: torch.device) -> str:

@@ -49,6 +49,6 @@ class LargeMemory:
         """[size] uint8, aligned to 64 bytes."""
         if size > len(self._rest):
             self._rest = large_empty((max(size, self._together),), torch.uint8)
-        found = self._rest[:size]
+        memory = self._rest[:size]
         self._rest = self._rest[-(-size // _ALIGNMENT) * _ALIGNMENT :]
-        return found
+        return memory

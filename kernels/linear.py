@@ -142,10 +142,10 @@ def few_rows_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Te
     library = _library_for(len(rows), weight.dtype, inputs)
     assert library is not None
     taken = library.taken_with(weight.dtype, inputs)
-    found = library.multiply_plain(weight, rows.to(taken).contiguous())
+    product = library.multiply_plain(weight, rows.to(taken).contiguous())
     if bias is not None:
-        found += bias
-    return found.to(x.dtype).view(*x.shape[:-1], len(weight))
+        product += bias
+    return product.to(x.dtype).view(*x.shape[:-1], len(weight))
 
 
 def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -154,10 +154,10 @@ def row_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Args:
         x: [..., inputs], where all other dimensions are 1.
     """
-    found = torch.mv(weight, x.reshape(-1).to(weight.dtype)).to(x.dtype)
+    product = torch.mv(weight, x.reshape(-1).to(weight.dtype)).to(x.dtype)
     if bias is not None:
-        found += bias
-    return found.view(*x.shape[:-1], len(found))
+        product += bias
+    return product.view(*x.shape[:-1], len(product))
 
 
 def wide_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -182,11 +182,11 @@ def cuda_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     rows = x.reshape(-1, x.shape[-1])
     if x.dtype != weight.dtype or not _is_for_few(rows, weight):
         return plain_linear(x, weight, bias)
-    found = x.new_empty((len(rows), len(weight)))
-    few_rows.multiply(weight, rows, found)
+    product = x.new_empty((len(rows), len(weight)))
+    few_rows.multiply(weight, rows, product)
     if bias is not None:
-        found += bias
-    return found.view(*x.shape[:-1], len(weight))
+        product += bias
+    return product.view(*x.shape[:-1], len(weight))
 
 
 def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -196,9 +196,9 @@ def cuda_wide_linear(x: Tensor, weight: Tensor) -> Tensor:
     half = x.to(weight.dtype)
     if not _is_for_few(half, weight):
         return wide_product(half, weight)
-    found = half.new_empty((len(half), len(weight)), dtype=torch.float32)
-    few_rows.multiply(weight, half, found)
-    return found
+    product = half.new_empty((len(half), len(weight)), dtype=torch.float32)
+    few_rows.multiply(weight, half, product)
+    return product
 
 
 def _is_for_few(x: Tensor, weight: Tensor) -> bool:
@@ -230,16 +230,16 @@ def processor_logits(x: Tensor, weight: Tensor) -> Tensor:
         return wide_linear(x, weight)
     half = x.to(weight.dtype)
     rounded = processor_linear(half, weight)
-    found = rounded.float()
-    matters = (found > found.amax(1, keepdim=True) - _NEAR) & (found.abs() > _SMALL)
+    logits = rounded.float()
+    matters = (logits > logits.amax(1, keepdim=True) - _NEAR) & (logits.abs() > _SMALL)
     near = matters.any(0).nonzero().flatten()
     if len(near) * _SHARE_NEAR > len(weight):
         if not is_quick:
             return wide_linear(x, weight)
         # Adds the rounding error: oneDNN subtracts `rounded` before it rounds.
-        return found.add_(torch.addmm(rounded, half, weight.t(), beta=-1))
-    found[:, near] = functional.linear(x.float(), weight[near].float())
-    return found
+        return logits.add_(torch.addmm(rounded, half, weight.t(), beta=-1))
+    logits[:, near] = functional.linear(x.float(), weight[near].float())
+    return logits
 
 
 def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -250,29 +250,29 @@ def widened_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Ten
     if x.device.type != "cpu":
         numbers = _SLICE_BYTES // torch.float32.itemsize
     step = min(max(numbers // max(inputs, 1), 1), outputs)
-    found = torch.empty((len(rows), outputs), dtype=torch.float32, device=x.device)
+    product = torch.empty((len(rows), outputs), dtype=torch.float32, device=x.device)
     # Allocated once: new memory costs more than widening numbers into it.
     wide = torch.empty((step, inputs), dtype=torch.float32, device=x.device)
     for begin in range(0, outputs, step):
         end = min(begin + step, outputs)
         part = wide[: end - begin].copy_(weight[begin:end])
-        torch.mm(rows, part.t(), out=found[:, begin:end])
+        torch.mm(rows, part.t(), out=product[:, begin:end])
     if bias is not None:
-        found += bias
-    return found.view(*x.shape[:-1], outputs).to(x.dtype)
+        product += bias
+    return product.view(*x.shape[:-1], outputs).to(x.dtype)
 
 
 def in_tiles(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`function` applied to `x` [rows, inputs] so that a row's result has the same bits whatever
     the other rows: in tiles of a fixed number of rows, the last one padded with zeros.
     """
-    found = []
+    results = []
     for part in torch.split(x, _TILE):
         count = len(part)
         if count < _TILE:
             part = torch.cat([part, part.new_zeros((_TILE - count, part.shape[1]))])
-        found.append(function(part)[:count])
-    return torch.cat(found)
+        results.append(function(part)[:count])
+    return torch.cat(results)
 
 
 def in_groups(function: Callable[[int, Tensor], Tensor], x: Tensor, offsets: Tensor) -> Tensor:

@@ -252,8 +252,8 @@ class MetalMatrix(BlockMatrix):
         part, rows = self.part, x.reshape(-1, x.shape[-1])
         if not self._is_for_kernel(len(rows)) or x.shape[-1] != part.inputs:
             return super().matmul(x)
-        found = multiply(rows, part.packing, part.weight, part.scales, part.zeros)
-        return found.view(*x.shape[:-1], -1)
+        product = multiply(rows, part.packing, part.weight, part.scales, part.zeros)
+        return product.view(*x.shape[:-1], -1)
 
     def _is_for_kernel(self, rows: int) -> bool:
         part = self.part
@@ -305,11 +305,11 @@ class TiledMatrix:
         rows = x if x.ndim == 2 else x.reshape(-1, self.inputs)
         rows = rows.to(torch.float32).contiguous()
         if self._is_for_torch(len(rows)):
-            found = self._dense(rows)
+            product = self._dense(rows)
         else:
-            found = self.library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
-        found = found.to(x.dtype)
-        return found if x.ndim == 2 else found.view(*x.shape[:-1], self.outputs)
+            product = self.library.multiply(self.parts, self.outputs, rows, exact=self.is_exact)
+        product = product.to(x.dtype)
+        return product if x.ndim == 2 else product.view(*x.shape[:-1], self.outputs)
 
     def rows(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """As in `Prepared`, for a matrix of one part."""
@@ -348,16 +348,16 @@ class TiledMatrix:
 
     def _dense(self, rows: Tensor) -> Tensor:
         """[rows, inputs] float32 -> [rows, outputs] float32."""
-        found = torch.empty((len(rows), self.outputs), dtype=torch.float32)
+        product = torch.empty((len(rows), self.outputs), dtype=torch.float32)
         step = max(1, _SLICE_NUMBERS // self.inputs)
         column = 0
         for packing, packed, outputs in self._packed:
             for start in range(0, outputs, step):
                 ids = torch.arange(start, min(start + step, outputs))
                 weight = self.library.rows(packing, packed, outputs, self.inputs, ids)
-                found[:, column : column + len(ids)] = torch.mm(rows, weight.T)
+                product[:, column : column + len(ids)] = torch.mm(rows, weight.T)
                 column += len(ids)
-        return found
+        return product
 
 
 class GroupedLinear:
@@ -424,5 +424,5 @@ class GroupedLinear:
             return in_groups(lambda group, rows: self.matrices[group].matmul(rows), x, offsets)
         rows, exact = x.to(torch.float32).contiguous(), self.tiled.is_exact
         library = self.tiled.library
-        found = library.multiply_groups(self.parts, self.outputs, rows, offsets, exact=exact)
-        return found.to(x.dtype)
+        product = library.multiply_groups(self.parts, self.outputs, rows, offsets, exact=exact)
+        return product.to(x.dtype)

@@ -34,13 +34,13 @@ def sliced_linear(x: Tensor, outputs: int, unpack: Callable[[slice, Tensor], Non
     most = _SLICE_BYTES_CPU if x.device.type == "cpu" else _SLICE_BYTES
     step = min(outputs, max(1, most // max(1, inputs * dtype.itemsize)))
     room = wide.new_empty((step, inputs))
-    found = x.new_empty((*x.shape[:-1], outputs))
+    product = x.new_empty((*x.shape[:-1], outputs))
     for start in range(0, outputs, step):
         rows = slice(start, min(start + step, outputs))
         weight = room[: rows.stop - start]
         unpack(rows, weight)
-        found[..., rows] = functional.linear(wide, weight)
-    return found
+        product[..., rows] = functional.linear(wide, weight)
+    return product
 
 
 def arithmetic_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:

@@ -85,9 +85,9 @@ def ablate(job: Job) -> Iterator[Message]:
                 variants["quantization"] = _variants(dense, case, without)["nothing"]
         yield from (Skipped(name, reason) for name, reason in without.items())
         yield Progress("all on, and without one of them each")
-        found = _measured(variants, job.repeats)
-    expected = found["nothing"][0].tokens
-    yield from (_ablated(name, samples, expected) for name, samples in found.items())
+        by_variant = _measured(variants, job.repeats)
+    expected = by_variant["nothing"][0].tokens
+    yield from (_ablated(name, samples, expected) for name, samples in by_variant.items())
 
 
 def _unpacked(spec: ModelSpec, packed: Loaded) -> Loaded:
@@ -110,21 +110,23 @@ def _measured(
 
 def _not_applicable(loaded: Loaded) -> dict[Means, str]:
     """The optimizations that cannot be switched off, with the reasons."""
-    found: dict[Means, str] = {}
+    reasons: dict[Means, str] = {}
     if not loaded.runner.info.keeps_past:
-        found["prefix reuse"] = "this model's memory cannot share a part of a prompt"
+        reasons["prefix reuse"] = "this model's memory cannot share a part of a prompt"
     if loaded.info.backend != "native":
-        found["fused calls"] = "llama.cpp computes its own graph of a layer"
-        found["quantization"] = "llama.cpp computes with the types of the file; measure another one"
-        return found
+        reasons["fused calls"] = "llama.cpp computes its own graph of a layer"
+        reasons["quantization"] = (
+            "llama.cpp computes with the types of the file; measure another one"
+        )
+        return reasons
     from hearth.backends.native.runner import NativeRunner
 
     assert isinstance(loaded.runner, NativeRunner)
     if loaded.runner.decoder.fused is None:
-        found["fused calls"] = "there are none for this device, or this model's shape or weights"
+        reasons["fused calls"] = "there are none for this device, or this model's shape or weights"
     if not loaded.runner.plan.packed:
-        found["quantization"] = "no weights stay packed here"
-    return found
+        reasons["quantization"] = "no weights stay packed here"
+    return reasons
 
 
 def _variants(
@@ -134,13 +136,13 @@ def _variants(
     side = EngineSide(loaded)
     sample = partial(_sample, loaded, side, case)
     whole = partial(sample, side.answer)
-    found: dict[Means, Callable[[], Sample]] = {
+    variants: dict[Means, Callable[[], Sample]] = {
         "nothing": whole,
         "KV cache": partial(sample, partial(_recompute, side)),
         "prefix reuse": partial(sample, partial(side.answer, reuses_prefix=False)),
         "fused calls": partial(_unfused, loaded, whole),
     }
-    return {name: measure for name, measure in found.items() if name not in without}
+    return {name: measure for name, measure in variants.items() if name not in without}
 
 
 def _sample(loaded: Loaded, side: EngineSide, case: Case, answer: Answering) -> Sample:
@@ -164,16 +166,16 @@ def _sample(loaded: Loaded, side: EngineSide, case: Case, answer: Answering) -> 
 
 def _recompute(side: EngineSide, prompts: list[list[int]], count: int) -> list[Answer]:
     """Answers for which every token is computed from an empty KV cache, as if there were none."""
-    found = [Answer([], []) for _ in prompts]
+    answers = [Answer([], []) for _ in prompts]
     began = time.perf_counter()
     for _ in range(count):
-        texts = [[*prompt, *one.tokens] for prompt, one in zip(prompts, found, strict=True)]
+        texts = [[*prompt, *answer.tokens] for prompt, answer in zip(prompts, answers, strict=True)]
         before = time.perf_counter() - began
-        for one, new in zip(found, side.answer(texts, 1, reuses_prefix=False), strict=True):
-            one.tokens.extend(new.tokens)
-            one.times.extend(before + at for at in new.times)
+        for answer, new in zip(answers, side.answer(texts, 1, reuses_prefix=False), strict=True):
+            answer.tokens.extend(new.tokens)
+            answer.times.extend(before + at for at in new.times)
         side.clear()
-    return found
+    return answers
 
 
 def _unfused(loaded: Loaded, measure: Callable[[], Sample]) -> Sample:

@@ -267,8 +267,8 @@ def measure_costs(loaded: Loaded, prompts: list[list[int]], most: int) -> Costs:
         kv.release(slot, keep=False)
     kv.clear()
     plain, wider = (
-        (statistics.median(one[0] for one in found), statistics.median(one[1] for one in found))
-        for found in samples.values()
+        (statistics.median(one[0] for one in times), statistics.median(one[1] for one in times))
+        for times in samples.values()
     )
     return Costs(plain, wider)
 

@@ -39,8 +39,8 @@ class TransformersModel:
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        found: torch.device = self.model.device
-        return found
+        device: torch.device = self.model.device
+        return device
 
 
 def load_transformers(
@@ -140,8 +140,8 @@ class GenerateSide:
 
     def histories(self) -> list[list[int]]:
         """The tokens of each session, prompt included."""
-        found: list[list[int]] = self._ids.tolist()
-        return found
+        histories: list[list[int]] = self._ids.tolist()
+        return histories
 
     def clear(self) -> None:
         """Forget all sessions."""
@@ -180,18 +180,18 @@ class BatchingSide:
         decode.
         """
         with _using_threads(self._loaded.threads):
-            found = self._run(self._histories, steps + 1, keep=True)
+            results = self._run(self._histories, steps + 1, keep=True)
         self._histories = [
             history + one.generated_tokens[:steps]
-            for history, one in zip(self._histories, found, strict=True)
+            for history, one in zip(self._histories, results, strict=True)
         ]
-        return steps * len(found) / tok_per_s([one.timestamps for one in found])
+        return steps * len(results) / tok_per_s([one.timestamps for one in results])
 
     def prefill(self, prompt: list[int]) -> float:
         """Seconds from the arrival of a request with `prompt` to its only token."""
         with _using_threads(self._loaded.batch_threads):
-            (found,) = self._run([prompt], 1, keep=True)
-        return float(found.timestamps[0] - found.created_time)
+            (result,) = self._run([prompt], 1, keep=True)
+        return float(result.timestamps[0] - result.created_time)
 
     def whole(self, prompts: list[list[int]], count: int, *, is_sized: bool = True) -> float:
         """Seconds of one complete call: its setup, the prompts, and `count` tokens for each prompt.
@@ -237,7 +237,7 @@ class BatchingSide:
         page = "page_size" if "page_size" in names else "block_size"  # Its name before 5.20.
         sized = config(num_blocks=pages, **{page: _PAGE})
         try:
-            found = self._model.generate_batch(
+            outputs = self._model.generate_batch(
                 inputs=prompts,
                 generation_config=_greedy(count, eos_token_id=-1),
                 continuous_batching_config=sized if is_sized else None,
@@ -251,7 +251,7 @@ class BatchingSide:
             ) from error
         except Exception as error:
             raise _unsupported("batch this model's sessions", error) from error
-        results = list(found.values())
+        results = list(outputs.values())
         if len(results) < len(prompts) or any(len(one.timestamps) < count for one in results):
             errors = [one.error for one in results if one.error]
             raise _unsupported("batch this model's sessions", (errors or ["no result"])[0])

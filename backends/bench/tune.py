@@ -60,7 +60,7 @@ def tune(job: Job) -> Iterator[Message]:
         reason = impossible(case, job, facts)
         if reason:
             raise InvalidParameter("prompt_tokens", f"{case.name} {reason}.", "Measure less.")
-    found: list[Speeds] = []
+    measured: list[Speeds] = []
     library = ""
     for kv_type in KV_TYPES:
         reason = _refusal(job, facts, kv_type)
@@ -69,8 +69,8 @@ def tune(job: Job) -> Iterator[Message]:
             continue
         speeds = Speeds(kv_type, {}, {})
         library = yield from _measure_kv_type(job, facts, speeds)
-        found.append(speeds)
-    yield choose(found, job, library)
+        measured.append(speeds)
+    yield choose(measured, job, library)
 
 
 def thread_counts(spec: ModelSpec) -> list[int]:

@@ -35,8 +35,8 @@ def typed(value: _T) -> _T:
         )
     except (msgspec.ValidationError, TypeError, RecursionError) as error:
         what, _, path = str(error).partition(" - at ")
-        found = re.search(r"\$\.(?:sampling\.)?([^`]*)`", path)
-        param = found[1].removesuffix("[...]") if found else "request"
+        match = re.search(r"\$\.(?:sampling\.)?([^`]*)`", path)
+        param = match[1].removesuffix("[...]") if match else "request"
         raise InvalidParameter(
             param, f"{param} has a wrong type: {what}.", "Correct it."
         ) from error

@@ -59,8 +59,8 @@ def number(
 
 def numbers_of(kind: type) -> tuple[Field, ...]:
     """The fields that `number` declares in the dataclass `kind`."""
-    found = (one for one in fields(kind) if "number" in one.metadata)
-    return tuple(replace(one.metadata["number"], name=one.name) for one in found)
+    numbers = (one for one in fields(kind) if "number" in one.metadata)
+    return tuple(replace(one.metadata["number"], name=one.name) for one in numbers)
 
 
 REQUEST_FIELDS: Final = (

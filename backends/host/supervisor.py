@@ -136,13 +136,13 @@ class Supervisor:
         ]
         engines = await asyncio.gather(*(worker.engine_stats() for _, worker in loaded))
         queued = self._room.waiting
-        found = [
+        stats = [
             _worker_stats(model, worker, engine, queued.pop(model.key, 0))
             for (model, worker), engine in zip(loaded, engines, strict=True)
             if worker.usable  # It may have died meanwhile.
         ]
-        found += (_queued_stats(self._models[key], count) for key, count in queued.items())
-        return tuple(found)
+        stats += (_queued_stats(self._models[key], count) for key, count in queued.items())
+        return tuple(stats)
 
     @property
     def busy(self) -> bool:

@@ -65,9 +65,9 @@ def measured(heads: Heads, kv_type: KvType, threads: int, cache_dir: Path | None
     fingerprint = selftest.library_fingerprint()
     known = _load(path, fingerprint)
     if key not in known:
-        found = _measure(heads, kv_type, threads)
-        log.info("attention of %s: %s", key, found)
-        known[key] = found
+        attention = _measure(heads, kv_type, threads)
+        log.info("attention of %s: %s", key, attention)
+        known[key] = attention
         if path is not None:
             _store(path, fingerprint, known)
     return known[key]
@@ -113,9 +113,9 @@ def steady(both: Callable[[], tuple[float, float]]) -> tuple[float, float]:
     """
     least = both()
     for _ in range(_MOST_ROUNDS - 1):
-        found = both()
-        best = min(least[0], found[0]), min(least[1], found[1])
-        if all(max(pair) < _NEAR * min(pair) for pair in zip(least, found, strict=True)):
+        times = both()
+        best = min(least[0], times[0]), min(least[1], times[1])
+        if all(max(pair) < _NEAR * min(pair) for pair in zip(least, times, strict=True)):
             return best
         least = best
     raise Busy("Other programs need the processor.", "It is measured at the next load.")

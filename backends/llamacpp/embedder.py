@@ -552,9 +552,9 @@ class LlamaSlicedText:
     def rest(self) -> Vectors:
         """The result for the text, computed in the largest possible slices."""
         assert self.context is not None
-        while (found := self.compute(self.context.batch_tokens)) is None:
+        while (vectors := self.compute(self.context.batch_tokens)) is None:
             pass
-        return found
+        return vectors
 
     def close(self) -> None:
         if not self.is_closed:

@@ -21,10 +21,10 @@ class GgufFacts(Protocol):
 
 def integer(facts: GgufFacts, name: str, default: int = 0) -> int:
     """A number of the architecture; the largest if each layer has its own."""
-    found = facts.value(f"{facts.architecture}.{name}", default)
-    if isinstance(found, int):
-        return found
-    return max((int(value) for value in found), default=default)
+    stored = facts.value(f"{facts.architecture}.{name}", default)
+    if isinstance(stored, int):
+        return stored
+    return max((int(value) for value in stored), default=default)
 
 
 def has_rank_head(shapes: Mapping[str, tuple[int, ...]]) -> bool:

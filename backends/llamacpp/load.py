@@ -161,5 +161,5 @@ def _extra_buffers(
     # A broken repacking kernel only affects tensors that are stored in blocks.
     if all(tensor.type.block_elements == 1 for tensor in header.all_tensors):
         return True, None
-    found = selftest.verdict(cache_dir)
-    return found.extra_buffers_safe, selftest.explain(found)
+    verdict = selftest.verdict(cache_dir)
+    return verdict.extra_buffers_safe, selftest.explain(verdict)

@@ -109,10 +109,10 @@ def devices_of(functions: Any) -> list[tuple[int, int]]:
         return []
     count, get, type_of, memory_of = (getattr(functions, name) for name in names)
     get.restype = ctypes.c_void_p
-    found = []
+    devices = []
     for index in range(count()):
         device = ctypes.c_void_p(get(index))
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         memory_of(device, ctypes.byref(free), ctypes.byref(total))
-        found.append((int(type_of(device)), free.value))
-    return found
+        devices.append((int(type_of(device)), free.value))
+    return devices

@@ -92,10 +92,10 @@ def verdict(cache_dir: Path | None) -> Verdict:
                     f"Build it again:\n{cure(first.system_info)}",
                     fingerprint=fingerprint,
                 )
-    found = Verdict(not first.failure, first.failure, first.system_info, fingerprint)
+    result = Verdict(not first.failure, first.failure, first.system_info, fingerprint)
     if stored is not None and first.is_proof:
-        _store(stored, found)
-    return found
+        _store(stored, result)
+    return result
 
 
 def explain(found: Verdict) -> str | None:
@@ -221,11 +221,11 @@ def _signal_name(number: int) -> str:
 def _load(path: Path, fingerprint: str) -> Verdict | None:
     """The stored verdict; None if there is none or it cannot be read, which only costs a test."""
     try:
-        found = Verdict(**json.loads(path.read_text("utf-8")))
+        stored = Verdict(**json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    is_sound = isinstance(found.extra_buffers_safe, bool) and found.fingerprint == fingerprint
-    return found if is_sound else None
+    is_sound = isinstance(stored.extra_buffers_safe, bool) and stored.fingerprint == fingerprint
+    return stored if is_sound else None
 
 
 def _store(path: Path, found: Verdict) -> None:
@@ -257,22 +257,22 @@ def _logits(path: Path, extra_buffers: bool) -> NDArray[np.float32]:
     tokens = np.random.default_rng(1).integers(0, probe_model.VOCAB, _PREFILL + _STEPS).tolist()
     rows = [Row(0, 0, tokens[:_PREFILL], outputs=1, handle=0)]
     rows += [Row(0, at, [tokens[at]], outputs=1, handle=0) for at in range(_PREFILL, len(tokens))]
-    found = [runner.step(StepPlan((row,))).logits[0][0].copy() for row in rows]
+    logits = [runner.step(StepPlan((row,))).logits[0][0].copy() for row in rows]
     runner.close()
-    return np.stack(found)
+    return np.stack(logits)
 
 
 def _verify() -> int:
     """Print whether the installed library passes; return the exit code of `--verify`."""
     try:
-        found = verdict(None)
+        result = verdict(None)
     except BackendUnavailable as error:
         print(error.message)
         return 1
-    if not found.extra_buffers_safe:
-        print(f"With repacked weights: {found.reason}.")
+    if not result.extra_buffers_safe:
+        print(f"With repacked weights: {result.reason}.")
         return 1
-    print(f"The library passes: {found.system_info}")
+    print(f"The library passes: {result.system_info}")
     return 0
 
 

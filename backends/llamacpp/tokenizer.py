@@ -64,11 +64,11 @@ class LlamaTokenizer:
     @functools.cached_property
     def control_tokens(self) -> Mapping[str, int]:
         vocab, is_control = self._model.vocab, self._api.llama_vocab_is_control
-        found: dict[str, int] = {}
+        ids: dict[str, int] = {}
         for ident in range(self.vocab_size):
             if is_control(vocab, ident):
-                found.setdefault(self._written(ident), ident)
-        return MappingProxyType(found)
+                ids.setdefault(self._written(ident), ident)
+        return MappingProxyType(ids)
 
     def encode(
         self, text: str, *, special: bool, add_bos: bool, add_eos: bool = False
@@ -234,9 +234,9 @@ def _longest_run(text: str) -> int:
     for place in range(0, len(text), _SHORT_RUN):
         if place < end:
             continue  # Within the run that was measured last.
-        found = _RUN.match(text, place)
-        assert found is not None
-        start, end = place, found.end()
+        run = _RUN.match(text, place)
+        assert run is not None
+        start, end = place, run.end()
         is_space = text[place] in _SPACES
         while start and (text[start - 1] in _SPACES) == is_space:
             start -= 1

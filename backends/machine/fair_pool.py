@@ -99,11 +99,11 @@ class FairPool:
     def _work(self) -> None:
         if self._nice and sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._nice)
-        while (found := self._next()) is not None:
-            identity, job = found
+        while (taken := self._next()) is not None:
+            identity, job = taken
             began_s = time.monotonic()
             job()
-            del found, job  # Frees the objects of the job before the next one is taken.
+            del taken, job  # Frees the objects of the job before the next one is taken.
             with self._changed:
                 self._let_rest(identity, time.monotonic() - began_s)
                 self._running[identity] -= 1

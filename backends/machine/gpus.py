@@ -111,5 +111,5 @@ def _does(library: Any, function: str, *arguments: object) -> bool:
     """Call a function of a library; True if the library and the function exist and the call
     succeeded.
     """
-    found = getattr(library, function, None)
-    return found is not None and found(*arguments) == 0
+    call = getattr(library, function, None)
+    return call is not None and call(*arguments) == 0

@@ -60,8 +60,8 @@ class HostPlace:
             return
         folder = Path(self.address).parent
         _make(folder)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        folder_stat = folder.lstat()
+        if not stat.S_ISDIR(folder_stat.st_mode) or folder_stat.st_uid != os.getuid():
             raise HostUnreachable(
                 f"{folder} is not a folder of yours.",
                 "Remove it, or set HEARTH_HOME to a folder that is.",

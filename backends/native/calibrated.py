@@ -92,8 +92,8 @@ class CalibratedFolder:
         attend = PagedAttention(self._pages.pool, self._config, rows, compute=_DTYPE)
         rotaries = self._decoder.rotaries(torch.arange(len(hidden)))
         rope = self._config.layers[layer.index].rope
-        found: Tensor = layer(hidden, rotaries[rope] if rope else None, attend)
-        return found
+        output: Tensor = layer(hidden, rotaries[rope] if rope else None, attend)
+        return output
 
     def close(self) -> None:
         self._file.close()

@@ -128,7 +128,7 @@ class CardAttention:
 
         if texts is None:
             return of_few(query)
-        found = attend_prompts(
+        attended = attend_prompts(
             query,
             keys,
             values,
@@ -139,5 +139,5 @@ class CardAttention:
             sinks=sinks,
         )
         if seen is not None:
-            found.index_copy_(0, self._few, of_few(query[self._few]))
-        return found
+            attended.index_copy_(0, self._few, of_few(query[self._few]))
+        return attended

@@ -115,11 +115,11 @@ def _product(module: nn.Module, x: Unnormalised) -> Tensor:
     """x · weightsᵀ + bias [rows, outputs]."""
     parts = _parts(module)
     sizes = [few_rows.outputs_of(part) for part in parts]
-    found = x.rows.new_empty((len(x.rows), sum(sizes)))
-    for part, out in zip(parts, torch.split(found, sizes, 1), strict=True):
+    product = x.rows.new_empty((len(x.rows), sum(sizes)))
+    for part, out in zip(parts, torch.split(product, sizes, 1), strict=True):
         few_rows.multiply(part, x, out)
     bias = cast(Tensor | None, module.bias)
-    return found if bias is None else found.add_(bias)
+    return product if bias is None else product.add_(bias)
 
 
 def _weights(norm: Norm) -> tuple[Tensor, float]:

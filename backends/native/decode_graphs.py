@@ -106,10 +106,10 @@ class DecodeGraphs:
         if self._versions != self.state:  # Graphs contain addresses.
             self._graphs.clear()
             self._versions = self.state
-        found = self._graphs.get(shape, lambda: self._captured(shape, rows, tokens))
-        if found is None:
+        recorded = self._graphs.get(shape, lambda: self._captured(shape, rows, tokens))
+        if recorded is None:
             return None
-        buffers, graph = found
+        buffers, graph = recorded
         buffers.fill(rows, tokens)
         graph.replay()
         assert self._logits is not None
@@ -125,10 +125,10 @@ class DecodeGraphs:
             tokens: [rows] of any dtype, whole numbers.
         """
         shape = self._shape(rows)
-        found = None if shape is None else self._graphs.used(shape)
-        if found is None or self._versions != self.state:
+        recorded = None if shape is None else self._graphs.used(shape)
+        if recorded is None or self._versions != self.state:
             return None
-        buffers, graph = found
+        buffers, graph = recorded
         buffers.fill(rows, [0] * len(rows))
         buffers.tokens[: len(rows)].copy_(tokens)
         graph.replay()

@@ -134,8 +134,8 @@ class Embedder:
         positions = torch.cat([torch.arange(start, start + len(part)) for part in parts])
         attend = self._attend(pages.pool, pages.rows([len(part) for part in parts], start))
         self._use_threads()
-        for found in self._decoder.by_layer(tokens, positions.to(device), attend):
-            yield None if found is None else found.float()
+        for hidden in self._decoder.by_layer(tokens, positions.to(device), attend):
+            yield None if hidden is None else hidden.float()
             self._use_threads()
 
     def wait(self) -> None:
@@ -268,8 +268,8 @@ class _Pass:
 
 def _normalized(vectors: Tensor) -> NDArray[np.float32]:
     """The vectors [texts, width] scaled to length 1."""
-    found: NDArray[np.float32] = functional.normalize(vectors, dim=-1).cpu().numpy()
-    return found
+    unit_vectors: NDArray[np.float32] = functional.normalize(vectors, dim=-1).cpu().numpy()
+    return unit_vectors
 
 
 def _pool(hidden: Tensor, pooling: Pooling) -> Tensor:

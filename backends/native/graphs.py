@@ -114,8 +114,8 @@ class GraphCache(Generic[Key, Recorded]):
         """The graph recorded for `key`, or None."""
         if key not in self.recorded:
             return None
-        found = self.recorded[key] = self.recorded.pop(key)
-        return found
+        graph = self.recorded[key] = self.recorded.pop(key)
+        return graph
 
     def get(self, key: Key, record: Callable[[], Recorded]) -> Recorded | None:
         """The graph for `key`, recorded when it is requested for the second time."""

@@ -307,8 +307,8 @@ def _hidden(
             if end > held:
                 stream.truncate(2 * width * done)
                 stream.seek(0, os.SEEK_END)
-                found = runner.hidden_states(piece.ids).to(torch.float16)
-                stream.write(found.cpu().numpy().tobytes())
+                hidden = runner.hidden_states(piece.ids).to(torch.float16)
+                stream.write(hidden.cpu().numpy().tobytes())
                 stream.flush()
                 held = end
             done = end

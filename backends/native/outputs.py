@@ -142,8 +142,8 @@ def peaks_of(logits: Tensor) -> Tensor:
 
 def fetch_row(logits: Tensor, row: int) -> Logits:
     """One row [V], on the host."""
-    found: Logits = logits[row].cpu().numpy()
-    return found
+    row_logits: Logits = logits[row].cpu().numpy()
+    return row_logits
 
 
 def _some(logits: Tensor, rows: Sequence[int]) -> Tensor:

@@ -230,14 +230,14 @@ class PagedAttention:
         self, plan: _Singles, query: Tensor, pool: _Sides, sinks: Tensor | None
     ) -> Tensor:
         keys, values = self._read(pool, plan.pages, plan.rows, plan.keys, plan.dtype)
-        found = self._attend_to(
+        attended = self._attend_to(
             query.to(plan.dtype).transpose(0, 1),
             keys,
             values,
             mask=plan.mask,
             sinks=None if sinks is None else sinks.view(-1, 1, self._shared, 1),
         )
-        return found.transpose(0, 1).to(query.dtype)
+        return attended.transpose(0, 1).to(query.dtype)
 
     def _attend_run(
         self, run: _Run, query: Tensor, key_value: Tensor, pool: _Sides, sinks: Tensor | None
@@ -253,7 +253,7 @@ class PagedAttention:
                 [self._attend_one(run, at, query, keys, values, sinks) for at in range(len(query))]
             )
         heads = query.permute(1, 2, 0, 3)
-        found = self._attend_to(
+        attended = self._attend_to(
             heads,
             keys.unsqueeze(1),
             values.unsqueeze(1),
@@ -261,20 +261,20 @@ class PagedAttention:
             causal=run.mask is None,
             sinks=None if sinks is None else sinks.view(-1, self._shared, 1, 1),
         )
-        return found.permute(2, 0, 1, 3)
+        return attended.permute(2, 0, 1, 3)
 
     def _attend_one(
         self, run: _Run, at: int, query: Tensor, keys: Tensor, values: Tensor, sinks: Tensor | None
     ) -> Tensor:
         """Attention of one token of a run on its own: with only the keys it sees, and no mask."""
         seen = run.spans[at]
-        found = self._attend_to(
+        attended = self._attend_to(
             query[at].unsqueeze(1),
             keys[:, seen].unsqueeze(1),
             values[:, seen].unsqueeze(1),
             sinks=None if sinks is None else sinks.view(-1, 1, self._shared, 1),
         )
-        return found.transpose(0, 1)
+        return attended.transpose(0, 1)
 
     def _read(
         self, pool: _Sides, pages: _Pages, rows: int, keys: slice, dtype: torch.dtype
@@ -285,14 +285,14 @@ class PagedAttention:
             pages: of all rows.
             keys: tokens to read, among those in the pages of a row.
         """
-        found = []
+        sides = []
         for side in pool:
             if isinstance(pages, slice):
                 read = side[:, pages].flatten(1, 2).unsqueeze(1)
             else:
                 read = side.index_select(1, pages).view(len(side), rows, -1, side.shape[-1])
-            found.append(from_rows(read[:, :, keys], dtype))
-        return found
+            sides.append(from_rows(read[:, :, keys], dtype))
+        return sides
 
     # ---- once per step
 
@@ -437,8 +437,8 @@ class PagedAttention:
             bounds = torch.tensor(spans, device=self._device)
             sees = (places >= bounds[:, :1]) & (places < bounds[:, 1:])
             mask = additive(sees, dtype)[None, :, None]
-        found = self._places(pages) if len(rows) == 1 else self._tensor(pages)
-        return _Singles(tokens, len(rows), found, slice(first, last), mask, dtype)
+        page_index = self._places(pages) if len(rows) == 1 else self._tensor(pages)
+        return _Singles(tokens, len(rows), page_index, slice(first, last), mask, dtype)
 
     def _dtype_for(self, keys: int) -> torch.dtype:
         """Dtype of the arithmetic of single tokens that see `keys` keys.

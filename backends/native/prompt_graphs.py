@@ -66,11 +66,11 @@ class PromptGraphs:
         self, hidden: Tensor, rotaries: Mapping[Rope, Rotary], attend: Attend
     ) -> Iterator[None] | None:
         """See `Decoder.fused`."""
-        found = None if self._others is None else self._others(hidden, rotaries, attend)
+        by_others = None if self._others is None else self._others(hidden, rotaries, attend)
         size = self._size(len(hidden))
         # Decode steps are recorded as whole graphs.
-        if found is not None or size is None or isinstance(attend, SingleTokens):
-            return found
+        if by_others is not None or size is None or isinstance(attend, SingleTokens):
+            return by_others
         if self._version != self._decoder.weights_version:
             self._graphs.clear()
             self._version = self._decoder.weights_version

@@ -89,7 +89,7 @@ def _reason() -> str:
 
 
 def _of_layout(kind: str, device: torch.device) -> list[LayoutRoutes]:
-    found: list[LayoutRoutes] = []
+    routes: list[LayoutRoutes] = []
     on_gpu = device.type != "cpu"
     for case, settings, outputs in _CASES:
         shape = (outputs, _INPUTS)
@@ -101,10 +101,10 @@ def _of_layout(kind: str, device: torch.device) -> list[LayoutRoutes]:
             gpu_least_bytes=0 if on_gpu else None,
         )
         held = kind if kind in numbers.packed else DTYPE_NAMES[numbers.dtype]
-        made = LayoutRoutes(kind, device.type, case, held, _rows(kind, numbers, device))
-        if not any((one.held, one.rows) == (made.held, made.rows) for one in found):
-            found.append(made)
-    return found
+        of_case = LayoutRoutes(kind, device.type, case, held, _rows(kind, numbers, device))
+        if not any((one.held, one.rows) == (of_case.held, of_case.rows) for one in routes):
+            routes.append(of_case)
+    return routes
 
 
 def _rows(kind: str, numbers: Numbers, device: torch.device) -> tuple[Rows, ...]:

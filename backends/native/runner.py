@@ -251,9 +251,9 @@ class NativeRunner:
         began_s = time.perf_counter()
         paged = _paged(rows)
         if self._ahead is not None and all(_is_single(row) for row in rows):
-            found = self._ahead.result(rows, paged, ids)
-            if found is not None:
-                return self._with_hidden(found, self._ahead.graphs.hidden)
+            ahead_result = self._ahead.result(rows, paged, ids)
+            if ahead_result is not None:
+                return self._with_hidden(ahead_result, self._ahead.graphs.hidden)
         elif self._ahead is not None:
             self._ahead.forget()
         tokens = torch.tensor(ids, dtype=torch.long, device=device)

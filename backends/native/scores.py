@@ -79,7 +79,7 @@ def attend_to(
     queries, keys = query.shape[2], key.shape[2]
     wide_key, wide_value = key.float(), value.float()
     step = max(_SCORES // (query.shape[0] * query.shape[1] * keys), 1)
-    found = torch.empty_like(query)
+    attended = torch.empty_like(query)
     for start in range(0, queries, step):
         some = slice(start, start + step)
         scores = _products(query[:, :, some].float() * scale, wide_key.transpose(-1, -2))
@@ -88,8 +88,8 @@ def attend_to(
         if mask is not None:
             scores += _of(mask, some)
         _softmax(scores, None if sinks is None else _of(sinks, some).float())
-        found[:, :, some] = _products(scores, wide_value)
-    return found
+        attended[:, :, some] = _products(scores, wide_value)
+    return attended
 
 
 def _products(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -98,8 +98,8 @@ def _products(rows: Tensor, matrices: Tensor) -> Tensor:
     Matrices that all texts share are not copied.
     """
     if matrices.shape[1] == 1:
-        found = torch.bmm(rows.flatten(1, 2), matrices[:, 0])
-        return found.view(*rows.shape[:3], matrices.shape[-1])
+        product = torch.bmm(rows.flatten(1, 2), matrices[:, 0])
+        return product.view(*rows.shape[:3], matrices.shape[-1])
     return torch.matmul(rows, matrices)
 
 

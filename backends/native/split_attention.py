@@ -74,7 +74,7 @@ class SingleTokens:
     def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         keys, values = map(by_token, self._pool.layer(layer))
         attend = shaders.attend_decode if has_metal(keys.device.type) else attend_decode
-        found = attend(
+        attended = attend(
             query if keys.dtype in (Q8_0, FP8) else query.to(keys.dtype),
             keys,
             values,
@@ -83,7 +83,7 @@ class SingleTokens:
             softcap=self._config.attention_softcap,
             sinks=sinks,
         )
-        return found.to(query.dtype)
+        return attended.to(query.dtype)
 
 
 class SplitAttention:

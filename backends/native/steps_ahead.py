@@ -226,10 +226,10 @@ class StepsAhead:
     @staticmethod
     def _to_host(numbers: Tensor) -> Tensor:
         """Start a copy to the host, which is valid once the device has made it."""
-        found = torch.empty(
+        on_host = torch.empty(
             numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=numbers.is_cuda
         )
-        return found.copy_(numbers, non_blocking=True)
+        return on_host.copy_(numbers, non_blocking=True)
 
     def _mark(self) -> torch.cuda.Event | None:
         """An event after everything started so far; None if the pool is not on a CUDA device."""
@@ -279,13 +279,13 @@ def guesses_on(device: torch.device) -> bool:
         columns = Columns(torch.from_numpy(logits).to(device), 1024)
         assert columns.largest is not None
         given = (*columns.largest, columns.peaks, torch.from_numpy(about).to(device))
-        found = guess_tokens(*given).tolist()
+        guessed = guess_tokens(*given).tolist()
     except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
         log.warning("Drawn tokens are not guessed on %s: %s", device, error)
         return False
-    if found != wanted:
-        log.warning("Drawn tokens are not guessed on %s: %s, not %s", device, found, wanted)
-    return found == wanted
+    if guessed != wanted:
+        log.warning("Drawn tokens are not guessed on %s: %s, not %s", device, guessed, wanted)
+    return guessed == wanted
 
 
 def _about(race: RaceSpec | None) -> NDArray[np.int64]:

@@ -57,5 +57,5 @@ def check_structure(path: Path) -> Structure:
         family, config = read_gguf_config(header)
         stored = {one.name: one.stored for one in header.all_tensors}
     is_gguf = not path.is_dir()
-    found = take_inventory(family, config, stored, is_gguf=is_gguf, kinds=LOADED)
-    return Structure(family.name, found.skipped, found.unknown)
+    inventory = take_inventory(family, config, stored, is_gguf=is_gguf, kinds=LOADED)
+    return Structure(family.name, inventory.skipped, inventory.unknown)

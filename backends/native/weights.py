@@ -203,10 +203,10 @@ class WeightLoader:
             expert: the expert whose rows to return, of a stacked parameter; None for all rows.
         """
         for part in wanted.choice:
-            found = self._part(part, expert)
+            weight = self._part(part, expert)
             if expert in (None, 0, wanted.shape[0] - 1):
-                _check_numbers(part, found)
-            yield found
+                _check_numbers(part, weight)
+            yield weight
 
     def _part(self, part: Part, expert: int | None) -> PackedWeight:
         tensor = self._file.stored[_name_of(part, expert)]

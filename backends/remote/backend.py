@@ -111,8 +111,8 @@ class RemoteBackend:
         if request.token_ids is not None:
             return Prompt(await self.detokenize(request.token_ids), tuple(request.token_ids))
         if request.text is not None:
-            found = await self.tokenize(request.text, special=True, add_special=True)
-            return Prompt(request.text, tuple(found))
+            text_ids = await self.tokenize(request.text, special=True, add_special=True)
+            return Prompt(request.text, tuple(text_ids))
         model = await self._finder.find()
         # max_tokens does not affect the prompt, so it is left out.
         tools = () if request.tool_choice == "none" else request.tools
@@ -157,10 +157,10 @@ class RemoteBackend:
         answer = await self._post("completions", body)
         wanted = len(ids) - 1
         with self._well_formed("log probabilities"):
-            found = text_logprobs(answer["choices"][0]["logprobs"])
-            if not wanted <= len(found) <= wanted + 1:
-                raise ValueError(f"{len(found)} for {len(ids)} tokens")
-        tokens = tuple(replace(token, top=token.top[:top]) for token in found[:wanted])
+            logprobs = text_logprobs(answer["choices"][0]["logprobs"])
+            if not wanted <= len(logprobs) <= wanted + 1:
+                raise ValueError(f"{len(logprobs)} for {len(ids)} tokens")
+        tokens = tuple(replace(token, top=token.top[:top]) for token in logprobs[:wanted])
         return Scores(tuple(token.logprob for token in tokens), tokens if top else ())
 
     async def embed(
@@ -192,8 +192,8 @@ class RemoteBackend:
         """How well each text answers `query`."""
         answer = await self._post("rerank", {"query": query, "documents": list(texts)})
         with self._well_formed("ranks"):
-            found = {e["index"]: finite(e["relevance_score"]) for e in answer["results"]}
-            scores = tuple(found[index] for index in range(len(texts)))
+            by_index = {e["index"]: finite(e["relevance_score"]) for e in answer["results"]}
+            scores = tuple(by_index[index] for index in range(len(texts)))
             return Ranks(scores, _prompt_tokens(answer))
 
     async def _post(self, path: str, body: dict[str, Any], root: str = "") -> Any:
@@ -218,8 +218,8 @@ class RemoteBackend:
         answer = await self._post(path, body, self._server.root)
         with self._well_formed("text"):
             for name in ("prompt", "content", "text"):
-                if isinstance(found := answer.get(name), str):
-                    return found
+                if isinstance(text := answer.get(name), str):
+                    return text
             raise LookupError("no string")
 
     async def _check_tells(self, param: str) -> None:

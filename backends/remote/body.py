@@ -249,13 +249,13 @@ def notices(request: Request, dialect: Dialect) -> tuple[str, ...]:
     """Notices about parts of `request` that are not passed to this kind of server, where that does
     not change what is asked.
     """
-    found = []
+    texts = []
     messages = request.messages or ()
     if any(message.keep_s > 0 for message in messages):
-        found.append("The prompt is not kept: a remote model's cache is the other end's own.")
+        texts.append("The prompt is not kept: a remote model's cache is the other end's own.")
     if not dialect.reasoning and any(message.reasoning for message in messages):
-        found.append("Earlier reasoning is left out: messages there have no field for it.")
-    return tuple(found)
+        texts.append("Earlier reasoning is left out: messages there have no field for it.")
+    return tuple(texts)
 
 
 def _message(message: Message, dialect: Dialect) -> dict[str, Any]:

@@ -166,9 +166,9 @@ class ChunkReader:
 
     def _comment(self, text: str) -> Iterator[Event]:
         """The events for a comment: Hearth reports the progress of prefill in comments."""
-        if (found := _PREFILL.fullmatch(text)) is not None:
+        if (match := _PREFILL.fullmatch(text)) is not None:
             yield from self._start({})
-            yield Progress(int(found[1]), int(found[2]))
+            yield Progress(int(match[1]), int(match[2]))
 
     def _chunk(self, chunk: dict[str, Any]) -> Iterator[Event]:
         self._count(chunk)
@@ -346,11 +346,11 @@ def text_logprobs(value: dict[str, Any]) -> tuple[TokenLogprob, ...]:
     """Log probabilities in the form of `/v1/completions`. A null log probability, as for the first
     token of a prompt, is left out. Raises KeyError, TypeError or ValueError for any other form.
     """
-    tokens, found = value["tokens"], value["token_logprobs"]
+    tokens, logprobs = value["tokens"], value["token_logprobs"]
     tops = value.get("top_logprobs") or [None] * len(tokens)
     return tuple(
         TokenLogprob(UNKNOWN_ID, text(token), _logprob(logprob), _top((top or {}).items()))
-        for token, logprob, top in zip(tokens, found, tops, strict=True)
+        for token, logprob, top in zip(tokens, logprobs, tops, strict=True)
         if logprob is not None
     )
 
@@ -366,13 +366,13 @@ def _chat_logprob(item: dict[str, Any]) -> TokenLogprob:
 
 
 def _top(pairs: Any) -> tuple[tuple[int, str, float], ...]:
-    found = [(UNKNOWN_ID, text(token), _logprob(logprob)) for token, logprob in pairs]
-    return tuple(sorted(found, key=lambda one: -one[2]))
+    alternatives = [(UNKNOWN_ID, text(token), _logprob(logprob)) for token, logprob in pairs]
+    return tuple(sorted(alternatives, key=lambda one: -one[2]))
 
 
 def _details(usage: dict[str, Any], of: str) -> dict[str, Any]:
-    found = usage.get(f"{of}_tokens_details")
-    return found if isinstance(found, dict) else {}
+    details = usage.get(f"{of}_tokens_details")
+    return details if isinstance(details, dict) else {}
 
 
 def _counts(value: Any) -> tuple[int, ...]:
@@ -393,12 +393,12 @@ def finite(value: Any) -> float:
     TypeError if its type cannot be converted.
     """
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError as error:
         raise ValueError("a number beyond all bounds") from error
-    if not math.isfinite(found):
-        raise ValueError(f"the number {found}")
-    return found
+    if not math.isfinite(number):
+        raise ValueError(f"the number {number}")
+    return number
 
 
 def _number(value: object) -> float:

@@ -208,14 +208,14 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     pending: list[BaseException | None] = [error]
     seen: set[int] = set()
     while pending:
-        found = pending.pop(0)
-        if found is None or id(found) in seen:
+        cause = pending.pop(0)
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(found))
-        yield found
-        if isinstance(found, BaseExceptionGroup):
-            pending += found.exceptions
-        pending += [found.__cause__, found.__context__]
+        seen.add(id(cause))
+        yield cause
+        if isinstance(cause, BaseExceptionGroup):
+            pending += cause.exceptions
+        pending += [cause.__cause__, cause.__context__]
 
 
 def _reason(causes: list[BaseException], host: str) -> str:

@@ -130,12 +130,12 @@ def describe(
 
 
 def _notices(server: RemoteServer, settings: ModelSettings) -> Sequence[str]:
-    found = []
+    notices = []
     usual = ModelSettings(keep_alive_s=settings.keep_alive_s)
     if settings != usual:
-        found.append(
+        notices.append(
             f"{server.name} is loaded by {server.host}: settings of loading do nothing for it."
         )
     if server.key_source and server.url.startswith("http:") and not server.is_loopback:
-        found.append(f"The key of {server.name} goes to {server.host} unencrypted: use https.")
-    return found
+        notices.append(f"The key of {server.name} goes to {server.host} unencrypted: use https.")
+    return notices

@@ -172,21 +172,21 @@ def quoted(text: object) -> str:
 
 def _error_in(server: RemoteServer, body: bytes) -> dict[str, Any]:
     try:
-        found = error_in(json.loads(body))
+        error = error_in(json.loads(body))
     except (ValueError, RecursionError):
         return {}
-    return _said(server, found) if found is not None else {}
+    return _said(server, error) if error is not None else {}
 
 
 def _said(server: RemoteServer, error: Any) -> dict[str, Any]:
     """The fields of an error; if its message contains the key, that is masked."""
-    found = dict(error) if isinstance(error, dict) else {"message": error}
-    message = str(found.get("message") or "no reason given")
+    fields = dict(error) if isinstance(error, dict) else {"message": error}
+    message = str(fields.get("message") or "no reason given")
     with suppress(RemoteKeyMissing):
         if key := server.key():
             message = message.replace(key, "[key]")
-    found["message"] = quoted(message)
-    return found
+    fields["message"] = quoted(message)
+    return fields
 
 
 def is_page(headers: Mapping[str, str], body: bytes) -> bool:

@@ -75,12 +75,12 @@ class RemoteServer:
                 ASCII, or other users may read the file. No message contains a part of the key.
         """
         if self.key_env:
-            found = os.environ.get(self.key_env, "")
+            raw_key = os.environ.get(self.key_env, "")
         elif self.key_file is not None:
-            found = self._read(self.key_file)
+            raw_key = self._read(self.key_file)
         else:
             return ""
-        key = found.strip()
+        key = raw_key.strip()
         if not key:
             raise self._missing("is not set" if self.key_env else "is empty")
         if not (key.isascii() and key.isprintable()) or " " in key:

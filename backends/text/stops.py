@@ -44,11 +44,11 @@ class MarkerSearch:
         state = self._state
         for index in range(start, len(text)):
             state = self._next(state, text[index])
-            found = self._found[state]
-            if found is not None and may_match:
+            marker = self._found[state]
+            if marker is not None and may_match:
                 before = self.held + text[start : index + 1]
                 self._state, self.held = 0, ""
-                return before[: -len(found)], found, index + 1
+                return before[: -len(marker)], marker, index + 1
         self._state = state
         pending = self.held + text[start:]
         safe = len(pending) - self._depth[state]

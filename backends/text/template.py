@@ -113,10 +113,10 @@ def render(
 
 def _with_thoughts(message: Mapping[str, Any]) -> dict[str, Any]:
     """`message` with its reasoning under both names that templates read, as in transformers."""
-    found = next((message[name] for name in _THOUGHTS if message.get(name) is not None), None)
-    if found is None:
+    thoughts = next((message[name] for name in _THOUGHTS if message.get(name) is not None), None)
+    if thoughts is None:
         return dict(message)
-    return {"thinking": found, **message, "reasoning_content": found}
+    return {"thinking": thoughts, **message, "reasoning_content": thoughts}
 
 
 @contextlib.contextmanager

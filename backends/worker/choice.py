@@ -200,10 +200,10 @@ def _by_speed(header: GgufFile, machine: Machine, speeds: Speeds | None) -> Choi
     from hearth.backends.native.footprint import is_mapped
 
     kind = kind_of(header)
-    found = speeds.of(kind) if speeds is not None else None
-    if found is not None:
-        runner: Runner = "native" if found.is_native_faster else "llamacpp"
-        return Choice(runner, f"{kind}: {found.words}")
+    measured = speeds.of(kind) if speeds is not None else None
+    if measured is not None:
+        runner: Runner = "native" if measured.is_native_faster else "llamacpp"
+        return Choice(runner, f"{kind}: {measured.words}")
     what = f"{kind} models were" if kind else "mixtures of experts are"
     if machine.instructions not in FAST:
         return Choice("llamacpp", f"{what} not measured here ({MEASURE})")

@@ -37,11 +37,11 @@ class Footprints:
         """
         path = os.path.realpath(spec.path)
         try:
-            found = os.stat(path)
+            file_stat = os.stat(path)
         except OSError:
             return None
         load = replace(spec, path=path, name="", settings=spec.settings.of_load)
-        needed = self._needed(load, found.st_mtime_ns, found.st_size)
+        needed = self._needed(load, file_stat.st_mtime_ns, file_stat.st_size)
         if needed is None or (draft := spec.draft) is None:
             return needed
         return needed + (self.of(draft) or 0)

@@ -90,7 +90,7 @@ class Speeds:
         document = {
             "version": _VERSION,
             "machine": machine_key(),
-            "kinds": [asdict(found) for found in kinds.values()],
+            "kinds": [asdict(speed) for speed in kinds.values()],
         }
         write_json(self._file, document)
 
@@ -99,10 +99,10 @@ class Speeds:
             document = json.loads(self._file.read_text(encoding="utf-8"))
             if document["version"] != _VERSION or document["machine"] != machine_key():
                 return {}
-            found = msgspec.convert(document["kinds"], list[Measured])
+            measurements = msgspec.convert(document["kinds"], list[Measured])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return {}
-        return {measured.kind: measured for measured in found}
+        return {measured.kind: measured for measured in measurements}
 
 
 def kind_of(header: GgufFile) -> str:

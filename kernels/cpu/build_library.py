@@ -59,8 +59,8 @@ def compiler() -> list[str]:
     if asked := os.environ.get("CC"):
         return shlex.split(asked)
     for name in ("cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     raise NoCompiler("There is no C compiler. Install gcc or clang, or name one with CC.")
 
 

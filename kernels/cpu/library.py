@@ -72,36 +72,36 @@ class CpuLibrary:
     """
 
     def __init__(self, path: Path, wanted: Instructions | None = None) -> None:
-        found = ctypes.CDLL(str(path))
-        found.hearth_version.restype = ctypes.c_char_p
-        if found.hearth_version().decode() != version():
+        library = ctypes.CDLL(str(path))
+        library.hearth_version.restype = ctypes.c_char_p
+        if library.hearth_version().decode() != version():
             raise ValueError(f"{path} was built from other sources: run `make`")
-        found.hearth_packed_bytes.restype = _LONG
-        found.hearth_packed_bytes.argtypes = (ctypes.POINTER(Rows),)
-        found.hearth_pack.argtypes = (ctypes.POINTER(Rows), _POINTER)
-        found.hearth_multiply.argtypes = (
+        library.hearth_packed_bytes.restype = _LONG
+        library.hearth_packed_bytes.argtypes = (ctypes.POINTER(Rows),)
+        library.hearth_pack.argtypes = (ctypes.POINTER(Rows), _POINTER)
+        library.hearth_multiply.argtypes = (
             *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER),
             *(_INT, _INT),
         )
-        found.hearth_activations.argtypes = (_INT, _LONG, _INT, _INT)
-        found.hearth_multiply_groups.argtypes = (
+        library.hearth_activations.argtypes = (_INT, _LONG, _INT, _INT)
+        library.hearth_multiply_groups.argtypes = (
             *(_POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER, _POINTER),
             *(_INT, _INT),
         )
-        found.hearth_multiply_plain.argtypes = (
+        library.hearth_multiply_plain.argtypes = (
             *(_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _INT, _POINTER, _INT),
         )
-        found.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
-        found.hearth_use_threads.argtypes = (_POINTER,)
-        found.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
-        best = found.hearth_instructions()
+        library.hearth_rows.argtypes = (_INT, _POINTER, _LONG, _LONG, _POINTER, _LONG, _POINTER)
+        library.hearth_use_threads.argtypes = (_POINTER,)
+        library.hearth_use_threads(ctypes.cast(_torch().torch_parallel_for, _POINTER))
+        best = library.hearth_instructions()
         number = best if wanted is None else SETS.index(wanted)
         if number > best:
             raise ValueError(f"this processor has {SETS[best]}, not {wanted}")
-        self._library = found
+        self._library = library
         self.set: int = number
         """Index of `instructions` in `SETS`."""
-        self.multiplies_bf16 = bool(found.hearth_multiplies_bf16(number))
+        self.multiplies_bf16 = bool(library.hearth_multiplies_bf16(number))
         self._memory = LargeMemory()
 
     @property
@@ -111,9 +111,9 @@ class CpuLibrary:
 
     def function(self, name: str, arguments: Sequence[Any]) -> Callable[..., int]:
         """Another function of the library, which returns a code for `check`."""
-        found = self._library[name]
-        found.argtypes = arguments
-        return found
+        function = self._library[name]
+        function.argtypes = arguments
+        return function
 
     def pack(
         self, packing: str, rows: Tensor, scales: Tensor | None = None, zeros: Tensor | None = None
@@ -169,12 +169,12 @@ class CpuLibrary:
             use the same activations.
         """
         y = torch.empty((len(x), outputs), dtype=torch.float32)
-        found = self._library.hearth_multiply(
+        code = self._library.hearth_multiply(
             *(parts, len(parts), x.shape[1], x.data_ptr(), len(x), y.data_ptr()),
             *(exact, self.set),
         )
-        if found:
-            check(found)
+        if code:
+            check(code)
         return y
 
     def taken_with(self, dtype: torch.dtype, inputs: int) -> torch.dtype:
@@ -198,19 +198,19 @@ class CpuLibrary:
         """
         outputs, inputs = weight.shape
         y = torch.empty((len(x), outputs), dtype=torch.float32)
-        found = self._library.hearth_multiply_plain(
+        code = self._library.hearth_multiply_plain(
             *(_PLAIN[weight.dtype], weight.data_ptr(), outputs, inputs),
             *(x.data_ptr(), len(x), x.dtype == torch.bfloat16, y.data_ptr(), self.set),
         )
-        if found:
-            check(found)
+        if code:
+            check(code)
         return y
 
     def activations(self, packing: str, rows: int, *, exact: bool) -> Activations:
         """The type of activations in `multiply`, for `rows` rows and a matrix of `packing`."""
         number = self._library.hearth_activations(_KINDS[packing], rows, exact, self.set)
-        found: Activations = get_args(Activations)[number]
-        return found
+        activations: Activations = get_args(Activations)[number]
+        return activations
 
     def multiply_groups(
         self, parts: ctypes.Array[Part], outputs: int, x: Tensor, offsets: Tensor, *, exact: bool

@@ -65,8 +65,8 @@ class Kernel:
             if not hasattr(driver, "cuLaunchKernelEx"):
                 raise CompileError("the driver is older than CUDA 11.8: it starts no kernel early")
             _check(driver.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
-            found = driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode())
-            _check(found, "cuModuleGetFunction")
+            status = driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode())
+            _check(status, "cuModuleGetFunction")
 
     def __call__(self, programs: int, threads: int, arguments: Sequence[Tensor | int]) -> None:
         """Start the kernel on the current stream.
@@ -88,8 +88,8 @@ class Kernel:
             ctypes.pointer(attribute),
             int(self._starts_early),
         )
-        found = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, places, None)
-        _check(found, "cuLaunchKernelEx")
+        status = _driver().cuLaunchKernelEx(ctypes.byref(config), self._function, places, None)
+        _check(status, "cuLaunchKernelEx")
 
 
 def compile_for(device: torch.device, source: Path, constants: dict[str, int | str]) -> bytes:
@@ -107,16 +107,16 @@ def compile_for(device: torch.device, source: Path, constants: dict[str, int | s
     options += [f"-D{name}={value}" for name, value in constants.items()]
     program = ctypes.c_void_p()
     code = source.read_bytes()
-    found = nvrtc.nvrtcCreateProgram(
+    status = nvrtc.nvrtcCreateProgram(
         ctypes.byref(program), code, source.name.encode(), 0, None, None
     )
-    _check(found, "nvrtcCreateProgram")
+    _check(status, "nvrtcCreateProgram")
     try:
         texts = [one.encode() for one in options]
-        found = nvrtc.nvrtcCompileProgram(
+        status = nvrtc.nvrtcCompileProgram(
             program, len(texts), (ctypes.c_char_p * len(texts))(*texts)
         )
-        if found:
+        if status:
             log = _got(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             raise CompileError(f"{source.name}: {log.decode(errors='replace')}")
         return _got(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
@@ -127,9 +127,9 @@ def compile_for(device: torch.device, source: Path, constants: dict[str, int | s
 def _got(size_of: Any, get: Any, program: ctypes.c_void_p) -> bytes:
     size = ctypes.c_size_t()
     _check(size_of(program, ctypes.byref(size)), "NVRTC")
-    found = ctypes.create_string_buffer(size.value)
-    _check(get(program, found), "NVRTC")
-    return found.raw
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(get(program, buffer), "NVRTC")
+    return buffer.raw
 
 
 def _check(found: int, what: str) -> None:
@@ -155,13 +155,13 @@ def _nvrtc() -> ctypes.CDLL:
     ]
     for place in places:
         try:
-            found = ctypes.CDLL(str(place))
+            library = ctypes.CDLL(str(place))
             if isinstance(place, Path):  # NVRTC opens this library by name and might not find it.
                 for needed in sorted(place.parent.glob("libnvrtc-builtins.so*")):
                     ctypes.CDLL(str(needed))
         except OSError:
             continue
-        return found
+        return library
     raise CompileError(f"NVRTC is missing: none of {', '.join(_NVRTC)} was found")
 
 

@@ -66,9 +66,9 @@ def add_and_round(hidden: Tensor, added: Tensor | None, weight: Tensor, eps: flo
     Args:
         hidden: [rows, width].
     """
-    found = _unwritten(hidden, hidden.shape[1])
-    _normalise(hidden, added, weight, eps, found.codes.view(torch.uint8), found.scales)
-    return found
+    rounded = _unwritten(hidden, hidden.shape[1])
+    _normalise(hidden, added, weight, eps, rounded.codes.view(torch.uint8), rounded.scales)
+    return rounded
 
 
 def _unwritten(rows: Tensor, inputs: int) -> RoundedRows:
@@ -280,20 +280,20 @@ def silu_up_rounded(both: Tensor) -> RoundedRows:
     from hearth.kernels.cuda.fused import rounded_gate_kernel
 
     width = both.shape[1] // 2
-    found = _unwritten(both, width)
+    rounded = _unwritten(both, width)
     if len(both):
         lanes = _lanes(width)
         rounded_gate_kernel[(len(both),)](
             both,
-            found.codes.view(torch.uint8),
-            found.scales,
+            rounded.codes.view(torch.uint8),
+            rounded.scales,
             both.stride(0),
             WIDTH=width,
             LANES=lanes,
             num_warps=min(max(lanes // 512, 1), 16),
             **early(both.device),
         )
-    return found
+    return rounded
 
 
 def row_peaks(logits: Tensor) -> Tensor:
@@ -317,8 +317,8 @@ def row_peaks(logits: Tensor) -> Tensor:
     if rows:
         sizes, start = (width, logits.stride(0), parts), early(logits.device)
         peaks_kernel[rows, parts](logits, peaks, totals, bests, *sizes, LANES=_PEAK_LANES, **start)
-        found = (peaks, totals, bests, out, parts, width)
-        row_peaks_kernel[(rows,)](*found, LANES=_lanes(parts), num_warps=1, **start)
+        arguments = (peaks, totals, bests, out, parts, width)
+        row_peaks_kernel[(rows,)](*arguments, LANES=_lanes(parts), num_warps=1, **start)
     return out
 
 

@@ -213,9 +213,9 @@ def add_product(
     weight, eps = norm
     rows, outputs = hidden.shape
     squares = hidden.new_empty((rows, -(-outputs // _TILE)), dtype=torch.float32)
-    found = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
-    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, found)
-    return found
+    unnormalised = Unnormalised(hidden.new_empty((rows, outputs)), squares, eps)
+    _launch(part, x, hidden, {"END": "ADD", "HAS_NEXT": 1}, weight, unnormalised)
+    return unnormalised
 
 
 def can_gate(part: Planes | Tensor) -> bool:

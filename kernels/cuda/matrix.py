@@ -112,10 +112,10 @@ def multiplies_on(device: torch.device) -> bool:
     weight[:, 0], weight[:, 1] = 0x00, 0x3C
     part = PackedWeight(weight.to(device), "Q4_0")
     try:
-        found = TritonMatrix([part]).matmul(torch.ones(2, 32, device=device, dtype=torch.float16))
+        product = TritonMatrix([part]).matmul(torch.ones(2, 32, device=device, dtype=torch.float16))
     except (TritonError, RuntimeError, OSError, subprocess.SubprocessError):
         return False
-    return bool((found == 32).all())
+    return bool((product == 32).all())
 
 
 def rounded_as(part: Planes, rows: int, dtype: torch.dtype) -> Rounded:
@@ -150,10 +150,10 @@ def has_scaled_products(device: torch.device, dtype: torch.dtype, group: int) ->
     )
     wanted = inputs // groups * (x_scales.t() @ scales)
     try:
-        found = scaled_product(x, x_scales, weight, scales, dtype)
+        product = scaled_product(x, x_scales, weight, scales, dtype)
     except (RuntimeError, ValueError):
         return False
-    return torch.equal(found, wanted.to(dtype))
+    return torch.equal(product, wanted.to(dtype))
 
 
 def scaled_product(

@@ -307,11 +307,11 @@ def _words(codes: Tensor, bits: int) -> Tensor:
     step = max(1, _SLICE // max(inputs, 1) // rows)
     for start in range(0, groups, step):
         some = codes[start * rows : (start + step) * rows]
-        found = words[start : start + step]
-        missing = len(found) * rows - len(some)
+        part = words[start : start + step]
+        missing = len(part) * rows - len(some)
         some = functional.pad(some, (0, blocks * BLOCK - inputs, 0, missing))
-        fields = some.view(len(found), rows, blocks, slots, runs, size, 2)
+        fields = some.view(len(part), rows, blocks, slots, runs, size, 2)
         for slot, run, half in product(range(slots), range(runs), range(2)):
             field = fields[:, :, :, slot, run, :, half].transpose(1, 2).to(torch.int32)
-            found |= field << 16 * half + bits * (slot + slots * run)
+            part |= field << 16 * half + bits * (slot + slots * run)
     return words.view(groups * rows, blocks * size)

@@ -50,10 +50,10 @@ def multiplies_on(device: torch.device) -> bool:
     weight[:, 0], weight[:, 1] = 0x00, 0x3C
     try:
         x = torch.ones(2, 32, dtype=torch.float16, device=device)
-        found = multiply(x, "Q4_0", weight.to(device))
+        product = multiply(x, "Q4_0", weight.to(device))
     except (RuntimeError, SyntaxError):  # The latter is raised for a shader that does not compile.
         return False
-    return bool((found == 32).all())
+    return bool((product == 32).all())
 
 
 def can_multiply(packing: str, inputs: int, groups: int) -> bool:

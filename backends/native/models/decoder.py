@@ -122,16 +122,16 @@ class Decoder(nn.Module):
         if self.embedding_scale != 1.0:
             hidden = hidden * self.embedding_scale
         rotaries = self.rotaries(positions)
-        found: Tensor | None = None
+        pending: Tensor | None = None
         fused = None if self.fused is None else self.fused(hidden, rotaries, attend)
         if fused is not None:
             yield from fused
         else:
             for layer, about in zip(self.layers, self.config.layers, strict=True):
                 rotary = rotaries[about.rope] if about.rope else None
-                found = cast(Layer, layer).found(hidden, found, rotary, attend)
+                pending = cast(Layer, layer).found(hidden, pending, rotary, attend)
                 yield None
-        yield self.norm(hidden, found)
+        yield self.norm(hidden, pending)
 
     def frequencies(self) -> list[Tensor | None]:
         """Rotary frequencies of each layer: [dimensions / 2] float32 radians per position.
@@ -154,6 +154,6 @@ class Decoder(nn.Module):
 
         Logits are not rounded to the dtype of weights or activations (see `processor_logits`).
         """
-        found = self.output.wide(hidden)
+        logits = self.output.wide(hidden)
         cap = self.config.logit_softcap
-        return found if not cap else torch.tanh(found / cap) * cap
+        return logits if not cap else torch.tanh(logits / cap) * cap

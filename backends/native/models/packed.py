@@ -85,11 +85,11 @@ class PackedExperts(_Packed):
 
     def forward(self, rows: Tensor, offsets: Tensor) -> Tensor:
         """As `ExpertMatrix`."""
-        found = self.matrix.matmul(rows, offsets)
+        product = self.matrix.matmul(rows, offsets)
         if self.bias is None:
-            return found
+            return product
         counts = offsets.diff().to(rows.device)
-        return found.add_(self.bias.repeat_interleave(counts, 0, output_size=len(rows)))
+        return product.add_(self.bias.repeat_interleave(counts, 0, output_size=len(rows)))
 
 
 class PackedEmbedding(_Packed):

@@ -82,8 +82,8 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, is_wide: bool) -
     """
     if not is_wide:
         return pick(LINEAR, x.device)(x, weight, bias)
-    found = pick(WIDE_LINEAR, x.device)(x, weight)
-    return found if bias is None else found.add_(bias)
+    product = pick(WIDE_LINEAR, x.device)(x, weight)
+    return product if bias is None else product.add_(bias)
 
 
 def gated(both: Tensor, activation: Activation) -> Tensor:

@@ -115,30 +115,30 @@ class _Merged:
         rests = [one.get("additionalProperties", True) for one in self.objects]
         if len(rests) > 1 and self.patterns() and any(rest is not True for rest in rests):
             raise _CannotMerge
-        found: dict[str, list[Any]] = {}
+        by_name: dict[str, list[Any]] = {}
         for one in self.objects:
-            found.update((name, []) for name in one.get("properties", ()) if name not in found)
-        for name, schemas in found.items():
+            by_name.update((name, []) for name in one.get("properties", ()) if name not in by_name)
+        for name, schemas in by_name.items():
             for one, rest in zip(self.objects, rests, strict=True):
                 schema = one.get("properties", {}).get(name, rest)
                 _append(schemas, schema)
-        return found
+        return by_name
 
     def patterns(self) -> dict[str, list[Any]]:
         """The schemas of properties whose names match a pattern."""
-        found: dict[str, list[Any]] = {}
+        by_pattern: dict[str, list[Any]] = {}
         for one in self.objects:
             for pattern, schema in one.get("patternProperties", {}).items():
-                _append(found.setdefault(pattern, []), schema)
-        return found
+                _append(by_pattern.setdefault(pattern, []), schema)
+        return by_pattern
 
     def rest(self) -> list[Any]:
         """The schemas of all other properties."""
-        found: list[Any] = []
+        schemas: list[Any] = []
         for one in self.objects:
             if "additionalProperties" in one:
-                _append(found, one["additionalProperties"])
-        return found
+                _append(schemas, one["additionalProperties"])
+        return schemas
 
     @property
     def says_rest(self) -> bool:
@@ -346,16 +346,16 @@ class _Document:
         """`merged` with one branch of each group, in all combinations."""
         if not merged.groups:
             return [merged]
-        found: list[_Merged] = []
+        alternatives: list[_Merged] = []
         group = merged.groups[0]
         for branch in self._branches(group, is_alone=False):
             taken = merged.copy()
             del taken.groups[0]
             self._add(taken, branch, seen=group.seen)
-            found += self._alternatives(taken)
-            if len(found) > _MOST_BRANCHES:
+            alternatives += self._alternatives(taken)
+            if len(alternatives) > _MOST_BRANCHES:
                 raise _CannotMerge
-        return found
+        return alternatives
 
     def _branches(self, group: _Group, *, is_alone: bool) -> list[Any]:
         """The branches of `group`, changed so that a value may follow any of them regardless of the
@@ -394,10 +394,10 @@ class _Document:
 
     def _tells_apart(self, name: str, facts: Sequence[_Merged]) -> bool:
         """Whether no two of the objects can have the same value of the property `name`."""
-        found = [one.properties().get(name) for one in facts]
-        if not all(found):
+        by_object = [one.properties().get(name) for one in facts]
+        if not all(by_object):
             return False
-        kinds = [self._facts(schemas) for schemas in found if schemas]
+        kinds = [self._facts(schemas) for schemas in by_object if schemas]
         return all(
             not _values_meet(kind, other)
             for index, kind in enumerate(kinds)
@@ -436,7 +436,7 @@ class _Document:
         return {**made, "allOf": merged.more} if merged.more else made
 
     def _closed_object(self, merged: _Merged) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        schema: dict[str, Any] = {}
         properties, patterns, rest = merged.properties(), merged.patterns(), merged.rest()
         self._count(len(properties))
         is_open = not merged.says_rest
@@ -448,14 +448,18 @@ class _Document:
             if not _are_numbers(least) or least <= len(named):
                 properties, rest = named, [False]
         if properties or merged.lists_properties:
-            made["properties"] = {name: self._inner(found) for name, found in properties.items()}
+            schema["properties"] = {
+                name: self._inner(schemas) for name, schemas in properties.items()
+            }
         if patterns:
-            made["patternProperties"] = {one: self._inner(found) for one, found in patterns.items()}
+            schema["patternProperties"] = {
+                one: self._inner(schemas) for one, schemas in patterns.items()
+            }
         if merged.required:
-            made["required"] = list(merged.required)
+            schema["required"] = list(merged.required)
         if rest:
-            made["additionalProperties"] = self._inner(rest)
-        return made
+            schema["additionalProperties"] = self._inner(rest)
+        return schema
 
     def _count(self, steps: int) -> None:
         self._steps += steps
@@ -469,16 +473,16 @@ class _Document:
         pointer = unquote(reference[1:])
         if pointer and not pointer.startswith("/"):
             return self._anchored(pointer)
-        found: Any = self._root
+        target: Any = self._root
         for part in pointer.split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict) and part in found:
-                found = found[part]
-            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-                found = found[int(part)]
+            if isinstance(target, dict) and part in target:
+                target = target[part]
+            elif isinstance(target, list) and part.isdecimal() and int(part) < len(target):
+                target = target[int(part)]
             else:
                 raise _CannotMerge
-        return found
+        return target
 
     def _anchored(self, name: str) -> Any:
         pending: list[Any] = [self._root]
@@ -599,9 +603,9 @@ def _types(merged: _Merged) -> set[str]:
     choices = _choices(merged)
     if choices is not None:
         return {_type(json.loads(choice)) for choice in choices}
-    found = merged.values.get("type", list(_TYPES))
-    found = found if isinstance(found, list) else [found]
-    return {"number" if one == "integer" else str(one) for one in found}
+    type_names = merged.values.get("type", list(_TYPES))
+    type_names = type_names if isinstance(type_names, list) else [type_names]
+    return {"number" if one == "integer" else str(one) for one in type_names}
 
 
 def _type(value: Any) -> str:

@@ -70,14 +70,14 @@ class Lark:
     def written(self, text: str, markers: Iterable[str]) -> str:
         """`text`, with the `markers` in it written as by `mark`."""
         parts: list[str] = []
-        found = [(text.find(marker), marker) for marker in markers if marker in text]
-        while found:
-            at, marker = min(found)
+        places = [(text.find(marker), marker) for marker in markers if marker in text]
+        while places:
+            at, marker = min(places)
             if at:
                 parts.append(quoted(text[:at]))
             parts.append(self.mark(marker))
             text = text[at + len(marker) :]
-            found = [(text.find(marker), marker) for marker in markers if marker in text]
+            places = [(text.find(marker), marker) for marker in markers if marker in text]
         if text:
             parts.append(quoted(text))
         return " ".join(parts)

@@ -40,11 +40,11 @@ class BpeEncoder:
             return (known,)
         ids: list[int] = []
         for part in merged(list(written), self._rank):
-            found = self._ids.get(part)
-            if found is None:
+            ident = self._ids.get(part)
+            if ident is None:
                 ids += self._spelled(part)
             else:
-                ids.append(found)
+                ids.append(ident)
         return tuple(ids)
 
     def _rank(self, left: str, right: str) -> int | None:
@@ -88,17 +88,17 @@ class SentencePieceEncoder:
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
         ids: list[int] = []
         for part in merged(list(chunk), self._priority):
-            found = self._ids.get(part)
-            if found is None:
+            ident = self._ids.get(part)
+            if ident is None:
                 ids += [self._byte_id(byte) for byte in part.encode()]
             else:
-                ids.append(found)
+                ids.append(ident)
         return tuple(ids)
 
     def _priority(self, left: str, right: str) -> float | None:
-        found = self._ids.get(left + right)
-        return None if found is None else -self._scores[found]
+        ident = self._ids.get(left + right)
+        return None if ident is None else -self._scores[ident]
 
     def _byte_id(self, byte: int) -> int:
-        found = self._ids.get(f"<0x{byte:02X}>")
-        return self._ids[chr(byte)] if found is None else found
+        ident = self._ids.get(f"<0x{byte:02X}>")
+        return self._ids[chr(byte)] if ident is None else ident

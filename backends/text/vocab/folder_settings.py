@@ -61,18 +61,18 @@ def read_settings(folder: Path) -> FolderSettings:
 
 def _ids(config: Mapping[str, Any]) -> frozenset[int]:
     """End ids in `config.json`, where older folders have them, without `generation_config.json`."""
-    found = config.get("eos_token_id")
-    values = found if isinstance(found, list) else [found]
+    eos = config.get("eos_token_id")
+    values = eos if isinstance(eos, list) else [eos]
     return frozenset(
         value for value in values if isinstance(value, int) and not isinstance(value, bool)
     )
 
 
 def _named(names: Mapping[str, Any]) -> dict[str, str]:
-    found = {f"{role}_token": text_of(names.get(f"{role}_token")) for role in _NAMED}
+    texts = {f"{role}_token": text_of(names.get(f"{role}_token")) for role in _NAMED}
     return {
         name: text
-        for name, text in found.items()
+        for name, text in texts.items()
         if text is not None and name not in ("bos_token", "eos_token")
     }
 
@@ -80,22 +80,22 @@ def _named(names: Mapping[str, Any]) -> dict[str, str]:
 def _added(
     folder: Path, config: Mapping[str, Any], names: Mapping[str, Any]
 ) -> list[tuple[AddedToken, int | None]]:
-    found: dict[str, tuple[AddedToken, int | None]] = {}
+    by_text: dict[str, tuple[AddedToken, int | None]] = {}
     for key, value in _object(config, "added_tokens_decoder").items():
         text = text_of(value)
         if not key.isdecimal() or text is None:
             raise CorruptFile(f"{TOKENIZER_CONFIG} of {folder} has no token text for id {key!r}.")
-        found[text] = _described(text, value), int(key)
+        by_text[text] = _described(text, value), int(key)
     for text, ident in optional_fields(folder, ADDED_TOKENS).values.items():
         if not isinstance(ident, int):
             raise CorruptFile(f"added_tokens.json of {folder} has no id for {text!r}.")
-        found.setdefault(text, (AddedToken(text), ident))
+        by_text.setdefault(text, (AddedToken(text), ident))
     listed = [token for name in _LISTS for token in _values(names.get(name))]
     for value in (*(names.get(f"{name}_token") for name in _NAMED), *listed):
         text = text_of(value)
-        if text is not None and text not in found:
-            found[text] = _described(text, {"special": True, **_flags(value)}), None
-    return sorted(found.values(), key=lambda one: (one[1] is None, one[1] or 0))
+        if text is not None and text not in by_text:
+            by_text[text] = _described(text, {"special": True, **_flags(value)}), None
+    return sorted(by_text.values(), key=lambda one: (one[1] is None, one[1] or 0))
 
 
 def _described(text: str, value: Mapping[str, Any]) -> AddedToken:
@@ -109,12 +109,12 @@ def _flags(value: Any) -> Mapping[str, Any]:
 
 
 def _object(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name) or {}
-    if not isinstance(found, Mapping):
+    value = config.get(name) or {}
+    if not isinstance(value, Mapping):
         raise CorruptFile(
-            f"{TOKENIZER_CONFIG} has a {type(found).__name__} as {name}, not an object."
+            f"{TOKENIZER_CONFIG} has a {type(value).__name__} as {name}, not an object."
         )
-    return found
+    return value
 
 
 def _values(value: Any) -> list[Any]:

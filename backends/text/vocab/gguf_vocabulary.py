@@ -158,10 +158,10 @@ def end_tokens(file: GgufFile) -> dict[int, str]:
     default = _DEFAULT_EOS.get(str(file.value(PREFIX + "model", "")))
     eos = _id(file, ("eos_token_id",), len(tokens), default)
     ids = {text: ident for ident, text in enumerate(tokens)}
-    found = special_ids(ids, _given_roles(file, len(tokens), eos)).end_ids
+    end_ids = special_ids(ids, _given_roles(file, len(tokens), eos)).end_ids
     return {
         ident: tokens[ident].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        for ident in sorted(found)
+        for ident in sorted(end_ids)
     }
 
 
@@ -174,16 +174,16 @@ def _id(file: GgufFile, names: tuple[str, ...], count: int, default: int | None)
     it.
     """
     for name in names:
-        found = file.value(PREFIX + name)
-        if isinstance(found, int) and 0 <= found < count:
-            return found
+        ident = file.value(PREFIX + name)
+        if isinstance(ident, int) and 0 <= ident < count:
+            return ident
     return default if default is not None and default < count else None
 
 
 def _ids(file: GgufFile, keys: Mapping[Name, tuple[str, ...]], count: int) -> dict[Name, int]:
     """The ids that the file gives, by the names in `keys`."""
-    found = {name: _id(file, given, count, None) for name, given in keys.items()}
-    return {name: ident for name, ident in found.items() if ident is not None}
+    ids = {name: _id(file, given, count, None) for name, given in keys.items()}
+    return {name: ident for name, ident in ids.items() if ident is not None}
 
 
 def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]:
@@ -192,22 +192,22 @@ def _given_roles(file: GgufFile, count: int, eos: int | None) -> dict[Role, int]
 
 
 def _tokens(file: GgufFile) -> list[str]:
-    found = _strings(file, "tokens")
-    if found is None:
+    texts = _strings(file, "tokens")
+    if texts is None:
         raise corrupt(file.path, f"key '{PREFIX}tokens'", "is missing")
-    return [text or f"[EMPTY_{ident}]" for ident, text in enumerate(found)]
+    return [text or f"[EMPTY_{ident}]" for ident, text in enumerate(texts)]
 
 
 def _strings(file: GgufFile, name: str) -> list[str] | None:
-    found = file.value(PREFIX + name)
-    if not isinstance(found, StringArray):
+    value = file.value(PREFIX + name)
+    if not isinstance(value, StringArray):
         return None
-    return [raw.decode("utf-8", "surrogateescape") for raw in found.raw_strings()]
+    return [raw.decode("utf-8", "surrogateescape") for raw in value.raw_strings()]
 
 
 def _numbers(file: GgufFile, name: str) -> NumberArray | tuple[()]:
-    found = file.value(PREFIX + name)
-    return found if isinstance(found, NumberArray) else ()
+    value = file.value(PREFIX + name)
+    return value if isinstance(value, NumberArray) else ()
 
 
 def _kinds(file: GgufFile, count: int, special: SpecialIds) -> list[TokenKind]:
@@ -233,6 +233,6 @@ def _strips_after(file: GgufFile, ids: Mapping[str, int], kinds: list[TokenKind]
     if "phi-3" not in name and "phi3" not in name:
         return frozenset()
     special = (TokenKind.CONTROL, TokenKind.USER_DEFINED, TokenKind.UNKNOWN)
-    found = {ident for ident, kind in enumerate(kinds) if kind in special}
-    found.update(ids[name] for name in ("</s>",) if name in ids)
-    return frozenset(found - {ids.get(name) for name in ("<unk>", "<s>", "<|endoftext|>")})
+    stripping = {ident for ident, kind in enumerate(kinds) if kind in special}
+    stripping.update(ids[name] for name in ("</s>",) if name in ids)
+    return frozenset(stripping - {ids.get(name) for name in ("<unk>", "<s>", "<|endoftext|>")})

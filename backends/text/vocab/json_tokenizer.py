@@ -102,19 +102,19 @@ class JsonTokenizer(BaseTokenizer):
             part = pending.pop()
             with self._lock:
                 self._tokenizer.encode_special_tokens = True
-                found: Encoding = self._tokenizer.encode(part, add_special_tokens=False)
-            made = found.ids
-            if self._forbidden.isdisjoint(made):
-                ids += made
+                encoding: Encoding = self._tokenizer.encode(part, add_special_tokens=False)
+            part_ids = encoding.ids
+            if self._forbidden.isdisjoint(part_ids):
+                ids += part_ids
                 continue
-            pairs = zip(made, found.offsets, strict=True)
+            pairs = zip(part_ids, encoding.offsets, strict=True)
             forged = [offsets for ident, offsets in pairs if ident in self._forbidden]
             cuts = [start + 1 for start, end in forged if end - start > 1]
             if cuts:
                 pieces = [part[start:end] for start, end in pairwise((0, *cuts, len(part)))]
                 pending += reversed(pieces)
             else:  # Control tokens of one character are dropped.
-                ids += (ident for ident in made if ident not in self._forbidden)
+                ids += (ident for ident in part_ids if ident not in self._forbidden)
         return ids
 
 
@@ -167,13 +167,13 @@ def _special_ids(tokenizer: Tokenizer, settings: FolderSettings) -> SpecialIds:
     """
     added = {token.content: ident for ident, token in tokenizer.get_added_tokens_decoder().items()}
     eos = tokenizer.token_to_id(settings.eos) if settings.eos else None
-    found = special_ids(added, {} if eos is None else {"eos": eos})
+    special = special_ids(added, {} if eos is None else {"eos": eos})
     for text, ident in added.items():
-        if ident in found.control | found.written:
+        if ident in special.control | special.written:
             tokenizer.add_special_tokens([AddedToken(text, special=True)])
     size = tokenizer.get_vocab_size(with_added_tokens=True)
-    ends = found.end_ids | {ident for ident in settings.end_ids if ident < size}
-    return SpecialIds(ends, found.infill, found.control, found.written, found.ordinary)
+    ends = special.end_ids | {ident for ident in settings.end_ids if ident < size}
+    return SpecialIds(ends, special.infill, special.control, special.written, special.ordinary)
 
 
 def _surroundings(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -206,9 +206,9 @@ class _PieceRules:
         """The bytes that the token `text` stands for."""
         if self.is_byte_level:
             return to_bytes(text)
-        found = _BYTE.fullmatch(text) if self.has_bytes else None
-        if found is not None:
-            return bytes.fromhex(found[1])
+        byte = _BYTE.fullmatch(text) if self.has_bytes else None
+        if byte is not None:
+            return bytes.fromhex(byte[1])
         if self.continues:
             goes_on = text.startswith(self.continues)
             text = text.removeprefix(self.continues) if goes_on else f" {text}"

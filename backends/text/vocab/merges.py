@@ -84,12 +84,12 @@ class WordCache:
         known = self._known
         ids: list[int] = []
         for word in words:
-            found = known.get(word)
-            if found is None:
-                found = self._encode(word)
+            word_ids = known.get(word)
+            if word_ids is None:
+                word_ids = self._encode(word)
                 if len(word) <= _LONGEST_WORD_CHARS:
                     if len(known) >= _MOST_WORDS:
                         known = self._known = {}
-                    known[word] = found
-            ids += found
+                    known[word] = word_ids
+            ids += word_ids
         return ids

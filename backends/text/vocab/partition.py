@@ -33,8 +33,8 @@ class Partition:
             return []
         if self._any is None:
             return [text]
-        found = _joined(self._raw_parts(self._any, text))
-        return self._stripped(found) if self._after else found
+        parts = _joined(self._raw_parts(self._any, text))
+        return self._stripped(parts) if self._after else parts
 
     def _raw_parts(self, any_token: re.Pattern[str], text: str) -> Iterator[str | int]:
         place = 0
@@ -78,9 +78,9 @@ def _stretches(any_token: re.Pattern[str], text: str) -> Iterator[tuple[int, int
     """Start and end of each stretch of overlapping tokens, and how many were found in it, at most
     one (the longest) per position.
     """
-    found = any_token.search(text)
-    while found is not None:
-        start, end = found.span()
+    match = any_token.search(text)
+    while match is not None:
+        start, end = match.span()
         count = 1
         following = any_token.search(text, start + 1)
         while following is not None and following.start() < end:
@@ -88,7 +88,7 @@ def _stretches(any_token: re.Pattern[str], text: str) -> Iterator[tuple[int, int
             count += 1
             following = any_token.search(text, following.start() + 1)
         yield start, end, count
-        found = following
+        match = following
 
 
 def _joined(parts: Iterable[str | int]) -> list[str | int]:

@@ -96,10 +96,10 @@ def special_ids(ids: Mapping[str, int], given: Mapping[Role, int]) -> SpecialIds
     roles = dict(given)
     control: set[int] = set()
     for role, names in _NAMES.items():
-        found = next((ids[name] for name in names if name in ids), None)
-        if role not in roles and found is not None:
-            roles[role] = found
-            control.add(found)
+        ident = next((ids[name] for name in names if name in ids), None)
+        if role not in roles and ident is not None:
+            roles[role] = ident
+            control.add(ident)
     named = {name: ids[name] for name in _ENDS if name in ids}
     control.update(named.values())
     written = {ids[name] for name in _HARMONY if name in ids}

@@ -66,8 +66,8 @@ def _matches(
     """The matches and the text between them, in each of `spans`."""
     for start, end in spans:
         place = start
-        for found in expression.finditer(text, start, end):
-            first, last = found.span()
+        for match in expression.finditer(text, start, end):
+            first, last = match.span()
             if first > place:
                 yield place, first
             yield first, last
