@@ -541,14 +541,14 @@ def main() -> None:
             for one, arch in zip(some, itertools.cycle(ARCHITECTURES), strict=False)
         ]
     for variant, arch in pairs:
-        found = compile_variant(variant, arch)
-        is_heavy |= is_too_heavy(variant, found)
+        compiled = compile_variant(variant, arch)
+        is_heavy |= is_too_heavy(variant, compiled)
         if options.json:
-            print(json.dumps(asdict(found)), flush=True)
+            print(json.dumps(asdict(compiled)), flush=True)
         else:
             print(
-                f"{found.name:44} sm_{arch:<4} {found.registers:3} registers"
-                f" {found.stack:3} B stack {found.shared / 1024:5.1f} KiB shared",
+                f"{compiled.name:44} sm_{arch:<4} {compiled.registers:3} registers"
+                f" {compiled.stack:3} B stack {compiled.shared / 1024:5.1f} KiB shared",
                 flush=True,
             )
     sys.exit(int(is_heavy))

@@ -97,13 +97,13 @@ def config_of(header: GgufFile, family: str, config: ModelConfig) -> dict[str, A
 def tokenizer_of(header: GgufFile) -> Tokenizer:
     """A byte-level vocabulary with the file's own splitting of words."""
     name = header.value("tokenizer.ggml.pre", "")
-    found = next((how for how, known in NAMES.items() if known == name), None)
-    if header.value("tokenizer.ggml.model", "") != "gpt2" or found is None:
+    rules = next((how for how, known in NAMES.items() if known == name), None)
+    if header.value("tokenizer.ggml.model", "") != "gpt2" or rules is None:
         raise ValueError(f"the vocabulary cuts words as {name!r}, which is not known here")
     tokens, kinds = _list(header, "tokens"), _list(header, "token_type")
     merges = [tuple(pair.split(" ", 1)) for pair in _list(header, "merges")]
     ids = {token: number for number, token in enumerate(tokens)}
-    cuts, ignores_merges = found
+    cuts, ignores_merges = rules
     tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=ignores_merges))
     steps: list[Any] = [
         pre_tokenizers.Digits(individual_digits=True)
@@ -139,10 +139,10 @@ def settings_of(header: GgufFile) -> dict[str, Any]:
 
 
 def _list(header: GgufFile, key: str) -> list[Any]:
-    found = header.metadata[f"tokenizer.ggml.{key}"]
-    if not isinstance(found, StringArray | NumberArray):
+    values = header.metadata[f"tokenizer.ggml.{key}"]
+    if not isinstance(values, StringArray | NumberArray):
         raise ValueError(f"tokenizer.ggml.{key} is no list")
-    return list(found)
+    return list(values)
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

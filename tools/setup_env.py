@@ -129,8 +129,8 @@ def pinned(name: str) -> str:
 
 def installed_version(name: str) -> str | None:
     code = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
-    found = toolchain.ask([venv_python(), "-c", code, name])
-    return found.strip() if found else None
+    output = toolchain.ask([venv_python(), "-c", code, name])
+    return output.strip() if output else None
 
 
 def install_torch() -> None:
@@ -164,10 +164,10 @@ def build_wheel(recipe: toolchain.Recipe, folder: Path) -> Path:
 
     pip's wheel cache is not used: it is keyed by the source of a wheel but not by compiler flags.
     """
-    found = sorted(folder.glob("*.whl"))
-    if found:
+    wheels = sorted(folder.glob("*.whl"))
+    if wheels:
         say(f"llama.cpp: using the build made here before ({recipe.reason})")
-        return found[0]
+        return wheels[0]
     say(f"llama.cpp: building with {recipe.reason}")
     requirement = f"llama-cpp-python=={recipe.package_version}"
     part = folder.with_name(f"{folder.name}.{os.getpid()}.part")

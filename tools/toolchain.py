@@ -124,8 +124,8 @@ def read_machine() -> Machine:
     flags: frozenset[str] = frozenset()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
-        flags = frozenset(found.group(1).split()) if found else flags
+        match = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+        flags = frozenset(match.group(1).split()) if match else flags
     return Machine(platform.system(), platform.machine(), flags)
 
 
@@ -136,10 +136,10 @@ def identify(cc: str, cxx: str, ask: Ask = ask) -> Compiler | None:
     text = ask([cxx, "--version"]) or ""
     clang = re.search(r"clang version (\d+(?:\.\d+)*)", text)
     gcc = re.search(r"\) (\d+\.\d+\.\d+)", text)
-    found = clang or gcc
-    if found is None:
+    match = clang or gcc
+    if match is None:
         return None
-    version = tuple(int(part) for part in found.group(1).split("."))
+    version = tuple(int(part) for part in match.group(1).split("."))
     return Compiler("clang" if clang else "gcc", version, cc, cxx)
 
 
@@ -161,14 +161,14 @@ def default_compiler(
 def newest_clang(ask: Ask = ask, which: Which = shutil.which) -> Compiler | None:
     """The newest installed clang that compiles AMX code (15 or later), under any versioned name."""
     names = [f"-{number}" for number in range(NEWEST_CLANG, OLDEST_CLANG - 1, -1)]
-    found = []
+    compilers = []
     for suffix in ["", *names]:
         cc, cxx = f"clang{suffix}", f"clang++{suffix}"
         if which(cc) and which(cxx):
             compiler = identify(cc, cxx, ask)
             if compiler and compiler.family == "clang" and compiler.version[0] >= OLDEST_CLANG:
-                found.append(compiler)
-    return max(found, key=lambda compiler: compiler.version, default=None)
+                compilers.append(compiler)
+    return max(compilers, key=lambda compiler: compiler.version, default=None)
 
 
 def compiles(compiler: Compiler) -> bool:

@@ -99,7 +99,7 @@ def describe_candidate(report: Mapping[str, Any]) -> str:
 def parse_report(text: str) -> dict[str, Any]:
     """The JSON that `pip install --dry-run --report -` printed; empty if it printed none."""
     try:
-        found = json.loads(text)
+        report = json.loads(text)
     except json.JSONDecodeError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return report if isinstance(report, dict) else {}

@@ -168,7 +168,7 @@ def from_sdist(name: str, *, sdist: Path | None = None) -> Vocabulary:
         _unpack_pinned(sdist, folder)
     path = folder / f"ggml-vocab-{name}.gguf"
     if not path.is_file():
-        known = ", ".join(sorted(found.stem[11:] for found in folder.glob("*.gguf")))
+        known = ", ".join(sorted(file.stem[11:] for file in folder.glob("*.gguf")))
         raise ValueError(f"{PACKAGE} has no vocabulary {name!r}; it has {known}")
     return from_file(path)
 

@@ -152,14 +152,14 @@ class Search:
         """
         if number not in self._reports:
             is_first_round = self._made == 0
-            found = [] if is_first_round and number else self._continuations(number, logits)
-            self._reports[number] = found
+            report = [] if is_first_round and number else self._continuations(number, logits)
+            self._reports[number] = report
         if len(self._reports) < len(self._live):
             return None
         if not self.answers[0].clock.first_token:
             for answer in self.answers:
                 answer.clock.first_token = time.monotonic()
-        continuations = [one for found in self._reports.values() for one in found]
+        continuations = [one for report in self._reports.values() for one in report]
         self._reports.clear()
         if not continuations:
             raise InvalidParameter(
@@ -208,14 +208,14 @@ class Search:
         ids = largest(adjusted, min(self._kept, len(adjusted)))
         count = answer.sampler.params.logprobs
         top = () if count is None else top_logprobs(logits, count, normaliser)
-        found = []
+        continuations = []
         for token in ids.tolist():
             logprob = float(adjusted[token]) - normaliser
             if math.isfinite(logprob):
                 known = None if count is None else min(0.0, float(logits[token]) - normaliser)
                 drawn = Drawn(token, known, top)
-                found.append(_Continuation(beam.score + logprob, number, drawn))
-        return found
+                continuations.append(_Continuation(beam.score + logprob, number, drawn))
+        return continuations
 
     @property
     def _kept(self) -> int:

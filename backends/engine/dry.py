@@ -134,15 +134,15 @@ def breaker_ids(tokenizer: Tokenizer, breakers: Sequence[str]) -> frozenset[int]
     last token of its encoding. Reads the whole vocabulary: compute it once per set of breakers.
     """
     wanted = [breaker.encode() for breaker in breakers]
-    found: set[int] = set()
+    ids: set[int] = set()
     met: set[bytes] = set()
     for token in range(tokenizer.vocab_size):
         piece = tokenizer.piece(token)
         inside = [breaker for breaker in wanted if breaker in piece]
         if inside:
-            found.add(token)
+            ids.add(token)
             met.update(inside)
     for breaker in wanted:
         if breaker not in met:
-            found.update(tokenizer.encode(breaker.decode(), special=False, add_bos=False)[-1:])
-    return frozenset(found)
+            ids.update(tokenizer.encode(breaker.decode(), special=False, add_bos=False)[-1:])
+    return frozenset(ids)

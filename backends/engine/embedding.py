@@ -132,11 +132,11 @@ class TextJob:
     def _compute_slice(self, sliced: SlicedText, tokens: int) -> int:
         text = self._texts[len(self._computed)]
         count = sliced.slice_tokens(tokens)
-        found = sliced.compute(count)
+        result = sliced.compute(count)
         self._sliced_tokens += count
-        if found is not None:
+        if result is not None:
             self._close_text()
-            self._computed.extend(found)
+            self._computed.extend(result)
             self._computed_tokens += len(text)
         return count
 

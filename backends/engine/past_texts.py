@@ -139,10 +139,10 @@ class Follower:
                 half = None
         if half is None or half.tokens[self._place] == _END:
             self._half = None
-            found = past.find(known)
-            if found is None:
+            match = past.find(known)
+            if match is None:
                 return [], 0
-            half, self._place, self._matched = found
+            half, self._place, self._matched = match
         self._half, self._size = half, len(known)
         tokens = half.tokens[self._place : self._place + most].tolist()
         if _END in tokens:

@@ -335,7 +335,7 @@ class Speculation:
         self._is_chosen = any(mode == "auto" or len(self._kinds[mode]) > 1 for mode in modes)
         offers = self._offers(decoding, spare, ways, looks=looks)
         lengths = self._lengths(offers, spare)
-        made: dict[Sequence, Draft] = {}
+        drafts: dict[Sequence, Draft] = {}
         asked: dict[int, dict[Sequence, int]] = {}
         for (sequence, state, offer), length in zip(offers, lengths, strict=True):
             self.declined += not length
@@ -345,26 +345,26 @@ class Speculation:
             spare -= length
             state.use(offer)
             if offer.tokens:
-                made[sequence] = Draft(offer.tokens[:length])
+                drafts[sequence] = Draft(offer.tokens[:length])
             else:
                 asked.setdefault(offer.kind, {})[sequence] = length
         for kind, by_model in asked.items():
-            made |= self._ask(kind, by_model)
-        for sequence, draft in made.items():
+            drafts |= self._ask(kind, by_model)
+        for sequence, draft in drafts.items():
             if sequence.speculating is not None:
                 sequence.speculating.laws = draft.laws
-        self._drafting = sum(len(draft.tokens) for draft in made.values())
+        self._drafting = sum(len(draft.tokens) for draft in drafts.values())
         took_s = self._clock() - began
         self._way_s = took_s - self._late_s
         if self._way == NGRAM:
             took_s = min(took_s, self._most_s)  # A longer time is not the look-up's fault.
         self._charge(took_s)
-        if not made and (kind := self._trying):  # The drafter on trial cannot draft now.
+        if not drafts and (kind := self._trying):  # The drafter on trial cannot draft now.
             self._balance_s[kind] = min(self._balance_s[kind], -self._most_s)
             self._trying, self._way = PLAIN, None
-        if not made and not picked and modes == _AUTO_ALONE:
+        if not drafts and not picked and modes == _AUTO_ALONE:
             self._rest()
-        return made
+        return drafts
 
     def see(self, plan: StepPlan, result: StepResult) -> None:
         """Keep the hidden states in `result` of `plan` for the drafters."""
@@ -581,13 +581,13 @@ class Speculation:
             log.exception("no drafts in this step")
             for sequence in lengths:
                 drafter.forget(sequence)
-        made = {one: draft for one, draft in drafts.items() if draft.tokens}
+        filled = {one: draft for one, draft in drafts.items() if draft.tokens}
         took_s = self._clock() - began
         # Without catching up, a call takes about as long as the fastest calls so far.
-        expected_s = _seconds(drafter, max((len(one.tokens) for one in made.values()), default=0))
+        expected_s = _seconds(drafter, max((len(one.tokens) for one in filled.values()), default=0))
         if took_s > OUTLIER * expected_s:
             self._late_s += took_s - expected_s
-        return made
+        return filled
 
     def _lengths(self, offers: Offers, spare: int) -> list[int]:
         """How many tokens each of `offers` gets."""

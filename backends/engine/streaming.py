@@ -82,11 +82,11 @@ class Streaming:
         """
         digest = blake2b(repr((self, namespace)).encode(), digest_size=16)
         digest.update(_bytes(tokens[: self.sinks]))
-        found = []
+        states = []
         for dropped in range(self.step, self.dropped(len(tokens) - 1) + 1, self.step):
             digest.update(_bytes(tokens[self.sinks + dropped - self.step : self.sinks + dropped]))
-            found.append((dropped, digest.digest()))
-        yield from reversed(found)
+            states.append((dropped, digest.digest()))
+        yield from reversed(states)
 
 
 def obstacle(config: ModelConfig) -> str:

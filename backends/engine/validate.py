@@ -169,10 +169,10 @@ def _check_prompt(request: Request, vocab_size: int | None) -> None:
         name for name in ("messages", "text", "token_ids") if getattr(request, name) is not None
     ]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
+        given_names = " and ".join(given) or "none of them"
         raise InvalidParameter(
             given[1] if given else "messages",
-            f"A request needs exactly one of messages, text and token_ids; it has {found}.",
+            f"A request needs exactly one of messages, text and token_ids; it has {given_names}.",
             "Send one of the three.",
         )
     validate_chat(request)

@@ -153,12 +153,12 @@ class BlockLeaves:
         full = self._full
         if full is not None and is_copied:
             # The pages of the hit cannot be evicted to make room for the copy.
-            found = sum(
+            hit_pages = sum(
                 min(self.tree.pages(above.end), pages) - above.start // self._page
                 for above in node.upwards()
                 if above.holders.is_idle and above.start < length
             )
-            if found + 1 > full.free(pins_stay=True):
+            if hit_pages + 1 > full.free(pins_stay=True):
                 return False
         for group in self._windows:
             first = group.first_needed(length)

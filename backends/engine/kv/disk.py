@@ -300,10 +300,10 @@ class DiskTier:
                 if common == 0 or (only_whole and common < len(part.tokens)):
                     continue
                 seen.add(part.ident)
-                found = (step, part.ident, part.start + common, part)
-                pending.append(found)
-                if best is None or found[2] > best[2]:
-                    best = found
+                next_step = (step, part.ident, part.start + common, part)
+                pending.append(next_step)
+                if best is None or next_step[2] > best[2]:
+                    best = next_step
         path = []
         while best is not None:
             best, _, end, part = best

@@ -236,21 +236,21 @@ class KvFolder:
         None if there is no folder.
         """
         try:
-            found = (self.path / model / NAME_FILE).stat()
+            status = (self.path / model / NAME_FILE).stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
 
     def scan(self, model: str) -> list[DiskPart]:
         """Every part of `model`; damaged files are deleted."""
-        found = []
+        parts = []
         for path in _files(self.path / model):
             try:
-                found.append(read_part(path))
+                parts.append(read_part(path))
             except (Damaged, OSError):
                 with suppress(OSError):
                     path.unlink()
-        return found
+        return parts
 
     @staticmethod
     def latest(parts: Iterable[DiskPart]) -> list[DiskPart]:

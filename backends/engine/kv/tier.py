@@ -51,7 +51,7 @@ class OffloadedPrefixes:
         """The parts that `tokens` begin with, and how many tokens of each match: all, except in the
         last part.
         """
-        found: list[tuple[Part, int]] = []
+        matches: list[tuple[Part, int]] = []
         children, at = self._roots.get(namespace, {}), 0
         while at < len(tokens):
             wanted = tuple(tokens[at : at + self.part_tokens])
@@ -60,22 +60,22 @@ class OffloadedPrefixes:
                 shared = [(common_prefix(part.tokens, wanted), part) for part in children.values()]
                 common, part = max(shared, key=lambda pair: pair[0], default=(0, None))
                 if part is not None and common:
-                    found.append((part, common))
+                    matches.append((part, common))
                 break
-            found.append((part, len(wanted)))
+            matches.append((part, len(wanted)))
             at += len(wanted)
             children = part.children
-        return found
+        return matches
 
     def whole(self, tokens: Seq[int], namespace: bytes = b"") -> Part | None:
         """The longest part whose tokens are all first tokens of `tokens`; None if there is none."""
-        found = None
+        longest = None
         for part in self._roots.get(namespace, {}).values():
             length = len(part.tokens)
-            is_longer = found is None or length > len(found.tokens)
+            is_longer = longest is None or length > len(longest.tokens)
             if is_longer and part.tokens == tuple(tokens[:length]):
-                found = part
-        return found
+                longest = part
+        return longest
 
     def add(
         self, parents: list[Part], tokens: Seq[int], state: SavedState, namespace: bytes = b""
