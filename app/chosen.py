@@ -81,10 +81,10 @@ def _draft(use: ModelUse, settings: Settings) -> str:
                 "`hearth train-medusa MODEL --self` makes heads for a model.",
             )
         return str(path)
-    found = library_of(find_paths(), settings).resolve(name)
-    if found.remote is not None:
+    model = library_of(find_paths(), settings).resolve(name)
+    if model.remote is not None:
         raise SettingsError(
             f"{use.origins['draft']}: {name} is on another machine, so it cannot draft here.",
             "Choose a model that `hearth list` shows as a file.",
         )
-    return str(found.path)
+    return str(model.path)

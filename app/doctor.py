@@ -92,11 +92,11 @@ def _packages() -> Iterator[Finding]:
         if "extra ==" not in requirement:
             name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
             versions[name] = _version(name)
-    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
     yield Finding(
         "packages",
         "ok",
-        f"{DISTRIBUTION} {_version(DISTRIBUTION)}; {found}",
+        f"{DISTRIBUTION} {_version(DISTRIBUTION)}; {installed}",
         data={"versions": versions},
     )
     missing = [name for name, version in versions.items() if version is None]
@@ -118,20 +118,20 @@ def _version(name: str) -> str | None:
 
 
 def _machine() -> Finding:
-    found = machine.this_machine()
+    here = machine.this_machine()
     text = (
-        f"{found.cpu}, {found.physical_cores} cores ({found.usable_cores} usable threads), "
-        f"{' '.join(found.cpu_flags) or 'no flags known'}; memory "
-        f"{found.memory_total_bytes / 10**9:.1f} GB, "
-        f"{found.memory_available_bytes / 10**9:.1f} GB available"
+        f"{here.cpu}, {here.physical_cores} cores ({here.usable_cores} usable threads), "
+        f"{' '.join(here.cpu_flags) or 'no flags known'}; memory "
+        f"{here.memory_total_bytes / 10**9:.1f} GB, "
+        f"{here.memory_available_bytes / 10**9:.1f} GB available"
     )
-    return Finding("machine", "ok", text, data=asdict(found))
+    return Finding("machine", "ok", text, data=asdict(here))
 
 
 def _compiler() -> Finding:
-    found = machine.compiler()
-    if found:
-        return Finding("compiler", "ok", found)
+    version = machine.compiler()
+    if version:
+        return Finding("compiler", "ok", version)
     return Finding(
         "compiler",
         "warning",
@@ -239,14 +239,19 @@ def _choices(paths: Paths, settings: Settings | HearthError) -> Iterator[Finding
         "backend": "auto",
         "has_cuda": here.has_cuda,
         "card_free_bytes": here.card_free_bytes,
-        "measured": [asdict(found) for found in measured],
+        "measured": [asdict(measurement) for measurement in measured],
     }
     yield Finding("backend", "ok", text, data=data)
     if here.has_cuda or here.is_apple:
         return
-    for found in measured:
-        runner = "native" if found.is_native_faster else "llama.cpp"
-        yield Finding(f"backend {found.kind}", "ok", f"{runner}: {found.words}", data=asdict(found))
+    for measurement in measured:
+        runner = "native" if measurement.is_native_faster else "llama.cpp"
+        yield Finding(
+            f"backend {measurement.kind}",
+            "ok",
+            f"{runner}: {measurement.words}",
+            data=asdict(measurement),
+        )
 
 
 def _folders(paths: Paths) -> Iterator[Finding]:

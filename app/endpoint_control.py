@@ -54,15 +54,15 @@ def launch(
         key: require the stored key of clients; a key in HEARTH_API_KEY is required in any case.
         environ: default: the environment of this process.
     """
-    found = dict(os.environ if environ is None else environ)
+    variables = dict(os.environ if environ is None else environ)
     for declared in (*LOADING, ALL["backend"]):
         if declared.name in settings.flags:
-            found[declared.variable] = str(declared.shown(settings.flags[declared.name].value))
+            variables[declared.variable] = str(declared.shown(settings.flags[declared.name].value))
     arguments = ["--offline"] if settings.offline else []
     arguments += ["serve", "--host", host, "--port", str(port)]
-    if key and not found.get("HEARTH_API_KEY"):
+    if key and not variables.get("HEARTH_API_KEY"):
         arguments.append("--generate-key")
-    return Launch(tuple(arguments), found)
+    return Launch(tuple(arguments), variables)
 
 
 class EndpointControl:

@@ -28,10 +28,10 @@ def parse_size(text: str) -> int | None:
     """The number of bytes that `text` means, such as "512MiB", "2 GB", "1.5G" or "1048576", rounded
     down; None if it is not a size.
     """
-    found = _SIZE.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNITS:
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS:
         return None
-    return int(Fraction(found[1]) * _UNITS[found[2]])
+    return int(Fraction(match[1]) * _UNITS[match[2]])
 
 
 def format_size(size_bytes: int) -> str:

@@ -261,9 +261,9 @@ class AsyncLLM(AbstractAsyncContextManager["AsyncLLM"]):
                 paths = find_paths()
                 flags = layer_of(self._flags, "LLM(…)")
                 settings = load_settings(paths.settings_file).with_flags(flags)
-                found = library_of(paths, settings).resolve(self._model or settings.text("model"))
+                model = library_of(paths, settings).resolve(self._model or settings.text("model"))
                 self._place, self._settings = paths.host_place(), settings
-                self._chosen = with_settings(found, settings)
+                self._chosen = with_settings(model, settings)
             return self._chosen
 
     async def _backend(self) -> Backend:

@@ -224,13 +224,13 @@ def prompts(load: Load, salt: int) -> list[str]:
     """
     stream = random.Random(salt)
     shared = [stream.choice(_WORDS) for _ in range(load.shared_words)]
-    made = []
+    texts = []
     for number in range(load.requests):
         own = [stream.choice(_WORDS) for _ in range(load.prompt_words - load.shared_words)]
         if own:
             own[0] = f"{salt}-{number}"
-        made.append(" ".join((f"{salt}", *shared[1:], *own) if shared else own))
-    return made
+        texts.append(" ".join((f"{salt}", *shared[1:], *own) if shared else own))
+    return texts
 
 
 def summarise(calls: Sequence[Call], concurrency: int) -> Served:

@@ -22,9 +22,9 @@ def tail(path: Path, lines: int = MOST_LINES) -> list[str]:
             text = file.read(_MOST_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return []
-    found = text.split("\n")
+    rows = text.split("\n")
     if begin:  # The first line is most likely incomplete.
-        del found[0]
-    if found and not found[-1]:
-        del found[-1]
-    return found[-lines:]
+        del rows[0]
+    if rows and not rows[-1]:
+        del rows[-1]
+    return rows[-lines:]

@@ -18,8 +18,8 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """ " Did you mean x?", with the space before it; empty if nothing is near."""
-    found = nearest(name, known)
-    return f" Did you mean {found[0]}?" if found else ""
+    near = nearest(name, known)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def one_edit_apart(a: str, b: str) -> bool:

@@ -73,10 +73,10 @@ class Presets:
 
     def get(self, name: str) -> Preset:
         """The preset called `name`. Raises `PresetNotFound`, which names the nearest."""
-        found = self._load()
-        if name.strip().lower() in found:
-            return found[name.strip().lower()]
-        near = did_you_mean(name, [preset.name for preset in found.values()])
+        presets = self._load()
+        if name.strip().lower() in presets:
+            return presets[name.strip().lower()]
+        near = did_you_mean(name, [preset.name for preset in presets.values()])
         raise PresetNotFound(
             f"There is no preset called {name}.{near}", "Choose one of the list of presets."
         )
@@ -128,13 +128,13 @@ class Presets:
             raise self._unusable(f"is not a file of presets of version {_VERSION}")
         if not isinstance(document.get("presets"), list):
             raise self._unusable("has no list of presets")
-        found: dict[str, Preset] = {}
+        presets: dict[str, Preset] = {}
         for number, entry in enumerate(document["presets"], 1):
             preset = self._checked(entry, f"{self._file}: preset {number}")
-            if preset.name.lower() in found:
+            if preset.name.lower() in presets:
                 raise self._unusable(f"has two presets called {preset.name}")
-            found[preset.name.lower()] = preset
-        return found
+            presets[preset.name.lower()] = preset
+        return presets
 
     def _store(self, presets: dict[str, Preset]) -> None:
         entries = [asdict(preset) for preset in presets.values()]

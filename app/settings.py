@@ -128,10 +128,10 @@ class Settings:
     @property
     def host_limits(self) -> HostLimits:
         """Limits on what the host process may have loaded at the same time."""
-        found = self.all()
+        in_force = self.all()
         return HostLimits(
-            models_memory_bytes=cast("int | None", found["models_memory"].value),
-            max_models=cast("int | None", found["max_models"].value),
+            models_memory_bytes=cast("int | None", in_force["models_memory"].value),
+            max_models=cast("int | None", in_force["max_models"].value),
         )
 
     @property
@@ -141,21 +141,21 @@ class Settings:
 
     def for_model(self, name: str) -> ModelUse:
         """The settings of the model called `name`. Raises `SettingsError` for its template file."""
-        found = self.all(name)
-        load: dict[str, Any] = {key.target: found[key.name].value for key in keys.LOADING}
-        if "chat_template" in found and found["chat_template"].value:
-            load["chat_template"] = self._template(found["chat_template"])
+        in_force = self.all(name)
+        load: dict[str, Any] = {key.target: in_force[key.name].value for key in keys.LOADING}
+        if "chat_template" in in_force and in_force["chat_template"].value:
+            load["chat_template"] = self._template(in_force["chat_template"])
         sampled = {item.name for item in fields(SamplingParams)}
         return ModelUse(
-            backend=cast(BackendName, found["backend"].value),
-            system=str(found["system"].value),
+            backend=cast(BackendName, in_force["backend"].value),
+            system=str(in_force["system"].value),
             load=ModelSettings(**load),
-            sampling=SamplingParams(**cast(Any, {n: found[n].value for n in sampled})),
-            max_tokens=cast("int | None", found["max_tokens"].value),
-            attention_sinks=cast("int | None", found["attention_sinks"].value),
-            stop=cast("tuple[str, ...]", found["stop"].value),
-            context_overflow=cast("Overflow | None", found["context_overflow"].value),
-            origins={name: setting.origin for name, setting in found.items()},
+            sampling=SamplingParams(**cast(Any, {n: in_force[n].value for n in sampled})),
+            max_tokens=cast("int | None", in_force["max_tokens"].value),
+            attention_sinks=cast("int | None", in_force["attention_sinks"].value),
+            stop=cast("tuple[str, ...]", in_force["stop"].value),
+            context_overflow=cast("Overflow | None", in_force["context_overflow"].value),
+            origins={name: setting.origin for name, setting in in_force.items()},
         )
 
     def _template(self, setting: Setting) -> str:
@@ -208,8 +208,8 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Setti
             variable, the key and what is expected.
     """
     environment, strangers = _read_environment(os.environ if environ is None else environ)
-    found = parse_settings(file, read_text(file))
-    return replace(found, environment=environment, strangers=strangers)
+    settings = parse_settings(file, read_text(file))
+    return replace(settings, environment=environment, strangers=strangers)
 
 
 def read_text(file: Path) -> str:
@@ -371,28 +371,28 @@ def _keymap(file: Path, table: Mapping[str, object], begin: str = "") -> dict[st
 
 def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
     known = {key.variable: key for key in keys.ALL.values()}
-    found: Layer = {}
+    layer: Layer = {}
     strangers = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith("HEARTH_") or variable in _OWN_VARIABLES:
             continue
         if variable in known:
             try:
-                found[known[variable].name] = Setting(known[variable].parse(text), variable)
+                layer[known[variable].name] = Setting(known[variable].parse(text), variable)
             except ValueError as error:
                 raise SettingsError(f"{variable}: {error}.") from None
         elif nearest(variable.removeprefix("HEARTH_"), keys.ALL):
             raise SettingsError(f"Unknown variable {variable}.{did_you_mean(variable, known)}")
         else:
             strangers.append(variable)
-    if "offline" not in found and environ.get("HF_HUB_OFFLINE", "").strip().lower() in (
+    if "offline" not in layer and environ.get("HF_HUB_OFFLINE", "").strip().lower() in (
         "1",
         "true",
         "yes",
         "on",
     ):
-        found["offline"] = Setting(True, "HF_HUB_OFFLINE")
-    return found, tuple(strangers)
+        layer["offline"] = Setting(True, "HF_HUB_OFFLINE")
+    return layer, tuple(strangers)
 
 
 def default_document() -> str:

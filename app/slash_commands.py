@@ -162,14 +162,14 @@ def parse(text: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> Command
     """
     if asked := _ASKED.fullmatch(text.rstrip()):
         return Command("guide", asked[1] or "")
-    found = _WRITTEN.fullmatch(text.rstrip())
-    name = found[1].lower() if found is not None else text.strip()[:40].removeprefix("/")
+    written = _WRITTEN.fullmatch(text.rstrip())
+    name = written[1].lower() if written is not None else text.strip()[:40].removeprefix("/")
     command = find(name, commands)
-    if found is None or command is None:
+    if written is None or command is None:
         near = nearest(name, commands)
         guess = f"Did you mean /{near[0]}? " if near else ""
         raise UnknownCommand("command", f"There is no command /{name}.", f"{guess}/help lists all.")
-    return command.command((found[2] or "").strip())
+    return command.command((written[2] or "").strip())
 
 
 def find(name: str, commands: Mapping[str, SlashCommand] = COMMANDS) -> SlashCommand | None:

@@ -47,19 +47,19 @@ def measure_kinds(
     """
     speeds = Speeds(cache_dir)
     for kind in kinds:
-        found = {}
+        by_runner = {}
         try:
             for runner in ("llamacpp", "native"):
                 note(f"measuring {kind} with {runner} …")
                 question = {"runner": runner, "kind": kind, "cache_dir": str(cache_dir)}
-                found[runner] = Speed(**run_job(measure, question, lambda _: None, log_dir))
+                by_runner[runner] = Speed(**run_job(measure, question, lambda _: None, log_dir))
         except Stopped:
             raise
         except HearthError as error:
             note(f"{kind} cannot be measured: {error.message}")
             continue
         date = time.strftime("%Y-%m-%d")
-        speeds.put(Measured(kind, found["llamacpp"], found["native"], date))
+        speeds.put(Measured(kind, by_runner["llamacpp"], by_runner["native"], date))
 
 
 def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
@@ -69,5 +69,5 @@ def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     from hearth.backends.bench.speed_probe import measure_runner
 
     reporter.check()
-    found = measure_runner(question["runner"], question["kind"], Path(question["cache_dir"]))
-    return asdict(found)
+    speed = measure_runner(question["runner"], question["kind"], Path(question["cache_dir"]))
+    return asdict(speed)

@@ -62,8 +62,8 @@ def read(
         f"SELECT {_COLUMNS} FROM message WHERE id IN (SELECT value FROM json_each(?))",
         (json.dumps(messages),),
     )
-    found = {row[0]: _message_of(row, shape.siblings(row[0])) for row in rows}
-    return [found[message] for message in messages]
+    by_id = {row[0]: _message_of(row, shape.siblings(row[0])) for row in rows}
+    return [by_id[message] for message in messages]
 
 
 def no_message(message: str) -> ChatNotFound:

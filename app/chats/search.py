@@ -104,8 +104,8 @@ def phrases(query: str) -> list[Phrase]:
     """The phrases of a query, all of which must occur, in any order. The query has no syntax: each
     part between spaces is a phrase of one or more words, and the last word may be unfinished.
     """
-    found = [tuple(word.text for word in words(part)) for part in query.split()]
-    kept = [part for part in found if part][:MOST_ASKED]
+    parts = [tuple(word.text for word in words(part)) for part in query.split()]
+    kept = [part for part in parts if part][:MOST_ASKED]
     return [Phrase(part[:MOST_ASKED], is_open=at == len(kept) - 1) for at, part in enumerate(kept)]
 
 
@@ -252,11 +252,11 @@ def snippet(text: str, asked: Sequence[Phrase]) -> tuple[str, tuple[tuple[int, i
     """About `WIDTH` characters of `text` in one line, from the place where the most phrases of
     `asked` occur together, and the positions of the matches in that line.
     """
-    found = list(islice(_matches(list(words(text)), asked), _MOST_MATCHES))
-    first = max(range(len(found)), key=lambda at: _variety(found, at), default=None)
-    start = max(0, found[first].start - _BEFORE) if first is not None else 0
+    matches = list(islice(_matches(list(words(text)), asked), _MOST_MATCHES))
+    first = max(range(len(matches)), key=lambda at: _variety(matches, at), default=None)
+    start = max(0, matches[first].start - _BEFORE) if first is not None else 0
     end = min(len(text), start + WIDTH)
-    marks = sorted({(match.start, match.end) for match in found})
+    marks = sorted({(match.start, match.end) for match in matches})
     inside = [mark for mark in marks if start <= mark[0] and mark[1] <= end]
     line = "".join(" " if character.isspace() else character for character in text[start:end])
     head, tail = "…" if start else "", "…" if end < len(text) else ""

@@ -501,10 +501,10 @@ def _settings_of(text: str) -> dict[str, Any]:
     """The settings of a chat. Earlier versions did not check imported settings: values of the wrong
     form are left out here, and a value out of range is refused when the chat sends a request.
     """
-    found = json.loads(text)
-    settings = found if isinstance(found, dict) else {}
+    stored = json.loads(text)
+    settings = stored if isinstance(stored, dict) else {}
     kept = {name: value for name, value in settings.items() if _has_form(name, value)}
-    if kept != found:
+    if kept != stored:
         _warn_of(text)
     return kept
 

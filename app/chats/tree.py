@@ -124,10 +124,10 @@ class Outline:
 
     def subtree(self, message: str) -> list[str]:
         """`message` and all its descendants on any branch, parents before their children."""
-        found = [message]
-        for each in found:
-            found.extend(self._children.get(each, ()))
-        return found
+        messages = [message]
+        for each in messages:
+            messages.extend(self._children.get(each, ()))
+        return messages
 
     def after_deletion(self, message: str) -> str | None:
         """The leaf to show when the subtree of `message` is deleted: that of the previous sibling,

@@ -189,14 +189,14 @@ class Unsaved:
 def _read(file: Path) -> list[Ending]:
     """The endings in the newer valid half of `file`."""
     whole = file.read_bytes()
-    newest, found = 0, list[Ending]()
+    newest, endings = 0, list[Ending]()
     for start in (0, _HALF_BYTES):
         head = whole[start : start + _HEADER.size]
         number, length, digest = _HEADER.unpack(head.ljust(_HEADER.size, b"\0"))
         body = whole[start + _HEADER.size :][:length]
         if number > newest and _digest(body) == digest:
-            newest, found = number, [_ending(**fields) for fields in json.loads(body)]
-    return found
+            newest, endings = number, [_ending(**fields) for fields in json.loads(body)]
+    return endings
 
 
 def _plain(ending: Ending) -> dict[str, Any]:

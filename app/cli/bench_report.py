@@ -155,12 +155,12 @@ class Report:
             document["tuned"] = asdict(self._tuned)
             return document
         if self._job.ablate:
-            document["ablations"] = [asdict(found) for found in self._ablated]
+            document["ablations"] = [asdict(result) for result in self._ablated]
             return document
         if self._job.speculate:
-            document["speculation"] = [asdict(found) for found in self._speculated]
+            document["speculation"] = [asdict(result) for result in self._speculated]
             return document
-        document["tests"] = [self._test(found) for found in self._tests]
+        document["tests"] = [self._test(result) for result in self._tests]
         return document
 
     def _test(self, found: Measured) -> dict[str, Any]:

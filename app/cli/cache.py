@@ -35,8 +35,8 @@ def cache(state: State, clear: bool, as_json: bool) -> None:
     total = sum(model.size_bytes for model in models)
     budget = state.settings.for_model("").load.kv_disk_budget_bytes
     if as_json:
-        found = {"models": [asdict(model) for model in models], "size_bytes": total}
-        state.output.json({**found, "budget_bytes": budget})
+        facts = {"models": [asdict(model) for model in models], "size_bytes": total}
+        state.output.json({**facts, "budget_bytes": budget})
         return
     if models:
         rows = [

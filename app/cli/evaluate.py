@@ -174,9 +174,9 @@ def evaluate(
         if methods is None:
             subjects = [_subject(one.found.name, one, logits or "served") for one in chosen]
         else:
-            made = work.make(wishes, flags)
+            new_models = work.make(wishes, flags)
             subjects = [*_noise(chosen[0], work.reference_logits)]
-            subjects += [_subject(name, one, logits or "dequantized") for name, one in made]
+            subjects += [_subject(name, one, logits or "dequantized") for name, one in new_models]
         report = work.run(subjects, measures_speed=methods is not None if speed is None else speed)
         if methods is None or output is not None:
             work.store(report, subjects)
@@ -212,10 +212,12 @@ def _draw(state: State, report: dict[str, Any], path: Path) -> bool:
 
 
 def _chosen(state: State, name: str, flags: Layer) -> Chosen:
-    found = state.choose(name, flags)
-    if found.found.remote is not None:
-        raise click.UsageError(f"{found.found.name} runs elsewhere; its logits are not known here.")
-    return found
+    chosen = state.choose(name, flags)
+    if chosen.found.remote is not None:
+        raise click.UsageError(
+            f"{chosen.found.name} runs elsewhere; its logits are not known here."
+        )
+    return chosen
 
 
 def _subject(name: str, chosen: Chosen, logits: Source) -> _Subject:
@@ -301,7 +303,7 @@ class _Evaluation:
         from hearth.quant.gguf.quantize_file import check_target
         from hearth.quant.methods import read_options
 
-        found = source.found
+        model = source.found
         if folder is None:
             folder = self._temporary_folder()
         try:
@@ -314,15 +316,15 @@ class _Evaluation:
         wishes: list[tuple[str, dict[str, Any]]] = []
         for name in names:
             way, *given = name.split("+")
-            method, target = known.named_or_making(way, found.path)
+            method, target = known.named_or_making(way, model.path)
             options = dict.fromkeys({one.name for one in method.options} & wanted, True)
             options |= read_options(method, given)
-            method.plan(found.path, target, options)
+            method.plan(model.path, target, options)
             own = "-".join((target, *given)).translate(_FILE_NAME)
-            file = quantize_job.file_name(found.name, own, method.suffix)
+            file = quantize_job.file_name(model.name, own, method.suffix)
             question = quantize_job.question(
                 method=method.name,
-                source=str(found.path),
+                source=str(model.path),
                 type=target,
                 options=options,
                 target=(folder / file).absolute(),
@@ -344,13 +346,13 @@ class _Evaluation:
         from hearth.app.library.local import FoundModel
 
         settings = self._state.settings.with_flags(flags)
-        made = []
+        new_models = []
         for name, question in wishes:
             answer = run_shown(quantize_job.quantize, question, f"making {name}", self._log)
             path = Path(answer["path"])
             stem = path.stem if path.is_file() else path.name
-            made.append((name, with_settings(FoundModel(stem, path, "path"), settings)))
-        return made
+            new_models.append((name, with_settings(FoundModel(stem, path, "path"), settings)))
+        return new_models
 
     def run(self, subjects: Sequence[_Subject], *, measures_speed: bool) -> dict[str, Any]:
         """Measure `subjects` and return the report. The row of one that fails has its error."""
@@ -365,9 +367,9 @@ class _Evaluation:
         for subject in subjects:
             facts: dict[str, Any] = {"name": subject.name}
             try:
-                one = self._judge(subject)
-                facts |= one.facts()
-                judged.append(one)
+                judgement = self._judge(subject)
+                facts |= judgement.facts()
+                judged.append(judgement)
                 if subject.chosen is not None:
                     facts |= weights_facts(subject.chosen.found.path)
                     if measures_speed:

@@ -58,8 +58,8 @@ class _Axis:
     is_logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        found = self._even(value) - self._even(self.least)
-        share = found / (self._even(self.most) - self._even(self.least))
+        distance = self._even(value) - self._even(self.least)
+        share = distance / (self._even(self.most) - self._even(self.least))
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> Iterator[float]:
@@ -128,10 +128,10 @@ def picture(report: dict[str, Any]) -> str:
 
 def _point(row: dict[str, Any]) -> _Point | None:
     """The point of `row`; None if it has no place on a logarithmic axis."""
-    found = row.get("kl_divergence")
-    if found is None or not found["value"] or found["value"] < 0:
+    divergence = row.get("kl_divergence")
+    if divergence is None or not divergence["value"] or divergence["value"] < 0:
         return None
-    value, error = found["value"], found["error"] or 0.0
+    value, error = divergence["value"], divergence["error"] or 0.0
     bits = row.get("bits_per_weight")
     size = "" if bits is None else f"{bits:.2f} bits a weight, {words.size(row['size_bytes'])}, "
     about = f"{row['name']}: {size}KL divergence {value:.5f} ± {error:.5f}, {row['logits']}"
@@ -192,7 +192,7 @@ def _labels(
     """
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in spots]
     taken += [(_RIGHT - 160, y - _LINE, _RIGHT, y + 1) for y in lines]
-    found: list[tuple[float, float]] = []
+    starts: list[tuple[float, float]] = []
     for one, (x, y) in zip(points, spots, strict=True):
         wide = _CHARACTER * len(one.name)
         right, left, middle = x + 8, x - 8 - wide, x - wide / 2
@@ -200,8 +200,8 @@ def _labels(
         places += [(side, y + 4 + down) for down in (-14, 14, -28, 28) for side in (right, left)]
         at = min(places, key=_covered(wide, taken))
         taken.append((at[0], at[1] - _LINE + 3, at[0] + wide, at[1] + 3))
-        found.append(at)
-    return found
+        starts.append(at)
+    return starts
 
 
 def _covered(

@@ -54,13 +54,13 @@ def print_report(output: Output, report: dict[str, Any]) -> None:
             f"Reference: {reference['name']}, {reference['logits']}, perplexity "
             f"{_value(reference['perplexity'], '.3f')}."
         )
-    for one in _neighbours(report):
-        gap = one["difference"]
-        what = "KL divergence" if one["of"] == "kl_divergence" else "Negative log likelihood"
+    for comparison in _neighbours(report):
+        gap = comparison["difference"]
+        what = "KL divergence" if comparison["of"] == "kl_divergence" else "Negative log likelihood"
         verdict = (
-            f"{one['better']} is better than {one['than']}"
-            if one["is_certain"]
-            else f"no certain difference between {one['better']} and {one['than']}"
+            f"{comparison['better']} is better than {comparison['than']}"
+            if comparison["is_certain"]
+            else f"no certain difference between {comparison['better']} and {comparison['than']}"
         )
         output.note(f"{verdict}: {what} {_value(gap, '+.5f')}.")
     if any(row.get("speed", {}).get("is_busy") for row in report["rows"]):
@@ -70,11 +70,15 @@ def print_report(output: Output, report: dict[str, Any]) -> None:
 def _neighbours(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The comparisons of neighbouring models in the order from best to worst."""
     wins = {row["name"]: 0 for row in report["rows"]}
-    for one in report["comparisons"]:
-        wins[one["better"]] += 1
+    for comparison in report["comparisons"]:
+        wins[comparison["better"]] += 1
     order = sorted(wins, key=lambda name: -wins[name])
     pairs = [{*pair} for pair in pairwise(order)]
-    return [one for one in report["comparisons"] if {one["better"], one["than"]} in pairs]
+    return [
+        comparison
+        for comparison in report["comparisons"]
+        if {comparison["better"], comparison["than"]} in pairs
+    ]
 
 
 def _value(estimate: dict[str, float | None] | None, form: str) -> str:

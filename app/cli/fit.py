@@ -50,10 +50,10 @@ class _Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number of bytes that `value` means."""
-        found = words.parse_size(value.removesuffix("/s")) if isinstance(value, str) else value
-        if not found:
+        size = words.parse_size(value.removesuffix("/s")) if isinstance(value, str) else value
+        if not size:
             self.fail(f"{value!r} is no size: 24GB is decimal, 24GiB or 24G binary.", param, ctx)
-        return int(found)
+        return int(size)
 
 
 class _Parameters(click.ParamType[float]):
@@ -164,7 +164,7 @@ def fit(
         replace(verdict, fit=_as_asked(verdict.fit, precision, sessions)) for verdict in offered
     ]
     if as_json:
-        found = [
+        fits = [
             {
                 "name": one.name,
                 "size_bytes": one.size_bytes,
@@ -173,7 +173,7 @@ def fit(
             }
             for one in verdicts
         ]
-        state.output.json({"model": model, "fits": found})
+        state.output.json({"model": model, "fits": fits})
     elif len(verdicts) == 1:
         _print_one(state, verdicts[0])
         if (sizing_here := verdicts[0].fit.sizing) is not None:
@@ -327,8 +327,8 @@ def _local(state: State, model: str, flags: Layer, room: Room) -> Verdict:
     path, room = chosen.found.path, replace(room, disk_free_bytes=None)
     if path.is_dir():
         folder = read_model_folder(path)
-        found = fit_of_folder(folder, chosen.spec.settings, room)
-        return Verdict(chosen.found.name, folder.size_bytes, found)
+        model_fit = fit_of_folder(folder, chosen.spec.settings, room)
+        return Verdict(chosen.found.name, folder.size_bytes, model_fit)
     header = preflight.check(path)
     size = sum(part.size_bytes for part in (header, *header.shards))
     return Verdict(chosen.found.name, size, fit_of_header(header, chosen.spec.settings, room))
@@ -359,8 +359,8 @@ def _remote(
         choices = (find_choice(offered, reference.repo_id, reference.choice),)
     for choice in choices:
         facts = facts_of(choice.size_bytes, entry, repository)
-        found = fit_of_download(facts, settings, room)
-        yield Verdict(f"{reference.repo_id}:{choice.name}", choice.size_bytes, found)
+        model_fit = fit_of_download(facts, settings, room)
+        yield Verdict(f"{reference.repo_id}:{choice.name}", choice.size_bytes, model_fit)
 
 
 def _room(
@@ -376,15 +376,15 @@ def _room(
     from hearth.app.paths import own_folder
 
     machine = this_machine()
-    found = known_bandwidth(state.paths.cache, machine)
+    memory_bandwidth = known_bandwidth(state.paths.cache, machine)
     if bandwidth is not None:
-        found = Bandwidth(bandwidth)
-    elif found is None and measures:
+        memory_bandwidth = Bandwidth(bandwidth)
+    elif memory_bandwidth is None and measures:
         with state.output.note_if_slow("measuring how fast memory is read …"):
-            found = measure_bandwidth(
+            memory_bandwidth = measure_bandwidth(
                 own_folder(state.paths.cache), machine, own_folder(state.paths.log)
             )
-    room = room_here(hub_cache() if downloads else None, found, machine)
+    room = room_here(hub_cache() if downloads else None, memory_bandwidth, machine)
     return room if memory is None else replace(room, free_bytes=memory, total_bytes=memory)
 
 
@@ -450,50 +450,52 @@ def _print_sizing(state: State, sizing: Sizing, cost: _Cost | None) -> None:
 
 
 def _print_one(state: State, verdict: Verdict) -> None:
-    found = verdict.fit
+    model_fit = verdict.fit
     out = state.output
-    out.data(f"{verdict.name}, {words.size(verdict.size_bytes)}: {found.words}")
-    out.data(found.reason)
+    out.data(f"{verdict.name}, {words.size(verdict.size_bytes)}: {model_fit.words}")
+    out.data(model_fit.reason)
     rows: list[tuple[str, str]] = [("MEMORY", "")]
     rows += [
         (title, words.size(size))
         for part, title in _PARTS.items()
-        if (size := getattr(found.use, part))
+        if (size := getattr(model_fit.use, part))
     ]
-    if found.use.total > found.use.held:
-        rows.append(("more while the pool grows", words.size(found.use.total - found.use.held)))
-    rows.append(("in all, at most", words.size(found.use.total)))
-    if found.use.turning:
-        more = found.use.most - found.use.total
+    if model_fit.use.total > model_fit.use.held:
+        rows.append(
+            ("more while the pool grows", words.size(model_fit.use.total - model_fit.use.held))
+        )
+    rows.append(("in all, at most", words.size(model_fit.use.total)))
+    if model_fit.use.turning:
+        more = model_fit.use.most - model_fit.use.total
         rows.append(("if attention changes, and that is free, more", words.size(max(0, more))))
-    if found.use.uncertain:
-        rows.append(("give or take", words.size(found.use.uncertain)))
+    if model_fit.use.uncertain:
+        rows.append(("give or take", words.size(model_fit.use.uncertain)))
     out.table(rows, right=(1,))
     out.data(
-        f"Context: for {found.context:,} tokens ({found.kv_type}); there is room for "
-        f"{found.largest_context:,}."
+        f"Context: for {model_fit.context:,} tokens ({model_fit.kv_type}); there is room for "
+        f"{model_fit.largest_context:,}."
     )
-    if found.download_bytes and found.room.disk_free_bytes is not None:
-        free = words.size(found.room.disk_free_bytes)
-        out.data(f"Disk: {words.size(found.download_bytes)} of {free} free.")
-    if found.speed is not None:
-        out.data(f"Speed: {_speed(found)} tokens a second ({found.speed.source}).")
+    if model_fit.download_bytes and model_fit.room.disk_free_bytes is not None:
+        free = words.size(model_fit.room.disk_free_bytes)
+        out.data(f"Disk: {words.size(model_fit.download_bytes)} of {free} free.")
+    if model_fit.speed is not None:
+        out.data(f"Speed: {_speed(model_fit)} tokens a second ({model_fit.speed.source}).")
     out.data("Memory of a GPU: not known before a model is loaded; all is counted as memory.")
 
 
 def _print_all(state: State, verdicts: Sequence[Verdict]) -> None:
     rows: list[tuple[str, ...]] = [("NAME", "SIZE", "NEEDS", "CONTEXT", "TOK/S", "FIT")]
     for verdict in verdicts:
-        found = verdict.fit
-        about = "~" if found.use.uncertain else ""
+        model_fit = verdict.fit
+        about = "~" if model_fit.use.uncertain else ""
         rows.append(
             (
                 verdict.name,
                 words.size(verdict.size_bytes),
-                f"{about}{words.size(found.use.needed)}",
-                f"{found.largest_context:,}",
-                _speed(found),
-                found.state if found.fits_on_disk is not False else "disk too small",
+                f"{about}{words.size(model_fit.use.needed)}",
+                f"{model_fit.largest_context:,}",
+                _speed(model_fit),
+                model_fit.state if model_fit.fits_on_disk is not False else "disk too small",
             )
         )
     state.output.table(rows, right=(1, 2, 3, 4))

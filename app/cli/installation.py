@@ -89,9 +89,9 @@ def _kernels(state: State, *, as_json: bool) -> None:
     for device, reason in report.absent.items():
         state.output.data(f"{device}: {reason}")
     alike: dict[tuple[str, str, str, tuple[Rows, ...]], list[LayoutRoutes]] = {}
-    for one in report.routes:
-        held = "" if one.held.upper() == one.layout else f", held as {one.held}"
-        alike.setdefault((one.device, one.case, held, one.rows), []).append(one)
+    for route in report.routes:
+        held = "" if route.held.upper() == route.layout else f", held as {route.held}"
+        alike.setdefault((route.device, route.case, held, route.rows), []).append(route)
     for (device, case, held, _), layouts in alike.items():
         state.output.data(f"\n{', '.join(o.layout for o in layouts)} on {device} {case}{held}")
         table = [("  ROWS", "MULTIPLIED BY", "ACTIVATIONS", "WHY")]
@@ -134,14 +134,14 @@ def settings(state: State, model: str, print_default: bool, as_json: bool) -> No
     if print_default:
         state.output.data(default_document(), end="")
         return
-    found = state.settings.all(state.library.resolve(model).name if model else "")
+    by_name = state.settings.all(state.library.resolve(model).name if model else "")
     file = state.settings.file
     if as_json:
-        in_force = {name: asdict(setting) for name, setting in found.items()}
+        in_force = {name: asdict(setting) for name, setting in by_name.items()}
         state.output.json({"file": str(file), "settings": in_force})
         return
     rows = [("SETTING", "VALUE", "FROM")]
-    rows += [(name, shown_setting(name, one.value), one.origin) for name, one in found.items()]
+    rows += [(name, shown_setting(name, one.value), one.origin) for name, one in by_name.items()]
     state.output.table(rows)
     state.output.note(f"The settings file is {file}.")
 

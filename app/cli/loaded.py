@@ -141,13 +141,13 @@ def stop(state: State, model: str, everything: bool) -> None:
 
 def _called(model: str, loaded: Sequence[WorkerStats]) -> list[WorkerStats]:
     path = os.path.realpath(os.path.expanduser(model))
-    found = [
+    workers = [
         worker
         for worker in loaded
         if worker.name.lower() == model.lower() or os.path.realpath(worker.path) == path
     ]
-    if found:
-        return found
+    if workers:
+        return workers
     names = [worker.name for worker in loaded]
     raise ModelNotFound(
         f'No loaded model is called "{model}".{did_you_mean(model, names)}',

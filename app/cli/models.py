@@ -95,7 +95,7 @@ def import_model(state: State, source: Path, way: Way, name: str, as_json: bool)
         path = adopt(adoption, lambda done_bytes: line.show(done_bytes, adoption.size_bytes))
     # A bundled or remote model may already have that name.
     known = state.library.found()
-    name = next((found.name for found in known if found.path == path), adoption.name)
+    name = next((model.name for model in known if model.path == path), adoption.name)
     if as_json:
         state.output.json(
             {
@@ -129,10 +129,10 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
     deleted: set[Path] = set()
     for name in names:  # All are looked up before any is deleted, so a wrong name deletes nothing.
         # The listed name also finds a damaged model, which `resolve` refuses.
-        found = models.get(name.lower()) or state.library.resolve(name)
-        if found.path not in planned:
-            removal = plan_removal(found, state.library, deleted)
-            planned[found.path] = found, removal
+        installed = models.get(name.lower()) or state.library.resolve(name)
+        if installed.path not in planned:
+            removal = plan_removal(installed, state.library, deleted)
+            planned[installed.path] = installed, removal
             deleted.update(removal.paths)
     removals = [removal for _, removal in planned.values()]
     freed_bytes = sum(removal.frees_bytes for removal in removals)
@@ -148,8 +148,8 @@ def rm(state: State, names: tuple[str, ...], yes: bool, as_json: bool) -> int | 
         if not confirm(f"Delete {which}, {words.size(freed_bytes)}?", default=False):
             state.output.note("Nothing was deleted.")
             return 1
-    for found, removal in planned.values():
-        _unload(state, found)
+    for installed, removal in planned.values():
+        _unload(state, installed)
         remove(removal)
         if not as_json:
             state.output.data(f"deleted {removal.name}, {words.size(removal.frees_bytes)} freed")

@@ -149,11 +149,11 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     from hearth.app.library.downloads import Rate
     from hearth.app.library.hub import Hub
 
-    found = menu.repository
+    repository = menu.repository
     hub = Hub(offline=state.settings.offline)
     question = download_job.question(menu.download(choice), hub_cache(), hub=hub)
     rate, done_bytes = Rate(), 0
-    with ProgressLine(f"{found.repo_id} {choice.name}") as line:
+    with ProgressLine(f"{repository.repo_id} {choice.name}") as line:
 
         def tell(values: dict[str, Any]) -> None:
             nonlocal done_bytes
@@ -171,8 +171,12 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
         try:
             done = run_job(download_job.work, question, tell, own_folder(state.paths.log))
         except Stopped as stopped:
-            at = f"--revision={shlex.quote(found.revision)} " if found.revision != "main" else ""
-            command = f"hearth pull {at}{words.argument(f'{found.repo_id}:{choice.name}')}"
+            at = (
+                f"--revision={shlex.quote(repository.revision)} "
+                if repository.revision != "main"
+                else ""
+            )
+            command = f"hearth pull {at}{words.argument(f'{repository.repo_id}:{choice.name}')}"
             raise Stopped(
                 f"Stopped; {words.size(done_bytes)} of {words.size(choice.size_bytes)} "
                 "are here and stay.",
@@ -186,7 +190,7 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
 def _with_repositories(hub: Hub, name: str, error: ModelNotFound) -> ModelNotFound:
     """`error` with repositories of the Hub that match `name`, if the Hub can be asked."""
     try:
-        repos = [found.repo_id for found in hub.search(name, limit=_SEARCHED, tag="gguf")]
+        repos = [model.repo_id for model in hub.search(name, limit=_SEARCHED, tag="gguf")]
     except HearthError:  # The answer of the catalogue is valid without them.
         repos = []
     if not repos:
@@ -243,13 +247,13 @@ def _fit_words(fit: Fit) -> str:
 
 def _headline(menu: Menu) -> str:
     """One line that describes the repository."""
-    found = menu.repository
+    repository = menu.repository
     parts = [
-        found.repo_id,
-        found.licence or "licence not stated",
-        f"{words.count(found.parameters)} parameters" if found.parameters else "",
-        f"context {found.context:,}" if found.context else "",
-        "gated" if found.gated else "",
+        repository.repo_id,
+        repository.licence or "licence not stated",
+        f"{words.count(repository.parameters)} parameters" if repository.parameters else "",
+        f"context {repository.context:,}" if repository.context else "",
+        "gated" if repository.gated else "",
     ]
     return " · ".join(part for part in parts if part)
 
@@ -328,16 +332,16 @@ def _welcome(state: State, choice: Choice, path: Path, told: Told) -> LocalModel
 
 def _answer(menu: Menu, choice: Choice, model: LocalModel) -> dict[str, Any]:
     """The object of `hearth pull --json`."""
-    found = menu.repository
+    repository = menu.repository
     return {
         "name": model.name,
         "path": str(model.path),
         "error": model.error or None,
-        "repo": found.repo_id,
-        "revision": found.revision,
-        "commit": found.commit,
-        "licence": found.licence or None,
-        "gated": found.gated,
+        "repo": repository.repo_id,
+        "revision": repository.revision,
+        "commit": repository.commit,
+        "licence": repository.licence or None,
+        "gated": repository.gated,
         "choice": _choice_json(menu, choice),
         "choices": [_choice_json(menu, other) for other in menu.choices],
     }

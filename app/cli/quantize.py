@@ -161,8 +161,8 @@ def quantize(
         replace=yes,
         threads=threads,
     )
-    made = _make(state, question)
-    facts: dict[str, Any] = {"plan": plan.facts(), "result": made}
+    result = _make(state, question)
+    facts: dict[str, Any] = {"plan": plan.facts(), "result": result}
     rows = [
         ("", "BEFORE", "AFTER"),
         ("model", wish.source.name, wish.target.name.removesuffix(wish.method.suffix)),
@@ -194,8 +194,10 @@ def quantize(
     state.output.table(rows, right=(1, 2))
     for note in notes:
         state.output.note(note)
-    seconds = words.duration(made["wall_s"])
-    state.output.note(f"{wish.target} was made in {seconds}; its recipe is in {made['manifest']}.")
+    seconds = words.duration(result["wall_s"])
+    state.output.note(
+        f"{wish.target} was made in {seconds}; its recipe is in {result['manifest']}."
+    )
     return 0
 
 
@@ -246,12 +248,12 @@ def convert(
     from hearth.app.paths import own_folder
     from hearth.quant.gguf.quantize_file import check_target
 
-    found, suffix = _local(state, source), ".gguf" if kind == "gguf" else ""
+    model, suffix = _local(state, source), ".gguf" if kind == "gguf" else ""
     folder = state.paths.models if output is None else output
     options = {"format": kind} | ({"file-mb": file_mb} if file_mb else {})
     question = quantize_job.question(
         method=CONVERT,
-        source=str(found.path),
+        source=str(model.path),
         type=CONVERT,
         options=options,
         target=folder.absolute(),
@@ -260,23 +262,23 @@ def convert(
     )
     plan = run_job(quantize_job.plan, question, lambda _: None, own_folder(state.paths.log))
     if output is None or (suffix and output.is_dir()):
-        output = folder / f"{found.name}-{plan['type'] if suffix else kind}{suffix}"
+        output = folder / f"{model.name}-{plan['type'] if suffix else kind}{suffix}"
     question["target"] = str(output.absolute())
     if dry_run:
         _show_plan(state, plan | {"method": CONVERT}, output.absolute(), as_json=as_json)
         return 0
     check_target(output, replace=yes, is_folder=not suffix)
-    made = _make(state, question)
+    result = _make(state, question)
     if as_json:
-        state.output.json({"plan": plan, "result": made})
+        state.output.json({"plan": plan, "result": result})
         return 0
     for notice in plan.get("notices", ()):
         state.output.note(notice)
     sizes = f"{words.size(plan['source_bytes'])} → {words.size(plan['size_bytes'])}"
-    seconds = words.duration(made["wall_s"])
+    seconds = words.duration(result["wall_s"])
     state.output.note(
         f"{output} was made in {seconds}: {sizes}, the same weights in {kind}; what it was made of "
-        f"is in {made['manifest']}."
+        f"is in {result['manifest']}."
     )
     return 0
 
@@ -285,13 +287,13 @@ def _local(state: State, source: str) -> FoundModel:
     """The model called `source`. Raises `UnsupportedModel` if it is on another machine."""
     from hearth.backends.errors import UnsupportedModel
 
-    found = state.library.resolve(source)
-    if found.remote is not None:
+    model = state.library.resolve(source)
+    if model.remote is not None:
         raise UnsupportedModel(
-            f"{found.name} is on another machine; what is quantized must be a file on this one.",
+            f"{model.name} is on another machine; what is quantized must be a file on this one.",
             "Download the model's files first.",
         )
-    return found
+    return model
 
 
 def _wish(
@@ -300,13 +302,13 @@ def _wish(
     from hearth.app.library.quantize_job import file_name
     from hearth.app.library.quantize_methods import all_methods
 
-    found = _local(state, source)
-    method, name = all_methods().making(kind, found.path)
-    plan = method.plan(found.path, name, options)
+    model = _local(state, source)
+    method, name = all_methods().making(kind, model.path)
+    plan = method.plan(model.path, name, options)
     if output is None or (method.suffix and output.is_dir()):
         folder = state.paths.models if output is None else output
-        output = folder / file_name(found.name, name, method.suffix)
-    return _Wish(found, method, name, options, plan, output.absolute())
+        output = folder / file_name(model.name, name, method.suffix)
+    return _Wish(model, method, name, options, plan, output.absolute())
 
 
 def _make(state: State, question: dict[str, Any]) -> dict[str, Any]:
@@ -326,17 +328,17 @@ def _measure(state: State, wish: _Wish, sample: Sample) -> tuple[Quality, Qualit
     from hearth.app.library.local import FoundModel
 
     name = wish.target.name.removesuffix(wish.method.suffix)
-    made = FoundModel(name, wish.target, "path")
-    found = []
+    result = FoundModel(name, wish.target, "path")
+    qualities = []
     with state.link() as link:
 
         async def measured(spec: ModelSpec) -> Quality:
             return await measure_on(link.connection, spec, sample)
 
-        for model, when in ((wish.source, "before"), (made, "after")):
+        for model, when in ((wish.source, "before"), (result, "after")):
             with state.output.note_if_slow(f"measuring perplexity {when} …"):
-                found.append(link.run(measured(with_settings(model, state.settings).spec)))
-    return found[0], found[1]
+                qualities.append(link.run(measured(with_settings(model, state.settings).spec)))
+    return qualities[0], qualities[1]
 
 
 def _show_plan(state: State, facts: dict[str, Any], target: Path, *, as_json: bool) -> None:

@@ -148,8 +148,8 @@ class Repl:
         return loaded
 
     def _change_model(self, model: str) -> None:
-        found = self._state.find(model)  # Offers to download it.
-        name = str(found.path) if found.origin == "path" else found.name
+        resolved = self._state.find(model)  # Offers to download it.
+        name = str(resolved.path) if resolved.origin == "path" else resolved.name
         self._load(name)
         self._change(model=name if model else "")
 

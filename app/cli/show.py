@@ -52,26 +52,26 @@ def show(
     if template and not as_json and (tensors or verify):
         other = "--tensors" if tensors else "--verify"
         raise click.UsageError(f"--template and {other}: leave out one of them, or add --json.")
-    found = state.library.resolve(model)
-    if found.remote is not None:
+    resolved = state.library.resolve(model)
+    if resolved.remote is not None:
         if verify:
-            raise click.UsageError(f"{found.name} runs elsewhere: its weights are not here.")
-        _show_remote(state, found.remote, as_json=as_json)
+            raise click.UsageError(f"{resolved.name} runs elsewhere: its weights are not here.")
+        _show_remote(state, resolved.remote, as_json=as_json)
         return ExitCode.OK
-    facts = describe(found, tensors=tensors)
-    facts["backend"] = _backend(state, found)
-    facts["evaluation"] = evaluation.stored(found.path)
-    facts["drafts"] = fitting_drafts(found, state.library)
+    facts = describe(resolved, tensors=tensors)
+    facts["backend"] = _backend(state, resolved)
+    facts["evaluation"] = evaluation.stored(resolved.path)
+    facts["drafts"] = fitting_drafts(resolved, state.library)
     chat_template = facts.pop("template")
     if template and not as_json:
         if chat_template is None:
-            raise NoChatTemplate(f"{found.name} has no chat template.")
+            raise NoChatTemplate(f"{resolved.name} has no chat template.")
         state.output.data(chat_template)
         return ExitCode.OK
     if template:
         facts["template"] = chat_template
     if verify:
-        facts["verified"] = _verify(state, found)
+        facts["verified"] = _verify(state, resolved)
     _print(state, facts, as_json=as_json)
     return ExitCode.FAILED if verify and not facts["verified"]["sound"] else ExitCode.OK
 
@@ -261,8 +261,8 @@ def _purpose(header: GgufFile) -> str:
 
 def _text(header: GgufFile, key: str) -> str | None:
     """The text value of `key`; None if the file has none or it is not a text."""
-    found = header.value(key)
-    return found if isinstance(found, str) else None
+    value = header.value(key)
+    return value if isinstance(value, str) else None
 
 
 def _kv_line(facts: dict[str, Any]) -> str:

@@ -76,15 +76,15 @@ def train_medusa(
     state: State = ctx.obj
     if not is_self and text is None:
         raise click.UsageError("Say what to learn from: --self, or --text FILE.")
-    found = state.library.resolve(model)
-    if found.remote is not None:
+    resolved = state.library.resolve(model)
+    if resolved.remote is not None:
         raise UnsupportedModel(
-            f"{found.name} is on another machine; heads are trained next to a file on this one.",
+            f"{resolved.name} is on another machine; heads are trained next to a file on this one.",
             "Run the command there.",
         )
     source = text or Path(str(files("hearth.assets") / "texts" / "calibration.txt"))
     learned = sample_of(source).text
-    target = (output or heads_path(found.path)).absolute()
+    target = (output or heads_path(resolved.path)).absolute()
     if not target.parent.is_dir():
         raise click.UsageError(f"--output: there is no folder {target.parent}.")
     if target.exists() and not yes:
@@ -92,7 +92,7 @@ def train_medusa(
     given = {"heads": heads, "blocks": blocks, "tokens": tokens, "epochs": epochs}
     asked = question(
         state.choose(model, typed_settings(ctx)).spec,
-        files_of(found.path),
+        files_of(resolved.path),
         state.paths,
         text=learned,
         is_self=is_self,
@@ -100,14 +100,14 @@ def train_medusa(
         target=target,
         options={name: value for name, value in given.items() if value is not None},
     )
-    made = run_pausable(state.output, train, asked, own_folder(state.paths.log), "{:,}".format)
+    result = run_pausable(state.output, train, asked, own_folder(state.paths.log), "{:,}".format)
     if as_json:
-        state.output.json(made)
+        state.output.json(result)
         return 0
-    right = ", ".join(f"{one:.0%}" for one in made["accepted"])
+    right = ", ".join(f"{one:.0%}" for one in result["accepted"])
     state.output.note(
-        f"{made['path']} ({words.size(made['size_bytes'])}) was made in "
-        f"{words.duration(made['wall_s'])} from {made['tokens']:,} tokens. Of places it did not "
-        f"learn from, the first 1 to {made['heads']} guesses are right at {right}."
+        f"{result['path']} ({words.size(result['size_bytes'])}) was made in "
+        f"{words.duration(result['wall_s'])} from {result['tokens']:,} tokens. Of places it did "
+        f"not learn from, the first 1 to {result['heads']} guesses are right at {right}."
     )
     return 0

@@ -288,14 +288,14 @@ def _copy(origin: Path, path: Path, done: int, on_progress: Callable[[int], None
 
 def _model_in(folder: Path) -> Path:
     """The only model in `folder`, which may be `folder` itself. Raises as `plan_adoption`."""
-    found = model_paths(folder)
-    if len(found) == 1:
-        return found[0]
-    if found:
+    paths = model_paths(folder)
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
         # If the folder itself is one of the models, it can only be named by its weights.
-        shown = (next(folder.glob("*.safetensors")) if path == folder else path for path in found)
+        shown = (next(folder.glob("*.safetensors")) if path == folder else path for path in paths)
         names = ", ".join(path.relative_to(folder).as_posix() for path in islice(shown, 8))
-        raise ModelNotFound(f"{folder} holds {len(found)} models.", f"Import one of them: {names}.")
+        raise ModelNotFound(f"{folder} holds {len(paths)} models.", f"Import one of them: {names}.")
     try:
         suffixes = {path.suffix.lower() for path in folder.iterdir()}
     except OSError as error:

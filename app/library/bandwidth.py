@@ -49,14 +49,14 @@ class Bandwidth:
 
 def known_bandwidth(cache_dir: Path, machine: Machine) -> Bandwidth | None:
     """The stored measurement of this processor at rest; None if there is none."""
-    found = _stored(cache_dir, machine)
-    return found if found is not None and not found.is_busy else None
+    stored = _stored(cache_dir, machine)
+    return stored if stored is not None and not stored.is_busy else None
 
 
 def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
     try:
         stored = json.loads((cache_dir / _FILE).read_text("utf-8"))
-        found = Bandwidth(
+        bandwidth = Bandwidth(
             float(stored["bytes_per_s"]),
             int(stored["threads"]),
             str(stored["cpu"]),
@@ -65,8 +65,8 @@ def _stored(cache_dir: Path, machine: Machine) -> Bandwidth | None:
         )
     except (OSError, ValueError, TypeError, KeyError):
         return None  # It will be measured again.
-    is_same = found.cpu == machine.cpu and found.threads == machine.usable_cores
-    return found if is_same and found.bytes_per_s > 0 else None
+    is_same = bandwidth.cpu == machine.cpu and bandwidth.threads == machine.usable_cores
+    return bandwidth if is_same and bandwidth.bytes_per_s > 0 else None
 
 
 def measure_bandwidth(
@@ -126,7 +126,7 @@ def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidt
     The earlier result is better if other programs were busy now, and it was measured at rest or is
     higher. So repeated measurements do not contradict each other.
     """
-    found = Bandwidth(
+    bandwidth = Bandwidth(
         float(answer["bytes_per_s"]),
         machine.usable_cores,
         machine.cpu,
@@ -134,7 +134,7 @@ def _kept(answer: dict[str, Any], cache_dir: Path, machine: Machine) -> Bandwidt
         is_busy=answer["cores_elsewhere"] > _QUIET_CORES,
     )
     before = _stored(cache_dir, machine)
-    if found.is_busy and before is not None:
-        found = max((found, before), key=lambda one: (not one.is_busy, one.bytes_per_s))
-    write_json(cache_dir / _FILE, asdict(found))
-    return found
+    if bandwidth.is_busy and before is not None:
+        bandwidth = max((bandwidth, before), key=lambda one: (not one.is_busy, one.bytes_per_s))
+    write_json(cache_dir / _FILE, asdict(bandwidth))
+    return bandwidth

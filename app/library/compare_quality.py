@@ -85,8 +85,8 @@ def perplexity_change(before: Quality, after: Quality) -> tuple[float, float]:
     Raises:
         ValueError: `before` and `after` were not measured on the same tokens.
     """
-    found = estimates.relative_perplexity(before.losses, after.losses, after.blocks)
-    return found.value, found.error
+    change = estimates.relative_perplexity(before.losses, after.losses, after.blocks)
+    return change.value, change.error
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,11 +204,11 @@ def _check_etag(response: httpx2.Response, file: RepositoryFile) -> None:
 
 
 def _check_range(response: httpx2.Response, file: RepositoryFile, start: int) -> None:
-    found = _RANGE.fullmatch(response.headers.get("content-range", ""))
-    if found is None or int(found[1]) != start:
+    match = _RANGE.fullmatch(response.headers.get("content-range", ""))
+    if match is None or int(match[1]) != start:
         raise BrokenOff("it sent another range than the one asked for")
-    if found[3] not in ("*", str(file.size_bytes)):
-        raise Changed(f"it has {found[3]} bytes, not {file.size_bytes}")
+    if match[3] not in ("*", str(file.size_bytes)):
+        raise Changed(f"it has {match[3]} bytes, not {file.size_bytes}")
 
 
 def _check_length(response: httpx2.Response, file: RepositoryFile) -> None:

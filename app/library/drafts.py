@@ -33,16 +33,16 @@ def fitting_drafts(model: FoundModel, library: Library) -> list[str]:
         return own
     header = preflight.check(model.path)
     tokens, most_bytes = _tokens(header), _size(header) // TIMES_SMALLER
-    found = []
-    for one in dict.fromkeys((*library.found(), *library.fixed())):
-        if one.remote is not None or not _may_fit(one.path, most_bytes):
+    drafts = []
+    for candidate in dict.fromkeys((*library.found(), *library.fixed())):
+        if candidate.remote is not None or not _may_fit(candidate.path, most_bytes):
             continue
         with suppress(HearthError, OSError):  # Damaged files are skipped.
-            other = preflight.check(one.path)
+            other = preflight.check(candidate.path)
             both = min(len(tokens), len(its := _tokens(other)))
             if both and not other.is_encoder and tokens[:both] == its[:both]:
-                found.append((_size(other), one.name))
-    return [name for size, name in sorted(found, reverse=True) if size <= most_bytes] + own
+                drafts.append((_size(other), candidate.name))
+    return [name for size, name in sorted(drafts, reverse=True) if size <= most_bytes] + own
 
 
 def _may_fit(path: Path, most_bytes: int) -> bool:

@@ -87,9 +87,9 @@ class Judged:
 
     def facts(self) -> dict[str, Any]:
         """As JSON values: the estimates, and the runner and settings that they were made with."""
-        found = {"perplexity": estimates.perplexity(self.scores("losses"), self.blocks)}
+        figures = {"perplexity": estimates.perplexity(self.scores("losses"), self.blocks)}
         if self.scores("divergences"):
-            found |= {
+            figures |= {
                 "kl_divergence": estimates.mean(self.scores("divergences"), self.blocks),
                 "same_top": estimates.mean(self.scores("same_top"), self.blocks),
                 "rms_delta_p": estimates.root_mean_square(self.scores("shifts"), self.blocks),
@@ -99,7 +99,7 @@ class Judged:
             "name": self.name,
             "logits": self.logits,
             **{name: self.answer[name] for name in by},
-            **{name: estimate.facts() for name, estimate in found.items()},
+            **{name: estimate.facts() for name, estimate in figures.items()},
         }
 
 
@@ -110,7 +110,7 @@ def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     a reference, "difference", "is_certain"}. The difference is computed token by token, and certain
     beyond three standard errors.
     """
-    found = []
+    compared = []
     for number, one in enumerate(judged):
         for other in judged[number + 1 :]:
             if one.answer["tokens_sha256"] != other.answer["tokens_sha256"]:
@@ -119,7 +119,7 @@ def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
             gap = estimates.difference(other.scores(what), one.scores(what), one.blocks)
             better, than = (one, other) if gap.value <= 0 else (other, one)
             gap = Estimate(-abs(gap.value), gap.error)
-            found.append(
+            compared.append(
                 {
                     "better": better.name,
                     "than": than.name,
@@ -128,7 +128,7 @@ def comparisons(judged: Sequence[Judged]) -> list[dict[str, Any]]:
                     "is_certain": gap.is_below_zero,
                 }
             )
-    return found
+    return compared
 
 
 def conditions_facts(conditions: Conditions, judged: Judged) -> dict[str, Any]:
@@ -239,8 +239,8 @@ def words(report: Mapping[str, Any]) -> str:
 
 def stored_words(models: Sequence[LocalModel]) -> dict[str, str]:
     """For each of `models` that has a report, a sentence about it, by name. Reads the reports."""
-    found = {model.name: stored(model.path) for model in models if not model.url}
-    return {name: f"Measured: {words(report)}." for name, report in found.items() if report}
+    reports = {model.name: stored(model.path) for model in models if not model.url}
+    return {name: f"Measured: {words(report)}." for name, report in reports.items() if report}
 
 
 def _stamp(model: Path) -> dict[str, Any]:

@@ -133,4 +133,4 @@ def _states(path: Path) -> list[_State]:
         stats = [file.stat() for file in files_of(path)]
     except OSError:
         return []
-    return [(found.st_size, found.st_mtime_ns, found.st_ino) for found in stats]
+    return [(status.st_size, status.st_mtime_ns, status.st_ino) for status in stats]

@@ -548,8 +548,8 @@ def _planned(
     try:
         largest = planned(wanted if is_stretched else None, room.free_bytes).context
     except DoesNotFit as error:
-        found = error.data.get("fitting_context", 0)
-        largest = found if isinstance(found, int) else 0
+        fitting = error.data.get("fitting_context", 0)
+        largest = fitting if isinstance(fitting, int) else 0
     return plan, largest
 
 

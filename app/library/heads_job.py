@@ -116,31 +116,31 @@ def train(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     try:
         prompts: list[list[int]] = []
         if question["self"]:
-            made = Prompts(loaded.info.name, loaded.tokenizer, loaded.templates, renderer)
+            chat_prompts = Prompts(loaded.info.name, loaded.tokenizer, loaded.templates, renderer)
             for one in prompts_of(question["text"], are_questions=question["are_questions"]):
                 if loaded.templates:
                     prompts.append(
-                        list(made.prepare(Request(messages=(Message("user", one),))).ids)
+                        list(chat_prompts.prepare(Request(messages=(Message("user", one),))).ids)
                     )
                 else:
                     ids = loaded.tokenizer.encode(one, special=False, add_bos=True)
                     prompts.append(ids[: _CONTEXT // 2])
         texts = [] if question["self"] else pieces_of(loaded, question["text"], plan)
-        found = train_heads(loaded, texts, prompts, plan, folder, report)
+        trained = train_heads(loaded, texts, prompts, plan, folder, report)
     finally:
         renderer.close()
         loaded.runner.close()
     target = Path(question["target"])
-    write_heads(found.weights, target)
+    write_heads(trained.weights, target)
     shutil.rmtree(folder)
-    assert found.weights.vocabulary is not None
+    assert trained.weights.vocabulary is not None
     return {
         "path": str(target),
         "size_bytes": target.stat().st_size,
-        "heads": found.weights.count,
-        "tokens": found.tokens,
-        "vocabulary": len(found.weights.vocabulary),
-        "accepted": found.accepted,
-        "seconds": found.seconds,
+        "heads": trained.weights.count,
+        "tokens": trained.tokens,
+        "vocabulary": len(trained.weights.vocabulary),
+        "accepted": trained.accepted,
+        "seconds": trained.seconds,
         "wall_s": round(time.perf_counter() - began, 1),
     }

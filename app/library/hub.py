@@ -177,7 +177,7 @@ class Hub:
             )
             hf_raise_for_status(response)
             make: Callable[..., ModelInfo] = ModelInfo
-            return [_model(make(**found)) for found in response.json()[:limit]]
+            return [_model(make(**item)) for item in response.json()[:limit]]
 
     def repository(self, repo_id: str, revision: str = "main") -> Repository:
         """The present state of `repo_id` at `revision`, with the size and checksum of each file.

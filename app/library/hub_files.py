@@ -136,14 +136,14 @@ def offer(repository: Repository) -> Offer:
         elif name.endswith(PICKLE_SUFFIXES) and "imatrix" not in name:
             reason = "a file of this kind (pickle) can run any code when it is loaded"
             refused.append(RefusedFile(file.path, reason))
-    found: list[Choice] = []
+    gguf_choices: list[Choice] = []
     for files in _models(ggufs):
         gap = _missing_parts(files)
         if gap:
             refused.append(RefusedFile(files[0].path, gap))
         else:
-            found.append(_gguf(files, repository.parameters))
-    choices = _named_apart(found) + _safetensors(repository)
+            gguf_choices.append(_gguf(files, repository.parameters))
+    choices = _named_apart(gguf_choices) + _safetensors(repository)
     if not choices:
         raise _nothing(repository, refused)
     choices.sort(key=lambda choice: (choice.size_bytes, choice.name))
@@ -185,11 +185,11 @@ def _models(ggufs: Iterable[RepositoryFile]) -> list[list[RepositoryFile]]:
 
 def _missing_parts(files: Sequence[RepositoryFile]) -> str:
     """Why a model of several parts is incomplete; empty if it is complete."""
-    found = [match for file in files if (match := _PART.search(file.path))]
-    if not found:
+    matches = [match for file in files if (match := _PART.search(file.path))]
+    if not matches:
         return ""
-    total = int(found[0][2])
-    there = {int(match[1]) for match in found}
+    total = int(matches[0][2])
+    there = {int(match[1]) for match in matches}
     if there == set(range(1, total + 1)):
         return ""
     return f"only {len(there)} of its {total} parts are in the repository"

@@ -345,8 +345,8 @@ class ModelNames:
         If `typed` includes a quantization, only models of that quantization.
         """
         repo, _, quant = typed.partition(":")
-        found = self._by_repo.get(catalogue_repos().get(repo, repo), ())
-        return [model for model in found if has_quant(model.path, quant)] if quant else found
+        models = self._by_repo.get(catalogue_repos().get(repo, repo), ())
+        return [model for model in models if has_quant(model.path, quant)] if quant else models
 
 
 @cache
@@ -384,12 +384,12 @@ def describe(model: FoundModel, facts: KnownFacts | None = None) -> LocalModel:
     known = LocalModel(model.name, model.path, model.origin, 0, repo=model.repo)
     try:
         known = replace(known, size_bytes=_size_on_disk(model.path))
-        found = (facts or KnownFacts(None)).of(model.path)
+        header_facts = (facts or KnownFacts(None)).of(model.path)
     except OSError as error:
         return replace(known, size_bytes=0, error=error.strerror or str(error))
     except HearthError as error:
         return replace(known, error=error.message)
-    return replace(known, **asdict(found))
+    return replace(known, **asdict(header_facts))
 
 
 def _size_on_disk(path: Path) -> int:

@@ -62,8 +62,8 @@ class Menu:
 
     def download(self, choice: Choice) -> Download:
         """The files of `choice`, at the commit that was looked up."""
-        found = self.repository
-        return Download(found.repo_id, found.revision, found.commit, choice.files)
+        repository = self.repository
+        return Download(repository.repo_id, repository.revision, repository.commit, choice.files)
 
 
 def reference_of(name: str, catalogue: Catalogue) -> tuple[Reference, Entry | None]:

@@ -58,11 +58,11 @@ _USE_ANOTHER: Final = "Take the model as safetensors or GGUF; most repositories 
 def identity(path: Path) -> tuple[int, int] | None:
     """Device and inode of the regular file or folder behind `path`; None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    is_usable = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
-    return (found.st_dev, found.st_ino) if is_usable else None
+    is_usable = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return (status.st_dev, status.st_ino) if is_usable else None
 
 
 def stem(path: Path) -> str:
@@ -102,9 +102,9 @@ def model_files(folder: Path) -> list[Path]:
         for entry in entries(folder)
         if (entry.name in BESIDE_WEIGHTS or entry.name.endswith(WEIGHTS)) and is_file(entry)
     ]
-    found = [folder / name for name in sorted(own, key=lambda name: (name != CONFIG, name))]
+    beside = [folder / name for name in sorted(own, key=lambda name: (name != CONFIG, name))]
     below = [folder / _POOLING, *sorted(folder.glob("additional_chat_templates/*.jinja"))]
-    return found + [
+    return beside + [
         path
         for path in below
         if is_below_weights(path.relative_to(folder).as_posix()) and path.is_file()
@@ -137,7 +137,7 @@ def model_paths(root: Path) -> list[Path]:
     The search is limited to `MAX_DEPTH` levels and `MAX_ENTRIES` entries. Hidden folders are
     skipped, and no folder is visited twice, so that circular links end.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     pending = [(root, 0, False)]
     visited: set[tuple[int, int] | None] = {None}
     seen = 0
@@ -149,26 +149,26 @@ def model_paths(root: Path) -> list[Path]:
         visited.add(place)
         inside = entries(folder)
         if not is_part and _holds_model(inside):
-            found.append(folder)
+            paths.append(folder)
             is_part = True
         for entry in inside:
             seen += 1
             if seen > MAX_ENTRIES:
-                return sorted(found)
+                return sorted(paths)
             if entry.name.lower().endswith(SUFFIX) and is_file(entry):
                 part = SHARD.search(entry.name)
                 if part is None or int(part[1]) == 1:
-                    found.append(Path(entry.path))
+                    paths.append(Path(entry.path))
             elif depth < MAX_DEPTH and not entry.name.startswith(".") and _is_folder(entry):
                 pending.append((Path(entry.path), depth + 1, is_part))
-    return sorted(found)
+    return sorted(paths)
 
 
 def entries(folder: Path) -> Sequence[os.DirEntry[str]]:
     """The entries of `folder`, sorted by name; empty if it cannot be read."""
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(folder) as scan:
+            return sorted(scan, key=lambda entry: entry.name)
     except (OSError, ValueError):
         return ()
 

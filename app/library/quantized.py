@@ -43,8 +43,8 @@ class Quantized:
         """The effect of quantizing in one line."""
         share = self.model.size_bytes / max(1, self.source.size_bytes)
         source = self.source
-        made = "Converted" if self.is_converted else "Quantized"
-        parts = [f"{made} from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
+        verb = "Converted" if self.is_converted else "Quantized"
+        parts = [f"{verb} from {source.name}: {share:.0%} of its {size(source.size_bytes)}"]
         if self.change is not None:
             parts.append(f"perplexity {self.change[0]:+.2%} ± {self.change[1]:.2%} on {self.text}")
             if self.after is not None and self.after.scored_tokens:
@@ -93,19 +93,19 @@ def keep_measured(path: Path, text: str, before: Quality, after: Quality) -> tup
 def quantized(models: Sequence[LocalModel]) -> dict[str, Quantized]:
     """The models that were made from another of `models`, by name; reads their manifests."""
     sources = {(model.path.name, model.size_bytes): model for model in reversed(models)}
-    found = {}
+    by_name = {}
     for model in models:
         facts = {} if model.url else read_manifest(model.path)
         try:
             source = _source(facts["source"], sources)
             is_of_it = facts["result"]["size_bytes"] == model.size_bytes
             if source is not None and source is not model and is_of_it:
-                made = _quantized(source, model, facts.get("measured") or {})
+                result = _quantized(source, model, facts.get("measured") or {})
                 is_converted = facts.get("method") == CONVERT
-                found[model.name] = replace(made, is_converted=is_converted)
+                by_name[model.name] = replace(result, is_converted=is_converted)
         except (LookupError, TypeError, ValueError, AttributeError):
             continue
-    return found
+    return by_name
 
 
 def _source(

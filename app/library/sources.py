@@ -157,14 +157,14 @@ def _hugging_face(folder: Path) -> Iterator[FoundModel]:
 
 
 def _branch_commits(refs: Path) -> set[str]:
-    found = set()
+    commits = set()
     for entry in entries(refs):
         try:
             start = read_start(Path(entry.path), _COMMIT_BYTES)
-            found.add(start.decode("ascii", "replace").strip())
+            commits.add(start.decode("ascii", "replace").strip())
         except OSError:
             continue
-    return found
+    return commits
 
 
 def _lm_studio(folder: Path) -> Iterator[FoundModel]:
@@ -221,13 +221,13 @@ def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
 
 
 def _llama_cpp(folder: Path) -> Iterator[FoundModel]:
-    found = entries(folder)
+    inside = entries(folder)
     repos = {
         f"{parts[1]}_{parts[2]}_": f"{parts[1]}/{parts[2]}"
-        for entry in found
+        for entry in inside
         if len(parts := entry.name.removesuffix(".json").split("=")) == 4 and parts[0] == "manifest"
     }
-    for entry in found:
+    for entry in inside:
         path = Path(entry.path)
         part = SHARD.search(entry.name)
         if not entry.name.lower().endswith(SUFFIX) or (part is not None and int(part[1]) != 1):

@@ -39,7 +39,7 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
         **asdict(structure),
         "tensors": report.tensors,
         "size_bytes": report.nbytes,
-        "not_finite": [asdict(found) for found in report.not_finite],
+        "not_finite": [asdict(problem) for problem in report.not_finite],
         "unread": list(report.unread),
         "wall_s": round(time.monotonic() - started, 3),
     }

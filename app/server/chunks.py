@@ -137,7 +137,7 @@ class Chunks(ABC):
 
     async def parts(self, events: GenerationEvents) -> sse.Parts:
         """The bytes of the stream."""
-        made: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         # Number of ended choices by position of their answer. The state of the answer itself may
         # be ahead of the events read here.
         ended: Counter[int] = Counter()
@@ -150,7 +150,7 @@ class Chunks(ABC):
                     delta = {"delta": {"tool_calls": [_call_delta(event)]}}
                     yield self.chunk(answer, event.index, delta, ids=event.ids)
                 elif isinstance(event, Started):
-                    made[answer.position] = answer
+                    answers[answer.position] = answer
                     for choice in answer.choices:
                         yield await self.begin(answer, choice.index)
                 elif isinstance(event, Progress):
@@ -164,7 +164,7 @@ class Chunks(ABC):
                     last, more = answer.last, notices(event.notices)
                     yield self.chunk(answer, last.index, self._empty, last.reason, **more)
         if self._include_usage:
-            whole = [made[position] for position in sorted(made)]
+            whole = [answers[position] for position in sorted(answers)]
             yield sse.event({**self._first, "choices": [], **ending(whole)})
         yield sse.DONE
 

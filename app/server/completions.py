@@ -76,13 +76,13 @@ async def create_completion(http: HttpRequest) -> Response:
     prompts = await prompt_fields(exchange, requests)
     first = head("text_completion", "cmpl", exchange.model)
     if given.get("max_tokens") == 0:
-        made = await exchange.prompts_alone(requests)
-        return JSONResponse(_whole(first, given, made, echoes, prompts))
+        finished = await exchange.prompts_alone(requests)
+        return JSONResponse(_whole(first, given, finished, echoes, prompts))
     events = await exchange.events(requests)
     if stream:
         return await exchange.stream(_Chunks(first, given, echoes, prompts).parts(events))
-    made = await exchange.collect(events)
-    return JSONResponse(_whole(first, given, made, echoes, prompts))
+    finished = await exchange.collect(events)
+    return JSONResponse(_whole(first, given, finished, echoes, prompts))
 
 
 def _check(given: dict[str, Any]) -> None:
@@ -120,11 +120,11 @@ def _requests(exchange: Exchange) -> list[Request]:
     if use.max_tokens is None:  # In `given`, None means no limit (-1).
         use = replace(use, max_tokens=DEFAULT_MAX_TOKENS)
     beams = _beams(given)
-    made = max(given.get("best_of", 1) if beams is None else 1, given.get("n", 1))
+    choices = max(given.get("best_of", 1) if beams is None else 1, given.get("n", 1))
     logprobs = given.get("logprobs")
-    if made > given.get("n", 1) and logprobs is None:
+    if choices > given.get("n", 1) and logprobs is None:
         logprobs = 0  # The best answers are chosen by their log probabilities.
-    limits = {"n": made}
+    limits = {"n": choices}
     if given.get("max_tokens") == 0:
         limits["max_tokens"] = 1  # The request is only rendered, never run.
     constraint, exchange.names["constraint"] = constraint_of(given)
@@ -303,9 +303,9 @@ async def generate_batch(http: HttpRequest) -> Response:
     requests = _generations(exchange, exchange.given["prompts"])
     events = await exchange.events(requests, 1 if _optimization(exchange) == "none" else 0)
     results: list[Json] = [{} for _ in requests]
-    made = await exchange.attend(_collect(events, results, exchange, began))
+    finished = await exchange.attend(_collect(events, results, exchange, began))
     total_s = time.perf_counter() - began
-    used = total_usage(made)
+    used = total_usage(finished)
     return JSONResponse(
         {
             "model": exchange.model,
@@ -315,7 +315,7 @@ async def generate_batch(http: HttpRequest) -> Response:
             "total_latency_ms": 1000 * total_s,
             "throughput_tokens_per_sec": used.completion_tokens / total_s,
             "optimization_used": _optimization(exchange),
-            **answers.notices(answers.all_notices(made)),
+            **answers.notices(answers.all_notices(finished)),
         }
     )
 
@@ -347,14 +347,14 @@ async def _collect(
     events: GenerationEvents, results: list[Json], exchange: Exchange, began: float
 ) -> list[Answer]:
     """Fill `results` as prompts finish; latencies are measured from the request's arrival."""
-    made = []
+    finished = []
     async with aclosing(events):
         async for answer, event in events:
             if isinstance(event, Finished):
-                made.append(answer)
+                finished.append(answer)
                 place = {"index": answer.position, "text": answer.content}
                 results[answer.position] = place | _result(answer, exchange, began)
-    return made
+    return finished
 
 
 async def _parts(events: GenerationEvents, exchange: Exchange, began: float) -> sse.Parts:

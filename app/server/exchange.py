@@ -170,33 +170,33 @@ class Exchange:
         at_once = at_once or max(1, self.at_once // requests[0].n)
         source = source or await self.backend()
         clock = self.services.metrics.clock
-        made = [
+        pairs = [
             (request, Answer(request.n, position, self.notices, clock))
             for position, request in enumerate(requests)
         ]
-        measuring = self._measuring(len(made))
-        if len(made) == 1:
-            return _generate(source, *made[0], self.overflow, measuring)
-        return _several(source, made, at_once, self.overflow, measuring)
+        measuring = self._measuring(len(pairs))
+        if len(pairs) == 1:
+            return _generate(source, *pairs[0], self.overflow, measuring)
+        return _several(source, pairs, at_once, self.overflow, measuring)
 
     async def prompts_alone(self, requests: Sequence[Request]) -> list[Answer]:
         """Answers without tokens to `requests`, which are rendered but not run."""
         backend = await self.backend()
-        made = []
+        answers = []
         prompts = await self.attend(all_of(backend.render, requests, self.at_once))
         for position, prompt in enumerate(prompts):
             answer = Answer(requests[position].n, position, self.notices)
             answer.add(Started(len(prompt.ids), notices=prompt.notices))
             for choice in answer.choices:
                 answer.add(ChoiceFinished(choice.index, "length"))
-            made.append(answer)
-        self.http.state.notices = all_notices(made)
-        return made
+            answers.append(answer)
+        self.http.state.notices = all_notices(answers)
+        return answers
 
     def answer(self, body: dict[str, Any], more: Sequence[str] = ()) -> Response:
         """The response `body` with the notices and those in `more`."""
-        found = self.http.state.notices = [*self.notices, *more]
-        return JSONResponse({**body, **notices(found)})
+        combined = self.http.state.notices = [*self.notices, *more]
+        return JSONResponse({**body, **notices(combined)})
 
     @contextmanager
     def _measuring(self, requests: int = 1) -> Iterator[Recorder]:
@@ -229,9 +229,9 @@ class Exchange:
 
     async def collect(self, events: GenerationEvents) -> list[Answer]:
         """The complete answers, in the order of their requests. Raises `ClientGone`."""
-        made = await self.attend(_collect(events))
-        self.http.state.notices = all_notices(made)
-        return made
+        answers = await self.attend(_collect(events))
+        self.http.state.notices = all_notices(answers)
+        return answers
 
     async def attend(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. If the client disconnects, cancel it and raise `ClientGone`."""
@@ -312,8 +312,8 @@ async def _several(
 
 async def _collect(events: GenerationEvents) -> list[Answer]:
     """The complete answers, in the order of their requests."""
-    made: dict[int, Answer] = {}
+    answers: dict[int, Answer] = {}
     async with aclosing(events):
         async for answer, _ in events:
-            made[answer.position] = answer
-    return [made[position] for position in sorted(made)]
+            answers[answer.position] = answer
+    return [answers[position] for position in sorted(answers)]

@@ -269,8 +269,8 @@ async def _answer(
     events = await exchange.events([request], source=source)
     if exchange.given.get("stream", True):
         return await exchange.stream(answer.lines(events, source), dialect(answer.piece(Choice())))
-    [made] = await exchange.collect(events)
-    return JSONResponse(answer.ended(made.last, made, source.load_s))
+    [finished] = await exchange.collect(events)
+    return JSONResponse(answer.ended(finished.last, finished, source.load_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,22 +308,22 @@ class _Answer:
         Tool calls are sent complete, in the last line but one.
         """
         async with aclosing(events):
-            async for made, event in events:
+            async for answer, event in events:
                 if isinstance(event, Token) and (event.text or event.logprobs):
                     piece = Choice()
-                    piece.add(event, made.last_s)
+                    piece.add(event, answer.last_s)
                     yield self.piece(piece)
                 elif isinstance(event, Finished):
-                    calls = [part for part in made.last.parts if part.kind == "call"]
+                    calls = [part for part in answer.last.parts if part.kind == "call"]
                     if calls:
                         yield self.piece(Choice(parts=calls))
-                    yield line(self.ended(Choice(), made, source.load_s))
+                    yield line(self.ended(Choice(), answer, source.load_s))
 
     async def of_prompt_alone(self, request: Request) -> Response:
         """The answer for `num_predict: 0`: one line, streamed or not."""
-        [made] = await self.exchange.prompts_alone([request])
+        [answer] = await self.exchange.prompts_alone([request])
         return Response(
-            line(self.ended(made.last, made, 0.0)),
+            line(self.ended(answer.last, answer, 0.0)),
             media_type=NDJSON if self.exchange.given.get("stream", True) else "application/json",
         )
 

@@ -356,13 +356,13 @@ class _Reply:
         """The last events of a failed stream; clients require `response.created` before them."""
         created = {"response": self.response()}
         first = b"" if self._begun else self._event("response.created", created)
-        found = error_body(error)["error"]
-        code = "rate_limit_exceeded" if error.http_status == 429 else found["code"]
+        details = error_body(error)["error"]
+        code = "rate_limit_exceeded" if error.http_status == 429 else details["code"]
         self.status = "failed"
         code = code if code in _FAILURES else "server_error"
-        self.error = {"code": code, "message": found["message"]}
+        self.error = {"code": code, "message": details["message"]}
         failed = self._event("response.failed", {"response": self.response()})
-        fields = {key: found[key] for key in ("message", "code", "param")}
+        fields = {key: details[key] for key in ("message", "code", "param")}
         return first + failed + self._event("error", fields)
 
     def _event(self, name: str, fields: Json) -> bytes:

@@ -80,9 +80,9 @@ class ChatServices:
             SettingsError: a change is out of range, or the settings cannot be used.
         """
         settings = self.settings.with_flags(layer_of(changes, "this chat"))
-        found = await self.index.resolve(model or settings.text("model"))
+        resolved = await self.index.resolve(model or settings.text("model"))
         # In a thread, because it may read a template file.
-        return await asyncio.to_thread(with_settings, found, settings)
+        return await asyncio.to_thread(with_settings, resolved, settings)
 
     async def load(self, model: str, changes: Mapping[str, Any]) -> Loaded:
         """As `choose`, and load the model. Raises HearthError."""
@@ -404,9 +404,9 @@ class Sessions:
             session = self.open_ones[thread]
             await session.refresh_idle()
             return session
-        found = await to_thread(self.services.chats.thread, thread)
+        stored = await to_thread(self.services.chats.thread, thread)
         path = await to_thread(self.services.chats.path, thread)
-        return self.open_ones.setdefault(thread, ChatSession(self.services, found, path))
+        return self.open_ones.setdefault(thread, ChatSession(self.services, stored, path))
 
     async def create(self, model: str = "", system: str = "", settings: Any = None) -> ChatSession:
         """Create a chat."""

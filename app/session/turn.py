@@ -80,8 +80,8 @@ def _message_of(kept: ChatMessage) -> Message:
 
 def constraint_of(settings: dict[str, Any]) -> Constraint | None:
     """The constraint on the answers of a chat with these settings; None: free text."""
-    found = settings.get("constraint")
-    return None if not found else Constraint(found["kind"], found.get("source", ""))
+    wanted = settings.get("constraint")
+    return None if not wanted else Constraint(wanted["kind"], wanted.get("source", ""))
 
 
 def _answered(messages: Iterable[ChatMessage]) -> list[ChatMessage]:

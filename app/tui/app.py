@@ -56,8 +56,8 @@ def _late(module: str, name: str) -> Callable[..., Screen[Any]]:
     """Make a factory of the screen class `name`, whose module is imported on the first call."""
 
     def make(*args: Any, **options: Any) -> Screen[Any]:
-        found = importlib.import_module(f"hearth.app.tui.screens.{module}")
-        screen: Screen[Any] = getattr(found, name)(*args, **options)
+        imported = importlib.import_module(f"hearth.app.tui.screens.{module}")
+        screen: Screen[Any] = getattr(imported, name)(*args, **options)
         return screen
 
     return make

@@ -149,15 +149,15 @@ def _names(text: str) -> Iterator[tuple[str, bool]]:
 
 def _fenced(text: str) -> list[tuple[int, int]]:
     """Begin and end of each fenced block, including one that is not closed."""
-    found: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     opened: re.Match[str] | None = None
     for match in _FENCE.finditer(text):
         if opened is None:
             opened = match
         elif match[1].startswith(opened[1]):
-            found.append((opened.start(), match.end()))
+            blocks.append((opened.start(), match.end()))
             opened = None
-    return [*found, (opened.start(), len(text))] if opened is not None else found
+    return [*blocks, (opened.start(), len(text))] if opened is not None else blocks
 
 
 def _found(written: str, folder: Path, is_quoted: bool) -> Path | None:

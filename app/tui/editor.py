@@ -70,12 +70,12 @@ async def edited(app: App[object], text: str) -> str:
             raise EditorFailed(
                 "This terminal cannot be lent to an editor.", "Write in the box instead."
             ) from error
-        found = file.read_text(encoding="utf-8", errors="surrogatepass")
+        result = file.read_text(encoding="utf-8", errors="surrogatepass")
     except (OSError, UnicodeDecodeError) as error:
         raise EditorFailed(f"The edited text cannot be read: {error}.", "Edit again.") from error
     finally:
         file.unlink(missing_ok=True)
-    return found.removesuffix("\n") if not text.endswith("\n") else found
+    return result.removesuffix("\n") if not text.endswith("\n") else result
 
 
 async def _run(command: list[str]) -> None:

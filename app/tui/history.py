@@ -82,15 +82,15 @@ def _read(file: Path) -> list[str]:
         lines = file.read_bytes().splitlines()
     except OSError:
         return []
-    found: list[str] = []
+    prompts: list[str] = []
     for line in lines:
         try:
             text = json.loads(line)
         except ValueError:
             continue
-        if isinstance(text, str) and found[-1:] != [text]:
-            found.append(text)
-    return found[-MOST:]
+        if isinstance(text, str) and prompts[-1:] != [text]:
+            prompts.append(text)
+    return prompts[-MOST:]
 
 
 def _write(file: Path, entries: list[str]) -> None:

@@ -49,15 +49,15 @@ def checked_keymap(keymap: Mapping[str, str]) -> dict[str, str]:
     if not keymap:
         return {}
     known = bindings()
-    found = {}
+    checked = {}
     for ident, keys in keymap.items():
         if ident not in known:
             raise SettingsError(
                 f"[keys]: there is no binding {ident!r}.{did_you_mean(ident, known)}",
                 "F1 shows the ids of a screen, and the settings screen has all of them.",
             )
-        found[ident] = check_keys(ident, keys)
-    return found
+        checked[ident] = check_keys(ident, keys)
+    return checked
 
 
 def check_keys(ident: str, keys: str) -> str:
@@ -75,14 +75,14 @@ def check_keys(ident: str, keys: str) -> str:
 
 def bindings() -> dict[str, Binding]:
     """Every binding of the terminal app that has an id; imports all of its screens."""
-    found: dict[str, Binding] = {}
+    by_ident: dict[str, Binding] = {}
     for kind in classes():
         for binding in Binding.make_bindings(kind.__dict__.get("BINDINGS", ())):
             if binding.id:
-                same = found.get(binding.id)
+                same = by_ident.get(binding.id)
                 keys = [*(same.key.split(",") if same else ()), *binding.key.split(",")]
-                found[binding.id] = binding.with_key(",".join(dict.fromkeys(keys)))
-    return dict(sorted(found.items()))
+                by_ident[binding.id] = binding.with_key(",".join(dict.fromkeys(keys)))
+    return dict(sorted(by_ident.items()))
 
 
 def classes() -> Iterator[type[DOMNode]]:
@@ -137,25 +137,25 @@ def key_clashes(keymap: Mapping[str, str]) -> list[KeyClash]:
     """
     if not keymap:
         return []
-    found: set[KeyClash] = set()
+    clashes: set[KeyClash] = set()
     for kind in classes():
         usual = _bindings_of(kind)
         now = {ident: _keys(keymap[ident]) if ident in keymap else usual[ident] for ident in usual}
         for key in set().union(*now.values()):
             wanting = tuple(sorted(ident for ident in now if key in now[ident]))
             if len(wanting) > 1 and any(key not in usual[ident] for ident in wanting):
-                found.add(KeyClash(key, wanting))
-    return sorted(found, key=lambda clash: (clash.bindings, clash.key))
+                clashes.add(KeyClash(key, wanting))
+    return sorted(clashes, key=lambda clash: (clash.bindings, clash.key))
 
 
 def _bindings_of(kind: type[DOMNode]) -> dict[str, set[str]]:
     """Keys of each binding of `kind` that has an id, by id; includes inherited bindings."""
-    found: dict[str, set[str]] = {}
+    by_ident: dict[str, set[str]] = {}
     for base in kind.__mro__:
         for binding in Binding.make_bindings(base.__dict__.get("BINDINGS", ())):
             if binding.id:
-                found.setdefault(binding.id, set()).add(binding.key)
-    return found
+                by_ident.setdefault(binding.id, set()).add(binding.key)
+    return by_ident
 
 
 def _keys(keys: str) -> set[str]:

@@ -51,9 +51,9 @@ class ModelFacts:
 
 async def facts_of(services: Services, name: str) -> ModelFacts:
     """The facts of the model `name`. Raises `HearthError` as `LibraryIndex.resolve` does."""
-    found = await services.index.resolve(name)
+    model = await services.index.resolve(name)
     installed = await services.index.models()
-    return await asyncio.to_thread(_read, services, found, installed)
+    return await asyncio.to_thread(_read, services, model, installed)
 
 
 def _read(services: Services, found: FoundModel, installed: Sequence[FoundModel]) -> ModelFacts:
@@ -93,7 +93,7 @@ def _larger(
 
     room = room_for(hub_cache(), services.paths.cache)
     most_bytes = max(_SMALL_DOWNLOAD_BYTES, _MUCH_LARGER * model.size_bytes)
-    repos = {found.repo.lower() for found in installed}
+    repos = {other.repo.lower() for other in installed}
     for entry in sorted(load_catalogue().entries, key=lambda one: -one.parameters):
         read_bytes = entry.size_bytes * entry.active_parameters / entry.parameters
         if (

@@ -101,14 +101,14 @@ class Quantizing:
     async def refresh(self) -> None:
         """Look for unfinished files."""
         async with self._looking:
-            found = await asyncio.to_thread(unfinished_in, self._services.paths.models)
-            targets = {one.target for one in found}
+            unfinished = await asyncio.to_thread(unfinished_in, self._services.paths.models)
+            targets = {file.target for file in unfinished}
             for target, item in list(self._all.items()):
                 if item.state in ("paused", "elsewhere") and target not in targets:
                     del self._all[target]
-            for one in found:
+            for file in unfinished:
                 with suppress(TypeError):  # Another version's journal has other fields.
-                    self._show(one)
+                    self._show(file)
 
     def _show(self, one: Unfinished) -> None:
         """List the unfinished file `one`, unless this app is making it."""
@@ -225,19 +225,19 @@ class Quantizing:
                 del self._all[item.target]
 
     async def _work(self, item: Quantization) -> None:
-        made = why = ""
+        result = why = ""
         ended: State = "failed"
         try:
             if not item.is_made:
                 await self._announce(item)
             async with self._one:
                 if not item.is_made:
-                    made = await self._run(item)
+                    result = await self._run(item)
                     item.is_made = True
                     await self._services.index.changed()
                 if item.measures and not item.is_stopping:
                     item.state = "measuring"
-                    made = f"{made}\n{await self._compare(item)}".strip()
+                    result = f"{result}\n{await self._compare(item)}".strip()
             ended = "done"
         except (Stopped, asyncio.CancelledError) as stopped:
             ended = "done" if item.is_made else "paused"
@@ -250,8 +250,8 @@ class Quantizing:
             why = f"{error.filename}: {error.strerror}."
         finally:
             item.worker = None
-            item.state = "done" if made else ended
-            item.eta_s, item.detail = None, f"{made} {why}".strip()
+            item.state = "done" if result else ended
+            item.eta_s, item.detail = None, f"{result} {why}".strip()
         await self.refresh()
         self._notify(item)
 

@@ -24,7 +24,7 @@ def shown_of(session: ChatSession) -> list[Shown]:
     """The branch that `session` shows, including the answer in progress so far."""
     wants_json = (session.thread.settings.get("constraint") or {}).get("kind") in _JSON
     live = session.live
-    found = [
+    branch = [
         shown(
             replace(
                 one,
@@ -40,22 +40,24 @@ def shown_of(session: ChatSession) -> list[Shown]:
         for one in session.messages
     ]
     if session.left_out:
-        last = found[session.left_out - 1]
-        found[session.left_out - 1] = replace(last, note=f"{last.note}\n{_LEFT_OUT}".strip())
-    return list(_with_pages(found)) if guide_pages.is_loaded() else found
+        last = branch[session.left_out - 1]
+        branch[session.left_out - 1] = replace(last, note=f"{last.note}\n{_LEFT_OUT}".strip())
+    return list(_with_pages(branch)) if guide_pages.is_loaded() else branch
 
 
 def _with_pages(messages: Iterable[Shown]) -> Iterator[Shown]:
     """`messages`, with the page that an answer of the guide comes from added below its numbers."""
     question = ""
-    for one in messages:
-        if one.role == "user":
-            question = one.content
-        page = guide_pages.page_for(question) if one.model == "guide" and one.numbers else ""
+    for message in messages:
+        if message.role == "user":
+            question = message.content
+        page = (
+            guide_pages.page_for(question) if message.model == "guide" and message.numbers else ""
+        )
         yield (
-            replace(one, numbers=f"{one.numbers}\n{guide_pages.page_location(page)}")
+            replace(message, numbers=f"{message.numbers}\n{guide_pages.page_location(page)}")
             if page
-            else one
+            else message
         )
 
 

@@ -221,9 +221,9 @@ class ChatScreen(HearthScreen):
         """The chat shown; if it is new, it is created and its stored draft is cleared."""
         async with self._creating:
             if self.session is None:
-                made = await self.sessions.create(**self._first)
+                created = await self.sessions.create(**self._first)
                 await self._keep_draft("", "")
-                self.session = made
+                self.session = created
                 await self._watch()
                 self._first |= {"system": "", "settings": {}}
         return self.current
@@ -393,8 +393,8 @@ class ChatScreen(HearthScreen):
                     await self.transcript.remove_after(now[same - 1].id)
                 else:
                     await self.transcript.show([])
-            for one in now[same:]:
-                await self.transcript.append(one)
+            for message in now[same:]:
+                await self.transcript.append(message)
             if place not in (None, self.transcript.selected_place):
                 self.transcript.select_place(place)
         self._show_live()
@@ -521,9 +521,9 @@ class ChatScreen(HearthScreen):
             elif switches == self._switches:
                 await self._send(await self.need_session(), expanded.text)
             else:
-                made = await self.sessions.create(**self._first)
+                created = await self.sessions.create(**self._first)
                 self._first |= {"system": "", "settings": {}}
-                await self._send(made, expanded.text)
+                await self._send(created, expanded.text)
             if expanded.unmatched:
                 self.tell(attachments.not_found(expanded.unmatched))
 
@@ -737,8 +737,8 @@ class ChatScreen(HearthScreen):
 
         index = self.services.index
         if not name:
-            found = await index.models()
-            dialog = PickOne("Model", [model.name for model in found])
+            models = await index.models()
+            dialog = PickOne("Model", [model.name for model in models])
             picked = await self.app.push_screen_wait(dialog)
             name = picked or ""
         if name:
@@ -805,7 +805,7 @@ class ChatScreen(HearthScreen):
     async def _compare(self, model: str) -> None:
         from hearth.app.tui.screens.compare import CompareScreen
 
-        names = [found.name for found in await self.services.index.models()]
+        names = [installed.name for installed in await self.services.index.models()]
         dialog = CompareScreen(self.services, names, self.model, model)
         await self.app.push_screen_wait(dialog)
 
@@ -848,20 +848,20 @@ class ChatScreen(HearthScreen):
     async def _do_with_message(self, message: str, action: str) -> None:
         """Do `action` (see `MessageView.Action`, or /retry) with a message."""
         session = self.current
-        found = next((one for one in session.messages if one.id == message), None)
-        if found is None:
+        chat_message = next((one for one in session.messages if one.id == message), None)
+        if chat_message is None:
             return
         match action:
             case "edit":
-                text = await self._ask_text(f"Edit ({found.role})", found.content)
-                if text is not None and text != found.content:
+                text = await self._ask_text(f"Edit ({chat_message.role})", chat_message.content)
+                if text is not None and text != chat_message.content:
                     await session.edit(message, text)
             case "regenerate" | "retry":
                 await session.regenerate(message)
             case "continue":
                 await session.resume(message)
             case "copy":
-                self.app.copy_to_clipboard(found.content)
+                self.app.copy_to_clipboard(chat_message.content)
                 self.tell("Copied.")
             case "previous" | "next":
                 await session.step(message, 1 if action == "next" else -1)

@@ -219,12 +219,12 @@ class PickOne(SmallDialog[str | None]):
             for option in self._options
             if all(word in f"{option} {self._details.get(option, '')}".lower() for word in wanted)
         ]
-        found = self.query_one(OptionList)
-        found.clear_options()
-        found.add_options(Option(self._row(option)) for option in self._left)
+        option_list = self.query_one(OptionList)
+        option_list.clear_options()
+        option_list.add_options(Option(self._row(option)) for option in self._left)
         if self._left:
             is_there = self._marked in self._left
-            found.highlighted = self._left.index(self._marked) if is_there else 0
+            option_list.highlighted = self._left.index(self._marked) if is_there else 0
 
     def _row(self, option: str) -> Content:
         name = safe_text(option).replace("\n", " ")
@@ -233,11 +233,11 @@ class PickOne(SmallDialog[str | None]):
 
     def action_move(self, by: int) -> None:
         """Mark the next or the previous option."""
-        found = self.query_one(OptionList)
+        option_list = self.query_one(OptionList)
         if by > 0:
-            found.action_cursor_down()
+            option_list.action_cursor_down()
         else:
-            found.action_cursor_up()
+            option_list.action_cursor_up()
 
     @on(Input.Submitted)
     @on(OptionList.OptionSelected)

@@ -54,8 +54,8 @@ class DoctorScreen(HearthScreen):
         await lines.remove_children()
         summary.update(_PATIENCE)
         settings = await asyncio.to_thread(self._settings)
-        found = iter(examine(self.services.paths, settings, self.services.library))
-        while finding := await asyncio.to_thread(next, found, None):
+        checks = iter(examine(self.services.paths, settings, self.services.library))
+        while finding := await asyncio.to_thread(next, checks, None):
             if findings is not self._findings:
                 return
             findings.append(finding)

@@ -261,9 +261,9 @@ class EndpointScreen(HearthScreen):
     async def look(self) -> None:
         """Read the last requests."""
         path = self.services.paths.log / REQUESTS_LOG
-        found = await asyncio.to_thread(last_requests, path, _MOST_REQUESTS)
+        logged = await asyncio.to_thread(last_requests, path, _MOST_REQUESTS)
         requests = self.query_one("#requests", ColumnList)
-        requests.show(_rows(found), empty="No requests yet.")
+        requests.show(_rows(logged), empty="No requests yet.")
 
     # ---- actions
 

@@ -145,8 +145,8 @@ class EngineScreen(HearthScreen):
         models = self.query_one("#models", ColumnList)
         models.show([_model_row(worker) for worker in stats.workers], empty=empty["models"])
         requests = self.query_one("#requests", ColumnList)
-        found = [_request_row(*one, self._name_of(one[1])) for one in _requests_of(stats)]
-        requests.show(found, empty=empty["requests"])
+        rows = [_request_row(*one, self._name_of(one[1])) for one in _requests_of(stats)]
+        requests.show(rows, empty=empty["requests"])
         summary = _summary(stats)
         requests.title(f"Requests · {summary}" if summary else "Requests")
         self._show_memory()

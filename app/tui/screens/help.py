@@ -91,13 +91,13 @@ def _cells(line: Line, app: App[object]) -> tuple[Content, str, Content]:
 
 def _groups(screen: Screen[object]) -> Iterator[tuple[str, list[Line]]]:
     """(title, lines) of each node with active keys: the screen, the focused widget, the app."""
-    found: dict[DOMNode, dict[tuple[str, str], list[ActiveBinding]]] = {}
+    by_node: dict[DOMNode, dict[tuple[str, str], list[ActiveBinding]]] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
         if binding.description and not binding.system:
-            actions = found.setdefault(active.node, {})
+            actions = by_node.setdefault(active.node, {})
             actions.setdefault((binding.action, binding.description), []).append(active)
-    for node, actions in sorted(found.items(), key=lambda item: item[0] is not screen):
+    for node, actions in sorted(by_node.items(), key=lambda item: item[0] is not screen):
         yield _title(node), [_line(screen, same) for same in actions.values()]
 
 

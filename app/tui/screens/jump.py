@@ -81,5 +81,5 @@ def labels(count: int) -> list[str]:
     length = 1
     while len(_LETTERS) ** length < count:
         length += 1
-    found = ("".join(letters) for letters in product(_LETTERS, repeat=length))
-    return [label for _, label in zip(range(count), found, strict=False)]
+    candidates = ("".join(letters) for letters in product(_LETTERS, repeat=length))
+    return [label for _, label in zip(range(count), candidates, strict=False)]

@@ -241,8 +241,8 @@ class LibraryScreen(HearthScreen):
     def _here_row(self, model: LocalModel) -> Row:
         """The row of an installed model, below its original unless that is quantized itself."""
         path = str(model.path)
-        fit, made = self._fits.get(path), self._made.get(model.name)
-        source = made.source.name if made and made.source.name not in self._made else ""
+        fit, result = self._fits.get(path), self._made.get(model.name)
+        source = result.source.name if result and result.source.name not in self._made else ""
         used_at = _last_used(self._used, model)
         is_loaded = path in self._loaded_paths
         used = Content.styled("loaded", "$text-success") if is_loaded else cell(_date(used_at))
@@ -310,9 +310,9 @@ class LibraryScreen(HearthScreen):
 
     @work(group="fit", exclusive=True)
     async def _find_fit(self, model: LocalModel) -> None:
-        found = FoundModel(model.name, model.path, model.origin)
+        located = FoundModel(model.name, model.path, model.origin)
         with suppress(HearthError, OSError):  # `_find_fits` shows what is wrong with the file.
-            drafts = await asyncio.to_thread(fitting_drafts, found, self.services.library)
+            drafts = await asyncio.to_thread(fitting_drafts, located, self.services.library)
             self._drafts[str(model.path)] = drafts
         await self._find_fits(model)
 
@@ -421,8 +421,8 @@ class LibraryScreen(HearthScreen):
 
     def action_enter_list(self) -> None:
         """Go to the list, or to the tabs if it is empty."""
-        found = self._list(self._tab).list
-        (found if found.option_count else self.query_one(Tabs)).focus()
+        option_list = self._list(self._tab).list
+        (option_list if option_list.option_count else self.query_one(Tabs)).focus()
 
     def action_refresh(self) -> None:
         """Read the models of this machine again."""
@@ -468,7 +468,7 @@ class LibraryScreen(HearthScreen):
         from hearth.app.tui.screens.compare import CompareScreen
 
         if self._pair is not None:
-            names = [found.name for found in await self.services.index.models()]
+            names = [model.name for model in await self.services.index.models()]
             dialog = CompareScreen(self.services, names, *self._pair, is_paired=True)
             await self.app.push_screen_wait(dialog)
             if self.hearth.wanted_thread:
@@ -521,9 +521,9 @@ class LibraryScreen(HearthScreen):
 
     async def _remove(self, model: LocalModel) -> None:
         library = self.services.library
-        found = await asyncio.to_thread(library.resolve, model.name)
-        removal = await asyncio.to_thread(plan_removal, found, library)
-        is_loaded = str(found.path) in await self._loaded()
+        resolved = await asyncio.to_thread(library.resolve, model.name)
+        removal = await asyncio.to_thread(plan_removal, resolved, library)
+        is_loaded = str(resolved.path) in await self._loaded()
         details = [*map(str, removal.paths), *removal.keeps]
         if is_loaded:
             details.append("The model is loaded; deleting it stops running responses.")
@@ -534,7 +534,7 @@ class LibraryScreen(HearthScreen):
         ):
             return
         if is_loaded:
-            await self.services.host.unload(str(found.path))
+            await self.services.host.unload(str(resolved.path))
         await asyncio.to_thread(remove, removal)
         await self.services.index.changed()
         self.tell(f"{model.name} is deleted; {freed} freed.")
@@ -611,17 +611,17 @@ class LibraryScreen(HearthScreen):
             await self._search(query)
 
     async def _search(self, query: str) -> None:
-        found = self._list("hub")
+        hub_list = self._list("hub")
         self._found = {}
-        found.show([], empty="Searching the Hub…")
+        hub_list.show([], empty="Searching the Hub…")
         self.say("")
         hub = self.services.hub
         models = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
         self._found = {model.repo_id: model for model in models}
         nothing = f"The Hub has no GGUF repository with “{query}” in its name."
-        found.show([_hub_row(model) for model in models], empty=safe_text(nothing))
+        hub_list.show([_hub_row(model) for model in models], empty=safe_text(nothing))
         if models:
-            found.list.focus()
+            hub_list.list.focus()
             self._describe()
 
     @work(group="pull", exclusive=True)

@@ -87,31 +87,31 @@ class PickFile(Dialog[Choice | None]):
 
     def on_mount(self) -> None:
         """Fill the list, and select the wanted choice."""
-        found = self.query_one(ColumnList)
-        found.show(self._rows())
+        column_list = self.query_one(ColumnList)
+        column_list.show(self._rows())
         # The list is filled once it knows its width.
-        self.call_after_refresh(found.select, self._wanted)
+        self.call_after_refresh(column_list.select, self._wanted)
 
     def on_resize(self) -> None:
         """Give the list the height that the lines around it leave."""
         self.call_after_refresh(self._fit_list)
 
     def _fit_list(self) -> None:
-        dialog, found = self.query_one(".dialog"), self.query_one(ColumnList)
-        around = sum(one.outer_size.height for one in dialog.children if one is not found)
+        dialog, column_list = self.query_one(".dialog"), self.query_one(ColumnList)
+        around = sum(one.outer_size.height for one in dialog.children if one is not column_list)
         spaces = 3  # Above the list, its header, and above the description of the chosen one.
         room = self.size.height - self.query_one(KeyBar).outer_size.height
         most = int(room * _SHARE) - dialog.gutter.height - around - spaces
-        found.list.styles.max_height = max(_LEAST_LINES, most)
-        self.call_after_refresh(found.list.scroll_to_highlight)
+        column_list.list.styles.max_height = max(_LEAST_LINES, most)
+        self.call_after_refresh(column_list.list.scroll_to_highlight)
 
     def _facts(self) -> str:
-        found = self._menu.repository
+        repository = self._menu.repository
         parts = [
-            found.licence or "licence not stated",
-            f"{words.count(found.parameters)} weights" if found.parameters else "",
-            f"context {found.context:,}" if found.context else "",
-            "gated" if found.gated else "",
+            repository.licence or "licence not stated",
+            f"{words.count(repository.parameters)} weights" if repository.parameters else "",
+            f"context {repository.context:,}" if repository.context else "",
+            "gated" if repository.gated else "",
         ]
         return " · ".join(filter(None, parts))
 

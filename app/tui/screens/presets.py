@@ -76,17 +76,17 @@ class PresetsScreen(Dialog[Preset | None]):
         return True
 
     def _list(self, marked: str = "") -> None:
-        found = self.query_one(OptionList)
-        found.clear_options()
+        option_list = self.query_one(OptionList)
+        option_list.clear_options()
         try:
             self._shown = self._presets.all()
         except HearthError as error:
             self._shown = []
             self.show_wrong(str(error))
-        found.add_options(Option(Content(safe_text(preset.name))) for preset in self._shown)
+        option_list.add_options(Option(Content(safe_text(preset.name))) for preset in self._shown)
         names = [preset.name for preset in self._shown]
         if names:
-            found.highlighted = names.index(marked) if marked in names else 0
+            option_list.highlighted = names.index(marked) if marked in names else 0
         self._about()
         self.refresh_bindings()
 

@@ -55,7 +55,7 @@ class Pieces:
 
     async def of(self, ids: Sequence[int]) -> list[Piece]:
         """The pieces of `ids`, in order. Raises what the backend raises."""
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         at = 0
         while at < len(ids):
             piece = await self._piece(tuple(ids[at : at + 1]))
@@ -65,9 +65,9 @@ class Pieces:
                 together = await self._piece(tuple(ids[at : at + count]))
                 if BROKEN not in together.text:
                     piece = together
-            found.append(piece)
+            pieces.append(piece)
             at += len(piece.ids)
-        return found
+        return pieces
 
     async def _piece(self, ids: tuple[int, ...]) -> Piece:
         if ids not in self._known:

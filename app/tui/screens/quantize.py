@@ -154,8 +154,8 @@ class QuantizeScreen(HearthScreen):
     def _unmeasured(self) -> Quantized | None:
         """The selected model, if it was quantized from another one and not measured."""
         key = self._models.selected if self._models.has_focus_within else None
-        made = self._made.get(key or "")
-        return made if made is not None and made.after is None else None
+        result = self._made.get(key or "")
+        return result if result is not None and result.after is None else None
 
     @property
     def is_planned(self) -> bool:
@@ -175,8 +175,8 @@ class QuantizeScreen(HearthScreen):
         Select the source that another screen asked for, if any.
         """
         models = await asyncio.to_thread(self.services.library.list)
-        made = await asyncio.to_thread(quantized, models)
-        self._made = {str(one.model.path): one for one in made.values()}
+        by_name = await asyncio.to_thread(quantized, models)
+        self._made = {str(one.model.path): one for one in by_name.values()}
         await self.hearth.quantizing.refresh()
         self._sources = {str(one.path): one for one in models if _is_source(one)}
         select = self.query_one("#source", Select)
@@ -221,10 +221,10 @@ class QuantizeScreen(HearthScreen):
         is_first = not self._types
         self._types = {}
         if source is not None:
-            found = [
+            types = [
                 _Type(m, t) for m in all_methods() if m.takes(source.path) for t in m.targets()
             ]
-            self._types = {one.key: one for one in found}
+            self._types = {one.key: one for one in types}
         self._show_types()
         usual = [key for key in self._types if key.endswith(f" {_USUAL}")]
         if is_first and usual:
@@ -253,21 +253,21 @@ class QuantizeScreen(HearthScreen):
         if self._models.has_focus_within:
             self._describe_model()
             return
-        one = self._type
-        if one is None:
+        chosen = self._type
+        if chosen is None:
             return
-        options = self._wishes_for(one.method).words
+        options = self._wishes_for(chosen.method).words
         with_options = f"\nWith {options}." if options else ""
-        if isinstance(one.plan, HearthError):
-            hint = "\nPress o to set options." if one.method.options else ""
-            self._about(f"{one.plan}{hint}{with_options}")
-        elif one.plan is not None:
-            types = ", ".join(f"{n} {name}" for name, n in one.plan.facts()["types"].items())
-            memory = words.size(one.plan.memory_bytes(_CONTEXT))
+        if isinstance(chosen.plan, HearthError):
+            hint = "\nPress o to set options." if chosen.method.options else ""
+            self._about(f"{chosen.plan}{hint}{with_options}")
+        elif chosen.plan is not None:
+            types = ", ".join(f"{n} {name}" for name, n in chosen.plan.facts()["types"].items())
+            memory = words.size(chosen.plan.memory_bytes(_CONTEXT))
             self._about(
-                f"{one.target.name}: {one.target.about}\n"
-                f"{one.plan.size_bytes:,} bytes, of {one.plan.source_bytes:,}; {memory} in memory "
-                f"with {_CONTEXT:,} tokens. Tensors: {types}.{with_options}"
+                f"{chosen.target.name}: {chosen.target.about}\n"
+                f"{chosen.plan.size_bytes:,} bytes, of {chosen.plan.source_bytes:,}; {memory} in "
+                f"memory with {_CONTEXT:,} tokens. Tensors: {types}.{with_options}"
             )
 
     def _describe_model(self) -> None:
@@ -285,10 +285,10 @@ class QuantizeScreen(HearthScreen):
     @work(group="options", exclusive=True)
     async def action_options(self) -> None:
         """Set the options of the method."""
-        if (one := self._type) is not None:
-            dialog = QuantizeOptions(one.method, self._wishes_for(one.method))
+        if (chosen := self._type) is not None:
+            dialog = QuantizeOptions(chosen.method, self._wishes_for(chosen.method))
             if (wishes := await self.app.push_screen_wait(dialog)) is not None:
-                self._wishes[one.method.name] = wishes
+                self._wishes[chosen.method.name] = wishes
                 self.plan_all()
 
     # ---- making it
@@ -303,8 +303,8 @@ class QuantizeScreen(HearthScreen):
     @work(group="chat", exclusive=True)
     async def _chat(self, key: str) -> None:
         """Begin a chat with the model of this line."""
-        made = self._made.get(key)
-        model = made.model if made is not None else self._sources.get(key)
+        result = self._made.get(key)
+        model = result.model if result is not None else self._sources.get(key)
         if model is not None:
             with self.errors_shown():
                 session = await self.sessions.create(model=model.name)
@@ -314,18 +314,20 @@ class QuantizeScreen(HearthScreen):
     @work(group="start", exclusive=True)
     async def action_start(self) -> None:
         """Quantize the chosen source to the selected type, after asking."""
-        source, one = self._source, self._type
-        if source is None or one is None or one.plan is None:
+        source, chosen = self._source, self._type
+        if source is None or chosen is None or chosen.plan is None:
             return
-        if isinstance(one.plan, HearthError):
-            self.tell_error(one.plan)
+        if isinstance(chosen.plan, HearthError):
+            self.tell_error(chosen.plan)
             return
         try:
             folder = own_folder(self.services.paths.models)
         except HearthError as error:
             self.tell_error(error)
             return
-        path = folder / quantize_job.file_name(source.name, one.target.name, one.method.suffix)
+        path = folder / quantize_job.file_name(
+            source.name, chosen.target.name, chosen.method.suffix
+        )
         exists = await asyncio.to_thread(path.exists)
         quantizing = self.hearth.quantizing
         begun = next((item for item in quantizing.items if item.target == path), None)
@@ -339,18 +341,18 @@ class QuantizeScreen(HearthScreen):
             kept = f"{begun.share:.0%} are written, and kept if source and options are the same."
             details.append(kept)
         question = Confirm(
-            f"Write {path.name} ({words.size(one.plan.size_bytes)})?",
+            f"Write {path.name} ({words.size(chosen.plan.size_bytes)})?",
             "\n".join(details),
             yes="Replace" if exists else "Quantize",
             destructive=exists,
         )
         if not await self.app.push_screen_wait(question):
             return
-        wishes = self._wishes_for(one.method)
+        wishes = self._wishes_for(chosen.method)
         request = quantize_job.question(
-            method=one.method.name,
+            method=chosen.method.name,
             source=str(source.path),
-            type=one.target.name,
+            type=chosen.target.name,
             options=wishes.options,
             target=path,
             replace=exists,
@@ -364,8 +366,8 @@ class QuantizeScreen(HearthScreen):
     async def action_pause(self) -> None:
         """Pause the quantization, or resume it; measure a model that was not measured."""
         quantizing, item = self.hearth.quantizing, self._job
-        if item is None and (made := self._unmeasured) is not None:
-            quantizing.measure(made)
+        if item is None and (unmeasured := self._unmeasured) is not None:
+            quantizing.measure(unmeasured)
         elif item is None or item.state == "elsewhere":
             self._tell_nothing(item)
         elif item.is_active and not item.is_stopping:
@@ -435,11 +437,11 @@ class QuantizeScreen(HearthScreen):
         sources += [one.question["source"] for one in items if one.state == "done"]
         rows: dict[str, Row] = {}
         for path in dict.fromkeys(sources):
-            made = [one for one in self._made.values() if str(one.source.path) == path]
-            if made and path not in rows:  # It may already be listed as a result.
-                figures = next((one.before for one in reversed(made) if one.before), None)
-                rows[path] = _model_row(made[0].source, figures)
-            for one in made:
+            results = [one for one in self._made.values() if str(one.source.path) == path]
+            if results and path not in rows:  # It may already be listed as a result.
+                figures = next((one.before for one in reversed(results) if one.before), None)
+                rows[path] = _model_row(results[0].source, figures)
+            for one in results:
                 rows.setdefault(str(one.model.path), _model_row(one.model, one.after))
         rows |= {_key(one): _job_row(one) for one in items if one.state != "done"}
         self._models.set_class(bool(rows), "-on")

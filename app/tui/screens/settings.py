@@ -104,8 +104,8 @@ class SettingsScreen(HearthScreen):
     @on(ScreenResume)
     def _read(self) -> None:
         """Read all entries again, because some may have been changed elsewhere."""
-        found = entries(self.services.settings, sorted(self.app.available_themes), bindings())
-        self._entries = {entry.ident: entry for entry in found}
+        all_entries = entries(self.services.settings, sorted(self.app.available_themes), bindings())
+        self._entries = {entry.ident: entry for entry in all_entries}
         self._fill()
 
     @on(Input.Changed, "#search")
@@ -327,10 +327,10 @@ def entries(
     settings: Settings, themes: Sequence[str], bindings: Mapping[str, Binding]
 ) -> Iterator[Entry]:
     """Every setting by group, then every binding."""
-    found = settings.all()
+    in_force = settings.all()
     for group, declared in _GROUPS:
         for key in declared:
-            setting = found[key.name]
+            setting = in_force[key.name]
             yield Entry(
                 group,
                 key.name,

@@ -187,4 +187,4 @@ async def _coloured_lines(lexer: Lexer, code: str) -> list[Content] | None:
         if time.perf_counter() > until:
             await asyncio.sleep(0)
             until = time.perf_counter() + SLICE_S
-    return [Content(text, found) for text, found in zip(rows, spans, strict=False)]
+    return [Content(text, row_spans) for text, row_spans in zip(rows, spans, strict=False)]

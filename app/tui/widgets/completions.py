@@ -54,8 +54,10 @@ def of_commands(line: str) -> list[Completion]:
     """Slash commands, or words that may follow one, for the first line up to the cursor."""
     if (named := _COMMAND.fullmatch(line)) is not None:
         return [
-            Completion(0, f"/{found.name}{' ' * bool(found.argument)}", found.usage, found.help)
-            for found in beginning(named[1])
+            Completion(
+                0, f"/{matching.name}{' ' * bool(matching.argument)}", matching.usage, matching.help
+            )
+            for matching in beginning(named[1])
         ]
     if line == "?":
         return [Completion(0, "? ", "? QUESTION", COMMANDS["guide"].help)]
@@ -72,8 +74,8 @@ def of_commands(line: str) -> list[Completion]:
 
 def path_at(line: str) -> str | None:
     """The name after the @ before the cursor, where `line` ends; None if there is none."""
-    found = _PATH.search(line)
-    return None if found is None else found[1] if found[1] is not None else found[2]
+    match = _PATH.search(line)
+    return None if match is None else match[1] if match[1] is not None else match[2]
 
 
 def of_paths(line: str, folder: Path) -> list[Completion]:
@@ -84,7 +86,7 @@ def of_paths(line: str, folder: Path) -> list[Completion]:
     begin = line.rindex("@")
     above, _, start = written.rpartition("/")
     above += "/" if "/" in written else ""
-    found = []
+    completions = []
     for name, is_folder in _entries(folder, above):
         if not name.lower().startswith(start.lower()) or (name[0] == "." and not start):
             continue
@@ -92,8 +94,8 @@ def of_paths(line: str, folder: Path) -> list[Completion]:
         if text is not None:
             if is_folder:
                 text = text.removesuffix('"')  # The name continues.
-            found.append(Completion(begin, text, name + "/" * is_folder))
-    return found[:MOST]
+            completions.append(Completion(begin, text, name + "/" * is_folder))
+    return completions[:MOST]
 
 
 def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
@@ -103,10 +105,10 @@ def _entries(folder: Path, above: str) -> list[tuple[str, bool]]:
     """
     try:
         with os.scandir(folder / Path(above).expanduser()) as entries:
-            found = [(entry.name, entry.is_dir()) for entry in islice(entries, _MOST_ENTRIES)]
+            names = [(entry.name, entry.is_dir()) for entry in islice(entries, _MOST_ENTRIES)]
     except (OSError, ValueError, RuntimeError):  # Not there, NUL, or the home of an unknown user.
         return []
-    return sorted(found, key=lambda one: (not one[1], one[0].lower()))
+    return sorted(names, key=lambda one: (not one[1], one[0].lower()))
 
 
 class Completions(OptionList, can_focus=False):

@@ -109,8 +109,8 @@ def row_starts(text: str, width: int, *, fold: bool = False) -> list[int]:
 
 def ground(style: Style) -> RichStyle:
     """The style of a row where it has no text."""
-    found: RichStyle = Style(background=style.background).rich_style
-    return found
+    rich_style: RichStyle = Style(background=style.background).rich_style
+    return rich_style
 
 
 def segments_of(
@@ -118,9 +118,9 @@ def segments_of(
 ) -> list[Segment]:
     """The segments of one row, marked with their position in the slab for text selection."""
     segments = []
-    for text, found in content.render(style, end="", parse_style=options.get_style):
+    for text, part_style in content.render(style, end="", parse_style=options.get_style):
         if text:
-            segments.append(Segment(text, (style + found).rich_style_with_offset(x, y)))
+            segments.append(Segment(text, (style + part_style).rich_style_with_offset(x, y)))
             x += len(text)
     return segments
 
@@ -220,8 +220,8 @@ class Line:
         for number, (x, part) in enumerate(zip(starts, parts, strict=True)):
             before = self.rest if number else self.head
             segments = [
-                Segment(text, (style + found).rich_style)
-                for text, found in before.render(style, end="", parse_style=options.get_style)
+                Segment(text, (style + part_style).rich_style)
+                for text, part_style in before.render(style, end="", parse_style=options.get_style)
                 if text
             ]
             # If a row was broken between words, the spaces there are not shown.
@@ -403,10 +403,10 @@ class Lines(Visual):
 
 def selected(lines: Sequence[Line], selection: Selection) -> str:
     """The selected text; lines that are selected from their start include their bullets."""
-    found = []
+    texts = []
     for y, line in enumerate(lines):
         if (span := selection.get_span(y)) is not None:
             start, end = span
             text = line.content.plain[start : None if end == -1 else end]
-            found.append(text if start else line.head.plain + text)
-    return "\n".join(found)
+            texts.append(text if start else line.head.plain + text)
+    return "\n".join(texts)

@@ -72,11 +72,11 @@ class PromptArea(SafeTextArea):
         # with priority before a key enters this queue, and others after the key has passed the
         # queues of all parents; in a busy app, either could reorder them relative to letters.
         self.box.note("")
-        found = None if event.is_printable else self.screen.active_bindings.get(event.key)
+        active = None if event.is_printable else self.screen.active_bindings.get(event.key)
         if (
-            found is not None
-            and found.node is self
-            and await self.app.run_action(found.binding.action, default_namespace=self)
+            active is not None
+            and active.node is self
+            and await self.app.run_action(active.binding.action, default_namespace=self)
         ):
             event.stop()
             event.prevent_default()
@@ -355,9 +355,9 @@ class PromptBox(Vertical):
     @work(exclusive=True, group="completions")
     async def _offer_paths(self, line: str) -> None:
         """Offer files, unless the text has changed while the folder was read."""
-        found = await asyncio.to_thread(of_paths, line, self._folder)
+        completions = await asyncio.to_thread(of_paths, line, self._folder)
         if self._line == line and self.text != self._closed_for:
-            self._offer(found)
+            self._offer(completions)
 
     def _offer(self, found: list[Completion]) -> None:
         written = self._line
