@@ -45,6 +45,6 @@ def measure(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     if job.tune or job.ablate or job.speculate:
         make = tune if job.tune else ablate if job.ablate else speculate
     for message in make(job):
-        reporter.tell(kind=type(message).__name__, message=asdict(message))
+        reporter.report_now(kind=type(message).__name__, message=asdict(message))
         reporter.check()
     return {}

@@ -155,7 +155,7 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
     rate, done_bytes = Rate(), 0
     with ProgressLine(f"{repository.repo_id} {choice.name}") as line:
 
-        def tell(values: dict[str, Any]) -> None:
+        def show_progress(values: dict[str, Any]) -> None:
             nonlocal done_bytes
             done_bytes = values["done_bytes"]
             rate.note(done_bytes)
@@ -169,7 +169,7 @@ def download(state: State, menu: Menu, choice: Choice, told: Told) -> LocalModel
                 line.show(done_bytes, values["total_bytes"], after=after)
 
         try:
-            done = run_job(download_job.work, question, tell, own_folder(state.paths.log))
+            done = run_job(download_job.work, question, show_progress, own_folder(state.paths.log))
         except Stopped as stopped:
             at = (
                 f"--revision={shlex.quote(repository.revision)} "

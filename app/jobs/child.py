@@ -52,8 +52,8 @@ class Reporter:
     def __init__(self, output: BinaryIO) -> None:
         self._output = output
         self._lock = threading.Lock()
-        self._told_at = 0.0
-        self._untold: Values | None = None
+        self._reported_at = 0.0
+        self._held_back: Values | None = None
         self._stop = threading.Event()
 
     @property
@@ -71,14 +71,14 @@ class Reporter:
         replaces one that was held back, and the last is sent before the outcome.
         """
         with self._lock:
-            self._untold = values
-            if time.monotonic() - self._told_at >= _REPORT_EVERY_S:
-                self._tell()
+            self._held_back = values
+            if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:
+                self._flush()
 
-    def tell(self, **values: Any) -> None:
+    def report_now(self, **values: Any) -> None:
         """As `progress`, but sent at once and never replaced by a later report."""
         with self._lock:
-            self._tell()
+            self._flush()
             self._write({"progress": values})
 
     def stop(self) -> None:
@@ -88,13 +88,13 @@ class Reporter:
     def end(self, **outcome: Any) -> None:
         """Send the last progress and the outcome."""
         with self._lock:
-            self._tell()
+            self._flush()
             self._write(outcome)
 
-    def _tell(self) -> None:
-        if self._untold is not None:
-            values, self._untold = self._untold, None
-            self._told_at = time.monotonic()
+    def _flush(self) -> None:
+        if self._held_back is not None:
+            values, self._held_back = self._held_back, None
+            self._reported_at = time.monotonic()
             self._write({"progress": values})
 
     def _write(self, message: Values) -> None:

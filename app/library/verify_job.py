@@ -29,12 +29,12 @@ def verify(question: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
     started = time.monotonic()
     path = Path(question["path"])
 
-    def tell(done: int, total: int) -> None:
+    def report_progress(done: int, total: int) -> None:
         reporter.check()
         reporter.progress(done=done, total=total)
 
     structure = check_structure(path)
-    report = verify_model(path, tell)
+    report = verify_model(path, report_progress)
     return {
         **asdict(structure),
         "tensors": report.tensors,

@@ -144,7 +144,7 @@ class HearthApp(App[int]):
         self.set_interval(_LOOK_S, self.show_activity)
         # Textual 8.2 does not redraw what a shell covered while the app was suspended.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self.tell_key_clashes()
+        self.notify_key_clashes()
 
     async def on_event(self, event: events.Event) -> None:
         """Handle events as Textual does; a key press first hides the current screen's errors."""
@@ -243,7 +243,7 @@ class HearthApp(App[int]):
         """Choose a theme in the palette and save it."""
         self.push_screen(CommandPalette([KeptThemes], placeholder="Search for themes…"))
 
-    def tell_key_clashes(self) -> None:
+    def notify_key_clashes(self) -> None:
         """Report keys that the settings give to two bindings of one screen or widget."""
         for clash in key_clashes(self.services.settings.keymap):
             self.notify(safe_text(clash.text), severity="warning", markup=False)

@@ -142,7 +142,7 @@ class BackgroundPrompts:
         self._counted = computed
         if not is_over:
             if sequence is not None:
-                sequence.tell(computed)
+                sequence.report_progress(computed)
             return
         self._job = self._sequence = None
         if sequence is None or sequence.slot is None:
@@ -157,7 +157,7 @@ class BackgroundPrompts:
             )
             return
         sequence.computed = len(tokens)
-        sequence.tell(sequence.computed)
+        sequence.report_progress(sequence.computed)
 
     def drop(self, sequence: Sequence) -> None:
         """Cancel `sequence`, which has lost its slot."""

@@ -80,9 +80,9 @@ class Beam(Sequence):
     def outputs(self, count: int) -> int:
         return int(count == self.pending)
 
-    def tell(self, computed: int) -> None:
+    def report_progress(self, computed: int) -> None:
         if self._number == 0 and not self.drawn:
-            self._search.answers[0].tell(computed)
+            self._search.answers[0].report_progress(computed)
 
     def on_admitted(self) -> None:
         if self._number == 0:
@@ -90,7 +90,7 @@ class Beam(Sequence):
 
     def take(self, row: Row, result: StepResult) -> FinishReason | None:
         """Report the continuations of the hypothesis; the last beam to do so ends the round."""
-        self.tell(self.computed)
+        self.report_progress(self.computed)
         # `pending`: another beam's report ended the round, and this beam has a new token since.
         if not row.outputs or self.pending:
             return None

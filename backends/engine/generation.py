@@ -152,7 +152,7 @@ class Generation(Sequence):
     def on_admitted(self) -> None:
         self._emit(events.Started(self.prompt_tokens, self.cached, self._notices))
 
-    def tell(self, computed: int) -> None:
+    def report_progress(self, computed: int) -> None:
         if self.new_tokens == 0 and computed > self._shown:
             self._shown = computed
             self._emit(events.Progress(computed, self.prompt_tokens))
@@ -179,7 +179,7 @@ class Generation(Sequence):
         the draft at a place takes part in the draw there.
         """
         if not self.clock.first_token:
-            self.tell(self.computed)
+            self.report_progress(self.computed)
         if not row.outputs:
             return None
         place = 0
@@ -223,7 +223,7 @@ class Generation(Sequence):
         limits, token = self.limits, drawn.id
         is_stop = token in limits.stop_ids
         if token in limits.end_ids or (is_stop and not limits.include_stop):
-            self._say("", flush=True)
+            self._emit_text("", flush=True)
             return "stop"
         self.sampler.accept(token)
         if self._matcher is not None:
@@ -239,21 +239,21 @@ class Generation(Sequence):
         if self._has_stops:
             text, matched = self._push(text)
         if matched is not None:
-            self._say(text + self._included(matched), flush=True, stopped=True)
+            self._emit_text(text + self._included(matched), flush=True, stopped=True)
             self.stop_string = matched
             return "stop"
         if is_stop:
-            self._say(text, flush=True)
+            self._emit_text(text, flush=True)
             return "stop"
         if self._matcher is not None and self._matcher.complete and not limits.ignore_eos:
-            self._say(text, flush=True)
+            self._emit_text(text, flush=True)
             return "stop"
         if self.new_tokens >= limits.max_tokens:
-            self._say(text, flush=True, cut=True)
+            self._emit_text(text, flush=True, cut=True)
             return "stop" if self.stop_string is not None or self._has_its_call else "length"
-        self._say(text)
+        self._emit_text(text)
         if limits.one_call and self._has_its_call:
-            self._say("", flush=True)
+            self._emit_text("", flush=True)
             return "stop"
         return None
 
@@ -263,7 +263,7 @@ class Generation(Sequence):
             return
         self.clock.ended = time.monotonic()
         if reason == "cancelled":
-            self._say("", flush=True, cut=True)
+            self._emit_text("", flush=True, cut=True)
         usage = events.Usage(
             self.prompt_tokens,
             self.cached,
@@ -284,7 +284,7 @@ class Generation(Sequence):
     def _has_its_call(self) -> bool:
         return self.limits.one_call and self._parser is not None and self._parser.calls > 0
 
-    def _say(
+    def _emit_text(
         self, text: str, *, flush: bool = False, stopped: bool = False, cut: bool = False
     ) -> None:
         if flush and not stopped:

@@ -330,7 +330,7 @@ class Scheduler:
         for slot, count in arrived.items():
             sequence = self._running[slot]
             sequence.computed += count
-            sequence.tell(sequence.computed)
+            sequence.report_progress(sequence.computed)
             self._pin(sequence)
         for sequence in [one for one in self._arriving if not self._is_arriving(one)]:
             self._end_arrival(sequence)

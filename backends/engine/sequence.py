@@ -185,7 +185,7 @@ class Sequence(ABC):
         """The shortlist it needs of the logits after its last token; None: all logits."""
         return None
 
-    def tell(self, computed: int) -> None:  # noqa: B027 - not all report it
+    def report_progress(self, computed: int) -> None:  # noqa: B027 - not all report it
         """Report progress: `computed` of its tokens are computed now."""
 
     def on_admitted(self) -> None:  # noqa: B027

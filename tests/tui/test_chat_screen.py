@@ -425,8 +425,8 @@ def test_what_is_sent_twice_begins_one_chat(services: Services) -> None:
     async def go() -> None:
         async with opened(services) as (_, pilot):
             chat = chat_of(pilot)
-            chat.say("first")
-            chat.say("first")
+            chat.send_text("first")
+            chat.send_text("first")
             await until(pilot, lambda: chat.prompt.text == "first")
             await until(pilot, lambda: len(chat.current.messages) == 2)
             await until(pilot, lambda: not chat.current.is_busy)

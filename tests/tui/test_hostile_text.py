@@ -191,12 +191,12 @@ async def test_notices(services: Services) -> None:
         chat = chat_of(pilot)
         for text in (*chunks(ALL, 60), *MARKUP[::4]):
             app.clear_notifications()
-            chat.tell_error(HearthError(f"Begins. {text}", text))
-            chat.tell("Begins.")
+            chat.show_error(HearthError(f"Begins. {text}", text))
+            chat.show_notice("Begins.")
             await until_shown(pilot, "Begins.")
             check(app)
         app.clear_notifications()
-        chat.tell("[red]a[/red]")
+        chat.show_notice("[red]a[/red]")
         await until_shown(pilot, "[red]a[/red]")
 
 

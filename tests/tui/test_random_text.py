@@ -107,7 +107,7 @@ async def test_notices_and_the_prompt_box(services: Services) -> None:
             chat.prompt.set_hint(text)
             if at % 16 == 0:
                 app.clear_notifications()
-                chat.tell(text)
+                chat.show_notice(text)
                 await pilot.pause()
             if at % 16 == 8:
                 check(app)

@@ -181,22 +181,22 @@ class HearthScreen(StyledOnce[None]):
         try:
             yield
         except HearthError as error:
-            self.tell_error(error)
+            self.show_error(error)
 
-    async def told(self, work: Awaitable[object]) -> bool:
+    async def succeeds(self, work: Awaitable[object]) -> bool:
         """Await `work`, and show its error; True if it succeeded."""
         try:
             await work
         except HearthError as error:
-            self.tell_error(error)
+            self.show_error(error)
             return False
         return True
 
-    def tell_error(self, error: HearthError) -> None:
+    def show_error(self, error: HearthError) -> None:
         """Show what went wrong and what to do next."""
-        self.tell(str(error), severity="error")
+        self.show_notice(str(error), severity="error")
 
-    def tell(self, text: str, *, severity: str = "information") -> None:
+    def show_notice(self, text: str, *, severity: str = "information") -> None:
         """Show a notice, with foreign text made safe; an error stays until the next key press."""
         if severity == "error":
             line = self.query_one(ErrorLine)

@@ -144,7 +144,7 @@ class ChatScreen(HearthScreen):
         The list of chats is read after the first paint.
         """
         if self.hearth.first_thread:
-            await self.told(self.open(self.hearth.first_thread))
+            await self.succeeds(self.open(self.hearth.first_thread))
         else:
             self._show_parts()
             self.show_status()
@@ -165,7 +165,7 @@ class ChatScreen(HearthScreen):
         self.show_status()
         wanted, self.hearth.wanted_thread = self.hearth.wanted_thread, ""
         if wanted:
-            await self.told(self.open(wanted))
+            await self.succeeds(self.open(wanted))
             await self.refresh_list()
             self.prompt.focus()
 
@@ -195,7 +195,7 @@ class ChatScreen(HearthScreen):
             self.session = session
             self._switches += 1
             self.prompt.load(draft)
-            await self.told(self._keep_draft(written, before))
+            await self.succeeds(self._keep_draft(written, before))
         await self._watch()
 
     async def _watch(self) -> None:
@@ -322,7 +322,7 @@ class ChatScreen(HearthScreen):
             case Moved():
                 self._show_state(happening)
             case Noticed():
-                super().tell(happening.text, severity=happening.severity)
+                super().show_notice(happening.text, severity=happening.severity)
             case Changed() | Ended():
                 self._sync()
 
@@ -489,7 +489,7 @@ class ChatScreen(HearthScreen):
 
     # ---- what the user does
 
-    def tell(self, text: str, *, severity: str = "information") -> None:
+    def show_notice(self, text: str, *, severity: str = "information") -> None:
         """Show a notice below the prompt until the next key."""
         self.prompt.note(text, is_wrong=severity == "error")
 
@@ -502,14 +502,14 @@ class ChatScreen(HearthScreen):
         if is_command(event.text):
             self.command(parse(event.text))
         else:
-            self.say(event.text)
+            self.send_text(event.text)
 
     def on_prompt_box_submitted(self, event: PromptBox.Submitted) -> None:
         self._draft_tokens = 0
-        self.say(event.text)
+        self.send_text(event.text)
 
     @work(group="say")
-    async def say(self, text: str) -> None:
+    async def send_text(self, text: str) -> None:
         """Send `text`, with the files that it names."""
         # Reading files takes a while, in which another chat may be opened.
         session, switches = self.session, self._switches
@@ -525,9 +525,9 @@ class ChatScreen(HearthScreen):
                 self._first |= {"system": "", "settings": {}}
                 await self._send(created, expanded.text)
             if expanded.unmatched:
-                self.tell(attachments.not_found(expanded.unmatched))
+                self.show_notice(attachments.not_found(expanded.unmatched))
 
-        if not await self.told(send()):
+        if not await self.succeeds(send()):
             self.prompt.restore(text)
         await self.refresh_list()
 
@@ -536,7 +536,7 @@ class ChatScreen(HearthScreen):
         try:
             await session.send(text)
         except NotAnswered as error:
-            self.tell(f"{error} /retry asks for the answer again.", severity="error")
+            self.show_notice(f"{error} /retry asks for the answer again.", severity="error")
 
     def on_prompt_box_drafted(self, event: PromptBox.Drafted) -> None:
         self._draft = event.text
@@ -554,7 +554,7 @@ class ChatScreen(HearthScreen):
     async def _count_draft(self) -> None:
         """Save the draft and count its tokens, once the user pauses typing."""
         await asyncio.sleep(0.3)
-        await self.told(self._keep_draft(self.prompt.text, self._shown_thread))
+        await self.succeeds(self._keep_draft(self.prompt.text, self._shown_thread))
         self._draft_tokens, hint = await self._count(self.prompt.text)
         self.prompt.set_hint(hint)
         self.show_status()
@@ -565,7 +565,7 @@ class ChatScreen(HearthScreen):
     @work(group="command")
     async def command(self, command: Command, written: str = "") -> None:
         """Run a slash command; if it fails, put `written` back into the prompt."""
-        if not await self.told(self._run(command)) and written:
+        if not await self.succeeds(self._run(command)) and written:
             self.prompt.restore(written)
 
     def on_message_view_action(self, event: MessageView.Action) -> None:
@@ -574,7 +574,7 @@ class ChatScreen(HearthScreen):
     @work(group="act")
     async def act(self, message: str, action: str) -> None:
         """Do something with a message."""
-        await self.told(self._do_with_message(message, action))
+        await self.succeeds(self._do_with_message(message, action))
 
     @work(group="link", exclusive=True)
     async def on_link_asked(self, event: LinkAsked) -> None:
@@ -589,7 +589,7 @@ class ChatScreen(HearthScreen):
     @work(group="threads")
     async def on_thread_list_asked(self, event: ThreadList.Asked) -> None:
         """Do something with a chat of the list."""
-        await self.told(self._do_with_thread(event.thread, event.action))
+        await self.succeeds(self._do_with_thread(event.thread, event.action))
 
     def action_command(self, name: str) -> None:
         """Run the slash command called `name`."""
@@ -613,7 +613,7 @@ class ChatScreen(HearthScreen):
             return
         current = self._shown_thread
         at = ids.index(current) + by if current in ids else 0
-        await self.told(self.open(ids[at % len(ids)]))
+        await self.succeeds(self.open(ids[at % len(ids)]))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only an answer in progress can be stopped."""
@@ -685,7 +685,7 @@ class ChatScreen(HearthScreen):
                 self._hides_numbers = not self._hides_numbers
                 self._sync()
                 state = "hidden" if self._hides_numbers else "shown"
-                self.tell(f"Numbers below answers are {state}.")
+                self.show_notice(f"Numbers below answers are {state}.")
             case "suspend":
                 self.hearth.action_suspend()
             case "quit":
@@ -702,7 +702,7 @@ class ChatScreen(HearthScreen):
             if "model" in fields:
                 self.session.info = None
         self.show_status()
-        self.tell(said)
+        self.show_notice(said)
 
     async def _set(self, said: str, **values: Any) -> None:
         await self._change(said, settings={**self._setup["settings"], **values})
@@ -728,7 +728,7 @@ class ChatScreen(HearthScreen):
         if before is None or before.model != _GUIDE:
             await self.open((await self.sessions.create(model=_GUIDE)).thread.id)
             back = " alt+down goes back to the other chat." if before is not None else ""
-            self.tell(f"guide answers in a chat of its own.{back}")
+            self.show_notice(f"guide answers in a chat of its own.{back}")
         await self._send(self.current, question or "What can Hearth do?")
         await self.refresh_list()
 
@@ -782,7 +782,7 @@ class ChatScreen(HearthScreen):
         if name := name or await self._ask_line("Name of the preset"):
             preset = self._as_preset(name)
             kept = await asyncio.to_thread(self.hearth.presets.save, preset)
-            self.tell(f"Saved as the preset {kept.name}.")
+            self.show_notice(f"Saved as the preset {kept.name}.")
 
     def _as_preset(self, name: str) -> Preset:
         from hearth.app.presets import Preset
@@ -862,7 +862,7 @@ class ChatScreen(HearthScreen):
                 await session.resume(message)
             case "copy":
                 self.app.copy_to_clipboard(chat_message.content)
-                self.tell("Copied.")
+                self.show_notice("Copied.")
             case "previous" | "next":
                 await session.step(message, 1 if action == "next" else -1)
             case "clone":
@@ -886,10 +886,10 @@ class ChatScreen(HearthScreen):
                     await session.change(title=title)
             case "pin":
                 await session.change(pinned=not session.thread.pinned)
-                self.tell("Pinned." if session.thread.pinned else "Not pinned any more.")
+                self.show_notice("Pinned." if session.thread.pinned else "Not pinned any more.")
             case "archive":
                 await session.change(archived=not session.thread.archived)
-                self.tell("Archived." if session.thread.archived else "Restored.")
+                self.show_notice("Archived." if session.thread.archived else "Restored.")
             case "clone":
                 await self.open((await session.clone()).id)
             case "export":
@@ -928,7 +928,7 @@ class ChatScreen(HearthScreen):
                 ) from error
 
         written_bytes = await asyncio.to_thread(write)
-        self.tell(f"Written to {path} ({size(written_bytes)}).")
+        self.show_notice(f"Written to {path} ({size(written_bytes)}).")
 
     async def _count(self, text: str) -> tuple[int, str]:
         """Number of tokens of a draft, and a text with it; estimated until the model is loaded."""

@@ -105,7 +105,7 @@ class CompareScreen(Dialog[None]):
         """Ask both models, unless answers are in progress."""
         text = event.value.strip()
         if self.is_busy:
-            self._tell(_BUSY)
+            self._show_note(_BUSY)
         elif text:
             event.input.clear()
             self.ask(text)
@@ -139,7 +139,7 @@ class CompareScreen(Dialog[None]):
         """Keep one side as a chat, and continue there."""
         column = self.query_one(f"#{side}", CompareColumn)
         if self.is_busy or not column.messages:
-            self._tell(_BUSY if self.is_busy else "Ask a question first.")
+            self._show_note(_BUSY if self.is_busy else "Ask a question first.")
             return
         first, *_, last = messages = column.messages
         thread = Thread(
@@ -153,12 +153,12 @@ class CompareScreen(Dialog[None]):
         try:
             kept = await asyncio.to_thread(self._services.chats.insert, thread, messages)
         except HearthError as error:
-            self._tell(str(error))
+            self._show_note(str(error))
             return
         cast("HearthApp", self.app).wanted_thread = kept.id
         self.dismiss(None)  # The chat screen below opens it.
 
-    def _tell(self, text: str) -> None:
+    def _show_note(self, text: str) -> None:
         self.app.notify(safe_text(text), severity="warning", markup=False)
 
 

@@ -73,7 +73,7 @@ class DoctorScreen(HearthScreen):
     def action_copy(self) -> None:
         """Copy the findings, as `hearth doctor` prints them."""
         self.app.copy_to_clipboard(as_text(self._findings))
-        self.tell("Findings copied.")
+        self.show_notice("Findings copied.")
 
 
 def verdict(findings: Sequence[Finding]) -> Content:

@@ -96,16 +96,16 @@ class EndpointFields(Horizontal):
 
     @on(Input.Submitted)
     @on(Input.Blurred)
-    def _tell_text(self, event: Input.Submitted | Input.Blurred) -> None:
+    def _text_changed(self, event: Input.Submitted | Input.Blurred) -> None:
         event.stop()
-        self._tell(event.input.id or "", event.value.strip())
+        self._change(event.input.id or "", event.value.strip())
 
     @on(Checkbox.Changed)
-    def _tell_key(self, event: Checkbox.Changed) -> None:
+    def _key_changed(self, event: Checkbox.Changed) -> None:
         event.stop()
-        self._tell("serve_key", _word(event.value))
+        self._change("serve_key", _word(event.value))
 
-    def _tell(self, name: str, text: str) -> None:
+    def _change(self, name: str, text: str) -> None:
         if text != self._values[name]:
             self._values[name] = text
             self.post_message(self.Changed(name, text))
@@ -198,12 +198,12 @@ class EndpointScreen(HearthScreen):
             write_setting(self.services.paths.settings_file, key, key.parse(message.text))
             self.services.use_settings()
         except ValueError as error:
-            self.tell(f"{key.name}: {error}.", severity="error")
+            self.show_notice(f"{key.name}: {error}.", severity="error")
         except SettingsError as error:
-            self.tell_error(error)
+            self.show_error(error)
         else:
             if self.control.state != "off":
-                self.tell("Takes effect when the endpoint is switched on again.")
+                self.show_notice("Takes effect when the endpoint is switched on again.")
         self._show()
 
     # ---- what is shown
@@ -274,7 +274,7 @@ class EndpointScreen(HearthScreen):
             self.control.stop()
             return
         how = launch(self.services.settings, self._host, self._port, key=self._asks_key)
-        await self.told(self.control.start(how))
+        await self.succeeds(self.control.start(how))
 
     def action_copy_address(self) -> None:
         """Copy the address."""
@@ -286,7 +286,7 @@ class EndpointScreen(HearthScreen):
             if key := self._key.read():
                 self._copy(key, "Key")
             else:
-                self.tell("No key to copy.")
+                self.show_notice("No key to copy.")
 
     def action_show_key(self) -> None:
         """Show the key, or hide it again."""
@@ -304,7 +304,7 @@ class EndpointScreen(HearthScreen):
 
     def _copy(self, text: str, what: str) -> None:
         self.app.copy_to_clipboard(text)
-        self.tell(f"{what} copied.")
+        self.show_notice(f"{what} copied.")
 
 
 def _rows(found: Sequence[Answered]) -> list[Row]:

@@ -186,7 +186,7 @@ class EngineScreen(HearthScreen):
             if own is not None and own.is_busy:
                 own.stop()
             else:
-                await self.told(self.services.host.end_request(worker.pid, request.id))
+                await self.succeeds(self.services.host.end_request(worker.pid, request.id))
             self.look()
 
     @work(group="engine.act")
@@ -194,7 +194,7 @@ class EngineScreen(HearthScreen):
         """Unload the chosen model, which stops its requests."""
         path = self.query_one("#models", ColumnList).selected
         if path is not None:
-            await self.told(self.services.host.unload(path))
+            await self.succeeds(self.services.host.unload(path))
             self.look()
 
     def action_other_log(self) -> None:

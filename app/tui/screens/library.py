@@ -284,7 +284,9 @@ class LibraryScreen(HearthScreen):
             self._has_timed_memory = True
             self._bandwidth = await services.measure_bandwidth()
         except (HearthError, OSError) as error:
-            self.tell(f"How fast memory is read could not be measured: {error}", severity="error")
+            self.show_notice(
+                f"How fast memory is read could not be measured: {error}", severity="error"
+            )
         else:
             self.action_refresh()
 
@@ -322,12 +324,12 @@ class LibraryScreen(HearthScreen):
         settings = self.services.settings
         for at, model in enumerate(models, 1):
             if len(models) > 1:
-                self.say(f"Loading… {at} of {len(models)}")
+                self.show_about(f"Loading… {at} of {len(models)}")
             try:
                 fit = await asyncio.to_thread(fit_of_file, model.path, model.name, settings, room)
             except HearthError as error:
                 if len(models) == 1:
-                    self.say(str(error))
+                    self.show_about(str(error))
                     return
                 continue
             self._fits[str(model.path)] = fit
@@ -349,7 +351,7 @@ class LibraryScreen(HearthScreen):
         try:
             return {item.id: item for item in self.services.downloads.items()}
         except HearthError as error:
-            self.tell_error(error)
+            self.show_error(error)
             self._timer.pause()
             return {}
 
@@ -362,7 +364,7 @@ class LibraryScreen(HearthScreen):
             self._describe()
         for ident, item in self._items.items():
             if item.state == "done" and ident in before and before[ident].state != "done":
-                self.tell(f"{item.name} is installed.")
+                self.show_notice(f"{item.name} is installed.")
                 self.refresh_models()
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
@@ -397,9 +399,9 @@ class LibraryScreen(HearthScreen):
             text = _about_hub(self._found[key], self.services.hub.endpoint)
         elif self._tab == "downloads" and key in self._items:
             text = _about_download(self._items[key])
-        self.say(text)
+        self.show_about(text)
 
-    def say(self, text: str) -> None:
+    def show_about(self, text: str) -> None:
         """Show `text` below the lists."""
         self.query_one("#about", Static).update(safe_text(text))
 
@@ -486,7 +488,7 @@ class LibraryScreen(HearthScreen):
         if (model := self._here.get(self._chosen or "")) is not None:
             with self.errors_shown():
                 count = await self.services.host.unload(str(model.path))
-                self.tell(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
+                self.show_notice(f"{model.name} {'is unloaded' if count else 'was not loaded'}.")
             self.refresh_models()
 
     def _draft_of(self, model: LocalModel) -> str:
@@ -509,14 +511,16 @@ class LibraryScreen(HearthScreen):
             done = f"{now.value} drafts" if now.value else "nothing drafts"
             origin = now.origin.replace(str(services.settings.file), services.settings.file.name)
             text = f"From its next load on {done} for {model.name} (draft: {origin})."
-            self.tell(text, severity="information" if now.value == (draft or "") else "warning")
+            self.show_notice(
+                text, severity="information" if now.value == (draft or "") else "warning"
+            )
         self._describe()
 
     @work(group="here.act", exclusive=True)
     async def action_remove(self) -> None:
         """Delete the model, after showing how much space that frees."""
         if (model := self._here.get(self._chosen or "")) is not None:
-            await self.told(self._remove(model))
+            await self.succeeds(self._remove(model))
             self.refresh_models()
 
     async def _remove(self, model: LocalModel) -> None:
@@ -537,12 +541,12 @@ class LibraryScreen(HearthScreen):
             await self.services.host.unload(str(resolved.path))
         await asyncio.to_thread(remove, removal)
         await self.services.index.changed()
-        self.tell(f"{model.name} is deleted; {freed} freed.")
+        self.show_notice(f"{model.name} is deleted; {freed} freed.")
 
     @work(group="here.import")
     async def action_import(self) -> None:
         """Take a model file into the library."""
-        await self.told(self._import())
+        await self.succeeds(self._import())
         self.refresh_models()
 
     async def _import(self) -> None:
@@ -576,7 +580,7 @@ class LibraryScreen(HearthScreen):
         plan = await asyncio.to_thread(plan_adoption, path, library, _WAYS[way])
         await asyncio.to_thread(adopt, plan, lambda done: self._copied(plan, done))
         await self.services.index.changed()
-        self.tell(f"{plan.name} is in the library.")
+        self.show_notice(f"{plan.name} is in the library.")
 
     def _copied(self, plan: Adoption, done: int) -> None:
         """Show that `done` bytes are copied; called by the copying thread."""
@@ -606,7 +610,7 @@ class LibraryScreen(HearthScreen):
                 await self._pull(reference)
             except RepositoryNotFound as error:
                 await self._search(reference.repo_id.rpartition("/")[2])
-                self.tell_error(error)
+                self.show_error(error)
         else:
             await self._search(query)
 
@@ -614,7 +618,7 @@ class LibraryScreen(HearthScreen):
         hub_list = self._list("hub")
         self._found = {}
         hub_list.show([], empty="Searching the Hub…")
-        self.say("")
+        self.show_about("")
         hub = self.services.hub
         models = await asyncio.to_thread(lambda: hub.search(query, tag="gguf"))
         self._found = {model.repo_id: model for model in models}
@@ -630,9 +634,9 @@ class LibraryScreen(HearthScreen):
         key = self._chosen
         if self._tab == "worth" and key in self._worth:
             entry = self._worth[key]
-            await self.told(self._pull(parse_reference(entry.repo), entry))
+            await self.succeeds(self._pull(parse_reference(entry.repo), entry))
         elif self._tab == "hub" and key in self._found:
-            await self.told(self._pull(parse_reference(key)))
+            await self.succeeds(self._pull(parse_reference(key)))
 
     async def _pull(self, reference: Reference, entry: Entry | None = None) -> None:
         """Let the user choose a file of the repository, and download it.
@@ -640,11 +644,11 @@ class LibraryScreen(HearthScreen):
         Args:
             entry: the catalogue entry, if the repository was chosen by it.
         """
-        self.say(f"Asking the Hub for {reference.repo_id} …")
+        self.show_about(f"Asking the Hub for {reference.repo_id} …")
         try:
             menu = await asyncio.to_thread(self._menu, reference, entry)
         finally:
-            self.say("")
+            self.show_about("")
         endpoint = self.services.hub.endpoint
         choice = await self.app.push_screen_wait(PickFile(menu, endpoint, reference.choice))
         if choice is None or not await self._is_sure(menu, choice):
@@ -695,7 +699,7 @@ class LibraryScreen(HearthScreen):
         if (item := self._items.get(self._chosen or "")) is not None:
             downloads = self.services.downloads
             goes = item.state == "running" or (item.state == "waiting" and item.error is None)
-            await self.told(downloads.pause(item.id) if goes else downloads.resume(item.id))
+            await self.succeeds(downloads.pause(item.id) if goes else downloads.resume(item.id))
             self._show_downloads()
 
     @work(group="downloads")
@@ -711,14 +715,14 @@ class LibraryScreen(HearthScreen):
             )
             if item.state != "done" and not await self.app.push_screen_wait(question):
                 return
-            await self.told(self.services.downloads.cancel(item.id))
+            await self.succeeds(self.services.downloads.cancel(item.id))
             self._show_downloads()
 
     @work(group="downloads")
     async def action_clear(self) -> None:
         """Remove the downloads that are complete from the list; the models stay."""
         for item in [one for one in self._items.values() if one.state == "done"]:
-            await self.told(self.services.downloads.cancel(item.id))
+            await self.succeeds(self.services.downloads.cancel(item.id))
         self._show_downloads()
 
     @work(group="downloads")
@@ -726,7 +730,7 @@ class LibraryScreen(HearthScreen):
         """Move the download in the queue."""
         if (item := self._items.get(self._chosen or "")) is not None:
             place = list(self._items).index(item.id) + by
-            await self.told(self.services.downloads.move(item.id, place))
+            await self.succeeds(self.services.downloads.move(item.id, place))
             self._show_downloads()
 
 

@@ -318,12 +318,12 @@ class QuantizeScreen(HearthScreen):
         if source is None or chosen is None or chosen.plan is None:
             return
         if isinstance(chosen.plan, HearthError):
-            self.tell_error(chosen.plan)
+            self.show_error(chosen.plan)
             return
         try:
             folder = own_folder(self.services.paths.models)
         except HearthError as error:
-            self.tell_error(error)
+            self.show_error(error)
             return
         path = folder / quantize_job.file_name(
             source.name, chosen.target.name, chosen.method.suffix
@@ -332,7 +332,7 @@ class QuantizeScreen(HearthScreen):
         quantizing = self.hearth.quantizing
         begun = next((item for item in quantizing.items if item.target == path), None)
         if begun is not None and begun.is_active:
-            self.tell(f"{path.name} is being made already.", severity="warning")
+            self.show_notice(f"{path.name} is being made already.", severity="warning")
             return
         details = [f"into {folder}"]
         if exists:
@@ -369,7 +369,7 @@ class QuantizeScreen(HearthScreen):
         if item is None and (unmeasured := self._unmeasured) is not None:
             quantizing.measure(unmeasured)
         elif item is None or item.state == "elsewhere":
-            self._tell_nothing(item)
+            self._explain_selection(item)
         elif item.is_active and not item.is_stopping:
             await quantizing.pause(item)
         elif not item.is_active:
@@ -382,7 +382,7 @@ class QuantizeScreen(HearthScreen):
         """Cancel the quantization, and delete what it wrote."""
         item = self._job
         if item is None or item.state == "elsewhere":
-            self._tell_nothing(item)
+            self._explain_selection(item)
             return
         question = Confirm(
             f"Cancel {item.target.name}?",
@@ -397,14 +397,14 @@ class QuantizeScreen(HearthScreen):
             self._look()
             self.refresh_sources()
 
-    def _tell_nothing(self, item: Quantization | None) -> None:
+    def _explain_selection(self, item: Quantization | None) -> None:
         """Show why a key does nothing."""
         if item is not None:
-            self.tell(f"{item.target.name}: {_STATES[item.state]}")
+            self.show_notice(f"{item.target.name}: {_STATES[item.state]}")
         elif self._models.has_focus_within:
-            self.tell("The selected model is complete; select a line that is not.")
+            self.show_notice("The selected model is complete; select a line that is not.")
         else:
-            self.tell("Nothing is being quantized; enter quantizes to the selected type.")
+            self.show_notice("Nothing is being quantized; enter quantizes to the selected type.")
 
     # ---- showing it
 

@@ -238,17 +238,19 @@ class SettingsScreen(HearthScreen):
             entry.write(file, text)
             self.services.use_settings()
         except SettingsError as error:
-            self.tell_error(error)
+            self.show_error(error)
             return False
         self._take_effect()
         if entry.is_key:
-            self.hearth.tell_key_clashes()
+            self.hearth.notify_key_clashes()
         self._read()
         now = self._entries[entry.ident]
         if text is not None and file.name not in now.origin and now.origin != "default":
-            self.tell(f"Saved, but {now.origin} overrides it: {now.text}.", severity="warning")
+            self.show_notice(
+                f"Saved, but {now.origin} overrides it: {now.text}.", severity="warning"
+            )
         elif entry.name in _AT_START and now.text != entry.text:
-            self.tell("Takes effect when Hearth is started again.")
+            self.show_notice("Takes effect when Hearth is started again.")
         return True
 
     def _take_effect(self) -> None:

@@ -72,7 +72,7 @@ class Collector:
         parts, self._parts = self._parts, []
         return parts
 
-    def say(self, text: str, channel: Channel = "content") -> None:
+    def add_text(self, text: str, channel: Channel = "content") -> None:
         """Append text of a channel."""
         if not text:
             return
@@ -143,7 +143,7 @@ class Collector:
         elif self._is_open or (self.is_suspect and unsaid.strip(SPACE)):
             self._notices[UNREAD] = None
         self._leave_call()
-        self.say(unsaid)
+        self.add_text(unsaid)
         return False
 
     def cut_off(self, name: str) -> None:
@@ -159,7 +159,7 @@ class Collector:
         elif self._is_open or self.is_suspect:
             self._notices[CUT if self._is_open else CUT_EARLY] = None
         else:
-            self.say(unsaid)
+            self.add_text(unsaid)
         self._leave_call()
 
     def _leave_call(self) -> None:

@@ -120,7 +120,7 @@ class HarmonyParser(OutputParser):
     def _end_text(self, *, cut: bool) -> None:
         header = self._header + self._search.held
         if self._step == self._in_text:
-            self._collector.say(self._search.finish(), self._channel)
+            self._collector.add_text(self._search.finish(), self._channel)
         elif cut and header.startswith("<|"):
             recipient = header.partition(_RECIPIENT)[2].partition("<|")[0].strip()
             if self._takes_calls and recipient:
@@ -135,7 +135,7 @@ class HarmonyParser(OutputParser):
             shown = shown.lstrip(SPACE)
         if shown:
             self._skips_space = False
-            self._collector.say(shown, self._channel)
+            self._collector.add_text(shown, self._channel)
         if marker in _ENDS:
             self._after_call()
         elif marker in (_START, _CHANNEL):

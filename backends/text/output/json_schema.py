@@ -380,7 +380,7 @@ class _Document:
         facts = [self._facts([branch]) for branch in branches]
         if facts and all(_types(one) == {"object"} for one in facts):
             for name in facts[0].properties():
-                if self._tells_apart(name, facts):
+                if self._distinguishes(name, facts):
                     return [
                         branch if name in one.required else self._requiring(branch, name)
                         for branch, one in zip(branches, facts, strict=True)
@@ -392,7 +392,7 @@ class _Document:
                     raise _CannotMerge
         return branches
 
-    def _tells_apart(self, name: str, facts: Sequence[_Merged]) -> bool:
+    def _distinguishes(self, name: str, facts: Sequence[_Merged]) -> bool:
         """Whether no two of the objects can have the same value of the property `name`."""
         by_object = [one.properties().get(name) for one in facts]
         if not all(by_object):
@@ -415,7 +415,7 @@ class _Document:
             return True
         shared = [name for name in one.properties() if name in other.properties()]
         return _types(one) == {"object"} == _types(other) and any(
-            self._tells_apart(name, (one, other))
+            self._distinguishes(name, (one, other))
             for name in shared
             if name in one.required or name in other.required
         )

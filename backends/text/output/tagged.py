@@ -83,11 +83,13 @@ class TaggedParser(OutputParser):
         if cut and self._step != self._thinking and self._is_calling:
             pass  # The text held back is white space, or part of a marker.
         elif self._step == self._edge:
-            self._collector.say(self._take_space().lstrip(self._trimmed) + self._candidate)
+            self._collector.add_text(self._take_space().lstrip(self._trimmed) + self._candidate)
         elif self._step == self._thinking:
-            self._collector.say(self._take_space() + self._end_of_thought.finish(), "reasoning")
+            self._collector.add_text(
+                self._take_space() + self._end_of_thought.finish(), "reasoning"
+            )
         else:
-            self._collector.say(self._take_space() + self._begin_marks.finish())
+            self._collector.add_text(self._take_space() + self._begin_marks.finish())
         self._candidate = ""
 
     @property
@@ -119,7 +121,7 @@ class TaggedParser(OutputParser):
             space, candidate = self._take_space().lstrip(self._trimmed), self._candidate
             self._candidate = ""
             self._step = self._in_text
-            self._say(space)
+            self._add_text(space)
             self._read(candidate)
         return at + 1
 
@@ -129,7 +131,7 @@ class TaggedParser(OutputParser):
             shown = shown.lstrip("\n")
         if shown:
             self._has_thought = True
-            self._say(shown, "\n", "reasoning")
+            self._add_text(shown, "\n", "reasoning")
         if marker is not None:
             self._space.clear()
             self._go_to_edge((), "\n")
@@ -137,21 +139,21 @@ class TaggedParser(OutputParser):
 
     def _in_text(self, text: str, at: int) -> int:
         shown, marker, at = self._begin_marks.find(text, at)
-        self._say(shown)
+        self._add_text(shown)
         if marker is not None:
             is_suspect = marker not in self._style.ambiguous
             unsaid = self._take_space() + marker
             self._begin_call(self._calls[marker], unsaid, is_suspect=is_suspect)
         return at
 
-    def _say(self, text: str, spaces: str = SPACE, channel: Channel = "content") -> None:
+    def _add_text(self, text: str, spaces: str = SPACE, channel: Channel = "content") -> None:
         """Emit `text` without the white space at its end, which waits for the text that follows."""
         if not self._calls and channel == "content":
-            self._collector.say(text)
+            self._collector.add_text(text)
             return
         solid = text.rstrip(spaces)
         if solid:
-            self._collector.say(self._take_space() + solid, channel)
+            self._collector.add_text(self._take_space() + solid, channel)
         self._space.append(text[len(solid) :])
 
     def _take_space(self) -> str:

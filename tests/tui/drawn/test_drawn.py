@@ -77,11 +77,11 @@ async def test_dialogs_notices_and_errors_are_drawn_and_go(
         await same(pilot, terminal, "Type to filter")
         await pilot.press("escape")
         await same(pilot, terminal, "Type to filter", is_shown=False)
-        screen.tell("a notice")
+        screen.show_notice("a notice")
         lines = (await same(pilot, terminal, "a notice")).splitlines()
         (row,) = [at for at, line in enumerate(lines) if "a notice" in line]
         assert row < len(lines) // 2 and lines[row].index("a notice") >= SIZE[0] // 2
-        screen.tell_error(HearthError("It went wrong.", "Try again."))
+        screen.show_error(HearthError("It went wrong.", "Try again."))
         await same(pilot, terminal, "It went wrong. Try again.")
         await pilot.press("x")
         await same(pilot, terminal, "It went wrong", is_shown=False)
