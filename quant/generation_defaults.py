@@ -79,21 +79,21 @@ def gguf_generation_defaults(file: GgufFile) -> GenerationDefaults:
 
 
 def _numbers(where: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: values[name] for name in _GGUF_KEYS if values.get(name) is not None}
-    for name, value in found.items():
+    numbers = {name: values[name] for name in _GGUF_KEYS if values.get(name) is not None}
+    for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise _wrong(where, name, value, "a number")
-        found[name] = float(value)
-    if "top_k" in found:
-        if not found["top_k"].is_integer():
-            raise _wrong(where, "top_k", found["top_k"], "a whole number")
-        found["top_k"] = int(found["top_k"])
-    return found
+        numbers[name] = float(value)
+    if "top_k" in numbers:
+        if not numbers["top_k"].is_integer():
+            raise _wrong(where, "top_k", numbers["top_k"], "a whole number")
+        numbers["top_k"] = int(numbers["top_k"])
+    return numbers
 
 
 def _ids(where: Path, values: Mapping[str, Any]) -> frozenset[int]:
-    found = values.get("eos_token_id")
-    ids = [] if found is None else found if isinstance(found, list) else [found]
+    value = values.get("eos_token_id")
+    ids = [] if value is None else value if isinstance(value, list) else [value]
     for ident in ids:
         if isinstance(ident, bool) or not isinstance(ident, int) or ident < 0:
             raise _wrong(where, "eos_token_id", ident, "a token id")

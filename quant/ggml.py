@@ -172,15 +172,15 @@ class Ggml:
 
 def library_path() -> Path:
     """Path of llama-cpp-python's `ggml-base`. Raises `GgmlUnavailable` if there is none."""
-    found = importlib.util.find_spec("llama_cpp")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or not spec.submodule_search_locations:
         raise GgmlUnavailable(
             "llama-cpp-python is not installed; it packs the weights.", _REINSTALL
         )
     name = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(
         sys.platform, "libggml-base.so"
     )
-    for folder in found.submodule_search_locations:
+    for folder in spec.submodule_search_locations:
         path = Path(folder, "lib", name)
         if path.is_file():
             return path

@@ -48,9 +48,9 @@ def is_needless(name: str) -> bool:
 
 def canonical(name: str) -> str:
     """`name` as a text model with a head spells it; names of other parts are unchanged."""
-    for found, ours in _SPELLINGS:
-        if name.startswith(found):
-            return ours + name.removeprefix(found)
+    for prefix, ours in _SPELLINGS:
+        if name.startswith(prefix):
+            return ours + name.removeprefix(prefix)
     return name
 
 

@@ -89,21 +89,21 @@ class Fields(Getters):
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; empty if the key is missing."""
-        found = tuple(item for item in self._list(key) if isinstance(item, str))
-        if len(found) != len(self._list(key)):
+        texts = tuple(item for item in self._list(key) if isinstance(item, str))
+        if len(texts) != len(self._list(key)):
             raise self.wrong(key, "must be a list of strings")
-        return found
+        return texts
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of finite numbers; empty if the key is missing."""
-        found = tuple(
+        numbers = tuple(
             float(item)
             for item in self._list(key)
             if isinstance(item, int | float) and not isinstance(item, bool) and isfinite(item)
         )
-        if len(found) != len(self._list(key)):
+        if len(numbers) != len(self._list(key)):
             raise self.wrong(key, "must be a list of finite numbers")
-        return found
+        return numbers
 
     def section(self, key: str) -> Fields | None:
         """The object under `key`; None if missing."""
@@ -116,14 +116,14 @@ class Fields(Getters):
 
     def sections(self, key: str) -> tuple[Fields, ...]:
         """A list of objects; empty if the key is missing."""
-        found = tuple(
+        sections = tuple(
             Fields(self.path, item, f"{self.prefix}{key}[{place}].")
             for place, item in enumerate(self._list(key))
             if isinstance(item, dict)
         )
-        if len(found) != len(self._list(key)):
+        if len(sections) != len(self._list(key)):
             raise self.wrong(key, "must be a list of objects")
-        return found
+        return sections
 
     def over(self, defaults: Mapping[str, object]) -> Fields:
         """These fields with a family's `defaults` for absent keys; a null value is kept."""

@@ -28,10 +28,10 @@ class MappedFile:
             OSError: the file cannot be opened or mapped.
         """
         with path.open("rb") as stream:
-            found = stream.seek(0, 2)
-            if found != size_bytes:
+            size_now = stream.seek(0, 2)
+            if size_now != size_bytes:
                 raise CorruptFile(
-                    f"{path.name} had {size_bytes:,} bytes and has {found:,} now.",
+                    f"{path.name} had {size_bytes:,} bytes and has {size_now:,} now.",
                     "Try again once nobody writes to it.",
                     field="file",
                     path=str(path),

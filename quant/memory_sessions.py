@@ -185,29 +185,29 @@ class Sizing:
         if not own or not self.shape.value_length:
             return ()
         grouped = own if 1 < own < heads else max(1, heads // 4)
-        found = []
+        variants = []
         for kind, kv_heads in (("MHA", heads), ("GQA", grouped), ("MQA", 1)):
             in_all = self.shape.kv_heads_in_all * kv_heads // own
             other = replace(self, shape=replace(self.shape, kv_heads_in_all=in_all))
             size = other.session_bytes
             sessions = self._sessions_in(size)
-            found.append(Heads(kind, kv_heads, size, sessions, kv_heads == own))
-        return found
+            variants.append(Heads(kind, kv_heads, size, sessions, kv_heads == own))
+        return variants
 
     def outside(self) -> Sequence[str]:
         """Sentences about what the formula does not cover."""
-        found = []
+        sentences = []
         if self.shape.kv_heads_in_all and not self.shape.value_length:
-            found.append(
+            sentences.append(
                 "Latent attention (MLA) is outside the formula: a token keeps one row of "
                 f"{self.shape.key_length:,} elements a layer, from which keys and values are read."
             )
         if count := self.shape.layers_without_kv:
-            found.append(
+            sentences.append(
                 f"{count} of {self.shape.layers} layers are outside the formula: they keep no keys "
                 "and values. A recurrent layer keeps a state of fixed size for each session."
             )
-        return found
+        return sentences
 
     def in_precision(self, name: str) -> Sizing:
         """This sizing with all weights in the precision `name`. Raises `KeyError` if unknown."""

@@ -193,10 +193,10 @@ def _feed_forward(header: GgufFile, arch: str) -> int:
     used = _most(header.value(f"{arch}.expert_used_count"))
     if not used:
         return dense
-    one = _most(header.value(f"{arch}.expert_feed_forward_length")) or dense
+    expert_width = _most(header.value(f"{arch}.expert_feed_forward_length")) or dense
     shared = _most(header.value(f"{arch}.expert_shared_feed_forward_length"))
-    shared = shared or one * _most(header.value(f"{arch}.expert_shared_count"))
-    return max(dense, used * one + shared)
+    shared = shared or expert_width * _most(header.value(f"{arch}.expert_shared_count"))
+    return max(dense, used * expert_width + shared)
 
 
 def _most(found: Any) -> int:

@@ -27,16 +27,16 @@ def repacked_types(cpu_flags: Collection[str]) -> frozenset[TensorType]:
     Args:
         cpu_flags: the flags in /proc/cpuinfo.
     """
-    found: set[TensorType] = set()
+    repacked: set[TensorType] = set()
     kinds = TensorType
     if "avx2" in cpu_flags:
-        found |= {kinds.Q4_0, kinds.Q4_K, kinds.IQ4_NL, kinds.MXFP4}
+        repacked |= {kinds.Q4_0, kinds.Q4_K, kinds.IQ4_NL, kinds.MXFP4}
     if "avx512f" in cpu_flags:
-        found.add(kinds.Q2_K)
+        repacked.add(kinds.Q2_K)
     if "asimddp" in cpu_flags:
-        found |= {kinds.Q4_0, kinds.Q4_K, kinds.Q5_K, kinds.Q6_K}
-        found |= {kinds.IQ4_NL, kinds.MXFP4, kinds.Q8_0}
-    return frozenset(found)
+        repacked |= {kinds.Q4_0, kinds.Q4_K, kinds.Q5_K, kinds.Q6_K}
+        repacked |= {kinds.IQ4_NL, kinds.MXFP4, kinds.Q8_0}
+    return frozenset(repacked)
 
 
 @dataclass(frozen=True, slots=True)

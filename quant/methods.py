@@ -206,7 +206,7 @@ def read_options(method: Method, words: Iterable[str]) -> dict[str, Any]:
     Raises:
         UnknownOption: `method` has no such option, or the option no such value.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
         fitting = [one for one in method.options if one.name == name]
@@ -231,8 +231,8 @@ def read_options(method: Method, words: Iterable[str]) -> dict[str, Any]:
             wanted = " or ".join(option.choices) if option.kind == "choice" else option.help
             raise UnknownOption(f"{name} cannot be {value!r}.", f"{wanted}", name=name)
         values = {"flag": True, "number": int(value) if is_number else None, "texts": [value]}
-        found[option.name] = values.get(option.kind, value)
-    return found
+        options[option.name] = values.get(option.kind, value)
+    return options
 
 
 class Methods:
@@ -302,8 +302,8 @@ class Methods:
         """
         method, _, target = name.partition(":")
         if target:
-            found = self.named(method)
-            return found, found.target_named(target, source)
+            named_method = self.named(method)
+            return named_method, named_method.target_named(target, source)
         if name in self._methods:
             return self._methods[name], self._methods[name].targets()[0].name
         return self.making(name, source)
@@ -318,8 +318,8 @@ def methods(runner: Runner | None = None) -> Methods:
     from hearth.quant.folders.methods import folder_methods
     from hearth.quant.gguf.quantize_method import GgufMethod
 
-    found = Methods()
-    found.register(GgufMethod())
-    for one in folder_methods(runner):
-        found.register(one)
-    return found
+    registry = Methods()
+    registry.register(GgufMethod())
+    for method in folder_methods(runner):
+        registry.register(method)
+    return registry

@@ -101,17 +101,17 @@ def parse_object(path: Path, raw: bytes, field: str) -> dict[str, Any]:
         raise corrupt(path, field, f"{values:,} values, more than {MAX_TENSORS:,} tensors need")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
             raise corrupt(path, f"{field} name {quoted(twice)}", "appears twice")
-        return found
+        return entries
 
     def not_a_number(name: str) -> Any:
         raise corrupt(path, field, f"{name} is no number in JSON")
 
     try:
-        found = json.loads(
+        parsed = json.loads(
             raw.decode("utf-8"), object_pairs_hook=unique, parse_constant=not_a_number
         )
     except UnicodeDecodeError as error:
@@ -120,9 +120,9 @@ def parse_object(path: Path, raw: bytes, field: str) -> dict[str, Any]:
         raise corrupt(path, field, "is nested too deeply") from error
     except ValueError as error:
         raise corrupt(path, field, f"is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise corrupt(path, field, f"is {_kind(found)}, not an object")
-    return found
+    if not isinstance(parsed, dict):
+        raise corrupt(path, field, f"is {_kind(parsed)}, not an object")
+    return parsed
 
 
 def regular_size(path: Path) -> int:
@@ -133,16 +133,16 @@ def regular_size(path: Path) -> int:
         OSError: there is no such file.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise corrupt(path, "file", "is a link that leads back to itself") from error
         if path.is_symlink():
             raise corrupt(path, "file", "is a link to a file that is not there") from error
         raise
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise corrupt(path, "file", "is no regular file")
-    return found.st_size
+    return status.st_size
 
 
 def _read_json(path: Path, stream: BinaryIO, size: int) -> bytes:

@@ -64,10 +64,10 @@ def _read_index(path: Path) -> dict[str, str]:
         raise corrupt(path, "index", f"{size:,} bytes, at most {MAX_INDEX_BYTES:,} allowed")
     with path.open("rb") as stream:
         raw = stream.read(MAX_INDEX_BYTES)
-    found = parse_object(path, raw, "index").get("weight_map")
-    if not isinstance(found, dict) or not found:
+    weight_map = parse_object(path, raw, "index").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise corrupt(path, "weight_map", "must be an object with a file for each tensor")
-    for tensor, name in found.items():
+    for tensor, name in weight_map.items():
         if not _is_plain_name(name):
             raise corrupt(
                 path,
@@ -75,7 +75,7 @@ def _read_index(path: Path) -> dict[str, str]:
                 f"{quoted(str(name))} is no name of a {_SUFFIX} file in the same folder",
                 "Do not use this model: its index points elsewhere. Pull it again.",
             )
-    return found
+    return weight_map
 
 
 def _is_plain_name(name: object) -> bool:
@@ -91,21 +91,21 @@ def _is_plain_name(name: object) -> bool:
 def _unindexed(folder: Path) -> list[str]:
     """The files of a model without an index: a single file, or all files of a numbered set."""
     files = folder.glob(f"*{_SUFFIX}")
-    found = sorted(path.name for path in files if path.stem != "medusa_lm_head")
-    matches = [match for name in found if (match := _SHARD.fullmatch(name))]
+    names = sorted(path.name for path in files if path.stem != "medusa_lm_head")
+    matches = [match for name in names if (match := _SHARD.fullmatch(name))]
     if matches:
         count = int(matches[0][2])
         return [f"model-{number + 1:05d}-of-{count:05d}{_SUFFIX}" for number in range(count)]
-    if found == [f"adapter_model{_SUFFIX}"]:
+    if names == [f"adapter_model{_SUFFIX}"]:
         raise unsupported(
-            folder / found[0],
+            folder / names[0],
             "file",
             "is an adapter, not a model",
             "Choose the model's own folder.",
         )
-    if len(found) == 1:
-        return found
-    raise _no_weights(folder, found)
+    if len(names) == 1:
+        return names
+    raise _no_weights(folder, names)
 
 
 def _no_weights(folder: Path, found: list[str]) -> UnsupportedModel:

@@ -55,14 +55,14 @@ def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:
         CorruptFile: a file has become shorter since its header was checked.
         OSError: a file cannot be read.
     """
-    found = {
+    tensors = {
         canonical(name): (header.path, entry)
         for header in headers
         for name, entry in header.tensors.items()
     }
-    if EMBEDDING not in found or HEAD not in found:
+    if EMBEDDING not in tensors or HEAD not in tensors:
         return False
-    (path, embedding), (other_path, head) = found[EMBEDDING], found[HEAD]
+    (path, embedding), (other_path, head) = tensors[EMBEDDING], tensors[HEAD]
     if (embedding.kind, embedding.shape) != (head.kind, head.shape):
         return True
     with path.open("rb") as stream, other_path.open("rb") as other:
@@ -76,12 +76,12 @@ def has_own_head(headers: Sequence[SafetensorsHeader]) -> bool:
 
 
 def _read(stream: BinaryIO, path: Path, entry: TensorEntry, count: int) -> bytes:
-    found = stream.read(count)
-    if len(found) < count:
+    data = stream.read(count)
+    if len(data) < count:
         raise corrupt(
             path,
             f"tensor {quoted(entry.name)}",
             "is cut off: the file became shorter",
             "Try again once nobody writes to it.",
         )
-    return found
+    return data

@@ -72,8 +72,8 @@ def verify_model(path: str | Path, progress: Progress = lambda done, total: None
         if tensor.packing and tensor.packing not in packings():
             unread.append(name)
         else:
-            found = _look_at(name, file, _Progress(progress, done, total))
-            bad += [found] if found else []
+            problem = _look_at(name, file, _Progress(progress, done, total))
+            bad += [problem] if problem else []
         done += tensor.nbytes
         file.release(name)
         progress(done, total)

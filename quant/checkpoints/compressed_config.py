@@ -89,8 +89,8 @@ def _group(groups: Fields, name: str) -> Fields:
     """The group `name`, or the preset of that name with the group's targets."""
     value = groups.values[name]
     if isinstance(value, list) and name.upper() in _PRESETS:
-        made = {"targets": value, "weights": _PRESETS[name.upper()]}
-        return Fields(groups.path, made, f"{groups.prefix}{name}.")
+        preset = {"targets": value, "weights": _PRESETS[name.upper()]}
+        return Fields(groups.path, preset, f"{groups.prefix}{name}.")
     if isinstance(value, list):
         raise groups.unsupported(name, "groups that describe weights, or " + ", ".join(_PRESETS))
     group = groups.section(name)

@@ -76,15 +76,15 @@ def _group(fields: Fields, default: int) -> int:
 
 def _overrides(dynamic: Fields, base: Scheme) -> list[tuple[str, Scheme | None]]:
     """The schemes of modules whose names match regular expressions."""
-    found: list[tuple[str, Scheme | None]] = []
+    schemes: list[tuple[str, Scheme | None]] = []
     for key, value in dynamic.values.items():
         pattern = key.removeprefix("-:").removeprefix("+:")
         matches(pattern, "")
         if key.startswith("-:"):
-            found.append((pattern, None))
+            schemes.append((pattern, None))
             continue
         if not isinstance(value, Mapping):
             raise dynamic.wrong(key, "must be an object")
         fields = Fields(dynamic.path, value, f"{dynamic.prefix}{key}.")
-        found.append((pattern, _scheme_of_gptq(fields, base)))
-    return found
+        schemes.append((pattern, _scheme_of_gptq(fields, base)))
+    return schemes

@@ -96,10 +96,10 @@ class _Module:
             raise self.wrong(leaf, f"is longer than {_MOST_CONTENT:,} bytes")
         with self.paths[entry.name].open("rb") as stream:
             stream.seek(entry.start)
-            found = stream.read(entry.nbytes)
-        if len(found) < entry.nbytes:
+            data = stream.read(entry.nbytes)
+        if len(data) < entry.nbytes:
             raise self.wrong(leaf, "is cut off: the file became shorter")
-        return found
+        return data
 
 
 def resolve(
@@ -122,7 +122,7 @@ def resolve(
         return dict(stored)
     paths = {name: header.path for header in headers for name in header.tensors}
     forms = [form for form in _FORMS if form.layout in checkpoint.layouts]
-    found: dict[str, StoredTensor] = {}
+    quantized: dict[str, StoredTensor] = {}
     used: set[str] = set()
     for name in stored:
         for form in forms:
@@ -142,7 +142,7 @@ def resolve(
             parts = _parts(module, form, stored)
             used |= {part.name for part in parts.values()}
             tensor = _quantized(_Module(module, scheme, parts, paths), form)
-            found[tensor.name] = tensor
+            quantized[tensor.name] = tensor
             break
     if "scaled" in checkpoint.layouts:
         _check_scaled(stored, used)
@@ -151,7 +151,7 @@ def resolve(
         for name, entry in stored.items()
         if name not in used and not name.endswith(_NOT_WEIGHTS)
     }
-    return plain | found
+    return plain | quantized
 
 
 def _check_scaled(stored: Mapping[str, TensorEntry], used: Set[str]) -> None:

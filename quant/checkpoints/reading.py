@@ -140,13 +140,13 @@ def _scaled_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
 
     def spread(values: Tensor) -> Tensor:
         """[outputs, groups] from values for the whole matrix, for outputs or for blocks."""
-        found = _by_output(values, outputs)
-        if len(found) != outputs:
-            found = found.repeat_interleave(rows, 0)[:outputs]
-        if found.shape[1] > 1 and columns > FP8_GROUP:
-            found = found.repeat_interleave(columns // FP8_GROUP, 1)
-            found = found[:, : -(-inputs // FP8_GROUP)]
-        return found.contiguous()
+        expanded = _by_output(values, outputs)
+        if len(expanded) != outputs:
+            expanded = expanded.repeat_interleave(rows, 0)[:outputs]
+        if expanded.shape[1] > 1 and columns > FP8_GROUP:
+            expanded = expanded.repeat_interleave(columns // FP8_GROUP, 1)
+            expanded = expanded[:, : -(-inputs // FP8_GROUP)]
+        return expanded.contiguous()
 
     zeros = None
     if ".weight_zero_point" in tensor.parts:
@@ -225,11 +225,11 @@ def _along_inputs(words: Tensor, bits: int) -> Tensor:
     codes = torch.empty((len(parts), 32 * count // bits, outputs), dtype=torch.uint8)
     for place in range(codes.shape[1]):
         word, start = divmod(bits * place, 32)
-        found = parts[:, word].bitwise_right_shift(start)
+        code = parts[:, word].bitwise_right_shift(start)
         if start + bits > 32:
-            found &= (1 << (32 - start)) - 1
-            found |= parts[:, word + 1].bitwise_left_shift(32 - start)
-        codes[:, place] = found.bitwise_and_(mask)
+            code &= (1 << (32 - start)) - 1
+            code |= parts[:, word + 1].bitwise_left_shift(32 - start)
+        codes[:, place] = code.bitwise_and_(mask)
     return codes.flatten(0, 1)
 
 

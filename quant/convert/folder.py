@@ -68,7 +68,7 @@ class FolderSource:
         self._found = find_tensors(folder, model)
         vocabulary = read_vocabulary(folder, model.config.vocab_size)
         self._pairs = _pairs(folder, model, vocabulary)
-        layout = lay_out(self._pairs, [found.info for found in self._found])
+        layout = lay_out(self._pairs, [tensor.info for tensor in self._found])
         header = parse_header(BytesIO(layout.header), layout.size, folder)
         self.header: GgufFile = preflight.check_model(header)
         paths = [folder / name for name in ALL if (folder / name).is_file()]
@@ -76,15 +76,15 @@ class FolderSource:
         sizes += [(path, path.stat().st_size) for path in paths]
         self.files = tuple(SourceFile(path, size) for path, size in sizes)
         self._homes = {name: one.path for one in self._shards for name in one.tensors}
-        self._by_name = {found.name: found for found in self._found}
+        self._by_name = {tensor.name: tensor for tensor in self._found}
 
     @property
     def stored_type(self) -> TensorType:
         """The plain type that most of the plain weights are stored in."""
         sizes = Counter[TensorType]()
-        for found in self._found:
-            if found.type in PLAIN and found.part.names:
-                sizes[found.type] += prod(found.shape)
+        for tensor in self._found:
+            if tensor.type in PLAIN and tensor.part.names:
+                sizes[tensor.type] += prod(tensor.shape)
         return sizes.most_common(1)[0][0]
 
     def home(self, name: str) -> Path:

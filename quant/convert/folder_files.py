@@ -94,9 +94,9 @@ def chat_templates(folder: Path) -> dict[str, str]:
         texts = {name: _template(path) for name, path in files.items()}
         return {name: text for name, text in texts.items() if text}
     for name in (TEMPLATE_JSON, TOKENIZER_CONFIG):
-        found = _named(optional_fields(folder, name).values.get("chat_template"))
-        if found:
-            return found
+        templates = _named(optional_fields(folder, name).values.get("chat_template"))
+        if templates:
+            return templates
     return {}
 
 

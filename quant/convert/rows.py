@@ -57,9 +57,9 @@ class FolderRows:
 
     def rows(self, name: str, first: int, count: int) -> Bytes:
         """See the protocol."""
-        found = self._found[name]
-        rows = self._changed(found, first, count)
-        dtype = _DTYPES.get(found.type)
+        entry = self._found[name]
+        rows = self._changed(entry, first, count)
+        dtype = _DTYPES.get(entry.type)
         plain = rows if dtype is None else rows.to(dtype)
         return plain.contiguous().view(torch.uint8).flatten().numpy().data
 

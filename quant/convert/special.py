@@ -98,5 +98,5 @@ def _ids(fields: Fields, key: str, size: int) -> list[int]:
     listed = Fields(
         fields.path, {str(place): ident for place, ident in enumerate(given)}, f"{key}."
     )
-    found = [listed.integer(place, least=-1) for place in listed.values]
-    return list(dict.fromkeys(ident for ident in found if 0 <= ident < size))
+    ids = [listed.integer(place, least=-1) for place in listed.values]
+    return list(dict.fromkeys(ident for ident in ids if 0 <= ident < size))

@@ -78,13 +78,13 @@ def find_tensors(folder: Path, model: Model) -> tuple[Found, ...]:
             field=names[0],
             path=str(folder),
         )
-    found = [
+    tensors = [
         Found(name, (len(factors),), TensorType.F32, Part(()), values=factors)
         for name, factors in model.factors.items()
     ]
     for wanted in inventory.wanted.values():
-        found += _made_of(wanted, model, stored)
-    return tuple(found)
+        tensors += _made_of(wanted, model, stored)
+    return tuple(tensors)
 
 
 def _made_of(wanted: Wanted, model: Model, entries: Mapping[str, StoredTensor]) -> Iterator[Found]:

@@ -95,14 +95,14 @@ def _ids(model: Fields) -> Mapping[str, int]:
     vocabulary = model.section("vocab")
     if vocabulary is None or not vocabulary.values:
         raise model.wrong("vocab", "must have at least one token")
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for text, ident in vocabulary.values.items():
         if isinstance(ident, bool) or not isinstance(ident, int) or not 0 <= ident < _MOST_TOKENS:
             raise _corrupt(model, f"vocab: {quoted(text)} has no id, but {str(ident)[:40]!r}")
-        found[text] = ident
-    if len(set(found.values())) != len(found):
+        ids[text] = ident
+    if len(set(ids.values())) != len(ids):
         raise _corrupt(model, "vocab: two tokens have the same id")
-    return found
+    return ids
 
 
 def _merges(model: Fields, ids: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -118,26 +118,28 @@ def read_vocabulary(folder: Path, rows: int) -> Vocabulary:
 
 def _added_tokens(folder: Path, file: TokenizerFile) -> dict[str, AddedToken]:
     """The added tokens by text, from `tokenizer.json` and the files next to it."""
-    found = {token.text: token for token in file.added}
+    tokens = {token.text: token for token in file.added}
     config = optional_fields(folder, TOKENIZER_CONFIG)
     described = config.section("added_tokens_decoder") or Fields(config.path, {})
     for key in described.values:
         entry = described.section(key)
         if entry is None or not key.isdecimal():
             raise described.wrong(key, "must be a token under its id")
-        _add(found, AddedToken(entry.text("content"), int(key), entry.flag("special", False)), file)
+        _add(
+            tokens, AddedToken(entry.text("content"), int(key), entry.flag("special", False)), file
+        )
     listed = optional_fields(folder, ADDED_TOKENS)
     for text in listed.values:
-        _add(found, AddedToken(text, listed.integer(text, least=0), is_special=False), file)
+        _add(tokens, AddedToken(text, listed.integer(text, least=0), is_special=False), file)
     names = [optional_fields(folder, name) for name in (SPECIAL_TOKENS, TOKENIZER_CONFIG)]
     for fields in names:
         for text in _special_texts(fields):
-            token = found.get(text)
+            token = tokens.get(text)
             ident = file.ids.get(text) if token is None else token.ident
             if ident is not None:
                 token = token or AddedToken(text, ident, is_special=True)
-                found[text] = replace(token, is_special=True)
-    return found
+                tokens[text] = replace(token, is_special=True)
+    return tokens
 
 
 def _add(found: dict[str, AddedToken], token: AddedToken, file: TokenizerFile) -> None:
@@ -159,12 +161,12 @@ def _add(found: dict[str, AddedToken], token: AddedToken, file: TokenizerFile) -
 def _special_texts(fields: Fields) -> list[str]:
     """Texts of the tokens that a file names for a role."""
     names = (f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-    found = [text for name in names if (text := token_text(fields, name)) is not None]
+    texts = [text for name in names if (text := token_text(fields, name)) is not None]
     more = fields.values.get("additional_special_tokens")
     if isinstance(more, list):
         listed = Fields(fields.path, {str(place): value for place, value in enumerate(more)})
-        found += [text for key in listed.values if (text := token_text(listed, key)) is not None]
-    return found
+        texts += [text for key in listed.values if (text := token_text(listed, key)) is not None]
+    return texts
 
 
 def _tokens(file: TokenizerFile, added: Mapping[str, AddedToken], rows: int) -> list[str]:
@@ -194,7 +196,7 @@ def _kinds(
     tokens: list[str], file: TokenizerFile, added: Mapping[str, AddedToken], *, with_bytes: bool
 ) -> list[TokenKind]:
     taken = {*file.ids.values(), *(token.ident for token in added.values())}
-    made = {left + right for left, right in file.merges} if with_bytes else set()
+    merged = {left + right for left, right in file.merges} if with_bytes else set()
     kinds = []
     for ident, text in enumerate(tokens):
         token = added.get(text)
@@ -206,7 +208,7 @@ def _kinds(
             kind = TokenKind.CONTROL
         # Added tokens that contain ▁ and that merges can make are ordinary pieces: they can match
         # only once spaces are written as ▁, which is when pieces are merged.
-        elif token is not None and not (SPACE_MARK in text and text in made):
+        elif token is not None and not (SPACE_MARK in text and text in merged):
             kind = TokenKind.USER_DEFINED
         elif with_bytes and text in BYTES:
             kind = TokenKind.BYTE

@@ -100,8 +100,8 @@ def relative_perplexity(
     before: Sequence[float], after: Sequence[float], blocks: Sequence[int]
 ) -> Estimate:
     """The relative change of perplexity, paired by token. Raises the errors of `difference`."""
-    found = _exp(difference(before, after, blocks))
-    return Estimate(found.value - 1, found.error)
+    ratio = _exp(difference(before, after, blocks))
+    return Estimate(ratio.value - 1, ratio.error)
 
 
 def root_mean_square(values: Sequence[float], blocks: Sequence[int]) -> Estimate:

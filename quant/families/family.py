@@ -40,15 +40,15 @@ class Family:
 
     def names(self, config: ModelConfig) -> dict[str, Source]:
         """Every parameter of the decoder, by its name in the decoder."""
-        found = outer_names(config)
+        sources = outer_names(config)
         for layer in range(len(config.layers)):
-            found |= self.layer_names(config, layer)
+            sources |= self.layer_names(config, layer)
         if self.norms_minus_one:
-            for name, source in found.items():
+            for name, source in sources.items():
                 if name.endswith("norm.weight"):
                     part = replace(source.hf[0][0], is_minus_one=True)
-                    found[name] = replace(source, hf=((part,),))
-        return found
+                    sources[name] = replace(source, hf=((part,),))
+        return sources
 
 
 def defaults(values: Mapping[str, object]) -> Callable[[Fields], Fields]:

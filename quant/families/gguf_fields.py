@@ -54,8 +54,8 @@ class GgufFields(Getters):
         """The shape of a tensor in PyTorch's order, (o, i) for a matrix from i to o; None if there
         is no tensor of that name.
         """
-        found = find_tensor(self.header, name)
-        return None if found is None else found.shape[::-1]
+        tensor = find_tensor(self.header, name)
+        return None if tensor is None else tensor.shape[::-1]
 
     def vector(self, name: str, length: int) -> tuple[float, ...]:
         """The numbers of a small tensor; empty if there is no tensor of that name.
@@ -74,14 +74,14 @@ class GgufFields(Getters):
                 path=str(self.header.path),
                 field=name,
             )
-        found = read_numbers(self.header, name)
-        if not all(isfinite(value) and value > 0 for value in found):
+        numbers = read_numbers(self.header, name)
+        if not all(isfinite(value) and value > 0 for value in numbers):
             raise CorruptFile(
                 f"{self.header.path}: tensor '{name}' has values that are not above 0.",
                 path=str(self.header.path),
                 field=name,
             )
-        return found
+        return numbers
 
     def wrong(self, key: str, must: str) -> CorruptFile:
         """The error for an invalid value."""

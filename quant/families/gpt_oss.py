@@ -57,18 +57,18 @@ def _with_experts(config: ModelConfig, count: int, active: int, width: int) -> M
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     hf, gguf, ours = prefixes(layer)
     experts = f"{hf}mlp.experts."
-    found = attention_names(config, layer) | feed_forward_norm_names(
+    sources = attention_names(config, layer) | feed_forward_norm_names(
         layer, gguf="post_attention_norm"
     )
-    found[f"{ours}sinks"] = Source(
+    sources[f"{ours}sinks"] = Source(
         hf=one(f"{hf}self_attn.sinks"), gguf=one(f"{gguf}attn_sinks.weight")
     )
     for kind in ("weight", "bias"):
-        found[f"{ours}router.{kind}"] = Source(
+        sources[f"{ours}router.{kind}"] = Source(
             hf=one(f"{hf}mlp.router.{kind}"), gguf=one(f"{gguf}ffn_gate_inp.{kind}")
         )
     both = (f"{experts}gate_up_proj_blocks", f"{experts}gate_up_proj_scales")
-    found[f"{ours}experts.gate_up.weight"] = Source(
+    sources[f"{ours}experts.gate_up.weight"] = Source(
         hf=(
             (Part(both, is_mxfp4=True, alternates=True),),
             (Part((f"{experts}gate_up_proj",), is_transposed=True, alternates=True),),
@@ -76,13 +76,13 @@ def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
         gguf=joined(f"{gguf}ffn_gate_exps.weight", f"{gguf}ffn_up_exps.weight"),
         axis=1,
     )
-    found[f"{ours}experts.gate_up.bias"] = Source(
+    sources[f"{ours}experts.gate_up.bias"] = Source(
         hf=((Part((f"{experts}gate_up_proj_bias",), alternates=True),),),
         gguf=joined(f"{gguf}ffn_gate_exps.bias", f"{gguf}ffn_up_exps.bias"),
         axis=1,
     )
     both = (f"{experts}down_proj_blocks", f"{experts}down_proj_scales")
-    found[f"{ours}experts.down.weight"] = Source(
+    sources[f"{ours}experts.down.weight"] = Source(
         hf=(
             (Part(both, is_mxfp4=True),),
             (Part((f"{experts}down_proj",), is_transposed=True),),
@@ -90,10 +90,10 @@ def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
         gguf=one(f"{gguf}ffn_down_exps.weight"),
         axis=1,
     )
-    found[f"{ours}experts.down.bias"] = Source(
+    sources[f"{ours}experts.down.bias"] = Source(
         hf=one(f"{experts}down_proj_bias"), gguf=one(f"{gguf}ffn_down_exps.bias"), axis=1
     )
-    return found
+    return sources
 
 
 GPT_OSS = Family(

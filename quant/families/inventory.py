@@ -124,15 +124,15 @@ def rows_of_parts(shape: Shape, axis: int, parts: int, config: ModelConfig) -> l
 
 def _canonical_names(stored: Mapping[str, StoredTensor]) -> dict[str, str]:
     """Stored names by their canonical spelling."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in stored:
         ours = canonical(name)
-        if ours in found:
+        if ours in names:
             raise CorruptFile(
-                f"Tensors '{found[ours]}' and '{name}' are both the model's '{ours}'.", field=name
+                f"Tensors '{names[ours]}' and '{name}' are both the model's '{ours}'.", field=name
             )
-        found[ours] = name
-    return found
+        names[ours] = name
+    return names
 
 
 def _missing(choices: tuple[Choice, ...], spelled: Mapping[str, str]) -> list[str]:
@@ -162,18 +162,20 @@ def _check(
     kinds: Collection[str],
 ) -> None:
     """Check that the types can be used, and that the shapes are those of the decoder."""
-    found: list[Shape] = []
+    part_shapes: list[Shape] = []
     for part in wanted.choice:
         for name in part.names:
             _check_type(stored[name], part, kinds)
         shapes = [stored[name].shape for name in part.names]
         try:
-            found.append(shape_of(part, shapes))
+            part_shapes.append(shape_of(part, shapes))
         except (ValueError, IndexError) as error:
             raise _misshapen(wanted, stored, f"{error}") from error
-    lengths = [shape[wanted.axis] if len(shape) > wanted.axis else 0 for shape in found]
+    lengths = [shape[wanted.axis] if len(shape) > wanted.axis else 0 for shape in part_shapes]
     expected = rows_of_parts(wanted.shape, wanted.axis, len(wanted.choice), config)
-    whole = [(*shape[: wanted.axis], sum(lengths), *shape[wanted.axis + 1 :]) for shape in found]
+    whole = [
+        (*shape[: wanted.axis], sum(lengths), *shape[wanted.axis + 1 :]) for shape in part_shapes
+    ]
     if any(shape != wanted.shape for shape in whole) or lengths != expected:
         raise _misshapen(wanted, stored, f"the config asks for {_joined(expected, wanted)}")
 

@@ -44,10 +44,10 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     """The rows of queries and keys are interleaved in GGUF, since llama.cpp rotates neighbouring
     dimensions."""
-    found = attention_names(config, layer, interleaved=True) | feed_forward_norm_names(layer)
+    sources = attention_names(config, layer, interleaved=True) | feed_forward_norm_names(layer)
     if config.experts is None:
-        return found | feed_forward_names(layer)
-    return found | expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")
+        return sources | feed_forward_names(layer)
+    return sources | expert_names(config, layer, "block_sparse_moe", "w1", "w3", "w2")
 
 
 LLAMA = Family(

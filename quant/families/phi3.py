@@ -32,16 +32,16 @@ def from_gguf(fields: GgufFields) -> ModelConfig:
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
     hf, gguf, ours = prefixes(layer)
-    found = (
+    sources = (
         attention_names(config, layer) | feed_forward_norm_names(layer) | feed_forward_names(layer)
     )
-    found[f"{ours}qkv.weight"] = Source(
-        hf=one(f"{hf}self_attn.qkv_proj.weight"), gguf=found[f"{ours}qkv.weight"].gguf[::-1]
+    sources[f"{ours}qkv.weight"] = Source(
+        hf=one(f"{hf}self_attn.qkv_proj.weight"), gguf=sources[f"{ours}qkv.weight"].gguf[::-1]
     )
-    found[f"{ours}gate_up.weight"] = Source(
+    sources[f"{ours}gate_up.weight"] = Source(
         hf=one(f"{hf}mlp.gate_up_proj.weight"), gguf=one(f"{gguf}ffn_up.weight")
     )
-    return found
+    return sources
 
 
 PHI3 = Family(

@@ -75,10 +75,10 @@ def moe_from_gguf(fields: GgufFields) -> ModelConfig:
 
 
 def layer_names(config: ModelConfig, layer: int) -> dict[str, Source]:
-    found = attention_names(config, layer) | feed_forward_norm_names(layer)
+    sources = attention_names(config, layer) | feed_forward_norm_names(layer)
     if config.experts is None:
-        return found | feed_forward_names(layer)
-    return found | expert_names(config, layer, "mlp", "gate_proj", "up_proj", "down_proj")
+        return sources | feed_forward_names(layer)
+    return sources | expert_names(config, layer, "mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def _with_upper_windows(config: ModelConfig, fields: Fields) -> ModelConfig:

@@ -94,11 +94,11 @@ class Calibrated:
     def round(self, piece: Piece, report: Report) -> Iterator[tuple[Matrix, PackedWeight]]:
         self._facts, self._changed = {}, {}
         if piece.block is None:
-            for one in piece.matrices:
-                with naming(one):
-                    grid = self._plan.stored[one.name].grid
-                    packed = round_plain(self._file.read(one.name), grid)
-                yield one, packed
+            for matrix in piece.matrices:
+                with naming(matrix):
+                    grid = self._plan.stored[matrix.name].grid
+                    packed = round_plain(self._file.read(matrix.name), grid)
+                yield matrix, packed
             return
         block = self._model.block(piece.block.index)
         stages = piece.block.stages
@@ -268,6 +268,6 @@ def best(matrix: Matrix, weight: Tensor, grid: Grid, seen: Seen) -> tuple[Packed
     if not seen.held_out:
         return candidates[PLAIN], {"method": PLAIN, "why": "no held-out token came here"}
     x = torch.cat(seen.held_out)
-    found = choose(candidates, weight, x)
-    errors = {name: round(error, 6) for name, error in found.errors.items()}
-    return candidates[found.name], {"method": found.name, "errors": errors}
+    choice = choose(candidates, weight, x)
+    errors = {name: round(error, 6) for name, error in choice.errors.items()}
+    return candidates[choice.name], {"method": choice.name, "errors": errors}

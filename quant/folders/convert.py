@@ -179,7 +179,7 @@ def _storages(kind: str, matrices: Matrices, file: SafetensorsTensors) -> dict[s
     """
     inside = {one.name for block in matrices.blocks for one in block.matrices}
     outside = {matrices.embedding.name, matrices.head.name}
-    found: dict[str, Storage] = {}
+    storages: dict[str, Storage] = {}
     is_symmetric, has_order, is_wide = True, False, False
     for tensor, params, is_narrow in _checked(kind, file):
         name, (outputs, inputs) = tensor.name, tensor.shape
@@ -190,14 +190,14 @@ def _storages(kind: str, matrices: Matrices, file: SafetensorsTensors) -> dict[s
             raise _refusal(name, what, _NOT_HERE)
         groups = params.scales.shape[1]
         is_row = groups == 1 and not tensor.scheme.group
-        found[name] = Storage(
+        storages[name] = Storage(
             FORMATS[kind],
             "int",
             tensor.scheme.bits,
             "row" if is_row else "group",
             None if is_row else inputs // groups,
         )
-        found[name].check(name, outputs, inputs)
+        storages[name].check(name, outputs, inputs)
         is_symmetric &= _is_symmetric(tensor.scheme.bits, params)
         has_order |= params.order is not None
         is_wide |= not is_narrow
@@ -206,7 +206,7 @@ def _storages(kind: str, matrices: Matrices, file: SafetensorsTensors) -> dict[s
         "has_order": has_order,
         "has_wide_scales": is_wide,
     }
-    return {name: replace(one, **alike) for name, one in found.items()}
+    return {name: replace(one, **alike) for name, one in storages.items()}
 
 
 def _checked(kind: str, file: SafetensorsTensors) -> Iterator[_Packed]:

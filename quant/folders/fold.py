@@ -74,20 +74,20 @@ def fold_scales(
         matrices = folding.matrices(module)
         weights = [block.weight(one) for one in matrices]
         activations, others = seen[False][module], seen[True][module]
-        found = search_scales(
+        scales = search_scales(
             weights,
             activations.sample,
             grid,
             mean_abs=activations.mean_abs,
             tie=folding.tie if module == "out" else None,
         )
-        gain = 1 - found.error / found.plain_error if found.plain_error else 0.0
-        if held_out and found.ratio:
-            gain = _gain(weights, others.sample, grid, found)
+        gain = 1 - scales.error / scales.plain_error if scales.plain_error else 0.0
+        if held_out and scales.ratio:
+            gain = _gain(weights, others.sample, grid, scales)
         is_used = gain > (_LEAST_GAIN if held_out else 0.0)
         folding.facts[matrices[0].name] = {"gain": round(gain, 4), "used": is_used}
         if is_used:
-            folding.fold(module, found.values)
+            folding.fold(module, scales.values)
     return Folded(folding.changed, folding.facts)
 
 
@@ -129,8 +129,8 @@ class _Folding:
         self.facts: dict[str, Any] = {}
 
     def matrices(self, module: str) -> tuple[Matrix, ...]:
-        (found,) = (stage.groups[None] for stage in self._about.stages if stage.module == module)
-        return found
+        (group,) = (stage.groups[None] for stage in self._about.stages if stage.module == module)
+        return group
 
     def can(self, module: str) -> bool:
         """Whether scales of the inputs of `module` can be folded. For down, these must be
@@ -152,8 +152,8 @@ class _Folding:
                 self._into_rows("qkv", of_values)
             case "down":
                 self._into_rows("gate_up", scales)
-        for one in self.matrices(module):
-            self._block.weight(one).mul_(scales)
+        for matrix in self.matrices(module):
+            self._block.weight(matrix).mul_(scales)
 
     def _into_norm(self, parameter: str, scales: Tensor) -> Tensor:
         """Divide a norm by `scales`. Returns the factors for the matrices, which are exactly the

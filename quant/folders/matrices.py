@@ -166,10 +166,10 @@ def _groups(
         for number, name in enumerate(part.names):
             expert = number if has_experts else None
             inputs = wanted.shape[-1]
-            found = Matrix(name, count, inputs, wanted.name, first, expert, stack)
-            groups.setdefault(expert, []).append(found)
+            entry = Matrix(name, count, inputs, wanted.name, first, expert, stack)
+            groups.setdefault(expert, []).append(entry)
         first += count
-    return {expert: tuple(found) for expert, found in groups.items()}
+    return {expert: tuple(entry) for expert, entry in groups.items()}
 
 
 def _single_experts(wanted: Wanted, stack: str) -> Choice:

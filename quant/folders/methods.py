@@ -223,7 +223,7 @@ class FolderMethod:
 def folder_methods(runner: Runner | None) -> list[FolderMethod]:
     """All methods, 8 bits before 4; without a runner only those that need no activations."""
     rounds = (_BITS, _GROUP, _SYMMETRY, _FORMAT, *_OUTSIDE, FILE_MB)
-    found = [
+    data_free = [
         FolderMethod(
             "int8",
             "INT8",
@@ -259,9 +259,9 @@ def folder_methods(runner: Runner | None) -> list[FolderMethod]:
         ),
     ]
     if runner is None:
-        return found
+        return data_free
     return [
-        *found,
+        *data_free,
         FolderMethod(
             "gptq",
             "GPTQ",

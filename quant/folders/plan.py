@@ -93,7 +93,7 @@ class FolderPlan:
         every = {block.index: self._quantized(block.matrices) for block in self.matrices.blocks}
         both = {one.name: one for one in (self.matrices.embedding, self.matrices.head)}
         outside = self._quantized(both.values())
-        quantized = {one.source for found in (*every.values(), outside) for one in found}
+        quantized = {one.source for group in (*every.values(), outside) for one in group}
         names = [name for name in self.tensors if name not in quantized]
         of_blocks: dict[int, list[str]] = {block.index: [] for block in self.matrices.blocks}
         others: list[str] = []
@@ -125,11 +125,11 @@ class FolderPlan:
     @cached_property
     def _by_source(self) -> dict[str, list[Matrix]]:
         """The quantized matrices by the stored tensors that hold them."""
-        found: dict[str, list[Matrix]] = {}
+        by_source: dict[str, list[Matrix]] = {}
         for piece in self.pieces:
-            for one in piece.matrices:
-                found.setdefault(one.source, []).append(one)
-        return found
+            for matrix in piece.matrices:
+                by_source.setdefault(matrix.source, []).append(matrix)
+        return by_source
 
     @cached_property
     def layout(self) -> Layout:
@@ -149,12 +149,12 @@ class FolderPlan:
     def ignored(self) -> list[str]:
         """The modules that hold a plain matrix, for the new config.json."""
         is_plain = self.config.tied or self.matrices.head.name not in self.outside
-        found = ["lm_head"] if is_plain else []
+        modules = ["lm_head"] if is_plain else []
         for name, entry in self.tensors.items():
             is_matrix = len(entry.shape) == 2 and name.endswith(".weight")
             if is_matrix and name not in self.stored and canonical(name) != EMBEDDING:
-                found.append(name.removesuffix(".weight"))
-        return list(dict.fromkeys(found))
+                modules.append(name.removesuffix(".weight"))
+        return list(dict.fromkeys(modules))
 
     @property
     def skipped(self) -> list[str]:

@@ -260,8 +260,8 @@ class _Work:
     def _append(self, name: str, tensor: Tensor) -> None:
         entry = self._plan.layout.entries[name]
         if tensor.dtype != DTYPES[entry.kind] or tensor.shape != entry.shape:
-            found = f"{tensor.dtype} {tuple(tensor.shape)}"
-            raise ValueError(f"{name}: {found} is not {entry.kind} {entry.shape}")
+            shown = f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise ValueError(f"{name}: {shown} is not {entry.kind} {entry.shape}")
         self._partial.write(self._headers.get(name, b""))
         data = tensor.contiguous().flatten().view(torch.uint8).numpy().data
         for start in range(0, len(data), _COPY_BYTES):
@@ -295,18 +295,18 @@ class _Work:
 
 def _files(plan: FolderPlan) -> dict[str, bytes | Path]:
     """The files of the new folder besides its weights, as contents or source paths."""
-    found: dict[str, bytes | Path] = {}
+    files: dict[str, bytes | Path] = {}
     folder = plan.source
     patterns = (*ALL, *_FURTHER_FILES, *_FOLDERS)
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         if path.is_file():
-            found[path.relative_to(folder).as_posix()] = path
+            files[path.relative_to(folder).as_posix()] = path
     values = dict(read_fields(folder / CONFIG).values)
     values[KEY] = quantization_config(plan.storage, plan.ignored, plan.outside, plan.skipped)
-    found[CONFIG] = _json(values)
+    files[CONFIG] = _json(values)
     if len(plan.layout.files) > 1:
-        found[INDEX_NAME] = _json(plan.layout.index)
-    return found
+        files[INDEX_NAME] = _json(plan.layout.index)
+    return files
 
 
 def _json(values: Mapping[str, Any]) -> bytes:

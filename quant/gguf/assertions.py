@@ -69,9 +69,9 @@ def check_assertions(file: GgufFile, params: HyperParameters) -> None:
     arch = params.architecture
     if arch in _EXPERTS and not params.experts:
         raise _wrong(file, "expert_count", 0, "a mixture of experts has at least 1")
-    for key, found in file.metadata.items():
-        if key.endswith("epsilon") and isinstance(found, float) and not 0 <= found < inf:
-            raise corrupt(file.path, f"key '{key}'", f"{found}, must be a finite number from 0")
+    for key, value in file.metadata.items():
+        if key.endswith("epsilon") and isinstance(value, float) and not 0 <= value < inf:
+            raise corrupt(file.path, f"key '{key}'", f"{value}, must be a finite number from 0")
     _check_heads(file, params)
     if arch in _SECTIONED_ROPE:
         _check_sections(file)
@@ -80,9 +80,9 @@ def check_assertions(file: GgufFile, params: HyperParameters) -> None:
             raise _wrong(file, name, 0, "must be at least 1")
     for name, factor in _OF_WIDTH.get(arch, ()):
         width = factor * params.embedding_length
-        found = file.integer(f"{arch}.{name}", width)
-        if found not in (0 if factor == 1 else width, width):
-            raise _wrong(file, name, found, f"must be {width:,} for this embedding length")
+        value = file.integer(f"{arch}.{name}", width)
+        if value not in (0 if factor == 1 else width, width):
+            raise _wrong(file, name, value, f"must be {width:,} for this embedding length")
     if arch == "hrm_text":
         _check_stacks(file, params)
     if arch == "jina-bert-v2":
@@ -126,10 +126,10 @@ def _check_head(
 
 def _check_sections(file: GgufFile) -> None:
     name = "rope.dimension_sections"
-    found = file.value(f"{file.architecture}.{name}")
-    sections = list(found)[:3] if isinstance(found, NumberArray) else [found or 0]
+    value = file.value(f"{file.architecture}.{name}")
+    sections = list(value)[:3] if isinstance(value, NumberArray) else [value or 0]
     if not any(section > 0 for section in sections):
-        shown = sections if isinstance(found, NumberArray) else "missing"
+        shown = sections if isinstance(value, NumberArray) else "missing"
         raise _wrong(file, name, shown, "one of the first three must be at least 1")
 
 
@@ -144,12 +144,12 @@ def _check_jina_layers(file: GgufFile, params: HyperParameters) -> None:
     widths = {tensor.name: tensor.shape[-1] for tensor in file.all_tensors}
     for layer, width in enumerate(params.feed_forward):
         name = f"blk.{layer}.ffn_up.weight"
-        found = widths.get(name, width)
-        if found not in (width, 2 * width):
+        outputs = widths.get(name, width)
+        if outputs not in (width, 2 * width):
             raise corrupt(
                 file.path,
                 f"tensor {quoted(name)} shape",
-                f"{found:,} outputs, must be {width:,} or {2 * width:,}",
+                f"{outputs:,} outputs, must be {width:,} or {2 * width:,}",
             )
 
 

@@ -97,12 +97,12 @@ class GgufFile:
         Raises:
             CorruptFile: the key is not an integer, or it is missing and there is no `default`.
         """
-        found = self.metadata.get(key, default)
-        if found is None:
+        value = self.metadata.get(key, default)
+        if value is None:
             raise corrupt(self.path, f"key '{key}'", "is missing")
-        if isinstance(found, bool) or not isinstance(found, int):
+        if isinstance(value, bool) or not isinstance(value, int):
             raise corrupt(self.path, f"key '{key}'", f"is {self._type_name(key)}, not an integer")
-        return found
+        return value
 
     def per_layer(self, key: str, layers: int, default: int | None = None) -> list[int]:
         """[layers] one integer per layer, from a scalar or from an array of that length.
@@ -110,31 +110,31 @@ class GgufFile:
         Raises:
             CorruptFile: as in `integer`, or the array's length or element type is wrong.
         """
-        found = self.metadata.get(key)
-        if not isinstance(found, NumberArray):
+        values = self.metadata.get(key)
+        if not isinstance(values, NumberArray):
             return [self.integer(key, default)] * layers
-        if found.element_type not in (ValueType.U32, ValueType.I32, ValueType.BOOL):
+        if values.element_type not in (ValueType.U32, ValueType.I32, ValueType.BOOL):
             raise corrupt(
                 self.path,
                 f"key '{key}'",
-                f"is an array of {found.element_type.name}, not of integers",
+                f"is an array of {values.element_type.name}, not of integers",
             )
-        if len(found) != layers:
+        if len(values) != layers:
             raise corrupt(
-                self.path, f"key '{key}'", f"has {len(found):,} values for {layers:,} layers"
+                self.path, f"key '{key}'", f"has {len(values):,} values for {layers:,} layers"
             )
-        return [int(value) for value in found]
+        return [int(value) for value in values]
 
     @property
     def architecture(self) -> str:
         """`general.architecture`. Raises `CorruptFile` if it is missing or not a string."""
         key = "general.architecture"
-        found = self.metadata.get(key)
-        if found is None:
+        name = self.metadata.get(key)
+        if name is None:
             raise corrupt(self.path, f"key '{key}'", "is missing")
-        if not isinstance(found, str) or not found:
+        if not isinstance(name, str) or not name:
             raise corrupt(self.path, f"key '{key}'", f"is {self._type_name(key)}, not a name")
-        return found
+        return name
 
     @property
     def is_encoder(self) -> bool:

@@ -105,15 +105,15 @@ class Sums:
             "imatrix.chunk_size": pair_bytes("imatrix.chunk_size", ValueType.U32, WINDOW_TOKENS),
         }
         layout = lay_out(
-            pairs, [(name, one.shape[::-1], TensorType.F32, one.nbytes) for name, one in data]
+            pairs, [(name, array.shape[::-1], TensorType.F32, array.nbytes) for name, array in data]
         )
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
             with temporary.open("xb") as stream:
                 stream.write(layout.header)
-                for _, one in data:
-                    stream.write(one.tobytes())
-                    stream.write(bytes(padded(one.nbytes, layout.alignment) - one.nbytes))
+                for _, array in data:
+                    stream.write(array.tobytes())
+                    stream.write(bytes(padded(array.nbytes, layout.alignment) - array.nbytes))
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, path)

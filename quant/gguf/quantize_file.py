@@ -69,7 +69,7 @@ class Unfinished:
 
 def unfinished_in(folder: Path) -> list[Unfinished]:
     """The files in `folder` that were begun but are not complete, sorted by name."""
-    found = []
+    unfinished = []
     for path in filter(Path.is_file, sorted(folder.glob(f".*{_PART}"))):
         target = path.with_name(path.name[1 : -len(_PART)])
         journal = _journal_path(target)
@@ -80,8 +80,10 @@ def unfinished_in(folder: Path) -> list[Unfinished]:
                 begin, last = entries[0], entries[-1]
                 done, share = last.get("end", 0), float(last.get("share", 0.0))
                 extra = begin.get(_EXTRA, {})
-                found.append(Unfinished(target, begin["request"], done, share, is_running, extra))
-    return found
+                unfinished.append(
+                    Unfinished(target, begin["request"], done, share, is_running, extra)
+                )
+    return unfinished
 
 
 def announce(target: Path, request: Mapping[str, Any], extra: Mapping[str, Any]) -> None:
@@ -215,12 +217,12 @@ class Partial:
 
     def read(self, start: int, count: int) -> bytes:
         """`count` written bytes from `start` on."""
-        at, found = self._stream.tell(), b""
+        at, content = self._stream.tell(), b""
         self._stream.seek(start)
-        while len(found) < count and (data := self._stream.read(count - len(found))):
-            found += data
+        while len(content) < count and (data := self._stream.read(count - len(content))):
+            content += data
         self._stream.seek(at)
-        return found
+        return content
 
     def end_part(
         self, name: str, facts: Mapping[str, Any] | None = None, *, share: float = 0.0

@@ -151,8 +151,8 @@ def dataset_of(options: Mapping[str, Any]) -> str:
 
 def _stamp(folder: Path) -> Stamp:
     """Names, sizes and times of the files in `folder`, which reveal changes."""
-    found = []
+    entries = []
     for path in folder.iterdir():
         status = path.stat()
-        found.append((str(path), status.st_size, status.st_mtime_ns))
-    return tuple(sorted(found))
+        entries.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(sorted(entries))

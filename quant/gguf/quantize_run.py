@@ -266,8 +266,8 @@ def _stamps(plan: QuantizePlan) -> list[list[int]]:
 
 def _stamp(path: Path) -> list[int]:
     """Size, time and inode of a file, which reveal that it was changed or replaced."""
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns, found.st_ino]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _request(plan: QuantizePlan) -> dict[str, Any]:
@@ -289,11 +289,11 @@ def _request(plan: QuantizePlan) -> dict[str, Any]:
 
 def _verify(path: Path, plan: QuantizePlan) -> None:
     """Check that the new file is the planned one, and that it passes the check of all models."""
-    made = preflight.check(path)
+    file = preflight.check(path)
     expected = [(tensor.name, tensor.type) for tensor in plan.tensors]
-    if made.size_bytes != plan.size_bytes or expected != [(t.name, t.type) for t in made.tensors]:
+    if file.size_bytes != plan.size_bytes or expected != [(t.name, t.type) for t in file.tensors]:
         raise CannotQuantize(
-            f"The new file has {made.size_bytes:,} bytes and {len(made.tensors):,} tensors, not "
+            f"The new file has {file.size_bytes:,} bytes and {len(file.tensors):,} tensors, not "
             f"the {plan.size_bytes:,} and {len(expected):,} that were planned.",
             "The disk may be failing: try another folder.",
         )

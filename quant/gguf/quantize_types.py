@@ -148,8 +148,8 @@ def ordered(tensors: Sequence[TensorInfo]) -> list[TensorInfo]:
     """
 
     def key(tensor: TensorInfo) -> tuple[int, bytes]:
-        found = re.match(r"blk\.\s*([+-]?\d+)", tensor.name, re.ASCII)
-        return (int(found[1]) if found else -1, tensor.name.encode())
+        match = re.match(r"blk\.\s*([+-]?\d+)", tensor.name, re.ASCII)
+        return (int(match[1]) if match else -1, tensor.name.encode())
 
     return sorted(tensors, key=key)
 
@@ -344,14 +344,14 @@ class _Rules:
         at, layers = self._count(role), self._facts.layers
         if self._facts.experts <= 1:
             return at, layers
-        found = re.match(r"blk\.(\d+)\.", tensor.name, re.ASCII)
-        if found is None or int(found[1]) >= layers:
+        match = re.match(r"blk\.(\d+)\.", tensor.name, re.ASCII)
+        if match is None or int(match[1]) >= layers:
             raise CannotQuantize(
                 f"The layer of the tensor {tensor.name!r} cannot be told; there are {layers:,}.",
                 "Choose a type for it (--tensor), or a plain one such as F16.",
                 tensor=tensor.name,
             )
-        return int(found[1]), layers
+        return int(match[1]), layers
 
     def _count(self, role: Role) -> int:
         """The number of preceding tensors with that role."""

@@ -187,18 +187,18 @@ def _read_value(cursor: HeaderCursor, kind: ValueType, field: str) -> Value:
 
 
 def _alignment(path: Path, metadata: dict[str, Value], value_types: dict[str, ValueType]) -> int:
-    found = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
+    alignment = metadata.get(ALIGNMENT_KEY, DEFAULT_ALIGNMENT)
     field = f"key '{ALIGNMENT_KEY}'"
     kind = value_types.get(ALIGNMENT_KEY, ValueType.U32)
-    if not isinstance(found, int) or kind is not ValueType.U32:
+    if not isinstance(alignment, int) or kind is not ValueType.U32:
         raise corrupt(path, field, f"is of type {kind.name}, must be U32")
-    if not MIN_ALIGNMENT <= found <= MAX_ALIGNMENT or found & (found - 1):
+    if not MIN_ALIGNMENT <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
         raise corrupt(
             path,
             field,
-            f"{found}, must be a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT:,}",
+            f"{alignment}, must be a power of two from {MIN_ALIGNMENT} to {MAX_ALIGNMENT:,}",
         )
-    return found
+    return alignment
 
 
 def _read_tensors(cursor: HeaderCursor, count: int) -> tuple[TensorInfo, ...]:

@@ -75,9 +75,11 @@ def _read_shard(first: GgufFile, index: int, count: int) -> GgufFile:
             f"Put {path.name} beside it, or pull the model again.",
         )
     shard = read_header(path)
-    found = _u16(shard, _INDEX_KEY)
-    if found != index:
-        raise corrupt(path, f"key '{_INDEX_KEY}'", f"{found}, expected {index} from the name")
+    stored_index = _u16(shard, _INDEX_KEY)
+    if stored_index != index:
+        raise corrupt(
+            path, f"key '{_INDEX_KEY}'", f"{stored_index}, expected {index} from the name"
+        )
     return shard
 
 

@@ -130,17 +130,17 @@ class _GgufReader:
         }
 
     def rows(self, name: str, first: int, count: int) -> Bytes:
-        found = self._stretches[name]
-        data = bytearray(count * found.row_bytes)
+        stretch = self._stretches[name]
+        data = bytearray(count * stretch.row_bytes)
         view, filled = memoryview(data), 0
-        found.stream.seek(found.start + first * found.row_bytes)
+        stretch.stream.seek(stretch.start + first * stretch.row_bytes)
         while filled < len(data):
-            got = found.stream.readinto(view[filled:])
+            got = stretch.stream.readinto(view[filled:])
             if not got:
                 raise CorruptFile(
-                    f"{found.path.name} became shorter while it was read.",
+                    f"{stretch.path.name} became shorter while it was read.",
                     field=f"tensor {name}",
-                    path=str(found.path),
+                    path=str(stretch.path),
                 )
             filled += got
         return data

@@ -52,19 +52,19 @@ def check_vocabulary(file: GgufFile) -> int:
 
 
 def _string(file: GgufFile, key: str) -> str:
-    found = file.value(key)
-    if not isinstance(found, str):
+    value = file.value(key)
+    if not isinstance(value, str):
         raise _wrong(file, key, "must be a string")
-    return found
+    return value
 
 
 def _wrong(file: GgufFile, key: str, expected: str) -> Exception:
     kind = file.value_types.get(key)
-    found = file.value(key)
+    value = file.value(key)
     if kind is None:
         problem = "is missing"
-    elif isinstance(found, StringArray | NumberArray):
-        problem = f"is a list of {len(found):,} values of type {found.element_type.name}"
+    elif isinstance(value, StringArray | NumberArray):
+        problem = f"is a list of {len(value):,} values of type {value.element_type.name}"
     else:
         problem = f"is of type {kind.name}"
     return corrupt(file.path, f"key '{key}'", f"{problem}, it {expected}")
@@ -74,12 +74,12 @@ def _check_per_token(file: GgufFile, name: str, count: int, kinds: Iterable[Valu
     key = _PREFIX + name
     if key not in file.metadata:
         return
-    found = file.value(key)
-    if not isinstance(found, NumberArray) or found.element_type not in kinds:
+    values = file.value(key)
+    if not isinstance(values, NumberArray) or values.element_type not in kinds:
         allowed = " or ".join(kind.name for kind in kinds)
         raise _wrong(file, key, f"must be a list of {allowed}")
-    if len(found) < count:
-        raise corrupt(file.path, f"key '{key}'", f"has {len(found):,} values for {count:,} tokens")
+    if len(values) < count:
+        raise corrupt(file.path, f"key '{key}'", f"has {len(values):,} values for {count:,} tokens")
 
 
 def _check_merges(file: GgufFile, model: str) -> None:

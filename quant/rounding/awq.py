@@ -139,8 +139,8 @@ def search_scales(
         )
 
     def error(values: Tensor) -> float:
-        made = _products(x, [rounded(one * values, grid).div_(values) for one in exact])
-        return float((made - wanted).square().mean())
+        products = _products(x, [rounded(one * values, grid).div_(values) for one in exact])
+        return float((products - wanted).square().mean())
 
     ones = torch.ones_like(means)
     plain = error(ones)
@@ -157,9 +157,9 @@ def search_scales(
             values = _centred(values)
             if tie is not None:
                 values = tie(values)
-            found = error(values)
-            if found < best.error:
-                best = Scales(values, ratio, found, plain)
+            loss = error(values)
+            if loss < best.error:
+                best = Scales(values, ratio, loss, plain)
     return best
 
 
@@ -229,8 +229,8 @@ def _best_clip(weight: Tensor, moments: Tensor, grid: Grid, levels: Levels | Non
     for step in range(_CLIP_STEPS):
         clip = largest * (1 - step * _MOST_CLIPPED / _CLIP_STEPS)
         clipped = _clipped(weight, clip, grid)
-        made = (levels or fit(clipped, grid)).values(clipped)
-        change = in_groups(made.sub_(weight), grid).transpose(0, 1)
+        values = (levels or fit(clipped, grid)).values(clipped)
+        change = in_groups(values.sub_(weight), grid).transpose(0, 1)
         error = (change @ moments).mul_(change).sum(-1).t()
         best, least = torch.where(error < least, clip, best), torch.minimum(error, least)
     return best

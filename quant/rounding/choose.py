@@ -75,11 +75,11 @@ def output_error(
     for start in range(0, len(weight), step):
         some = slice(start, start + step)
         exact = weight[some].to(torch.float32)
-        found = packed.rows(some).unpacked(torch.float32)
+        dequantized = packed.rows(some).unpacked(torch.float32)
         if scales is not None:
-            found /= scales.to(found.device, torch.float32)
+            dequantized /= scales.to(dequantized.device, torch.float32)
         kept += _square(rows @ exact.t())
-        lost += _square(rows @ (exact - found).t())
+        lost += _square(rows @ (exact - dequantized).t())
     if not isfinite(lost + kept):
         return inf
     return (lost / kept) ** 0.5 if kept else inf if lost else 0.0

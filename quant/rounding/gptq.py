@@ -174,11 +174,11 @@ def round_gptq(
     if not bool((squares > 0).any()):
         report("Rounded to nearest: calibration has not reached this tensor.")
         return round_plain(weight, grid)
-    found = hessian.feedback(act_order=act_order, damp=damp)
-    if found is None:
+    factored = hessian.feedback(act_order=act_order, damp=damp)
+    if factored is None:
         report("Rounded to nearest: the activations for this tensor have no Cholesky factor.")
         return round_plain(weight, grid)
-    feedback, order = found.factor.to(weight.device), found.order.to(weight.device)
+    feedback, order = factored.factor.to(weight.device), factored.order.to(weight.device)
     # Scales can follow the updated weights only if each group is rounded as a whole, in order.
     is_fixed = act_order or narrowed or grid.scope != "group"
     importance = hessian.mean_square if narrowed else None
@@ -241,7 +241,7 @@ def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
         columns: [inputs, rows] float32; overwritten with the errors.
     """
     codes = torch.empty(columns.shape, dtype=torch.uint8, device=columns.device)
-    found = []
+    fitted = []
     for start, targets in _blocks(columns, feedback, grid.group or len(columns)):
         end = start + len(targets)
         # The updated weights, as if those of the group were not rounded either.
@@ -251,7 +251,7 @@ def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
         ).add_(own)
         low, high = moved.amin(0).clamp_(max=0), moved.amax(0).clamp_(min=0)
         levels = levels_of(low[:, None], high[:, None], grid)
-        found.append(levels)
+        fitted.append(levels)
         _, zero = levels.spread(1)
         scale = levels.scales[:, 0].to(torch.float32)
         for place, target in _in_turn(start, targets, columns, feedback):
@@ -259,8 +259,8 @@ def _following(columns: Tensor, feedback: Tensor, grid: Grid) -> PackedWeight:
                 target / scale, None if zero is None else zero[:, 0]
             )
             columns[place] -= values.mul_(scale)
-    zeros = [one.zeros for one in found if one.zeros is not None]
-    scales = torch.cat([one.scales for one in found], 1)
+    zeros = [one.zeros for one in fitted if one.zeros is not None]
+    scales = torch.cat([one.scales for one in fitted], 1)
     return Levels(grid, scales, torch.cat(zeros, 1) if zeros else None).packed(codes.t())
 
 

@@ -408,7 +408,7 @@ def _best_share(
     """
     shares = torch.tensor(_SHRINKS, dtype=torch.float32, device=low.device)
     total = torch.zeros((len(_SHRINKS), 1, 1), dtype=torch.float32, device=low.device)
-    found = grid.numbers_of(weight)
+    best_shares = grid.numbers_of(weight)
     for some in row_slices(weight, grid):
         rows, errors = weight[some].to(torch.float32), []
         for share in _SHRINKS:
@@ -421,5 +421,5 @@ def _best_share(
             case "block":
                 for block in blocks_of(every.shape[1]):
                     every[:, block] = every[:, block].sum(1, keepdim=True)
-        found[some] = shares[every.argmin(0)]
-    return shares[total.argmin(0)] if grid.scope == "tensor" else found
+        best_shares[some] = shares[every.argmin(0)]
+    return shares[total.argmin(0)] if grid.scope == "tensor" else best_shares
