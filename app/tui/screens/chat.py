@@ -206,7 +206,9 @@ class ChatScreen(HearthScreen):
             if self.session is not session:
                 return  # Another chat was opened meanwhile.
         self._leave_session()
-        self._leave_session = (lambda: None) if session is None else session.subscribe(self._hear)
+        self._leave_session = (
+            (lambda: None) if session is None else session.subscribe(self._show_event)
+        )
         self._fed = ("", 0, 0)
         async with self._syncing:
             shown = self._read_shown()
@@ -315,14 +317,14 @@ class ChatScreen(HearthScreen):
 
     # ---- events
 
-    def _hear(self, happening: SessionEvent) -> None:
-        match happening:
+    def _show_event(self, event: SessionEvent) -> None:
+        match event:
             case Piece():
                 self._show_live()
             case Moved():
-                self._show_state(happening)
+                self._show_state(event)
             case Noticed():
-                super().show_notice(happening.text, severity=happening.severity)
+                super().show_notice(event.text, severity=event.severity)
             case Changed() | Ended():
                 self._sync()
 
