@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 MODEL_TRIED := .venv/.smollm2
-ROOMS := app backends quant kernels assets
-LINKS := $(ROOMS:%=.types/hearth/%)
+PACKAGES := app backends quant kernels assets
+LINKS := $(PACKAGES:%=.types/hearth/%)
 # Only these are imported there: others need packages that such a machine may lack (tests/native/test_alone.py).
 GPU_TESTS = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.cuda' tests)
 BENCHMARKS := $(filter-out %_cuda.py,$(wildcard benchmarks/*.py))
@@ -45,7 +45,7 @@ bench: $(READY) ## speed tables
 clients: $(READY) ## real clients against hearth serve; CLIENTS="codex aider" for some
 	@$(BIN)/python tools/clients/run.py $(CLIENTS) $(if $(CLIENTS),,--results docs/results/$(shell date +%F)-clients.md)
 
-# On a machine with an NVIDIA card and a torch of its own: nothing is installed, and the rooms are found by their links.
+# On a machine with an NVIDIA card and a torch of its own: nothing is installed, and the packages are found by their links.
 gpu: export PYTHONPATH := .types:tools
 gpu: $(LINKS) ## on an NVIDIA card, with PYTHON's own torch; PART=tests, gemv, attention or end for one
 	@mkdir -p $(GPU_RESULTS)

@@ -305,11 +305,11 @@ def _settings(settings: Settings | HearthError) -> Iterator[Finding]:
             "models": sorted(settings.models),
         },
     )
-    if settings.strangers:
+    if settings.unknown_variables:
         yield Finding(
             "environment",
             "warning",
-            f"nothing reads {', '.join(settings.strangers)}",
+            f"nothing reads {', '.join(settings.unknown_variables)}",
             "hearth settings lists what there is to set; a variable is HEARTH_ and its name.",
         )
     yield from _keys(settings)

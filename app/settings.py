@@ -75,7 +75,7 @@ class Settings:
         models: from `[models."name"]`, by lower-case name.
         environment: from `HEARTH_*`.
         flags: from the command line.
-        strangers: `HEARTH_*` variables that are not settings.
+        unknown_variables: `HEARTH_*` variables that are not settings.
         remotes: from `[remotes."name"]`, by lower-case name.
         aliases: from `[aliases]`: names of models by lower-case alias, which may be a pattern.
         keymap: from `[keys]`: keys of the terminal app, such as "f1,ctrl+h", by binding id.
@@ -86,7 +86,7 @@ class Settings:
     models: dict[str, Layer] = field(default_factory=dict)
     environment: Layer = field(default_factory=dict)
     flags: Layer = field(default_factory=dict)
-    strangers: tuple[str, ...] = ()
+    unknown_variables: tuple[str, ...] = ()
     remotes: dict[str, RemoteServer] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     keymap: dict[str, str] = field(default_factory=dict)
@@ -207,9 +207,9 @@ def load_settings(file: Path, environ: Mapping[str, str] | None = None) -> Setti
         SettingsError: unknown key, wrong type or value out of range. The message names the file or
             variable, the key and what is expected.
     """
-    environment, strangers = _read_environment(os.environ if environ is None else environ)
+    environment, unknown_variables = _read_environment(os.environ if environ is None else environ)
     settings = parse_settings(file, read_text(file))
-    return replace(settings, environment=environment, strangers=strangers)
+    return replace(settings, environment=environment, unknown_variables=unknown_variables)
 
 
 def read_text(file: Path) -> str:
@@ -372,7 +372,7 @@ def _keymap(file: Path, table: Mapping[str, object], begin: str = "") -> dict[st
 def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
     known = {key.variable: key for key in keys.ALL.values()}
     layer: Layer = {}
-    strangers = []
+    unknown_variables = []
     for variable, text in sorted(environ.items()):
         if not variable.startswith("HEARTH_") or variable in _OWN_VARIABLES:
             continue
@@ -384,7 +384,7 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...
         elif nearest(variable.removeprefix("HEARTH_"), keys.ALL):
             raise SettingsError(f"Unknown variable {variable}.{did_you_mean(variable, known)}")
         else:
-            strangers.append(variable)
+            unknown_variables.append(variable)
     if "offline" not in layer and environ.get("HF_HUB_OFFLINE", "").strip().lower() in (
         "1",
         "true",
@@ -392,7 +392,7 @@ def _read_environment(environ: Mapping[str, str]) -> tuple[Layer, tuple[str, ...
         "on",
     ):
         layer["offline"] = Setting(True, "HF_HUB_OFFLINE")
-    return layer, tuple(strangers)
+    return layer, tuple(unknown_variables)
 
 
 def default_document() -> str:

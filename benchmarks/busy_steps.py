@@ -54,11 +54,11 @@ def measure(model: str, sessions: int, steps: int, *, pace: bool) -> str:
         began = time.perf_counter()
         engine.submit(*made)
         while not all(one.new_tokens for one in made):
-            engine.turn()
+            engine.run_once()
         prompts_s, took = time.perf_counter() - began, []
         while not all(one.done for one in made):
             began = time.perf_counter()
-            engine.turn()
+            engine.run_once()
             took.append(time.perf_counter() - began)
         return prompts_s, took
 

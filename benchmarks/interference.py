@@ -163,7 +163,7 @@ class Sessions:
         """Seconds until the first token of `session`."""
         began = self._clock()
         while session.new_tokens == 0:
-            self.engine.turn()
+            self.engine.run_once()
         return self._clock() - began
 
     def gaps(self, session: Generation, steps: int) -> list[float]:
@@ -175,14 +175,14 @@ class Sessions:
         before, began = session.new_tokens, self._clock()
         while session.new_tokens == before:
             assert not session.done, "it ended before its tokens were there"
-            self.engine.turn()
+            self.engine.run_once()
         return self._clock() - began
 
     def end(self, session: Generation) -> None:
         """Cancel `session`, and drop everything that is cached."""
         self.engine.cancel(session.id)
         self.engine.clear_cache(lambda _: None)
-        self.engine.turn()
+        self.engine.run_once()
 
 
 def measure(loaded: Loaded, prompt_tokens: int, target_s: float, clock: Clock) -> list[Found]:
@@ -228,7 +228,7 @@ def measure_swap(loaded: Loaded, tokens: int, target_s: float, clock: Clock) -> 
     talk = sessions.begin(tokens, 2)
     sessions.first_token_s(talk)
     while not talk.done:
-        sessions.engine.turn()
+        sessions.engine.run_once()
     streaming = sessions.begin(STREAM_PROMPT, MOST_STREAMED)
     sessions.first_token_s(streaming)
     out = []

@@ -115,7 +115,7 @@ class Side:
         engine, took_s = self.engine, 0.0
         engine.submit(*made)
         while not all(one.new_tokens or one.done for one in made):
-            engine.turn()
+            engine.run_once()
         begun, before = sum(one.new_tokens for one in made), engine._steps
         turn_s = TURN_S
         while not all(one.done for one in made):
@@ -123,7 +123,7 @@ class Side:
                 yield
                 turn_s = 0.0
             began = self._clock()
-            engine.turn()
+            engine.run_once()
             turn_s += self._clock() - began
             took_s += self._clock() - began
         self.seconds.append(took_s)

@@ -69,11 +69,11 @@ def load(sessions: Sessions, count: int, prompt_tokens: int, answer: int, text: 
     asked = [sessions.begin(prompt_tokens, answer) for _ in range(count)]
     texts = [sessions.embed(text) for _ in range(8)]
     while not all(one.done for one in (*asked, *texts)):
-        sessions.engine.turn()
+        sessions.engine.run_once()
     again = [sessions.ask([*one.tokens[:prompt_tokens], 5, 6, 7], 20) for one in asked]
     texts = [sessions.embed(text) for _ in range(8)]
     while not all(one.done for one in (*again, *texts)):
-        sessions.engine.turn()
+        sessions.engine.run_once()
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def main() -> None:
             warm = sessions.begin(min(1000, info.context // 2), 2)
             texts = [sessions.embed(arguments.text) for _ in range(8)]
             while not all(one.done for one in (warm, *texts)):
-                sessions.engine.turn()
+                sessions.engine.run_once()
             sessions.end(warm)
         used = anonymous_bytes()
         prompt_tokens = info.pool_tokens // arguments.sessions - arguments.answer // 2

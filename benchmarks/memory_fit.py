@@ -242,7 +242,7 @@ def main() -> int:
         "vocabulary",
         "base",
         "growing",
-        "turning",
+        "transposing",
     )
     columns = ("runner", "model", "context", "filled", "KV", *parts, "predicted", "VmHWM", "ratio")
     print("| " + " | ".join(columns) + " |")

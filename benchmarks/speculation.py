@@ -299,8 +299,8 @@ def rules(args: argparse.Namespace, loaded: Loaded, draft: DraftModel | None) ->
         ]
         engine.submit(*made)
         while not all(one.done for one in made):
-            engine.turn()
-        engine.turn()  # A step without work updates the counts.
+            engine.run_once()
+        engine.run_once()  # A step without work updates the counts.
         stats = engine.stats()
         engine.kv.clear()
         drafted, right = stats.drafted_tokens, stats.accepted_tokens
@@ -373,17 +373,17 @@ def _second_answers(
         )
         engine.submit(made)
         while not made.done:
-            engine.turn()
+            engine.run_once()
         return made.new_tokens
 
     taken_s, tokens, total = 0.0, 0, EngineStats()
     for ident, (one, other) in enumerate(zip(first, second, strict=True)):
         answer(one, 2 * ident)
-        engine.turn()
+        engine.run_once()
         before, began = engine.stats(), time.process_time()
         tokens += answer(other, 2 * ident + 1)
         taken_s += time.process_time() - began
-        engine.turn()  # A step without work updates the counts.
+        engine.run_once()  # A step without work updates the counts.
         total = _added(total, before, engine.stats())
     engine.kv.clear()
     return taken_s / tokens, total

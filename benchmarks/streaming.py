@@ -50,7 +50,7 @@ class LateScoring(Scoring):
         """Return their log probabilities."""
         engine.submit(self)
         while not self.done:
-            engine.turn()
+            engine.run_once()
         [answer] = self.answers
         if isinstance(answer, Failed):
             raise from_info(answer.error)

@@ -59,7 +59,7 @@ class Pool:
     """Tokens that are copied at once to be written to disk."""
     state_bytes: int = 0
     """Recurrent states of all sequence ids."""
-    may_turn: bool = False
+    may_transpose: bool = False
     """Attention may switch between flash and the other kind, which stores values in another
     layout."""
 
@@ -85,7 +85,7 @@ class MemoryUse:
     """Interpreter and libraries."""
     growing: int
     """The copy of the pool's contents when it last grew; no scratch memory exists at that time."""
-    turning: int
+    transposing: int
     """The copy of the pool's contents while attention switches to the other kind: only on
     processors where that pays, and only if that much memory is free."""
     mapped: bool = False
@@ -117,7 +117,7 @@ class MemoryUse:
     @property
     def most(self) -> int:
         """The peak that VmHWM shows if attention was also switched to the other kind."""
-        return max(self.total, self.held + self.turning)
+        return max(self.total, self.held + self.transposing)
 
     @property
     def needed(self) -> int:
@@ -150,7 +150,7 @@ def memory_use(shape: ModelShape, weights: Weights, pool: Pool) -> MemoryUse:
         vocabulary=vocabulary_bytes(shape) + _WORKER_TOKEN_BYTES * shape.vocabulary,
         base=RUNTIME_BASE_BYTES,
         growing=pool.copied_cells * token_bytes,
-        turning=pool.used_cells * token_bytes if pool.may_turn else 0,
+        transposing=pool.used_cells * token_bytes if pool.may_transpose else 0,
         mapped=weights.mapped,
     )
 

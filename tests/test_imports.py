@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from source_tree import ROOMS, Import, Module, modules, under
+from source_tree import PACKAGES, Import, Module, modules, under
 
 FLOORS = {"app": 4, "backends": 3, "quant": 2, "kernels": 1}
 RUNNERS = ("hearth.backends.native", "hearth.backends.llamacpp", "hearth.backends.remote")
@@ -78,9 +78,9 @@ def test_assets_use_only_themselves() -> None:
 
 def test_rooms_are_imported_by_their_full_name() -> None:
     def is_bare(module: Module, entry: Import) -> bool:
-        return entry.name.split(".")[0] in ROOMS
+        return entry.name.split(".")[0] in PACKAGES
 
-    assert breaches(modules(*ROOMS, "tests", "benchmarks", "tools"), is_bare) == []
+    assert breaches(modules(*PACKAGES, "tests", "benchmarks", "tools"), is_bare) == []
 
 
 def test_the_engine_knows_no_runner() -> None:
@@ -166,7 +166,9 @@ def test_front_ends_import_no_library_that_runs_models() -> None:
 
 def test_only_its_own_runner_imports_llama_cpp() -> None:
     others = [
-        module for module in modules(*ROOMS) if not under(module.name, "hearth.backends.llamacpp")
+        module
+        for module in modules(*PACKAGES)
+        if not under(module.name, "hearth.backends.llamacpp")
     ]
 
     def imports_llama_cpp(module: Module, entry: Import) -> bool:
@@ -180,19 +182,19 @@ def test_only_what_measures_it_imports_transformers() -> None:
         own = "hearth.backends.bench.transformers_side"
         return module.name != own and under(entry.name, "transformers")
 
-    assert breaches(modules(*ROOMS), imports_transformers) == []
+    assert breaches(modules(*PACKAGES), imports_transformers) == []
 
 
 def test_nothing_unpickles() -> None:
     def is_unsafe(module: Module, entry: Import) -> bool:
         return under(entry.name, *UNSAFE_MODULES) or under(entry.name, "torch.load")
 
-    assert breaches(modules(*ROOMS), is_unsafe) == []
+    assert breaches(modules(*PACKAGES), is_unsafe) == []
 
 
 def test_nothing_that_came_with_a_model_is_executed() -> None:
     found = []
-    for module in modules(*ROOMS):
+    for module in modules(*PACKAGES):
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call) and _is_unsafe_call(node):
                 found.append(f"{module}:{node.lineno}: {ast.unparse(node)[:60]}")
@@ -210,7 +212,7 @@ def _is_unsafe_call(call: ast.Call) -> bool:
 
 def test_one_function_makes_the_jinja_environment() -> None:
     makers = set()
-    for module in modules(*ROOMS):
+    for module in modules(*PACKAGES):
         names = JINJA_ENVIRONMENTS | _subclasses(module.tree)
         for function in ast.walk(module.tree):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and _calls(

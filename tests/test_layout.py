@@ -8,9 +8,9 @@ import ast
 
 import pytest
 
-from source_tree import ROOMS, ROOT, modules, tracked_files
+from source_tree import PACKAGES, ROOT, modules, tracked_files
 
-CODE_FOLDERS = (*ROOMS, "tests", "benchmarks", "tools")
+CODE_FOLDERS = (*PACKAGES, "tests", "benchmarks", "tools")
 TOP_FOLDERS = {*CODE_FOLDERS, "docs", ".ci"}
 TOP_FILES = {
     ".gitattributes",
@@ -32,7 +32,7 @@ def test_only_known_names_lie_at_the_top() -> None:
     assert {part[0] for part in parts if len(part) == 1} <= TOP_FILES
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", PACKAGES)
 def test_each_folder_says_what_lives_there(room: str) -> None:
     folders = {module.path.parent for module in modules(room)}
     silent = []

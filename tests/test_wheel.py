@@ -18,7 +18,7 @@ import wheels
 from binaries import binary_exports
 from hearth.kernels.cpu import build_library
 from hearth.kernels.cpu.build_library import library_path
-from source_tree import ROOMS, ROOT, tracked_files
+from source_tree import PACKAGES, ROOT, tracked_files
 
 MACHINES = {
     "manylinux_2_28_x86_64": "ELF x86-64",
@@ -48,8 +48,8 @@ def wheel_names(wheel: Path) -> list[str]:
 
 def room_files() -> list[Path]:
     pages = (ROOT / "docs").glob("*.md")
-    rooms = (path for path in tracked_files() if path.relative_to(ROOT).parts[0] in ROOMS)
-    return [*rooms, *pages]
+    files = (path for path in tracked_files() if path.relative_to(ROOT).parts[0] in PACKAGES)
+    return [*files, *pages]
 
 
 def test_the_wheel_and_the_tree_hold_the_same_files(wheel_names: list[str]) -> None:

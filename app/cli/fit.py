@@ -465,7 +465,7 @@ def _print_one(state: State, verdict: Verdict) -> None:
             ("more while the pool grows", words.size(model_fit.use.total - model_fit.use.held))
         )
     rows.append(("in all, at most", words.size(model_fit.use.total)))
-    if model_fit.use.turning:
+    if model_fit.use.transposing:
         more = model_fit.use.most - model_fit.use.total
         rows.append(("if attention changes, and that is free, more", words.size(max(0, more))))
     if model_fit.use.uncertain:

@@ -413,7 +413,7 @@ def fit_of_folder(folder: ModelFolder, settings: ModelSettings, room: Room) -> F
         vocabulary=NATIVE_TOKEN_BYTES * config.vocab_size,
         base=NATIVE_BASE_BYTES,
         growing=0,
-        turning=0,
+        transposing=0,
         mapped=dtype == folder.dtype and folder.checkpoint is None,
     )
     return _fit(

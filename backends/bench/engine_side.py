@@ -198,7 +198,7 @@ class EngineSide:
 
     def computed_tokens(self) -> int:
         """Tokens that went through the model so far."""
-        self._engine.turn()  # Without work, a call updates the counters.
+        self._engine.run_once()  # Without work, a call updates the counters.
         return self._engine.stats().computed_tokens
 
     def clear(self) -> None:
@@ -206,7 +206,7 @@ class EngineSide:
         for session in self._sessions:
             self._engine.cancel(session.id)
         self._engine.clear_cache(lambda _: None)
-        self._engine.turn()
+        self._engine.run_once()
         self._sessions.clear()
         self._failure, self.cached_tokens = None, 0
 
@@ -234,7 +234,7 @@ class EngineSide:
         """Run one step of the engine. Raises the error of a failed session, or `InternalError` if
         no session can continue.
         """
-        worked = self._engine.turn()
+        worked = self._engine.run_once()
         if self._failure is not None:
             raise from_info(self._failure.error)
         if not worked:

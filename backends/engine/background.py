@@ -152,7 +152,7 @@ class BackgroundPrompts:
         if state is None or not self._kv.restore(sequence.slot, state, tokens):
             self._failed.add(sequence)
             sequence.computed = self._kv.open(
-                *(sequence.slot, sequence.findable(), sequence.namespace),
+                *(sequence.slot, sequence.cacheable_tokens(), sequence.namespace),
                 sequence.session_on_disk,
             )
             return

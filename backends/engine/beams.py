@@ -72,10 +72,10 @@ class Beam(Sequence):
         self.drawn: list[Drawn] = []
         self.score = 0.0
 
-    def findable(self) -> list[int]:
+    def cacheable_tokens(self) -> list[int]:
         """Tokens that other beams computed are always reused."""
         first = self._search.answers[0]
-        return self.tokens if self._number or self.drawn else first.findable()
+        return self.tokens if self._number or self.drawn else first.cacheable_tokens()
 
     def outputs(self, count: int) -> int:
         return int(count == self.pending)

@@ -149,13 +149,13 @@ class Engine:
         """
         try:
             while not self._closing:
-                if not self.turn() and not self._closing:
+                if not self.run_once() and not self._closing:
                     self._rest()
             self.kv.write_out()
         finally:
             self.ended.set()
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """One iteration: process the inbox and run one step; False if there was nothing to compute.
 
         Raises `RunnerLost` if the process must end.

@@ -136,7 +136,7 @@ class Generation(Sequence):
     def new_tokens(self) -> int:
         return len(self.tokens) - self.prompt_tokens
 
-    def findable(self) -> list[int]:
+    def cacheable_tokens(self) -> list[int]:
         return self.tokens if self._reuses_prefix else self.tokens[:1]
 
     @property

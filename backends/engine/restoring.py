@@ -47,7 +47,7 @@ class Restoring(Sequence):
     def on_arrived(self) -> None:
         self._found = self.computed
 
-    def findable(self) -> list[int]:
+    def cacheable_tokens(self) -> list[int]:
         return self.tokens
 
     def outputs(self, count: int) -> int:

@@ -56,7 +56,7 @@ class Scoring(Sequence):
         self._logprobs: list[float] = []
         self._tokens: list[TokenLogprob] = []
 
-    def findable(self) -> list[int]:
+    def cacheable_tokens(self) -> list[int]:
         """Before anything is scored, the logits of every token are needed; after a preemption,
         those of tokens that are already scored are not.
         """

@@ -162,14 +162,14 @@ class Sequence(ABC):
         self.computed = self.dropped = 0
 
     def reusable(self) -> list[int]:
-        """Tokens that may be taken from the cache: the `findable` ones, or the ones it had computed
+        """Tokens that may be taken from the cache: `cacheable_tokens`, or the ones it had computed
         itself when it was preempted plus one, whichever are more.
         """
-        tokens, own = self.findable(), self._stopped_at + 1
+        tokens, own = self.cacheable_tokens(), self._stopped_at + 1
         return tokens if len(tokens) >= own else self.tokens[:own]
 
     @abstractmethod
-    def findable(self) -> list[int]:
+    def cacheable_tokens(self) -> list[int]:
         """Tokens that may be taken from the cache if held; the last one is always computed."""
 
     @abstractmethod

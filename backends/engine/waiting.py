@@ -130,7 +130,7 @@ class Waiting:
             if (donor.namespace, donor.streaming) != (mine.namespace, mine.streaming):
                 continue
             if wanted is None:
-                wanted = place.sequence.findable()[:-1]
+                wanted = place.sequence.cacheable_tokens()[:-1]
             shared = self._will_share(wanted, donor)
             if shared < donor.computed + WORTH_WAITING_FOR:
                 continue

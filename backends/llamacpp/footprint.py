@@ -90,7 +90,7 @@ def memory_of(
 ) -> MemoryUse:
     """Memory that a worker takes whose pool holds `tokens`, with nothing on a GPU.
 
-    `total` is the indispensable memory; `most` includes a change of attention (`store.turn`).
+    `total` is the indispensable memory; `most` includes a change of attention (`store.transpose`).
     Background prefill, offloaded prefixes and a context for embeddings take additional memory. Like
     the change of attention, they happen only if there is enough free memory.
 
@@ -135,7 +135,7 @@ def pool_of(facts: GgufFacts, plan: ContextPlan, tokens: int) -> Pool:
         outputs=plan.max_outputs,
         flash=plan.flash_attention != 0,
         state_bytes=a_state * plan.sequences,
-        may_turn=plan.flash_attention < 0 and not a_state and not windows,
+        may_transpose=plan.flash_attention < 0 and not a_state and not windows,
     )
 
 

@@ -293,7 +293,7 @@ class LlamaRunner(TextRunner):
         if self.background is not None and self.background.is_busy:
             return
         try:
-            self.store.turn()
+            self.store.transpose()
         except Busy as error:
             log.warning("attention stays as it is: %s", error.message)
             choice.give_up()

@@ -39,7 +39,7 @@ class _Values:
         return self.channels * cells * _ELEMENT_BYTES[self.type]
 
 
-def turned(state: State, *, by_channel: bool) -> State:
+def transposed(state: State, *, by_channel: bool) -> State:
     """Convert the state of a sequence or a whole context to the other layout.
 
     Values become contiguous by channel (for attention without flash) or by token. The result has

@@ -17,7 +17,7 @@ from hearth.backends.errors import Busy, DoesNotFit, HearthError, InternalError
 from hearth.backends.llamacpp.context import LlamaContext, State
 from hearth.backends.llamacpp.model import ModelFacts
 from hearth.backends.llamacpp.params import ContextPlan, larger_pool
-from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
+from hearth.backends.llamacpp.state_layout import UnknownLayout, transposed
 from hearth.backends.machine.memory import available_bytes, release_free_memory
 
 log = logging.getLogger(__name__)
@@ -408,7 +408,7 @@ class LlamaStore:
         except Busy as error:
             log.warning("the KV pool keeps its size: %s", error.message)
 
-    def turn(self) -> None:
+    def transpose(self) -> None:
         """Move everything to a context with the other kind of attention.
 
         Raises:
@@ -440,7 +440,7 @@ class LlamaStore:
         data = state.data
         if state.by_channel != self.by_channel:
             try:
-                data = turned(data, by_channel=self.by_channel)
+                data = transposed(data, by_channel=self.by_channel)
             except (UnknownLayout, MemoryError):
                 return False
         while not self.context.restore_sequence(sequence, data):
@@ -474,17 +474,17 @@ class LlamaStore:
         old.close()
         release_free_memory()
         refused: HearthError | UnknownLayout | MemoryError | None = None
-        is_turned = False
+        is_transposed = False
         try:
             if by_channel != self.by_channel:
-                state, is_turned = turned(state, by_channel=by_channel), True
+                state, is_transposed = transposed(state, by_channel=by_channel), True
             context = self._make_context(cells, by_channel)
         except (DoesNotFit, UnknownLayout, MemoryError) as error:
             refused = error
             context = self._back_to(old_cells, self.by_channel)
-            if is_turned:
+            if is_transposed:
                 try:
-                    state = turned(state, by_channel=self.by_channel)
+                    state = transposed(state, by_channel=self.by_channel)
                 except (UnknownLayout, MemoryError) as lost:
                     context.close()
                     raise RunnerLost(f"the sequences could not be moved back: {lost}") from lost

@@ -278,7 +278,7 @@ def _generated(
             engine.submit(active[at])
         if not active:
             return
-        engine.turn()
+        engine.run_once()
         for at, one in [(at, one) for at, one in active.items() if one.done]:
             del active[at]
             yield at, Piece(one.tokens, one.prompt_tokens)

@@ -144,7 +144,7 @@ def test_a_mistake_in_a_variable_is_named(
 
 def test_variables_of_others_are_left_alone_and_reported(tmp_path: Path) -> None:
     settings = load(tmp_path, HEARTH_HOME="/x", HEARTH_DEBUG="1", HEARTH_SOMETHING_ELSE="1")
-    assert settings.strangers == ("HEARTH_SOMETHING_ELSE",)
+    assert settings.unknown_variables == ("HEARTH_SOMETHING_ELSE",)
 
 
 @pytest.mark.parametrize(

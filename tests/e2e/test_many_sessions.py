@@ -128,7 +128,7 @@ def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runne
         donor, _ = generation(1, prompt, runner, tokens=200, end_ids=NO_END)
         engine.submit(donor)
         while donor.new_tokens < 20:
-            engine.turn()
+            engine.run_once()
         # What the donor has said so far, as a prompt: all but its last token is in the memory.
         heard = []
         for ident, length in enumerate((1, 10, 18), 2):
@@ -138,7 +138,7 @@ def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runne
             engine.submit(made)
             heard.append((length, made, listener))
         while not all(listener.over for _, _, listener in heard):
-            engine.turn()
+            engine.run_once()
         assert not donor.done
         for length, made, listener in heard:
             assert made.cached == len(prompt) + length - 1
@@ -165,14 +165,14 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     streaming, _ = generation(9, prompts[0][:40], runner, tokens=1500, end_ids=NO_END)
     engine.submit(streaming)
     while streaming.new_tokens < 5:
-        engine.turn()
+        engine.run_once()
     heard = []
     for ident, prompt in enumerate(prompts):
         made, listener = generation(ident, prompt, runner, tokens=TOKENS, end_ids=NO_END)
         engine.submit(made)
         heard.append((made, listener))
     while not all(listener.over for _, listener in heard):
-        engine.turn()
+        engine.run_once()
     assert [listener.ids for _, listener in heard] == expected
     assert engine._background.computed_tokens >= 699 - shared
     engine.cancel(9)

@@ -24,7 +24,7 @@ def streaming(beside, prompt=CHAT, pool=9000, tokens=200, **how):
     made, heard = generation(1, prompt, runner, tokens=tokens)
     engine.submit(made)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     return runner, engine, heard
 
 
@@ -39,7 +39,7 @@ def test_steps_go_on_without_it_and_it_comes_back_as_it_should_be(shared, grown)
     engine.submit(made)
     steps = len(runner.tape)
     while not long.ids:
-        engine.turn()
+        engine.run_once()
     assert max(plan.tokens for plan in runner.tape[steps:]) <= 4
     drain(engine)
     assert long.ids == runner.greedy(LONG, 10)
@@ -61,7 +61,7 @@ def test_it_is_written_to_disk_like_any_other(tmp_path, shared):
     chat, _ = generation(1, [*LONG[:shared], 60, 61, 62], runner, tokens=200)
     engine.submit(chat)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     made, _ = generation(2, LONG, runner, session="chat")
     engine.submit(made)
     drain(engine)
@@ -80,7 +80,7 @@ def test_what_is_left_decides_not_how_long_the_prompt_is():
     streams, _ = generation(3, CHAT, runner, tokens=200)
     engine.submit(streams)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     second, heard = generation(4, LONG, runner)
     engine.submit(second)
     drain(engine)
@@ -94,7 +94,7 @@ def test_a_prompt_that_was_begun_by_steps_goes_on_in_the_background():
     made, long = generation(2, LONG, runner)
     engine.submit(made)
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     chat, heard = generation(1, CHAT, runner, tokens=60)
     engine.submit(chat)
     drain(engine)
@@ -185,7 +185,7 @@ def test_cancelled_meanwhile(turns):
     made, long = generation(2, LONG, runner)
     engine.submit(made)
     for _ in range(turns):
-        engine.turn()
+        engine.run_once()
     engine.cancel(2)
     drain(engine)
     assert isinstance(long.last, Finished) and long.last.reason == "cancelled"
@@ -212,13 +212,13 @@ def test_who_shares_little_with_it_goes_on_alone(own):
     runner, engine, _ = streaming(beside=400)
     long, heard_long = generation(2, LONG, runner)
     engine.submit(long)
-    engine.turn()
+    engine.run_once()
     assert runner.side is not None
     prompt = [*LONG[:100], *[7] * own]
     short, heard = generation(3, prompt, runner, tokens=3)
     engine.submit(short)
     while not heard.over:
-        engine.turn()
+        engine.run_once()
     assert not heard_long.ids, "it does not wait for thousands of tokens to save seventy"
     assert heard.ids == runner.greedy(prompt, 3)
     drain(engine)
@@ -234,7 +234,7 @@ def test_who_waited_for_it_in_the_steps_goes_on_when_it_leaves_them():
     engine.submit(long)
     engine.submit(short)
     while not heard.over:
-        engine.turn()
+        engine.run_once()
     assert not heard_long.ids
     assert heard.ids == runner.greedy(prompt, 3)
     drain(engine)
@@ -246,7 +246,7 @@ def test_who_shares_little_waits_for_it_when_little_is_left():
     long, heard_long = generation(2, LONG, runner)
     engine.submit(long)
     while runner.side is None or runner.side.computed < 2900:
-        engine.turn()
+        engine.run_once()
     prompt = [*LONG[:130], 7]
     short, heard = generation(3, prompt, runner, tokens=3)
     engine.submit(short)
@@ -261,7 +261,7 @@ def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
     runner, engine, _ = streaming(beside=10_000)
     made, long = generation(2, LONG, runner)
     engine.submit(made)
-    engine.turn()
+    engine.run_once()
     engine.cancel(1)
     drain(engine)
     assert long.ids == runner.greedy(LONG, 10)
@@ -282,7 +282,7 @@ def test_without_any_steps_it_goes_on_to_tell_how_far_it_is(monkeypatch):
 
     made, _ = generation(2, LONG, runner, emit=hear)
     engine.submit(made)
-    engine.turn()
+    engine.run_once()
     engine.cancel(1)
     threading.Thread(target=engine.run, daemon=True).start()
     assert engine.ended.wait(20)
@@ -298,10 +298,10 @@ def test_put_aside_by_somebody_urgent_it_begins_again():
     long, heard_long = generation(2, LONG, runner)
     engine.submit(first)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     engine.submit(long)
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     urgent, heard_urgent = generation(3, [9, 9], runner, tokens=5, priority=5)
     engine.submit(urgent)
     drain(engine)

@@ -101,7 +101,7 @@ def test_beams_hold_the_prompt_once_and_what_they_share_once() -> None:
     _, search = searched(runner, BeamSearch(4), tokens=8)
     engine.submit(*search.beams)
     while search.beams[3].slot is None:
-        engine.turn()
+        engine.run_once()
     assert engine.kv.stats().live_tokens <= len(PROMPT) + 8
     drain(engine)
     assert runner.computed_tokens == len(PROMPT) + 3 + 7 * 4
@@ -179,7 +179,7 @@ def test_a_cancelled_search_says_nothing_and_frees_what_it_held() -> None:
     heard, search = searched(runner, BeamSearch(4), tokens=50)
     engine.submit(*search.beams)
     for _ in range(12):
-        engine.turn()
+        engine.run_once()
     engine.cancel(7)
     drain(engine)
     assert isinstance(heard.last, Finished)

@@ -71,7 +71,7 @@ def test_choices_that_reuse_nothing_of_others_still_share_the_prompt_among_thems
     heard, work = ask(runner, 4, reuse_prefix=False)
     engine.submit(*work)
     while not any(isinstance(e, Token) and e.index == 3 for e in heard.events):
-        engine.turn()
+        engine.run_once()
     running = engine._scheduler._running.values()
     said = sum(sequence.computed - len(PROMPT) for sequence in running)
     held = engine.kv.stats().live_tokens
@@ -89,7 +89,7 @@ def test_four_choices_hold_the_prompt_once():
     heard, work = ask(runner, 4)
     engine.submit(*work)
     while not any(isinstance(e, Token) and e.index == 3 for e in heard.events):
-        engine.turn()
+        engine.run_once()
     said = sum(sequence.computed - len(PROMPT) for sequence in work)
     assert engine.kv.stats().live_tokens == len(PROMPT) + 3 * 1 + said
     drain(engine)
@@ -122,7 +122,7 @@ def test_cancelling_the_request_ends_every_choice_and_the_stream_once():
     heard, work = ask(runner, 3, tokens=100)
     engine.submit(*work)
     for _ in range(20):
-        engine.turn()
+        engine.run_once()
     engine.cancel(1)
     drain(engine)
     assert [type(e) for e in heard.events].count(Finished) == 1

@@ -156,7 +156,7 @@ def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
         engine.submit(*work)
         until = time.monotonic() + 20
         while not work[0].done and time.monotonic() < until:
-            engine.turn()
+            engine.run_once()
 
     first = engine()
     run(first, generation(1, tokens, runner, tokens=3, session="chat")[0])
@@ -167,13 +167,13 @@ def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
     second = engine()
     heard = Listener()
     run(second, Restoring(2, [*tokens, 5, 6, 7], heard))
-    second.turn()
+    second.run_once()
     assert [event.reason for event in heard.events] == ["stop"] and at_rest(second, runner)
     computed, read = second.stats().computed_tokens, second.stats().disk_read_tokens
     assert read >= 128 and computed == 1, "nothing is prefilled but for one token"
     asked, answered = generation(3, [*tokens, 5, 6, 7], runner, tokens=3)
     run(second, asked)
-    second.turn()
+    second.run_once()
     assert asked.cached >= read and second.stats().disk_read_tokens == read
     assert answered.ids == runner.greedy([*tokens, 5, 6, 7], 3)
 

@@ -51,10 +51,10 @@ def test_decoding_rows_come_before_prefill():
     engine = Engine(runner)
     first, _ = generation(1, [1, 2], runner, tokens=30)
     engine.submit(first)
-    engine.turn()
+    engine.run_once()
     second, _ = generation(2, list(range(40)), runner, tokens=5)
     engine.submit(second)
-    engine.turn()
+    engine.run_once()
     rows = runner.tape[-1].rows
     assert [len(row.tokens) for row in rows] == [1, 7]
 
@@ -68,7 +68,7 @@ def test_a_chunk_smaller_than_the_company_serves_everybody_in_turn():
         engine.submit(made)
         heard.append(listener)
     for _ in range(25):
-        engine.turn()
+        engine.run_once()
     said = [len(h.ids) for h in heard]
     assert sum(said) == 50 and max(said) - min(said) <= 1
     drain(engine)
@@ -107,7 +107,7 @@ def test_cancel_ends_it_before_the_next_step(turns):
     made, heard = generation(1, list(range(10)), runner, tokens=50)
     engine.submit(made)
     for _ in range(turns):
-        engine.turn()
+        engine.run_once()
     steps = len(runner.tape)
     engine.cancel(1)
     drain(engine)
@@ -125,7 +125,7 @@ def test_cancelling_one_leaves_the_other_alone():
     engine.submit(one)
     engine.submit(two)
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     engine.cancel(1)
     engine.cancel(99)
     drain(engine)
@@ -395,7 +395,7 @@ def test_close_ends_what_runs():
     engine = Engine(runner)
     made, heard = generation(1, [1], runner, tokens=100)
     engine.submit(made)
-    engine.turn()
+    engine.run_once()
     engine.close()
     engine.run()
     assert heard.last.reason == "cancelled"

@@ -192,7 +192,7 @@ def test_who_is_at_fault_fails_alone_whatever_the_memory(kind):
     expected = [runner.greedy(prompt, 8) for prompt in prompts]
     assert not any(runner.bad in said for said in expected)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     bad, heard_bad = generation(7, [1, 2, 2, 1, runner.bad], runner)
     engine.submit(bad)
     drain(engine, 1000)
@@ -221,7 +221,7 @@ def test_an_answer_that_cannot_be_ended_well_fails_alone(slots):
     ended, heard = generation(1, [4, 5, 6], runner, tokens=3, parser=Fragile())
     cancelled, also_heard = generation(2, [7, 8], runner, parser=Fragile())
     engine.submit(ended, cancelled)
-    engine.turn()
+    engine.run_once()
     engine.cancel(2)
     drain(engine)
     assert isinstance(good.last, Finished) and good.ids == runner.greedy([1, 2, 3], 10)

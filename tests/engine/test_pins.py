@@ -250,7 +250,7 @@ def test_a_prompt_that_is_computed_beside_the_steps_is_pinned_too(monkeypatch):
     world = World(beside=1)
     other, _ = generation(90, [5, 6], world.runner, tokens=30)
     world.engine.submit(other)
-    world.engine.turn()
+    world.engine.run_once()
     world.ask([*SYSTEM, 1, 2, 3], pins=((40, 300.0),))
     assert world.runner.side is not None
     assert world.engine.stats().pinned_tokens == 40
@@ -261,11 +261,11 @@ def test_what_needs_the_whole_pool_gets_it_when_it_runs_alone():
     world.ask([*SYSTEM, 1], pins=((40, 300.0),))
     other, heard = generation(90, [5, 6], world.runner, tokens=20)
     world.engine.submit(other)
-    world.engine.turn()
+    world.engine.run_once()
     long = [(k * 11) % 97 for k in range(190)]
     made, heard_long = generation(91, long, world.runner, tokens=10)
     world.engine.submit(made)
-    world.engine.turn()
+    world.engine.run_once()
     assert world.engine.stats().waiting == 1, "pins stay while somebody else runs"
     drain(world.engine)
     assert heard.ids == world.runner.greedy([5, 6], 20)

@@ -13,7 +13,7 @@ def turned(engine, turns):
     """`engine` after so many turns, with its counts taken anew."""
     for _ in range(turns):
         engine._stats_at = 0.0
-        engine.turn()
+        engine.run_once()
     return engine
 
 

@@ -52,7 +52,7 @@ def test_who_came_last_makes_way_and_the_first_is_never_put_aside():
         engine.submit(made)
         heard.append(listener)
     ended = []
-    while engine.turn():
+    while engine.run_once():
         ended += [i for i, h in enumerate(heard) if h.over and i not in ended]
     assert ended == [0, 1, 2]
     assert engine.stats().preemptions >= 1
@@ -94,11 +94,11 @@ def test_a_higher_priority_takes_a_slot_and_gives_it_back():
         engine.submit(made)
         low.append(heard)
     for _ in range(8):
-        engine.turn()
+        engine.run_once()
     made, urgent = generation(7, [77] * 5, runner, tokens=10, priority=1)
     engine.submit(made)
     while not urgent.over:
-        engine.turn()
+        engine.run_once()
     assert not low[0].over and not low[1].over
     drain(engine)
     assert urgent.ids == runner.greedy([77] * 5, 10)
@@ -139,15 +139,15 @@ def test_a_session_with_something_running_does_not_starve_behind_newcomers(urgen
         engine.submit(generation(ident, [ident % 97] * 3, runner, tokens=tokens, **how)[0])
 
     ask(900, "busy", 200)
-    engine.turn()
+    engine.run_once()
     ask(0, "newcomer 0", 3)
     ask(901, "busy", 3)
     for ident in range(1, 40):
         ask(ident, f"newcomer {ident}", 3)
         if urgent and ident % 3 == 0:  # Another priority takes its own turns.
             ask(1000 + ident, "urgent", 1, priority=1)
-        engine.turn()
-        engine.turn()
+        engine.run_once()
+        engine.run_once()
     assert 901 in started, "it starved"
     newcomers = [ident for ident in started[: started.index(901)] if ident < 40]
     assert newcomers == [0, 1], "one newcomer may pass it, then it is its turn"
@@ -167,7 +167,7 @@ def test_of_busy_sessions_and_newcomers_each_has_every_other_turn():
         engine.submit(generation(ident, [ident % 97] * 3, runner, tokens=tokens, **how)[0])
 
     ask(0, "busy", 240)
-    engine.turn()
+    engine.run_once()
     for ident in range(1, 31):
         ask(ident, "busy", 2)
         ask(100 + ident, f"newcomer {ident}", 2)
@@ -188,7 +188,7 @@ def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
     engine.submit(short)
     turns = 0
     while not heard_short.over:
-        engine.turn()
+        engine.run_once()
         turns += 1
     assert turns < 10
     assert not heard_long.over
@@ -205,7 +205,7 @@ def test_of_equal_prompts_one_is_done_after_the_other():
         engine.submit(made)
         heard.append(listener)
     for _ in range(3):
-        engine.turn()
+        engine.run_once()
     assert [len(listener.ids) > 0 for listener in heard] == [True, False, False, False]
     drain(engine)
 
@@ -217,7 +217,7 @@ def test_the_first_is_not_starved_by_shorter_ones_that_keep_coming():
     engine.submit(first)
     for turn in range(60):
         engine.submit(generation(1 + turn, [turn % 97] * 40, runner, tokens=1)[0])
-        engine.turn()
+        engine.run_once()
     assert heard.ids, "half of each step is its own"
     drain(engine, 10_000)
 
@@ -227,11 +227,11 @@ def test_mixed_steps_are_whole_tiles_and_not_too_large():
     engine = Engine(runner, clock=lambda: 0.0)
     for ident in range(2):
         engine.submit(generation(ident, [ident] * 20, runner, tokens=40)[0])
-        engine.turn()
+        engine.run_once()
     long, heard = generation(7, [k % 97 for k in range(150)], runner, tokens=4)
     engine.submit(long)
     while not heard.ids:
-        engine.turn()
+        engine.run_once()
     mixed = [plan.tokens for plan in runner.tape if len(plan.rows) == 3 and plan.tokens > 3]
     assert mixed and all(tokens % 16 == 0 and tokens <= 48 for tokens in mixed[:-1])
     drain(engine)
@@ -272,9 +272,9 @@ def test_prompts_that_arrive_together_are_computed_together():
         made, listener = generation(ident, prompt_of(ident), runner, tokens=20)
         engine.submit(made)
         heard.append(listener)
-    engine.turn()
+    engine.run_once()
     while not all(listener.ids for listener in heard):
-        engine.turn()
+        engine.run_once()
     assert len(runner.tape) <= 10
     waited = [not decoded(plan) for plan in runner.tape[1:]]
     assert any(waited) and not any(a and b for a, b in pairwise(waited))
@@ -291,14 +291,14 @@ def test_who_streams_waits_for_no_step(streams, tokens, priority):
     engine = Engine(runner, clock=Costs(runner))
     for ident in range(streams):
         engine.submit(generation(ident, prompt_of(ident, 10), runner, tokens=400)[0])
-        engine.turn()
+        engine.run_once()
     for _ in range(10):
-        engine.turn()
+        engine.run_once()
     late, heard = generation(9, prompt_of(9, tokens), runner, tokens=5, priority=priority)
     engine.submit(late)
     before = len(runner.tape)
     while not heard.ids:
-        engine.turn()
+        engine.run_once()
     assert all(decoded(plan) == streams for plan in runner.tape[before:-1])
 
 
@@ -313,13 +313,13 @@ def test_a_question_behind_a_long_conversation_holds_up_no_stream(before):
     drain(engine)
     engine.submit(generation(1, [5, 6, 7], runner, tokens=400)[0])
     for _ in range(10):
-        engine.turn()
+        engine.run_once()
     question = [*talk.tokens, *range(40)]
     again, heard = generation(2, question, runner, tokens=2)
     engine.submit(again)
     steps = len(runner.tape)
     while not heard.ids:
-        engine.turn()
+        engine.run_once()
     took = [costs.step_s(plan) for plan in runner.tape[steps:]]
     assert max(took) <= 2 * 0.023 + 0.05
     assert heard.ids == runner.greedy(question, 1)
@@ -383,7 +383,7 @@ def test_a_donor_that_is_cancelled_holds_nobody_up():
     engine.submit(first)
     engine.submit(second)
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     engine.cancel(1)
     drain(engine)
     assert heard_first.last.reason == "cancelled"
@@ -417,7 +417,7 @@ def test_cancelling_many_at_any_moment_leaves_nothing_held():
         engine.submit(made)
         heard.append(listener)
         for _ in range(ident % 4):
-            engine.turn()
+            engine.run_once()
         if ident % 3:
             engine.cancel(ident - ident % 5)
     for ident in range(0, 60, 2):
@@ -426,7 +426,7 @@ def test_cancelling_many_at_any_moment_leaves_nothing_held():
     assert all(isinstance(listener.last, Finished) for listener in heard)
     assert at_rest(engine, runner)
     engine.clear_cache(Listener())
-    engine.turn()
+    engine.run_once()
     assert engine.stats().kept_tokens == 0
 
 
@@ -436,7 +436,7 @@ def test_progress_never_goes_back():
     made, heard = generation(1, [k % 97 for k in range(150)], runner, tokens=5)
     engine.submit(made)
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     urgent, heard_urgent = generation(2, [7] * 150, runner, tokens=5, priority=1)
     engine.submit(urgent)
     drain(engine)
@@ -500,7 +500,7 @@ def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
     most = 0.0
     while True:
         before, streaming = copies.now, engine.stats().running > 1
-        if not engine.turn():
+        if not engine.run_once():
             break
         if streaming:
             most = max(most, copies.now - before)
@@ -522,13 +522,13 @@ def test_a_conversation_comes_back_in_parts_while_others_stream():
     stream, listener = generation(2, [5] * 20, runner, tokens=100)
     engine.submit(stream)
     while engine.kv.stats().offloaded_tokens < 201:
-        engine.turn()
+        engine.run_once()
     computed, said = runner.computed_tokens, len(listener.ids)
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
     engine.submit(again)
     turns = 0
     while not heard.ids:
-        engine.turn()
+        engine.run_once()
         turns += 1
         assert len(listener.ids) == said + turns, "a token in each turn"
     assert turns >= 200 // 16
@@ -550,11 +550,11 @@ def test_what_does_not_come_back_is_not_counted_as_cached():
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=100)[0])
     while engine.kv.stats().offloaded_tokens < 201:
-        engine.turn()
+        engine.run_once()
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
     engine.submit(again)
     for _ in range(4):
-        engine.turn()
+        engine.run_once()
     engine.clear_cache(Listener())
     drain(engine)
     assert heard.ids == runner.greedy([*old, 7, 8], 3)
@@ -573,7 +573,7 @@ def test_all_comes_back_at_once_where_nobody_streams():
     assert engine.stats().kept_tokens < 200 < engine.stats().offloaded_tokens
     again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
     engine.submit(again)
-    engine.turn()
+    engine.run_once()
     assert heard.ids == runner.greedy([*old, 7, 8], 1)
     drain(engine)
 
@@ -595,7 +595,7 @@ def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
         engine.submit(made)
         low.append(heard)
     for _ in range(16):
-        engine.turn()
+        engine.run_once()
     urgent, heard = generation(9, [9] * 500, runner, tokens=5, priority=1)
     engine.submit(urgent)
     drain(engine)
@@ -617,7 +617,7 @@ def test_what_can_only_be_copied_as_a_whole_and_is_large_is_computed_again(monke
         made, heard = generation(round_, [round_] * tokens, runner, tokens=40)
         engine.submit(made)
         while not heard.ids:
-            engine.turn()
+            engine.run_once()
         urgent, _ = generation(10 + round_, [9] * 480, runner, tokens=5, priority=1)
         engine.submit(urgent)
         drain(engine)
@@ -634,9 +634,9 @@ def test_every_byte_for_keys_and_values_is_in_the_account(monkeypatch):
     drain(engine)
     engine.submit(generation(2, [5] * 20, runner, tokens=30)[0])
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     engine.submit(generation(3, [7] * 500, runner, tokens=2)[0])
-    engine.turn()
+    engine.run_once()
     stats = engine._count()
     assert stats.allocated_bytes == 1200 * 8
     assert stats.offloaded_bytes == 101 * 8
@@ -668,16 +668,16 @@ def test_saved_states_are_in_the_account_and_dropped_where_memory_is_short(free)
         engine.submit(made)
         low.append(heard)
     for _ in range(16):
-        engine.turn()
+        engine.run_once()
     urgent, heard = generation(9, [9] * 500, runner, tokens=12, priority=1)
     engine.submit(urgent)
-    engine.turn()
+    engine.run_once()
     stats = engine._count()
     assert (stats.state_bytes, stats.offloaded_bytes) == (3_000, 3_000)
     assert stats.taken_bytes == stats.allocated_bytes + 6_000
     left[0] = free
     copies.now += 2
-    engine.turn()
+    engine.run_once()
     assert engine._count().offloaded_bytes == min(3_000, (free + 3_000) // 2_000 * 1_000)
     drain(engine)
     assert heard.ids == runner.greedy([9] * 500, 12)
@@ -698,7 +698,7 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
     free[0] = 0
     copies.now += 1
     engine._rest()  # Else it would wait for a request.
-    assert not engine.turn()
+    assert not engine.run_once()
     assert 0 < engine.stats().offloaded_bytes <= 101 * 4
 
 
@@ -712,7 +712,7 @@ def test_a_conversation_that_several_go_on_with_comes_back_once():
     stream, _ = generation(2, [5] * 20, runner, tokens=100)
     engine.submit(stream)
     while engine.kv.stats().offloaded_tokens < 201:
-        engine.turn()
+        engine.run_once()
     restored = []
     restore = runner.store.restore_part
     runner.store.restore_part = lambda *how: restored.append(how[2]) or restore(*how)

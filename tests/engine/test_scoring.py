@@ -105,7 +105,7 @@ def test_a_score_that_was_put_aside_goes_on_where_it_was(can_save):
     heard = Listener()
     engine.submit(Scoring(1, tokens, heard))
     for _ in range(5):
-        engine.turn()
+        engine.run_once()
     urgent, heard_urgent = generation(2, [7] * 60, runner, tokens=30, priority=1)
     engine.submit(urgent)
     drain(engine)
@@ -119,7 +119,7 @@ def test_a_cancelled_score_says_so_once():
     engine = Engine(runner)
     heard = Listener()
     engine.submit(Scoring(1, list(range(60)), heard))
-    engine.turn()
+    engine.run_once()
     engine.cancel(1)
     drain(engine)
     assert heard.events == [Finished("cancelled")]
@@ -207,7 +207,7 @@ def test_the_first_score_and_the_shortest_share_what_a_step_has_of_outputs():
         tokens = [(k * (ident + 3)) % 97 for k in range(length)]
         engine.submit(Scoring(ident, tokens, heard[ident]))
     for _ in range(4):
-        engine.turn()
+        engine.run_once()
     assert [[row.outputs for row in plan.rows] for plan in runner.tape] == [[2, 2]] * 4
     drain(engine)
     assert all(isinstance(listener.last, Scores) for listener in heard)
@@ -221,7 +221,7 @@ def test_many_texts_do_not_hold_up_a_few():
     engine.submit(TextJob(2, [[1, 2], [3, 4]], "mean", few))
     turns = 0
     while not few.events:
-        engine.turn()
+        engine.run_once()
         turns += 1
     assert turns <= 3
     drain(engine)
@@ -239,11 +239,11 @@ def test_texts_and_prefill_together_take_what_prefill_may():
     engine = Engine(runner, clock=count().__next__)
     streaming, _ = generation(1, [1, 2], runner, tokens=30)
     engine.submit(streaming)
-    engine.turn()
+    engine.run_once()
     long, _ = generation(2, [k % 97 for k in range(1500)], runner, tokens=2)
     texts = Listener()
     engine.submit(long, TextJob(3, [[n] * 4 for n in range(50)], "mean", texts))
-    engine.turn()
+    engine.run_once()
     prefill = runner.tape[-1].tokens - 1
     assert 1 <= prefill <= 32
     assert runner.embedded == [4], "one text, or they would never come to an end"
@@ -275,10 +275,10 @@ def test_a_session_with_many_texts_is_not_behind_every_newcomer():
         engine.submit(TextJob(ident, [[1] * 8] * texts, "mean", note, session=session))
 
     submit(0, "patient", 5)
-    engine.turn()
+    engine.run_once()
     for ident in range(1, 30):
         submit(ident, f"newcomer {ident}", 1)
         submit(100 + ident, f"newcomer {100 + ident}", 1)
-        engine.turn()
+        engine.run_once()
     assert 0 in order
     drain(engine)

@@ -37,7 +37,7 @@ def begun(**changes):
     engine = Engine(runner, target_itl_s=0.02, clock=Clock(runner))
     stream, heard = generation(1, [1, 2, 3], runner, tokens=400)
     engine.submit(stream)
-    engine.turn()
+    engine.run_once()
     return runner, engine, stream, heard
 
 
@@ -50,7 +50,7 @@ def test_a_stream_has_a_token_after_every_slice_of_a_long_text(pooling):
     seen = []
     while not got.events:
         before, started = stream.new_tokens, engine._clock()
-        engine.turn()
+        engine.run_once()
         seen.append((stream.new_tokens - before, engine._clock() - started))
     assert {tokens for tokens, _ in seen} == {1}
     assert max(took for _, took in seen) <= 0.033, "one token, and the first slice is a guess"
@@ -90,14 +90,14 @@ def test_a_cancel_takes_effect_after_the_slice():
     runner, engine, _, _ = begun()
     got = Listener()
     engine.submit(TextJob(2, [LONG], "mean", got))
-    engine.turn()
-    engine.turn()
+    engine.run_once()
+    engine.run_once()
     [_, row] = engine._requests()
     assert (row.state, row.computed_tokens) == ("prefill", sum(runner.sliced.slices))
     computed = sum(runner.sliced.slices)
     assert 0 < computed < len(LONG)
     engine.cancel(2)
-    engine.turn()
+    engine.run_once()
     assert got.events == [Finished("cancelled")]
     assert sum(runner.sliced.slices) == computed
     assert runner.sliced.closed
@@ -108,9 +108,9 @@ def test_closing_frees_the_text_that_is_being_computed():
     runner, engine, _, _ = begun()
     got = Listener()
     engine.submit(TextJob(2, [LONG], "mean", got))
-    engine.turn()
+    engine.run_once()
     engine.close()
-    engine.turn()
+    engine.run_once()
     assert got.events == [Finished("cancelled")]
     assert runner.sliced.closed
 
@@ -119,7 +119,7 @@ def test_a_slice_that_fails_ends_its_job_alone():
     runner, engine, _, heard = begun()
     got, other = Listener(), Listener()
     engine.submit(TextJob(2, [LONG], "mean", got), TextJob(3, [[1, 2]], "mean", other))
-    engine.turn()
+    engine.run_once()
 
     def fail(tokens):
         raise InternalError("no")
@@ -138,7 +138,7 @@ def test_short_texts_of_others_are_computed_between_the_slices():
     long = TextJob(2, [LONG], "mean", lambda answer: order.append("long"), session="a")
     short = TextJob(3, [[1, 2]], "mean", lambda answer: order.append("short"), session="b")
     engine.submit(long)
-    engine.turn()
+    engine.run_once()
     engine.submit(short)
     drain(engine)
     assert order == ["short", "long"]
@@ -157,7 +157,7 @@ def test_one_long_text_is_computed_after_the_other_whatever_their_priority():
         for ident in (2, 3)
     ]
     engine.submit(jobs[0])
-    engine.turn()
+    engine.run_once()
     engine.submit(jobs[1])
     drain(engine)  # The fake runner asserts that only one is begun.
     assert order == [3, 2], "within its first text, the lesser priority went on"
@@ -179,12 +179,12 @@ def test_while_memory_for_a_long_text_is_made_others_go_on_and_it_is_not_asked_a
     engine = Engine(runner)
     long, second, short = Listener(), Listener(), Listener()
     engine.submit(TextJob(1, [LONG[:100]], "mean", long))
-    assert engine.turn(), "it was begun"
-    assert not engine.turn(), "nothing can be computed"
+    assert engine.run_once(), "it was begun"
+    assert not engine.run_once(), "nothing can be computed"
     engine.submit(TextJob(2, [LONG[:90]], "mean", second), TextJob(3, [[1, 2]], "mean", short))
-    assert engine.turn()
+    assert engine.run_once()
     assert isinstance(short.last, Embeddings)
-    assert not engine.turn()
+    assert not engine.run_once()
     assert (long.events, second.events) == ([], [])
     monkeypatch.setattr(FakeSlicedText, "is_ready", True)
     runner.sliced.ready()
@@ -199,8 +199,8 @@ def test_a_text_whose_memory_is_being_made_can_be_cancelled(monkeypatch):
     engine = Engine(runner)
     got = Listener()
     engine.submit(TextJob(1, [LONG[:100]], "mean", got))
-    engine.turn()
+    engine.run_once()
     engine.cancel(1)
-    assert not engine.turn()
+    assert not engine.run_once()
     assert got.events == [Finished("cancelled")]
     assert runner.sliced.closed and runner.sliced.slices == []

@@ -218,7 +218,7 @@ def test_other_chats_of_a_namespace_are_guessed_from(how, finds, first_shares, i
         engine.submit(made)
         if is_cancelled and not ident:
             while made.new_tokens < 60:
-                engine.turn()
+                engine.run_once()
             engine.cancel(0)
         drain(engine)
         said.append(listener.ids[:60])
@@ -271,7 +271,7 @@ def test_what_a_failing_draw_leaves_is_not_held(monkeypatch):
     engine = drafting_engine(runner, lambda: 0.0)
     made, listener = generation(1, [1, 2, 3], runner, speculating=Speculating("draft", 4))
     engine.submit(made)
-    engine.turn()
+    engine.run_once()
     draw, calls = made.sampler.draw, []
 
     def fail(*args, **how):
@@ -736,8 +736,8 @@ def test_a_draft_whose_step_was_put_off_is_made_again():
         1, list(range(9)), runner, tokens=30, speculating=Speculating("draft", 4)
     )
     engine.submit(made)
-    engine.turn()
-    engine.turn()
+    engine.run_once()
+    engine.run_once()
     first, again = model.draft({made: 4}), model.draft({made: 4})
     assert first == again and len(again[made].tokens) == 4
     drain(engine)

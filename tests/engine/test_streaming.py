@@ -57,7 +57,7 @@ def test_a_sequence_sees_its_first_tokens_and_the_newest(kind, sinks, length, dr
     made.speculating = Speculating("ngram", drafts) if drafts else None
     engine.submit(made)
     while not heard.over:
-        engine.turn()
+        engine.run_once()
         engine.kv.check_integrity()
     assert heard.ids == said(runner, prompt, 200, streaming)
     assert heard.last.reason == "length" and "forgotten" in heard.last.notices[-1]
@@ -90,7 +90,7 @@ def test_many_in_a_small_pool_change_nothing(kind, seed):
         listeners[ident] = heard
         engine.submit(made)
         for _ in range(rng.randint(0, 25)):
-            engine.turn()
+            engine.run_once()
             engine.kv.check_integrity()
         if rng.random() < 0.2:
             engine.cancel(ident)

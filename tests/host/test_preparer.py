@@ -486,7 +486,7 @@ def test_notices_pins_and_reuse_reach_the_generation(grammars):
     assert "described" in said[0].notices[0]
     [(tokens, seconds)] = made.pins
     assert seconds == 60 and 0 < tokens < made.prompt_tokens
-    assert len(made.findable()) < made.prompt_tokens
+    assert len(made.cacheable_tokens()) < made.prompt_tokens
     made.finish("stop")
     assert said[-1].usage.kept_tokens == tokens
 

@@ -17,7 +17,7 @@ from hearth.backends.llamacpp.context import LlamaContext
 from hearth.backends.llamacpp.model import LlamaModel
 from hearth.backends.llamacpp.params import plan_context
 from hearth.backends.llamacpp.runner import LlamaRunner
-from hearth.backends.llamacpp.state_layout import UnknownLayout, turned
+from hearth.backends.llamacpp.state_layout import UnknownLayout, transposed
 from hearth.backends.machine.memory import available_bytes
 from hearth.quant.gguf.reader import read_header
 
@@ -59,9 +59,9 @@ def test_what_is_moved_goes_on_as_if_it_had_not_been(runner):
     two_that_share(runner)
     saved = [runner.store.context.export_sequence(runner.cache.handle(slot)) for slot in (0, 1)]
     cells = runner.cache.cells
-    runner.store.turn()
+    runner.store.transpose()
     assert runner.store.by_channel
-    runner.store.turn()
+    runner.store.transpose()
     for slot, state in enumerate(saved):
         again = runner.store.context.export_sequence(runner.cache.handle(slot))
         assert np.array_equal(again, state), "there and back changes nothing"
@@ -72,7 +72,7 @@ def test_what_is_moved_goes_on_as_if_it_had_not_been(runner):
         row = Row(slot, held, [30], 1, handle=runner.cache.handle(slot))
         expected.append(runner.runner.step(StepPlan((row,))).logits[slot][0].copy())
         assert runner.cache.undo(slot, 1)
-    runner.store.turn()
+    runner.store.transpose()
     for slot in (0, 1):
         np.testing.assert_allclose(feed(runner, slot, [30]), expected[slot], atol=0.02)
     assert runner.cache.cells == cells + 2, "what was shared still is"
@@ -83,14 +83,14 @@ def test_a_saved_sequence_comes_back_in_the_other_layout(runner):
     two_that_share(runner)
     state = runner.cache.save(0)
     expected = feed(runner, 0, [30])
-    runner.store.turn()
+    runner.store.transpose()
     runner.cache.release(0, keep=False)
     assert runner.cache.restore(0, state, [*SHARED, *FIRST])
     np.testing.assert_allclose(feed(runner, 0, [30]), expected, atol=0.02)
 
 
 def test_an_empty_memory_can_be_turned(runner):
-    runner.store.turn()
+    runner.store.transpose()
     runner.cache.open(0, [])
     assert np.isfinite(feed(runner, 0, SHARED)).all()
 
@@ -99,12 +99,12 @@ def test_what_is_not_understood_is_refused(runner):
     two_that_share(runner)
     state = runner.store.context.export_sequence(runner.cache.handle(0))
     with pytest.raises(UnknownLayout):
-        turned(state, by_channel=False)
+        transposed(state, by_channel=False)
     for cut in (3, 11, 40, len(state) // 2, len(state) - 1):
         with pytest.raises(UnknownLayout):
-            turned(state[:cut], by_channel=True)
+            transposed(state[:cut], by_channel=True)
     with pytest.raises(UnknownLayout):
-        turned(np.append(state, np.uint8(0)), by_channel=True)
+        transposed(np.append(state, np.uint8(0)), by_channel=True)
 
 
 def test_turning_takes_the_memory_of_one_copy(runner):
@@ -113,7 +113,7 @@ def test_turning_takes_the_memory_of_one_copy(runner):
     state = runner.store.context.export()
     tracemalloc.start()
     try:
-        changed = turned(state, by_channel=True)
+        changed = transposed(state, by_channel=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -130,7 +130,7 @@ def test_a_memory_that_cannot_be_turned_stays_as_it_is(runner, monkeypatch):
 
     monkeypatch.setattr(store_module, "turned", refuse)
     with pytest.raises(Busy, match="not today"):
-        runner.store.turn()
+        runner.store.transpose()
     assert np.array_equal(runner.store.context.export(), expected)
 
 
@@ -148,13 +148,13 @@ def test_a_memory_that_cannot_be_turned_back_ends_the_worker(runner, monkeypatch
     def turning(state, *, by_channel):
         if not by_channel:
             raise MemoryError
-        return turned(state, by_channel=by_channel)
+        return transposed(state, by_channel=by_channel)
 
     monkeypatch.setattr(store, "_make_context", making)
     monkeypatch.setattr(store_module, "turned", turning)
     monkeypatch.setattr(LlamaContext, "close", lambda one: (closed.append(one), close(one)))
     with pytest.raises(RunnerLost, match="moved back"):
-        store.turn()
+        store.transpose()
     assert made[0] in closed
 
 

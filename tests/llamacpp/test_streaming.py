@@ -124,7 +124,7 @@ def test_others_next_to_it_say_the_same_as_alone(backend: str, load: Load, tmp_p
             made.streaming = streaming if at == 0 else None
             engine.submit(made)
             while not made.new_tokens:
-                engine.turn()
+                engine.run_once()
             listeners.append(listener)
         drain(engine)
         engine.kv.check_integrity()

@@ -159,11 +159,11 @@ def test_choices_and_beams_hold_a_long_prompt_once(backend: Any) -> None:
         work: list[Any] = list(Search(beams, answers).beams) if beams else answers
         engine.submit(*work)
         while not all(one.total > len(prompt) for one in work):
-            engine.turn()
+            engine.run_once()
         tokens = engine.kv.stats().live_tokens
         drain(engine)
         engine.clear_cache(lambda _: None)
-        engine.turn()
+        engine.run_once()
         return tokens
 
     try:

@@ -365,7 +365,7 @@ def test_vocabularies_cost_by_their_kind():
 def test_a_change_of_attention_takes_what_the_pool_holds_twice_and_its_values_once_more():
     weights = Weights(400 << 20, 401 << 20)
     stays = memory_use(QWEN3_0_6B, weights, POOL)
-    turns = memory_use(QWEN3_0_6B, weights, replace(POOL, may_turn=True))
-    assert (stays.turning, stays.most) == (0, stays.total)
-    assert turns.turning == 8192 * 224 * 128 * 2 * 2
-    assert turns.total == stays.total and turns.most == turns.held + turns.turning
+    turns = memory_use(QWEN3_0_6B, weights, replace(POOL, may_transpose=True))
+    assert (stays.transposing, stays.most) == (0, stays.total)
+    assert turns.transposing == 8192 * 224 * 128 * 2 * 2
+    assert turns.total == stays.total and turns.most == turns.held + turns.transposing

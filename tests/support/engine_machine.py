@@ -192,7 +192,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12))
     def step(self, count):
         for _ in range(count):
-            self.engine.turn()
+            self.engine.run_once()
             self.engine.kv.check_integrity()
 
     @loaded
@@ -211,7 +211,7 @@ class EngineMachine(RuleBasedStateMachine):
     @loaded
     @rule()
     def preempt(self):
-        self.engine.turn()
+        self.engine.run_once()
         self.engine._scheduler.make_way()
 
     @loaded
@@ -221,7 +221,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.clear_cache(lambda stats: None)
         else:
             self.engine.kv.clear()
-        self.engine.turn()
+        self.engine.run_once()
 
     @loaded
     @rule()
@@ -231,7 +231,7 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(200):
             if sum(asked.over for asked in self.asked.values()) > before:
                 return
-            if not self.engine.turn():
+            if not self.engine.run_once():
                 return
 
     @loaded
@@ -240,7 +240,7 @@ class EngineMachine(RuleBasedStateMachine):
         """The next step fails, or finds no memory."""
         setattr(self.runner, f"{when}_at", len(self.runner.tape) + 1)
         self.anybody_may_end_early()
-        self.engine.turn()
+        self.engine.run_once()
         setattr(self.runner, f"{when}_at", None)
 
     def anybody_may_end_early(self):
@@ -288,7 +288,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.stats().running == self.engine.stats().waiting == 0
         assert_texts_are_of_their_namespace(self.engine, self.shared)
         self.engine.clear_cache(lambda stats: None)
-        self.engine.turn()
+        self.engine.run_once()
         stats = self.engine.stats()
         assert (stats.live_tokens, stats.kept_tokens, stats.kept_prefixes) == (0, 0, 0)
         assert stats.pinned_tokens == stats.offloaded_bytes == stats.beside_bytes == 0

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("app", "backends", "quant", "kernels", "assets")
+PACKAGES = ("app", "backends", "quant", "kernels", "assets")
 SKIPPED_FOLDERS = {"__pycache__", "build", "dist"}
 
 
@@ -103,4 +103,4 @@ def _is_skipped(path: Path) -> bool:
 def _module_name(path: Path) -> str:
     relative = path.relative_to(ROOT).with_suffix("")
     parts = relative.parts[:-1] if relative.name == "__init__" else relative.parts
-    return ".".join(["hearth", *parts]) if parts and parts[0] in ROOMS else "/".join(parts)
+    return ".".join(["hearth", *parts]) if parts and parts[0] in PACKAGES else "/".join(parts)

@@ -78,7 +78,7 @@ def engine_of(runner) -> Engine:
 def drain(engine: Engine, most: int = 10_000) -> None:
     """Turn until there is nothing to do."""
     for _ in range(most):
-        if not engine.turn() and engine._inbox.empty():
+        if not engine.run_once() and engine._inbox.empty():
             return
     raise AssertionError("the engine never came to rest")
 

@@ -585,7 +585,7 @@ class LibraryScreen(HearthScreen):
     def _copied(self, plan: Adoption, done: int) -> None:
         """Show that `done` bytes are copied; called by the copying thread."""
         text = f"Importing {plan.name}: {words.size(done)} of {words.size(plan.size_bytes)}"
-        self.app.call_from_thread(self.say, text)
+        self.app.call_from_thread(self.show_about, text)
 
     # ---- models to download
 
