@@ -46,7 +46,7 @@ def wheel_names(wheel: Path) -> list[str]:
         return archive.namelist()
 
 
-def room_files() -> list[Path]:
+def packaged_files() -> list[Path]:
     pages = (ROOT / "docs").glob("*.md")
     files = (path for path in tracked_files() if path.relative_to(ROOT).parts[0] in PACKAGES)
     return [*files, *pages]
@@ -55,7 +55,8 @@ def room_files() -> list[Path]:
 def test_the_wheel_and_the_tree_hold_the_same_files(wheel_names: list[str]) -> None:
     in_wheel = {name for name in wheel_names if ".dist-info/" not in name}
     in_tree = {
-        "hearth/" + path.relative_to(ROOT).as_posix() for path in [*room_files(), library_path()]
+        "hearth/" + path.relative_to(ROOT).as_posix()
+        for path in [*packaged_files(), library_path()]
     }
     assert sorted(in_tree - in_wheel) == []
     assert sorted(in_wheel - in_tree) == []
