@@ -1,13 +1,13 @@
-"""What rounding activations and weights changes in a model on the native runner, on a processor.
+"""How rounding activations and weights changes the output of the native runner, on a processor.
 
     python benchmarks/activations.py --model MODEL.gguf [--tokens 2000] [--text FILE]
 
-A text of 2,000 tokens (this project's documentation) goes through the model as prompts do, 512
-tokens a step, and one token a step as answers do; with bfloat16 for many rows where the processor
-has AMX, with the kernels' int8 activations alone, and with weights unpacked to bfloat16. Each is
-compared with `--dtype f32` and keys and values in float32: the mean Kullback-Leibler divergence of
-its next-token distributions, how often the most likely token is the same, and its perplexity; and
-the bytes that weights take.
+A text of 2,000 tokens (this project's documentation) goes through the model in steps of 512
+tokens, as prompts do, and in steps of one token, as answers do. Three variants are measured:
+bfloat16 for many rows where the processor has AMX, the kernels' int8 activations alone, and weights
+unpacked to bfloat16. Each is compared with `--dtype f32` and keys and values in float32: the mean
+Kullback-Leibler divergence of the next-token distributions, how often the most likely token is the
+same, the perplexity, and the size of the weights in bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a decode step's attention costs on this processor, with llama.cpp's flash attention and with
-two matrix products: one layer behind 2,048 tokens, float16 keys and values.
+"""The cost of a decode step's attention on this processor, with llama.cpp's flash attention and
+with two matrix products: one layer after 2,048 tokens, float16 keys and values.
 
     python benchmarks/attention.py [--threads N]
 
-The runner takes the second where it needs at most four fifths of the time of the first
+The runner uses the two products where they need at most four fifths of the time of flash attention
 (`hearth.backends.llamacpp.attention`).
 """
 

@@ -1,13 +1,14 @@
-"""Hearth's engine beside llama-batched-bench, in turns, with the same model and the same flags.
+"""Hearth's engine compared with llama-batched-bench, alternating, on the same model and flags.
 
     python benchmarks/beside_batched_bench.py --bench build/bin/llama-batched-bench
         --model MODEL.gguf [--sessions 1 8 16] [--rounds 5] [--json RESULT.json]
 
-Decodes 64 tokens in each of several sessions at the same time, behind prompts of 128 tokens, with
+Decodes 64 tokens in each of several sessions at the same time, after prompts of 128 tokens, with
 `hearth bench` and with llama.cpp's own tool: the same context, batch and threads, one unified pool.
-`hearth bench` measures its raw loop over the C interface as well, in the same process, which tells
-what of a difference is the engine's. A ratio is the median of those of the rounds, with the least
-and the greatest. llama-batched-bench is built as docs/bench.md builds llama-server.
+`hearth bench` also measures its raw loop over the C interface in the same process, which shows how
+much of a difference is due to the engine. A ratio is the median of the ratios of the rounds, with
+the lowest and the highest. docs/bench.md explains how to build llama-server; llama-batched-bench is
+built in the same way.
 """
 
 from __future__ import annotations

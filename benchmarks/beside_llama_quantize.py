@@ -1,14 +1,15 @@
-"""Quantizing a GGUF file next to llama.cpp's own tool: time, and whether the tensors are the same.
+"""Quantizing a GGUF file compared with llama.cpp's own tool: time, and whether tensors are equal.
 
     python benchmarks/beside_llama_quantize.py LLAMA_QUANTIZE FILE [--types Q4_0 ...] [--rounds 3]
 
 FILE is in F16, BF16 or F32. Each type is made by `hearth quantize` and by the program
-LLAMA_QUANTIZE in turn, with one thread each, into a temporary folder next to FILE. Speed is the
-median over the rounds of their seconds over ours: 1.1 is a tenth faster than llama-quantize, by
-the clock and in processor time. Ours hashes the source and the result, checks every weight, and
-syncs the file to the disk, in threads next to the one that packs; start-up is included. Exit code
-1 where the clock says less than 0.9. To build the tool: `cmake --build BUILD --target
-llama-quantize` in vendor/llama.cpp of the source package of llama-cpp-python.
+LLAMA_QUANTIZE, alternating, with one thread each, into a temporary folder next to FILE. Speed is
+the median over the rounds of llama-quantize's seconds divided by Hearth's: 1.1 means that Hearth is
+a tenth faster. It is given for wall time and for processor time. Hearth also hashes the source and
+the result, checks every weight, and syncs the file to the disk, in threads next to the one that
+packs; start-up is included. The exit code is 1 if the ratio of wall times is less than 0.9. To
+build the tool: `cmake --build BUILD --target llama-quantize` in vendor/llama.cpp of the source
+package of llama-cpp-python.
 """
 
 from __future__ import annotations

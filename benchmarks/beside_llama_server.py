@@ -1,14 +1,14 @@
-"""Hearth's endpoint beside llama-server, in turns, with the same model and the same requests.
+"""Hearth's endpoint compared with llama-server, alternating, on the same model and requests.
 
     python benchmarks/beside_llama_server.py --server build/bin/llama-server --model MODEL.gguf
         [--rounds 5] [--cases steady burst arrivals shared long] [--clients 1 4 8 16] [--bursts 2]
         [--busy 0] [--json RESULT.json]
 
-Both servers are started for every round: some processes are a few hundredths slower than others
-from their start to their end. Each case goes to one and then to the other, in an order that changes
-from round to round, and no prompt comes twice. Both get the same context, 16 sessions, and as many
-threads as there are processors. Prompts have about 100 tokens and answers 48, except where the
-case says otherwise:
+Both servers are restarted for every round, because some processes are a few percent slower than
+others during their whole life. Each case goes to one server and then to the other, in an order that
+changes from round to round, and no prompt is sent twice. Both get the same context, 16 sessions,
+and as many threads as there are processors. Prompts have about 100 tokens and answers 48, except
+where the case says otherwise:
 
     steady    N clients, four requests each, the next as soon as the last one has ended
     burst     N clients that start together on an idle server, one request each; --bursts a round
@@ -17,9 +17,9 @@ case says otherwise:
     shared    8 clients whose prompts begin with the same 340 tokens, one request each
     long      one client with two prompts of about 2,200 tokens and 192 generated ones
 
-With --busy, this number of other processes compute meanwhile. A ratio is the median of those of
-the pairs, Hearth's by llama-server's, with the least and the greatest. docs/bench.md says how to
-build llama-server from llama-cpp-python's own source package.
+With --busy, that number of other processes compute meanwhile. A ratio is Hearth's figure divided by
+llama-server's; reported are the median over the pairs, the lowest and the highest. docs/bench.md
+explains how to build llama-server from llama-cpp-python's own source package.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Steps of the native runner next to programs that compute: `python benchmarks/busy_steps.py
-MODEL.gguf [--busy 0 1 2] [--spins 3000 300000] [--sessions 1 8]`.
+"""Steps of the native runner while other programs compute.
 
-By busy processes and by GOMP_SPINCOUNT: milliseconds of wall time for prompts of 110 tokens, and
-for steps that decode (mean, median, longest). Each row is a process of its own, with as many
-threads as there are cores; with `--pace` it chooses their number, as it does where none is set.
+    python benchmarks/busy_steps.py MODEL.gguf [--busy 0 1 2] [--spins 3000 300000]
+        [--sessions 1 8]
+
+For each number of busy processes and each GOMP_SPINCOUNT: milliseconds of wall time for prompts of
+110 tokens, and for decode steps (mean, median, longest). Each row is measured in its own process,
+with as many threads as there are cores; with `--pace` the runner chooses the number of threads, as
+it does when none is set.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Deleting a chat of 1 MB from a history of 500 MB: how long, how much memory, and what is left.
+"""Deleting a chat of 1 MB from a history of 500 MB: time, memory, and which traces remain.
 
     python benchmarks/chat_store.py [--mb 500] [--chats 5]
 
-The history is a file of `--mb` with chats of 1 MB and shorter ones, searchable as always. Each
-deletion and the closing of the store run in a process of their own; its memory is what its peak
-rises by (`ru_maxrss`). Afterwards all files are searched for the words of the deleted chat.
+The history is a file of `--mb` with chats of 1 MB and shorter ones, searchable as usual. Each
+deletion, including closing the store, runs in its own process; its memory is the increase of its
+peak (`ru_maxrss`). Afterwards all files are searched for the words of the deleted chat.
 """
 
 from __future__ import annotations

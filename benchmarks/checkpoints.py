@@ -1,14 +1,15 @@
-"""What loading a packed model takes: time, and the most anonymous memory beyond what the process
-had before.
+"""The cost of loading a packed model: time, and the peak of anonymous memory beyond what the
+process had before.
 
     python benchmarks/checkpoints.py [--width 2048] [--layers 8] [--dir DIR] [--only NF4]
         [--model MODEL]
 
-A llama of random codes is written in each format, or MODEL is a file or folder. It is opened as a
-worker does it, in a process of its own with a context of 256 tokens, twice; the second time counts,
-so that the file is in memory. Of "own" weights all are read into memory, as they are where half of
-it is free for them; "mapped" ones stay over the file where they can. "peak" is that of loading
-weights, and "other" what the process took before: header, vocabulary. Linux only.
+A llama of random codes is written in each format, unless MODEL names a file or folder. It is opened
+as a worker opens it, in a process of its own with a context of 256 tokens, twice; the second time
+counts, so that the file is in the page cache. With "own" weights all of them are read into memory,
+as they are where half of the free memory is enough for them; "mapped" weights stay backed by the
+file where possible. "peak" is the peak while weights are loaded, and "other" is the memory that the
+process used before that: header, vocabulary. Linux only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What checksums of keys and values cost beside reading them: GB/s over 64 MiB, the best of five.
+"""Checksums of keys and values compared with reading them: GB/s over 64 MiB, the best of five.
 
 python benchmarks/checksums.py [--folder FOLDER]
 """

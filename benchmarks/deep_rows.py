@@ -1,9 +1,9 @@
-"""What a step costs that computes a few rows behind a long context, with both kinds of attention.
+"""The cost of a step with a few rows after a long context, with both kinds of attention.
 
     python benchmarks/deep_rows.py --model MODEL.gguf [--depth 20000] [--threads 2]
 
-Milliseconds, the quickest of four steps of llama.cpp itself, by rows of the deep sequence; "mixed"
-steps have a row of a short sequence too.
+Milliseconds of the fastest of four steps of llama.cpp itself, by the number of rows of the deep
+sequence; "mixed" steps also have a row of a short sequence.
 """
 
 from __future__ import annotations

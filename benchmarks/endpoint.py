@@ -1,22 +1,21 @@
-"""What the endpoint itself costs: HTTP, host, worker, scheduler around a model that takes no time.
+"""The cost of the endpoint itself: HTTP, host, worker, scheduler around a model that takes no time.
 
     python benchmarks/endpoint.py [--streams 64] [--tokens 512] [--requests 2000] [--json FILE]
     python benchmarks/endpoint.py --before CHECKOUT [--rounds 15] [--streams 64] [--tokens 256]
 
-`hearth serve`, its host and a worker run as they always do, as processes of their own; only the
-runner in the worker is a fake whose steps compute nothing, or last as long as they are told. Two
-figures come out:
+`hearth serve`, its host and a worker run as usual, each in its own process; only the runner in the
+worker is a fake, whose steps compute nothing or last a given time. It measures
 
-- added latency: what a request for one token takes beyond a step of 10 ms, one at a time and eight
-  at a time;
-- throughput: tokens per second of many streams together, an event for each token, with the
-  processor time of every process for a token. The client reads and counts, in a process of its own.
+- added latency: the time of a request for one token beyond a step of 10 ms, with one request at a
+  time and with eight;
+- throughput: tokens per second of many concurrent streams, with one event per token, and the
+  processor time of every process per token. The client reads and counts in its own process.
 
 With `--before`, the endpoint of another checkout (its own copy of this script, its own packages,
 this Python) runs next to this one, and both get the same streams and requests in alternating
-rounds: the processor time of a token and of a request before and after, the median over the rounds
-of "after" by "before" with its quartiles, and the first deciles of both. What else the machine does
-falls on both, and only adds.
+rounds. Reported are the processor time of a token and of a request before and after: the median
+over the rounds of "after" divided by "before" with its quartiles, and the first deciles of both.
+Other load on the machine affects both, and can only add to the times.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a step costs besides the model: processor time of an engine over a runner that computes
+"""The cost of a step without the model: processor time of an engine over a runner that computes
 nothing, by the number of sequences in a step.
 
     python benchmarks/engine_step.py [--runs 5]
 
-Each sequence has a prompt of 200 tokens and 400 generated ones. The least of all runs, in
-microseconds a step.
+Each sequence has a prompt of 200 tokens and generates 400. Reported is the lowest of all runs, in
+microseconds per step.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""How products of few rows are best cut up on an NVIDIA card: `kernels/cuda/few_rows.cu` with every
-number of tiles, warps and blocks that are read ahead, for the matrices of a layer of Llama 3 8B.
+"""Which tiling of products with few rows is fastest on an NVIDIA card: `kernels/cuda/few_rows.cu`
+with every number of tiles, warps and blocks read ahead, for the matrices of a layer of Llama 3 8B.
 
     python benchmarks/few_rows_cuda.py [--kinds INT4 FP8 Q4_K Q6_K bf16] [--rows 1 16]
 
-Prints the quickest ones of each matrix, with what `few_rows` takes by itself, and what a layer of
-each kind takes with its norms and gate. Times are medians of CUDA graphs in which no matrix is
-multiplied again before others have pushed it out of the card's cache; shares are of copying.
+Prints the fastest tilings of each matrix, the time with the tiling that `few_rows` chooses, and
+the time of a layer of each kind with its norms and gate. Times are medians of CUDA graphs in which
+a matrix is used again only after others have evicted it from the card's cache; percentages are
+relative to the bandwidth of copying.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Attention of single tokens over keys and values that are kept in half precision: widened to
-float32 first, and as they are.
+"""Attention of single tokens over keys and values in half precision: widened to float32 first, and
+used as they are.
 
     python benchmarks/half_attention.py [--kv-heads 8] [--shared 2] [--width 128] [--repeats 30]
 
-Each number is the least of some repeats, in milliseconds, of one layer. Up to some hundreds of keys
-of all rows together `hearth.backends.native.paged_attention` widens them, since that costs little
-and rounds less; beyond that it does not.
+Each number is the lowest of several repeats, in milliseconds, for one layer. Up to some hundreds of
+keys of all rows together `hearth.backends.native.paged_attention` widens them, because that costs
+little and rounds less; beyond that it does not.
 """
 
 from __future__ import annotations

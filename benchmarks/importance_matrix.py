@@ -1,15 +1,16 @@
-"""What an importance matrix is worth: perplexity of the same type with one and without.
+"""The effect of an importance matrix: perplexity of the same type with one and without.
 
     python benchmarks/importance_matrix.py --guide [--types Q4_K_M ...] [--tokens 16384]
     python benchmarks/importance_matrix.py MODEL --calibration FILE --text FILE [--types ...]
 
-Each type is made of MODEL by the job of `hearth quantize`, with `--imatrix off` and `auto`, into a
-temporary folder, and scored as afterwards there (`hearth.app.library.compare_quality`), on the
-first tokens of a text that is not the calibration text. With --guide the model is the bundled one,
-and both texts are conversations of its corpus, of two seeds. Changes and their standard errors are
-paired, token by token: against MODEL, and of the matrix against none. The root mean square of the
-changes of log probabilities says how far a model is from its source, where perplexity may fall by
-accident. The types that need a matrix have no row without.
+Each type is made from MODEL by the job of `hearth quantize`, with `--imatrix off` and `auto`, into
+a temporary folder, and is scored as that job scores its result
+(`hearth.app.library.compare_quality`), on the first tokens of a text that is not the calibration
+text. With --guide the model is the bundled one, and both texts are conversations of its corpus with
+different seeds. Changes and their standard errors are paired token by token: against MODEL, and
+with the matrix against without. The root mean square of the changes of log probabilities shows how
+far a model is from its source, even where perplexity falls by accident. Types that need a matrix
+have no row without one.
 """
 
 from __future__ import annotations

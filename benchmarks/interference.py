@@ -1,19 +1,19 @@
-"""What a long prompt, or a long text to embed, costs somebody who streams: inter-token latency of
-one session while another session's prompt goes through, or while a text is embedded.
+"""How much a long prompt, or a long text to embed, slows down another session's stream.
 
     python benchmarks/interference.py [--model FILE.gguf] [--prompt 4000] [--json RESULT.json]
     python benchmarks/interference.py [--model FILE.gguf] --embed 32000 [--steps 500]
     python benchmarks/interference.py [--model FILE.gguf] --swap 20000 [--backend llamacpp]
 
-One engine over one runner, in this process, with the default target of 50 ms. A first session
-streams; then a second one arrives with a long prompt. "Disturbed" are the first session's steps
-from then until the second one's first token. All prompts begin with the same tokens, as those of
-chats do: the model's first token, if it has one, and thirty more. The bound is twice the
-undisturbed median and the target. With --embed a text of so many tokens is embedded instead, and
-the disturbed steps are those until its vector is there, --steps at most. With --swap a conversation
-of this many tokens is offloaded as the stream begins, and is copied back when it goes on. With
---processor-time, on a machine with other work, --threads 1 gives what the steps themselves take.
-Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
+Measured is the inter-token latency of one session while another session's prompt is computed, or
+while a text is embedded: one engine over one runner, in this process, with the default target of
+50 ms. A first session streams; then a second one arrives with a long prompt. "Disturbed" are the
+first session's steps from then until the second one's first token. All prompts begin with the same
+tokens, as those of chats do: the model's first token, if it has one, and thirty more. The bound is
+twice the undisturbed median and the target. With --embed a text of that many tokens is embedded
+instead, and the disturbed steps are those until its vector is ready, --steps at most. With --swap a
+conversation of that many tokens is offloaded as the stream begins, and is copied back when it
+continues. On a machine with other load, --processor-time with --threads 1 measures the steps
+themselves. Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ with gemlite and Marlin if they are installed: parts gemv and attention of `nati
 
 Shapes are those of Llama 3 8B. Times are medians of a CUDA graph of repeated calls, so that launch
 overhead is not measured; bandwidths count the bytes that a call has to read. Every product and each
-attention is first compared with PyTorch's in float32: Hearth's with the same numbers, the others
-with the weights before they were quantized.
+attention is first compared with PyTorch's result in float32: Hearth's with the same weights,
+dequantized, the others with the weights before they were quantized.
 """
 
 from __future__ import annotations

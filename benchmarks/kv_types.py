@@ -1,16 +1,16 @@
-"""What keys and values in Q8_0 cost and change, next to other types.
+"""The cost and error of keys and values in Q8_0, compared with other types.
 
     python benchmarks/kv_types.py attention
     python benchmarks/kv_types.py speed MODEL [--depth 8192]
     python benchmarks/kv_types.py logits MODEL --text FILE [--tokens 512]
 
-`attention` prints the relative error of attention over random keys and values, plain ones and some
-of which a few channels are larger, by how they are stored. `speed` prints the CPU time of a decode
-step of the native runner behind `--depth` tokens of random keys and values, with one thread, each
-type in turn, and what the pages take. `logits` prints the divergence of the next token's
-distribution from that of the same runner with keys and values of f32: of the native runner with
-exact products (`--dtype f32`), and of llama.cpp, which rounds activations to int8, so that any
-difference grows to that of two roundings, and where flash attention makes f16 of f32.
+`attention` prints the relative error of attention by the type of keys and values, for random ones
+and for random ones in which a few channels are larger. `speed` prints the CPU time of a decode step
+of the native runner after `--depth` tokens of random keys and values, with one thread, each type
+in turn, and the size of the pages. `logits` prints the divergence of the next token's distribution
+from that of the same runner with keys and values in f32: for the native runner with exact products
+(`--dtype f32`), and for llama.cpp. llama.cpp rounds activations to int8, so that any difference
+grows to that of two roundings, and its flash attention converts f32 to f16.
 """
 
 from __future__ import annotations

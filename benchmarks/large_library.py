@@ -1,23 +1,23 @@
-"""What a large library behind a slow disk costs those who do not wait for it: the longest gap of a
-running stream, and the time from a key to its echo in the terminal app.
+"""How a large library on a slow disk affects other work: the longest gap of a running stream, and
+the time from a key to its echo in the terminal app.
 
     python benchmarks/large_library.py --model FILE.gguf [--files 50000] [--delay-ms 4] [--runs 5]
 
 The library is a folder of `library_folders` with that many files in folders of 100; two files of
 each folder are models, one of them a symbolic link. The disk is slowed down without privileges: a
 small C library, built here and loaded with LD_PRELOAD into every process of Hearth, sleeps before
-each call of libc that opens, stats or lists something below that folder, and counts these calls.
+each libc call that opens, stats or lists something below that folder, and counts these calls.
 Linux only.
 
-Stream: one client streams MODEL, on one thread, while three others ask in turn, each with a pause
-of 0.75 s after an answer: for the list of models, for one model by its name, and for an answer of a
-model that does not exist. Figure: the longest time between two parts of the stream.
+Stream: one client streams MODEL, on one thread, while three others send requests in turn, each with
+a pause of 0.75 s after a response: for the list of models, for one model by its name, and for an
+answer of a model that does not exist. Figure: the longest time between two parts of the stream.
 
 Keys: letters are typed into the app's prompt while it scans. Figures: from writing a key to its
 echo, without the first second.
 
 Each run is done without the library and with it. "calls" are the delayed ones during the
-measurement: the proof that there was a scan. The figure to hold is a ratio of at most 1.2.
+measurement; they prove that there was a scan. The limit is a ratio of 1.2.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the processor's own functions save: products with a matrix of half precision as PyTorch
-makes them, widened slice by slice, and of a tiled matrix (`kernels/packed.py`); and norms.
+"""The gain from the processor's own functions: products with a matrix in half precision as PyTorch
+computes them, widened slice by slice, and with a tiled matrix (`kernels/packed.py`); and norms.
 
     python benchmarks/linear.py [--outputs 6144] [--inputs 1024] [--repeats 9]
 
-Each number is the least of some repeats, in milliseconds. Where `widened` is the less of both from
-some number of rows on, `hearth.kernels.linear` takes it from there, if the processor has no
-instructions for such numbers; the next column is what it does, which for one row is a product with
-a vector. The matrices are so many that they come from memory, as a model's do.
+Each number is the lowest of several repeats, in milliseconds. On a processor without instructions
+for these numbers, `hearth.kernels.linear` uses `widened` from the number of rows on at which it is
+faster than `plain`; the next column is what it really does, which for one row is a product with a
+vector. There are enough matrices that they are read from memory, as a model's are.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What a step of the llama.cpp runner costs in Python, beside a bare ctypes loop in the same run.
+"""The cost of Python in a step of the llama.cpp runner, compared with a bare ctypes loop.
 
     python benchmarks/llamacpp_step.py [--model FILE.gguf] [--steps 60] [--json RESULT.json]
 
-Both decode the same tokens at the same positions with the same settings, in alternating rounds. "C"
-is the time inside `llama_decode`, "Python" the rest of a step; times are medians. Without --model a
-random 100M-parameter Q8_0 llama with a vocabulary of 32,000 is written to a temporary folder.
+Both decode the same tokens at the same positions with the same settings, in alternating rounds of
+one run. "C" is the time inside `llama_decode`, "Python" the rest of a step; times are medians.
+Without --model a random 100M-parameter Q8_0 llama with a vocabulary of 32,000 is written to a
+temporary folder.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""What drafts bring: `python benchmarks/medusa.py MODEL [--draft MODEL] [--heads FILE]`.
+"""The speedup by drafts: `python benchmarks/medusa.py MODEL [--draft MODEL] [--heads FILE]`.
 
-The model is asked to repeat a piece of code with a name changed, or to answer questions, by some
-sessions at once, without drafts and with those of everything that can make them. Each kind has a
-model and an engine of its own, and they take turns of 10 ms. A copy of a model may be faster than
-another, by where the system has placed it: measured is the speed with drafts by that of the same
-copy without, which answers each group of questions first, next to the same where nothing is
-guessed. Predicted is E[tokens a step] / (cost of a step with drafts / cost of one without + cost of
-drafting / cost of a step without); for "auto" it is what its accounts say: 1 minus the share of its
-time that was paid for what it tried, which is negative where drafts brought more than they took. A
-mode that is named several times has a row for each, and a line with their mean and its standard
-error. With `--cpu` all times are of the process's CPU, for machines that are in use.
+The model is asked to repeat a piece of code with a name changed, or to answer questions, in several
+sessions at once, without drafts and with drafts of each available kind. Each kind has its own model
+and engine, and they alternate in slices of 10 ms. One copy of a model may be faster than another,
+depending on where the system has placed it in memory. Therefore each copy first answers each group
+of questions without drafts, and "measured" is its speed with drafts divided by its speed without,
+relative to the same ratio of a copy that never drafts. "Predicted" is E[tokens per step] / (cost of
+a step with drafts / cost of one without + cost of drafting / cost of a step without). For "auto" it
+is what the engine's accounts predict: 1 minus the share of time that was charged for trying drafts,
+where the charge is negative if drafts gained more than they cost. A mode that is named several
+times has a row for each, and a line with their mean and its standard error. With `--cpu` all times
+are of the process's CPU, for machines that are in use.
 
 With `--processes N` the same is measured in N processes, one after another, in each of which "auto"
 knows nothing at first; modes have a line with the mean and standard error of all of them.

@@ -1,15 +1,15 @@
-"""Whether `kv_budget` is a limit: the most anonymous memory that a process takes beyond what it has
-when its model is loaded and idle, during a mixed load.
+"""Whether `kv_budget` is a limit: the growth of anonymous memory over a loaded, idle process.
 
     python benchmarks/memory_account.py [--model MODEL] [--budget-mb 256] [--sessions 12]
         [--backend llamacpp] [--answer 512] [--text 500]
 
-One engine over one runner, in this process. The prompts of the sessions fill the budget with half
-of their answers and the rest exceeds it, so that some are preempted, and copied to plain memory as
-far as the budget leaves any; each is asked twice, so that what is kept and offloaded is found
-again. Meanwhile texts are embedded. RssAnon is read every few milliseconds. The bound is 1.05 times
-the budget and 64 MiB. The growth is also given over the process after one long prompt and some
-texts to embed, for what is touched by the first work of each kind.
+One engine over one runner, in this process, under a mixed load. The prompts of the sessions and
+half of their answers fill the budget and the rest exceeds it, so that some are preempted, and
+offloaded to plain memory as far as the budget allows; each is asked twice, so that kept and
+offloaded blocks are found again. Meanwhile texts are embedded. RssAnon is read every few
+milliseconds. The bound is 1.05 times the budget plus 64 MiB. The growth is also given relative to
+the process after one long prompt and some texts to embed, to exclude memory that is touched by the
+first work of each kind.
 Without --model a random 100M-parameter Q8_0 llama is written to a temporary folder. Linux only.
 """
 

@@ -1,26 +1,26 @@
-"""What the memory calculator predicts for a worker, beside what the worker takes.
+"""The memory calculator's prediction for a worker, compared with what the worker uses.
 
     python benchmarks/memory_fit.py [--models FOLDER] [--sdist FILE] [--full | --change]
         [--only NAME ...] [--kv TYPE ...] [--contexts N ...] [--filled N] [--backend native ...]
 
 Three shapes with random weights, contexts of 2,048, 8,192 and 16,384 tokens, keys and values in f16
-and q8_0: each is loaded by a host of its own, as a front end does it, gets one prompt of random
-tokens and decodes 16; then VmHWM of the worker, the most that it ever held, is read. Predicted is
-what `hearth.backends.llamacpp.footprint` makes of the file's header and the settings.
+and q8_0: each is loaded by its own host, as a front end does it, gets one prompt of random tokens
+and decodes 16; then VmHWM of the worker, its peak memory, is read. The prediction is what
+`hearth.backends.llamacpp.footprint` calculates from the file's header and the settings.
 
 The pool is static, so that the keys and values of the whole context are zeroed and in memory from
-the start, and the prompt fills the first 2,048 tokens of it (--filled): of what lies beyond only
-the mask of attention is missing, 1 KiB a token, and it is missing in the prediction too. Flash
-attention is on and stays on. With --full the pool grows, as it does by default, and prompts fill
-all of the context, in f16: that takes half an hour, and its peak is the moment at which the pool
-grew last.
+the start, and the prompt fills the first 2,048 tokens of it (--filled). For the tokens beyond, only
+the attention mask is missing, 1 KiB per token, and it is missing in the prediction too. Flash
+attention stays on. With --full the pool grows, as it does by default, and prompts fill all of the
+context, in f16: that takes half an hour, and its peak is the moment at which the pool grew last.
 With --change attention is left to the worker, in f16, and it decodes until it has changed to the
-other kind, which takes copies of what the pool holds; not where that is never of use.
+other kind, which copies the contents of the pool; cases in which it never changes are skipped.
 
-With --backend native the workers are those of the native runner, and predicted is what `hearth fit`
-adds up for them (`hearth.backends.native.footprint`, and its base), in the column of the weights.
+With --backend native the workers are those of the native runner, and the prediction, in the column
+of the weights, is the total of `hearth fit` for them (`hearth.backends.native.footprint`, and its
+base).
 
-Exit code 1 where a prediction is off by more than 5 %.
+The exit code is 1 if a prediction is off by more than 5 %.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a step costs in which some sequences decode and another's prompt is computed beside them.
+"""The cost of a step in which some sequences decode while another's prompt is computed.
 
     python benchmarks/mixed_steps.py --model MODEL.gguf [--threads 2]
 
-Milliseconds, the quickest of three, with flash attention: by sequences that decode behind 110
-tokens each, and by tokens of the step in all.
+Milliseconds of the fastest of three steps, with flash attention: by the number of sequences that
+decode after 110 tokens each, and by the total number of tokens in the step.
 """
 
 from __future__ import annotations

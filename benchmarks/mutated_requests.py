@@ -2,16 +2,15 @@
 
     python benchmarks/mutated_requests.py [--count 20000] [--seed 1] [--connections 4] [--index N]
 
-`hearth serve` runs in a home of its own with the bundled model, and two others in the library
-folder; clients may manage models, and the server is offline. Requests are valid by the tables of
-the routes, then damaged: types, ranges, names, nesting, encodings, JSON, methods, content types,
-constraints; a part of the clients leave in the middle of the answer. Answers have at most 16
-tokens.
+`hearth serve` runs in its own home with the bundled model, and two others in the library folder;
+clients may manage models, and the server is offline. Requests are made valid by the tables of the
+routes, then damaged: types, ranges, names, nesting, encodings, JSON, methods, content types,
+constraints; some clients disconnect in the middle of the answer. Answers have at most 16 tokens.
 
-The bars: no 500, 502 or 504; 503 only with Retry-After; headers at most 10 s after the last byte of
-the body; JSON answers are JSON, and streams end with their last event or an error. Exit code 1
-where one is missed; seed and number reproduce a request: `--index N` sends that one alone and
-prints it.
+The requirements: no 500, 502 or 504; 503 only with Retry-After; headers at most 10 s after the last
+byte of the body; JSON answers are JSON, and streams end with their last event or an error. The exit
+code is 1 if one is not met; seed and number reproduce a request: `--index N` sends that one alone
+and prints it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The native runner beside llama.cpp on a processor, in turns, with the same GGUF and engine.
+"""The native runner compared with llama.cpp on a processor, alternating, with the same GGUF.
 
     python benchmarks/native_beside_llamacpp.py --model MODEL.gguf [--sessions 1 8 16]
         [--prompt 128] [--rounds 3] [--json RESULT.json]
 
-Each round asks `hearth bench` for a prefill of 512 tokens, and for sessions that decode 32 tokens
-at the same time behind prompts of --prompt tokens, with one backend and then the other. A
-ratio is the median of those of the rounds, with the least and the greatest.
+Both use Hearth's engine. Each round asks `hearth bench` for a prefill of 512 tokens, and for
+sessions that decode 32 tokens at the same time after prompts of --prompt tokens, with one backend
+and then the other. A ratio is the median of the ratios of the rounds, with the lowest and the
+highest.
 """
 
 from __future__ import annotations

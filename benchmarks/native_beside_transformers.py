@@ -1,17 +1,17 @@
-"""The native runner beside transformers, on the same weights in the same run.
+"""The native runner compared with transformers, on the same weights in the same run.
 
     python benchmarks/native_beside_transformers.py [--rounds 3] [--shape qwen3-0.6b] [--dtype bf16]
         [--device cuda]
 
-Weights are random, of a real model's shape; `hearth bench FOLDER --reference transformers` does the
-like with a model's own. Each line is a ratio of medians over rounds in which both sides take turns;
-over 1 is faster than transformers.
+Weights are random, in a real model's shape; `hearth bench FOLDER --reference transformers` makes a
+similar comparison with a model's own weights. Each line is a ratio of medians over rounds in which
+both sides alternate; over 1 is faster than transformers.
 
 - prefill: one prompt of 512 tokens, its first token included; transformers' forward pass.
 - decode × n: tokens a second of n sessions; transformers' `generate` with its default cache.
-- batcher × 8: the same beside transformers' continuous batching (`generate_batch`), prompts of
-  both included; once as it comes, and once sized: with a cache that is no larger than needed,
-  where its own is most of the memory that is left, and has to be made.
+- batcher × 8: the same compared with transformers' continuous batching (`generate_batch`), prompts
+  of both included; once with its defaults, and once with a cache that is no larger than needed,
+  because its default cache takes most of the memory that is left, and has to be allocated.
 
 transformers must be installed; nothing else of Hearth needs it.
 """

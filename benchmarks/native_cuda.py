@@ -3,14 +3,14 @@
     python benchmarks/native_cuda.py gemv|attention|end [--results FILE] [--seconds 400]
 
 - gemv, attention: see `kernels_cuda.py`.
-- end: streams of models of the shape of Llama 3 8B, whose weights are random: decoding alone as a
-  share of the bandwidth that copying reaches in the same run, several sessions, prompts, memory,
-  and 64 sessions next to transformers' continuous batching. Tokens by packed weights are compared
-  with those by the same weights unpacked.
+- end: streams of models of the shape of Llama 3 8B with random weights: decoding of one session as
+  a share of the bandwidth that copying reaches in the same run, several sessions, prompts, memory,
+  and 64 sessions compared with transformers' continuous batching. Tokens generated from packed
+  weights are compared with those from the same weights unpacked.
 
 Each line is printed, and appended to --results as JSON, when it is measured; after --seconds the
-rest is left out. What is not installed, or fails, is a line that says so. A line that is held
-against a number says which.
+rest is left out. Where something is not installed or fails, a line reports it. A line with a target
+names the target.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What it costs to copy parts of prefixes out of llama.cpp's key-value memory, and back.
+"""The cost of copying parts of prefixes out of llama.cpp's key-value memory, and back.
 
     python benchmarks/offload_copies.py --model MODEL.gguf [--tokens 256]
 
-Milliseconds a part, the median of eight, and GB/s, with and without flash attention.
+Milliseconds per part, the median of eight, and GB/s, with and without flash attention.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     python benchmarks/overload.py [--seconds 60] [--clients 120] [--pause 0.8] [--json FILE]
 
-`hearth serve guide` with four sessions and eight places to wait, in a home of its own, under
-clients that ask again as soon as they are answered, and after a random pause where they are
-refused: sooner than `Retry-After` says. How many more requests came than could be answered is
-printed. A refusal is timed from its request's first byte to its answer's last.
+`hearth serve guide` with four sessions and eight places to wait, in its own home. Its clients send
+the next request as soon as they have an answer, or, when refused, after a random pause, which is
+shorter than `Retry-After` demands. The ratio of the requests that came to those that could be
+answered is printed. A refusal is timed from its request's first byte to its answer's last.
 
-The bars: refusals p99 under 50 ms, every one with `Retry-After`; every accepted request answered to
-its end; no process grows by 5 % after the first quarter; within 5 s of the end a request takes what
-it took before. Exit code 1 where one is missed.
+The requirements: refusals p99 under 50 ms, every one with `Retry-After`; every accepted request
+answered to its end; no process grows by 5 % after the first quarter; within 5 s of the end a
+request takes as long as before. The exit code is 1 if one is not met.
 """
 
 from __future__ import annotations

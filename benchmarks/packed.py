@@ -1,14 +1,14 @@
-"""Products with packed matrices on this processor, beside what memory allows and beside dense ones.
+"""Products with packed matrices on this processor, compared with memory speed and dense products.
 
     python benchmarks/packed.py [--layouts Q4_0,Q4_K,Q6_K,Q8_0] [--instructions avx512] [--exact]
                                 [--outputs 8192] [--inputs 2048] [--repeats 5] [--threads N]
 
-For each type and number of rows: milliseconds of a product (the least of some repeats), packed
-gigabytes a second, arithmetic, and the time of torch's own product with the same matrix in
-bfloat16 and float32 over ours. Matrices rotate through 160 megabytes, more than caches hold. The
-first lines say what reading memory alone gives, and arithmetic in registers. With one thread
-times are those of the processor, which other programs disturb less. `--exact`: activations stay
-float32.
+For each type and number of rows: milliseconds of a product (the lowest of several repeats), packed
+gigabytes per second, arithmetic, and the time of torch's own product with the same matrix in
+bfloat16 and float32 divided by Hearth's. Matrices rotate through 160 megabytes, more than the
+caches hold. The first lines give the speed of reading memory alone, and of arithmetic in registers.
+With one thread, times are processor time, which other programs disturb less. `--exact`: activations
+stay float32.
 """
 
 from __future__ import annotations

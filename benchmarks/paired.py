@@ -1,15 +1,15 @@
-"""What a change costs who does not use it: the figures of two checkouts, in alternating rounds.
+"""The cost of a change where it is not used: figures of two checkouts, in alternating rounds.
 
     git worktree add ../before COMMIT
     python benchmarks/paired.py ../before MODEL.gguf [--after .] [--rounds 3]
 
 Each round runs the same benchmarks with the packages of both checkouts and the Python of this one:
-steps of both runners (decode, and prefill of the native one), by the scripts of the one after, and
-of the engine without a model, each by its own script. Every number that they print is paired with
-that of the same place, and the median over the rounds of "after" by "before" is printed, with the
-medians themselves. The endpoints of both run at the same time, in alternating rounds of their own
-(`endpoint.py --before`). The kernels of a checkout are built if it has none. Three rounds take
-about eight minutes on two idle cores.
+steps of both runners (decode, and prefill of the native one), by the scripts of the checkout
+"after", and steps of the engine without a model, by each checkout's own script. Every number that
+they print is paired with the number in the same place, and the median over the rounds of "after"
+divided by "before" is printed, with the medians themselves. The endpoints of both run at the same
+time, in alternating rounds of their own (`endpoint.py --before`). The kernels of a checkout are
+built if they are missing. Three rounds take about eight minutes on two idle cores.
 """
 
 from __future__ import annotations

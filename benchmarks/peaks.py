@@ -1,4 +1,4 @@
-"""What this processor computes at most: loops over registers alone, on all cores at the same time.
+"""The peak arithmetic of this processor: loops over registers alone, on all cores at the same time.
 
 One loop also loads a tile of AMX for each product: where other virtual machines use the other
 threads of the cores, loads and products do not overlap.

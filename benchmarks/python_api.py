@@ -1,13 +1,13 @@
-"""A batch of the Python API next to the same load through the HTTP server.
+"""A batch of the Python API compared with the same load through the HTTP server.
 
     python benchmarks/python_api.py MODEL [--prompts 500] [--tokens 32] [--rounds 3]
 
-The same greedy completions of the same prompts, in turn: one call of `LLM.generate`; requests to
-`/v1/completions` with 250 prompts each; and clients that each send the next prompt when their
-last one is answered, in whole answers and as streams, and wait as long as a busy server asks them
-to. Host, worker and server are processes of their own, as always. Seconds of wall clock, and how
-much faster the API is. Each run has prompts of its own, so that it does not find the prefixes of
-another one.
+The same greedy completions of the same prompts, alternating: one call of `LLM.generate`; requests
+to `/v1/completions` with 250 prompts each; and clients that each send the next prompt when their
+last one is answered, as whole answers and as streams, and that wait as long as a busy server asks
+them to. Host, worker and server are separate processes, as usual. Reported are seconds of wall
+time, and how much faster the API is. Each run has its own prompts, so that it does not find the
+cached prefixes of another run.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The most anonymous memory that quantizing a folder of safetensors takes, for each method, from
+"""The peak of anonymous memory while a folder of safetensors is quantized, for each method, from
 the start of the job's process to its end.
 
     python benchmarks/quantize_memory.py [--layers 16] [--methods gptq,awq,best,hqq,…]
         [--samples 64] [--seq-len 512] [--threads N] [--folder MODEL]
 
-Without --folder a model with random weights in the shape of Llama 3.2 1B, of so many layers, is
-written to a temporary folder in BF16. A method has one block in memory at a time, so that fewer
-layers take less time and not less memory: "layers" of two runs shows it. RssAnon of the process is
-read every 20 ms; mapped files are not in it. Linux only.
+Without --folder a model with random weights in the shape of Llama 3.2 1B, with that many layers, is
+written to a temporary folder in BF16. A method holds one block in memory at a time, so that fewer
+layers take less time but not less memory: two runs with different --layers show it. RssAnon of the
+process is read every 20 ms; it does not include mapped files. Linux only.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A chat that goes on after `kill -9` of every process: how long until its first token.
+"""Continuing a chat after `kill -9` of every process: the time until its first token.
 
     python benchmarks/restart.py --model MODEL.gguf [--backend llamacpp] [--tokens 6000] [--runs 3]
 
 A chat of random tokens is computed; five seconds after its last token the host and the worker are
-killed. Another host loads the model, and once that is done the chat goes on with 8 tokens more:
-with its files dropped from the page cache (`posix_fadvise`), and with the files in it. Seconds from
-the request to the first token, the median of the runs, next to prefilling the chat, to reading its
-files through one buffer of 1 MiB, and to the first token of another such request after that, when
-the chat is in memory.
+killed. Another host loads the model, and then the chat continues with 8 more tokens: once with its
+files dropped from the page cache (`posix_fadvise`), and once with the files in it. Reported are
+seconds from the request to the first token, the median of the runs, next to the time of prefilling
+the chat, of reading its files through one buffer of 1 MiB, and of another such request after that,
+when the chat is in memory.
 """
 
 from __future__ import annotations

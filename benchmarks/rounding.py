@@ -1,13 +1,13 @@
-"""What the methods of `quant/rounding` lose and take.
+"""The error and the run time of the methods of `quant/rounding`.
 
     python benchmarks/rounding.py [--outputs 1024] [--inputs 2048] [--rows 2048]
 
-The first table is of weights from N(0, 1): the root of the mean squared error, in percent of their
-deviation. The second is of outputs ‖(W - Q) X‖ / ‖W X‖, in percent, for activations of 64 hidden
-directions with noise, where eight channels are twenty times as large; half of them are seen by the
-methods, and errors are those of the other half. Times are those of the processor, in milliseconds
-for a million weights, on one thread: what moments and their factor take is of all matrices with the
-same inputs together. AWQ tries 39 scales, on at most 512 rows.
+The first table is for weights from N(0, 1): the root mean squared error, in percent of their
+standard deviation. The second is the error of outputs ‖(W - Q) X‖ / ‖W X‖, in percent, for
+activations of 64 hidden directions with noise, where eight channels are twenty times as large. The
+methods see half of the activations, and errors are measured on the other half. Times are processor
+time, in milliseconds per million weights, on one thread; the time of moments and their factor is
+for all matrices with the same inputs together. AWQ tries 39 scales, on at most 512 rows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Microseconds for each draw of the sampler, and with rejection sampling for each token of a draft,
-guessed and verified: `python benchmarks/sampler.py [--vocab N]`."""
+"""Microseconds per draw of the sampler, and, for rejection sampling, per token of a draft, guessed
+and verified: `python benchmarks/sampler.py [--vocab N]`.
+"""
 
 from __future__ import annotations
 

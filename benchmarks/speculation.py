@@ -1,33 +1,33 @@
-"""What drafts cost and bring where it is known how many of them are right: what is drawn is given
-here, whatever the model says, and so is how often a draft is right. `hearth bench MODEL --draft
+"""The cost and gain of drafts at a known acceptance rate: the tokens that are drawn, and how often
+a draft is right, are prescribed here instead of coming from the model. `hearth bench MODEL --draft
 DRAFT` (or --speculate ngram) measures real drafts.
 
     python benchmarks/speculation.py forced MODEL [--backend NAME]
 
-Drafts that are right with a chance of 0.5 to 0.9 a token, made by a model of 4 layers x 256 with
-random weights, whose steps are computed and whose tokens are replaced. The formula predicts
+Drafts that are right with a probability of 0.5 to 0.9 per token, made by a model of 4 layers x 256
+with random weights, whose steps are computed and whose tokens are replaced. The formula predicts
 E[tokens a step] / (cost of k+1 tokens / cost of 1 + k x cost of drafting a token / cost of 1).
 
     python benchmarks/speculation.py hopeless MODEL [--draft DRAFT] [--backend NAME]
 
-Many short answers of random tokens, "auto" next to "off": with few different tokens, so that
+Many short answers of random tokens, "auto" compared with "off": with few different tokens, so that
 n-grams match and are wrong, and with many, so that hardly any matches. "Fastest" compares the
 fastest rounds of both, which other programs disturb less than the median of the pairs.
 
     python benchmarks/speculation.py rules MODEL [--draft DRAFT] [--questions FILE]
 
-Which drafts are kept by which rule: of n-grams, or sampled by the draft model, or what the draft
-model finds likeliest. The model answers questions (lines of JSON with "q", as
-`assets/guide/questions.jsonl`), or goes on with pieces of another text, or repeats pieces of code
-with a name changed, and always has drafts. Tokens a step are those of steps with drafts: 1 +
+Which drafts are accepted by which rule: drafts of n-grams, sampled by the draft model, or of the
+draft model's most likely tokens. The model answers questions (lines of JSON with "q", as in
+`assets/guide/questions.jsonl`), or continues pieces of another text, or repeats pieces of code with
+a name changed, and always has drafts. Tokens per step are counted in steps with drafts: 1 +
 accepted tokens.
 
     python benchmarks/speculation.py chats MODEL [--tokens 128]
 
-Each question of `QUESTIONS` is answered in a chat of its own, and then another one in a chat of its
-own: the same, one in other words, or one about something else; greedily. Counted is the second
-answer: with n-grams of its own text alone, and with those of the other chats. Times are those of
-the processor, by tokens, next to the same without drafts in turns.
+Each question of `QUESTIONS` is answered in its own chat, and then a second one in another chat: the
+same, one in other words, or one about something else; greedily. The second answer counts: with
+n-grams of its own text alone, and with those of the other chats too. Times are processor time per
+token, relative to the same without drafts, alternating.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a person waits: `hearth --help`, and from Enter to the first word of the bundled model.
+"""Start-up times: `hearth --help`, and from Enter to the first word of the bundled model.
 
     python benchmarks/startup.py [--runs 7]
 

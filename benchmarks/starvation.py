@@ -1,15 +1,15 @@
-"""One client sends bodies that are far too large, in a closed loop; another asks small questions.
+"""One client sends bodies that are far too large, in a closed loop; another sends small requests.
 
     python benchmarks/starvation.py --model FILE [--context 2048 131072] [--runs 3] [--json FILE]
 
-`hearth serve` runs in a home of its own. The victim sends 40 small chat requests one after the
-other, first alone, then while an attacker keeps 4 connections busy with one kind of body: 2 MB of
-text, 10 MB of text, or 249,000 token ids. Both come from 127.0.0.1 and send no `user`. The attacker
-runs in a process of its own and counts the statuses it gets.
+`hearth serve` runs in its own home. The victim sends 40 small chat requests one after the other,
+first alone, then while an attacker keeps 4 connections busy with one kind of body: 2 MB of text,
+10 MB of text, or 249,000 token ids. Both come from 127.0.0.1 and send no `user`. The attacker runs
+in its own process and counts the statuses it gets.
 
-The bars, for every context and kind of body: all 40 requests of every run are answered with 200,
-and the median over the runs of (p95 under attack / p95 alone) is at most 3. Exit code 1 where one
-is missed.
+The requirements, for every context and kind of body: all 40 requests of every run are answered with
+200, and the median over the runs of (p95 under attack / p95 alone) is at most 3. The exit code is 1
+if one is not met.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Processor time of the native runner's steps on one thread: a prompt of 512 tokens, and single
-tokens of some sessions behind 150 others. It hardly depends on what else the machine does.
+"""Processor time of the native runner's steps on one thread: a prompt of 512 tokens, and decoding.
 
     python benchmarks/step_cpu.py MODEL.gguf [--sessions 1 8 16] [--steps 16] [--behind 150]
         [--at-once 1] [--common]
 
-Tokens are random; milliseconds, the least of four prompts and the median of the steps. `--at-once`
-is how many tokens each session has in a step, as with drafts; with `--common` sessions have the
-pages of what is behind in common.
+A decode step has a token of each of several sessions, which have 150 tokens before it. Processor
+time hardly depends on the other load of the machine. Tokens are random; milliseconds, the lowest of
+four prompts and the median of the steps. `--at-once` is the number of tokens of each session in a
+step, as with drafts; with `--common` the sessions share the pages of the earlier tokens.
 """
 
 from __future__ import annotations

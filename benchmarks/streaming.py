@@ -4,11 +4,11 @@ and with a window that is computed again.
     python benchmarks/streaming.py MODEL [--context 512] [--tokens 20000] [--text FILE]
 
 The text goes through the model in chunks: a chunk is scored, and once the context is full, a
-quarter of it is forgotten before the next. `sinks` keeps the first tokens and gives all that are
-left new positions, `no sinks` does the same without keeping the first, and `fresh window` computes
-the newest three quarters of a context again, as a text of their own, before each chunk: what a
-token has before it is as long as without sinks. Tokens after the first context count, the same for
-all three. Without --text it is Python's own reference manual (`pydoc_data.topics`).
+quarter of it is forgotten before the next. `sinks` keeps the first tokens and gives the remaining
+ones new positions, `no sinks` does the same without keeping the first, and `fresh window` computes
+the newest three quarters of a context again, as a separate text, before each chunk, so that a token
+has as many tokens before it as in `no sinks`. Tokens after the first context count, the same for
+all three. The default text is Python's own reference manual (`pydoc_data.topics`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON-schema requests to Hearth's endpoint and to llama-server: what ends, and what runs on.
+"""JSON-schema requests to Hearth's endpoint and to llama-server: which answers end by themselves.
 
     python benchmarks/structured_output.py --server build/bin/llama-server --model MODEL.gguf
         [--max-tokens 1024] [--clients 4] [--threads 2] [--show] [--json RESULT.json]
@@ -6,9 +6,9 @@
 Sends 50 requests at temperature 0, with schemas as pydantic writes them, to `hearth serve` and to
 llama-server, which run the same model with the same context. Counts the answers that ended by
 themselves, those that reached the token limit, and those that ended and do not follow their schema.
-Without --server only Hearth is asked. Exit status 1: an answer of Hearth that ended does not follow
-its schema, more than two reached the limit, or more than llama-server's did. docs/bench.md says how
-llama-server is built.
+Without --server only Hearth is tested. The exit code is 1 if an answer of Hearth that ended does
+not follow its schema, if more than two reached the limit, or if more of them did than of
+llama-server's. docs/bench.md explains how to build llama-server.
 """
 
 from __future__ import annotations

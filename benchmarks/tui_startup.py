@@ -1,9 +1,10 @@
-"""How long a person waits for the terminal app: from its start until the prompt box is drawn.
+"""Start-up time of the terminal app: from its start until the prompt box is drawn.
 
     python benchmarks/tui_startup.py [--runs 7]
 
-Warm means that the files of the program are in memory; cold, that the kernel was asked to forget
-them before (which it may do only in part). The home is empty in each run, and no host is started.
+Warm means that the files of the program are in the page cache; cold, that the kernel was asked to
+drop them before (which it may do only in part). The home is empty in each run, and no host is
+started.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""What typing feels like while an answer streams: a transcript and a prompt in a terminal app.
+"""Responsiveness of typing while an answer streams: a transcript and a prompt in a terminal app.
 
     python benchmarks/tui_streaming.py [--widgets hearth,textual] [--kinds list,fence,...]
                                        [--rates 50,100] [--seconds S] [--preload N] [--json]
 
-A child process runs the app in a pseudo-terminal of its own; this process types keys into it and
-waits for their echo. `hearth` streams into our transcript, `textual` into Textual's own `Markdown`
+A child process runs the app in its own pseudo-terminal; this process types keys into it and waits
+for their echo. `hearth` streams into Hearth's transcript, `textual` into Textual's own `Markdown`
 through its `MarkdownStream`, in the same app with the same texts. For each it prints
 
-- append: processor time until one more piece of 4 characters is drawn, nothing else going on (ms);
-- key to echo: from writing a key until the terminal is told to show it (ms);
+- append: processor time until one more piece of 4 characters is drawn, on an idle app (ms);
+- key to echo: from writing a key until the app writes it to the terminal (ms);
 - lateness: how late a timer of 5 ms fires in the app's event loop (ms);
 - busy: processor time of the app's process as a share of the time, feeding included;
 - behind: how long after the last piece all of the text is shown (s);
-- lines: how many came in that time.
+- lines: the number of lines in that time.
 
-The figure to hold is a key's way at the 99th percentile under 30 ms on an idle machine.
+The limit is 30 ms for key to echo at the 99th percentile on an idle machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test gets: folders of its own run, no network, a reason where a device is missing."""
+"""For every test: its own folders, no network, and a skip reason where a device is missing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from hearth.backends.machine.gpus import has_cuda
 
 if not has_cuda():
-    # Kernels in Triton are interpreted: read when triton is imported, by whatever test is first.
+    # Triton kernels are interpreted. Triton reads this when it is imported, by any test.
     os.environ["TRITON_INTERPRET"] = "1"
 
 DEVICE_MARKERS = ("cuda", "mps")
 
 
 def others_homes(home: Path) -> dict[str, str]:
-    """Variables that move what other programs keep of models, so that nobody's own are seen."""
+    """Variables that move other programs' model folders, so that the user's own are not seen."""
     return {
         "HOME": str(home / "user"),
         "USERPROFILE": str(home / "user"),
@@ -34,10 +34,10 @@ def others_homes(home: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def hearth_home() -> Iterator[Path]:
-    """Settings, models, sockets and logs of the whole run lie here, never in the user's own
-    folders.
+    """Yield the folder for settings, models, sockets and logs of the whole run, so that nothing is
+    written to the user's own folders.
 
-    The path is short, as that of a Unix socket must be (about 100 bytes).
+    The path is short, because that of a Unix socket must be (about 100 bytes).
     """
     home = Path(tempfile.mkdtemp(prefix="hearth-"))
     with pytest.MonkeyPatch.context() as patch:
@@ -52,8 +52,8 @@ def hearth_home() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked `cuda` or `mps` where there is no such device; torch is imported only if
-    one is selected.
+    """Skip tests marked `cuda` or `mps` where there is no such device; torch is imported only if
+    such a test is selected.
     """
     for marker in DEVICE_MARKERS:
         marked = [item for item in items if item.get_closest_marker(marker)]

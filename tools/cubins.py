@@ -1,11 +1,12 @@
-"""Compile the kernels in Triton for NVIDIA cards, without one, and list what they take: registers,
-bytes of stack (of spilled registers, too) and of shared memory.
+"""Compile the Triton kernels for NVIDIA cards, without a card, and list their use of registers,
+stack and shared memory.
 
     python tools/cubins.py [--arch 80 86 89 90 100 120] [--every] [--json]
 
-A sample, of which each variant is compiled for one architecture in turn, or --every one for all of
-them, which takes half an hour. The exit code is 1 if one takes more stack than MOST_STACK, or more
-shared memory than any such card has.
+Stack is in bytes and includes spilled registers. Compiles a sample, each variant for one
+architecture in turn, or with --every each variant for all of them, which takes half an hour. The
+exit code is 1 if a variant uses more stack than MOST_STACK, or more shared memory than any such
+card has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes a GGUF file of the families llama, qwen2 and qwen3 as a folder of safetensors, as
+"""Converts a GGUF file of the families llama, qwen2 and qwen3 to a folder of safetensors, as
 transformers would store it: for methods and measurements that begin with a folder.
 
     python tools/gguf_folder.py smollm2.gguf --out DIR --type bf16

@@ -1,5 +1,5 @@
-"""Derives the other forms of the bundled models from their committed f16 files, by llama.cpp's own
-quantizer: `make forms` writes them to `build/guide`, tests to a temporary folder.
+"""Derives the other forms of the bundled models from their committed f16 files, with llama.cpp's
+own quantizer: `make forms` writes them to `build/guide`, tests to a temporary folder.
 """
 
 from __future__ import annotations

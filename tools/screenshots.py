@@ -2,8 +2,8 @@
 
     python tools/screenshots.py [--model FILE] [NAME ...]
 
-The app is the real one, with its host, over a history of its own. SmolLM2 answers, from FILE or the
-installed one, with a fixed seed. Figures of speed are those of the machine.
+The app is the real one, with its host, over its own history. SmolLM2 answers, from FILE or the
+installed one, with a fixed seed. The speeds shown are those of the machine.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 GCC 11 to 12.3 and 13.0 to 13.2 declare the operand of `_tile_loadconfig` as 8 bytes, so the
 optimiser drops the rest of the tile configuration and llama.cpp's AMX path dies with SIGSEGV on
-every quantised file. On a processor with AMX such a compiler is either replaced by clang, or told
-to leave AMX alone.
+every quantised file. On a processor with AMX such a compiler is either replaced by clang, or AMX is
+disabled with a compiler option.
 
 Standard library only: this runs before anything is installed.
 """

@@ -1,8 +1,8 @@
 """Vocabularies for models with random weights: made in code, or copied from a GGUF file.
 
-llama.cpp's own vocabulary-only files travel in the source package of llama-cpp-python, with vectors
-to test tokenizers by and chat templates; they are unpacked from there into the user's cache folder
-once, by `make vocabularies` or when one is asked for.
+llama.cpp's own vocabulary-only files are part of the source package of llama-cpp-python, with test
+vectors for tokenizers and chat templates; `make vocabularies` or the first use unpacks them from
+there into the user's cache folder, once.
 """
 
 from __future__ import annotations

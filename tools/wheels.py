@@ -1,5 +1,5 @@
-"""Wheels with the kernels of processors compiled for several kinds of machines, by the Clang of the
-package `ziglang`.
+"""Builds wheels with the processor kernels compiled for several kinds of machines, with the Clang
+of the package `ziglang`.
 
     python tools/wheels.py [FOLDER] [--only win_amd64]
 """

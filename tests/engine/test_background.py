@@ -1,4 +1,4 @@
-"""Long prompts that are computed beside the steps, while others stream."""
+"""Long prompts that are computed as background prefill, while others stream."""
 
 import threading
 
@@ -12,13 +12,13 @@ from hearth.backends.engine.kv.disk_files import KvFolder, read_part
 from speakers import Listener, at_rest, drain, generation
 
 SYSTEM = [96, *range(30, 59)]
-"""What a chat template puts before every conversation."""
+"""Tokens that a chat template puts before every conversation."""
 CHAT = [*SYSTEM, 1, 2, 3]
 LONG = [*SYSTEM, *((k * 11) % 97 for k in range(2970))]
 
 
 def streaming(beside, prompt=CHAT, pool=9000, tokens=200, **how):
-    """A runner, its engine, and somebody who streams on it."""
+    """A runner, its engine, and a request that streams on it."""
     runner = FakeRunner(context=4000, pool=pool, chunk=64, beside=beside, **how)
     engine = Engine(runner)
     made, heard = generation(1, prompt, runner, tokens=tokens)
@@ -268,7 +268,7 @@ def test_when_nobody_streams_any_more_it_takes_the_whole_machine():
 
 
 def test_without_any_steps_it_goes_on_to_tell_how_far_it_is(monkeypatch):
-    """A host that sees no number change ends the worker."""
+    """If no number changes, the host ends the worker."""
     monkeypatch.setattr(FakeBackgroundPrompt, "hurry", lambda self, *, alone: None)
     monkeypatch.setattr("hearth.backends.engine.engine._LOOK_EVERY_S", 0.001)
     runner, engine, _ = streaming(beside=40)

@@ -1,4 +1,4 @@
-"""Beam search: the hypotheses of an exhaustive search, whatever memory there is."""
+"""Beam search: the hypotheses of an exhaustive search, with any amount of memory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_beams_hold_the_prompt_once_and_what_they_share_once() -> None:
 
 
 def test_a_row_that_another_report_made_old_is_not_reported() -> None:
-    """Beams that were put aside are computed again in one step; the last report of a round gives
+    """Beams that were preempted are computed again in one step; the last report of a round gives
     the others another token.
     """
     runner = FakeRunner(context=400, pool=1000, slots=2, chunk=64)

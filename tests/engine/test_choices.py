@@ -75,7 +75,8 @@ def test_choices_that_reuse_nothing_of_others_still_share_the_prompt_among_thems
     running = engine._scheduler._running.values()
     said = sum(sequence.computed - len(PROMPT) for sequence in running)
     held = engine.kv.stats().live_tokens
-    # Both the kept prompt and the first choice's have all but the last token that the others share.
+    # Both the kept prompt and the first choice's tokens lack only the last token that the others
+    # share.
     assert held <= 2 * len(PROMPT) + said + len(work)
     drain(engine)
     assert heard.last.usage.cached_tokens == 0

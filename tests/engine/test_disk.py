@@ -1,4 +1,4 @@
-"""Prefixes that outlive the process: written behind the steps, found by another, or not used."""
+"""Prefixes that outlive the process: written after steps, found by another process, or unused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHAT = [*range(100, 170)]
 
 
 class Disk:
-    """A folder, and a tier over it; `restart` gives what the next process would have."""
+    """A folder, and a disk tier over it; `restart` gives the tier of the next process."""
 
     def __init__(self, path: Path, budget: int = MIB) -> None:
         self.path = path / "kv"
@@ -55,12 +55,12 @@ class Disk:
         return sum(path.stat().st_size for path in self.path.glob("*/*/*"))
 
     def chats(self, memory: type[Memory | PagedMemory] = Memory, **changes) -> Chats:
-        """A KV cache that has nothing yet."""
+        """An empty KV cache."""
         return Chats(self, memory(disk=self.tier, slots=2, pool=400, **changes))
 
 
 class Chats:
-    """What a scheduler does with a KV cache over a disk."""
+    """The calls of a scheduler on a KV cache over a disk."""
 
     def __init__(self, disk: Disk, memory: Memory | PagedMemory) -> None:
         self.disk = disk
@@ -68,8 +68,8 @@ class Chats:
         self.cache = memory.cache
 
     def ask(self, tokens, session="chat", slot=0, namespace=b"") -> int:
-        """Compute `tokens` and release them, and write what is written behind; returns how many of
-        them had not to be computed.
+        """Compute `tokens` and release them, and finish the pending writes; returns how many of
+        them did not have to be computed.
         """
         found = self.open(tokens, session, slot, namespace)
         self.memory.compute(slot, tokens[found:])
@@ -144,7 +144,7 @@ def test_there_is_memory_for_the_chat_that_was_used_last(disk, kind):
 
 
 def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
-    """It was written when the engine was closed, right after the answer."""
+    """The chat was written when the engine was closed, right after the answer."""
     runner = FakeRunner(pool=512, context=512)
     tokens = [(k * 11) % 97 for k in range(150)]
 
@@ -179,7 +179,9 @@ def test_what_is_restored_ahead_is_there_for_the_request(tmp_path):
 
 
 def test_what_is_restored_again_is_what_is_found_then():
-    """It was put aside while its prompt came, of which less came than was expected."""
+    """The request was preempted while its prompt was restored, and fewer tokens arrived than
+    expected.
+    """
     heard = Listener()
     restoring = Restoring(2, [*range(200)], heard)
     restoring.start(0, 0, 80)
@@ -256,7 +258,7 @@ def test_another_model_or_namespace_finds_nothing(disk, change):
 
 
 def test_a_long_scan_of_the_folder_stops_nobody(disk, monkeypatch):
-    """And what is computed meanwhile is written when it is over."""
+    """Tokens that are computed meanwhile are written when the scan is over."""
     listing, scan = threading.Event(), KvFolder.scan
 
     def slow(folder, model):
@@ -307,7 +309,7 @@ def test_a_running_sequence_is_written_part_by_part(disk, kind):
 
 
 def test_a_chat_is_written_no_further_than_it_went(disk, kind):
-    """The longer text of another chat has all that is kept of it."""
+    """The longer text of another chat keeps its own tokens."""
     chats = disk.chats(kind)
     chats.ask(CHAT, session="alice")
     chats.ask(CHAT[:40], session="bob")

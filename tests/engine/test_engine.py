@@ -1,5 +1,5 @@
-"""The engine over a runner without a model: who runs, what is said, and that nobody harms
-another.
+"""The engine over a runner without a model: which requests run, what they generate, and that none
+harms another.
 """
 
 import pytest

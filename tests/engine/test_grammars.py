@@ -1,4 +1,6 @@
-"""Grammars: what they let through, what is refused by name, and that hostile ones do no harm."""
+"""Grammars: the texts that they allow, the refusals with their reasons, and that hostile ones do no
+harm.
+"""
 
 import json
 import subprocess

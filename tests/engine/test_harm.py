@@ -1,4 +1,4 @@
-"""What goes wrong in one request, or for want of memory, harms no other."""
+"""An error or lack of memory in one request does not harm any other."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from speakers import Listener, at_rest, drain, generation
 
 
 class Small(FakeRunner):
-    """The library finds memory for so many cells only, which nobody knows before it tries."""
+    """The library finds memory for `most` cells only, which is unknown before it tries."""
 
     most = 100
 
@@ -28,7 +28,7 @@ class Small(FakeRunner):
 
 
 class Lonely(FakeRunner):
-    """Finds no memory for two rows, whatever the account of it says."""
+    """Finds no memory for two rows, whatever the engine's accounts show."""
 
     def step(self, plan):
         if len(plan.rows) > 1:
@@ -37,7 +37,7 @@ class Lonely(FakeRunner):
 
 
 class Picky(FakeRunner):
-    """Fails at a token, and then loses what it cannot roll back."""
+    """Fails at a certain token, and then loses what it cannot roll back."""
 
     bad = 500
 
@@ -156,7 +156,7 @@ def test_after_want_of_memory_more_is_tried_again_later_and_later():
     now = [0.0]
     engine = Engine(runner, kv_clock=lambda: now[0])
     prompts = [[(k * (n + 2) + n) % 97 for k in range(80 - 10 * n)] for n in range(3)]
-    for wait_s in (10, 10, 20, 40):  # The second time a few tokens more are had.
+    for wait_s in (10, 10, 20, 40):  # The second time a few more tokens are known.
         heard = ask(engine, runner, prompts)
         drain(engine)
         assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]

@@ -1,4 +1,4 @@
-"""Prefixes that must stay for a while in the paged memory."""
+"""Prefixes that are pinned in the paged memory for a while."""
 
 from __future__ import annotations
 

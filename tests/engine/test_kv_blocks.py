@@ -1,4 +1,4 @@
-"""What is found, shared, copied, kept, evicted and refused by the paged memory."""
+"""Which prefixes the paged memory finds, shares, copies, keeps, evicts and refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whatever is done to the paged memory, in any order: block tables lead to what was written,
-nothing longer was to be found, what was promised is there, and the accounts agree with the blocks.
+"""Any calls of the paged memory in any order: block tables point to what was written, no longer
+prefix could be found, reservations are kept, and the accounts agree with the blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_RULES = 100_000
 
 
 class PagedCacheMachine(RuleBasedStateMachine):
-    """A cache, its pages, and what each slot should hold."""
+    """A cache, its pages, and the expected contents of each slot."""
 
     @initialize(
         page=st.integers(1, 16),
@@ -35,7 +35,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         start=st.sampled_from([None, 1]),
     )
     def load(self, page, windows, few_window_blocks, kept_tokens, memory, start):
-        most = (max(w or 0 for w in windows) + STEP - 2) // page + 2  # For one alone.
+        most = (max(w or 0 for w in windows) + STEP - 2) // page + 2  # For one sequence alone.
         self.memory = PagedMemory(
             page=page,
             windows=windows,
@@ -52,7 +52,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         self.page, self.windows = page, windows
         self.can_grow = memory == POOL
         self.is_simple = windows == (None,) and self.can_grow
-        """The account of blocks can be told from outside."""
+        """Whether the account of blocks can be computed from outside."""
         self.limit = -(-POOL // page)
         self.kept_tokens = kept_tokens
         self.slots: dict[int, list[int]] = {}
@@ -79,14 +79,14 @@ class PagedCacheMachine(RuleBasedStateMachine):
         )
 
     def free(self, slot):
-        """Blocks that could be promised to `slot` or a further one."""
+        """Blocks that could be reserved for `slot` or a new one."""
         self.cache.stats()
         others = self.slots.keys() - {slot}
         return self.limit - self.held_blocks(pins=bool(others)) - self.growth()
 
     def best(self, prompt):
-        """The most of `prompt` but the last that any page holds with all that its end looks at,
-        found by looking at all pages.
+        """The longest part of `prompt`, without its last token, that any page holds with all cells
+        that its end attends to, found by looking at all pages.
         """
         best = 0
         for node in self.cache._tree:
@@ -110,7 +110,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         return True
 
     def has_spare(self):
-        """Whether there is a block to be had beyond all promises, whatever is evicted."""
+        """Whether a block is available beyond all reservations, whatever is evicted."""
         return self.is_simple and self.limit - self.held_blocks(pins=True) - self.growth() > 0
 
     def reserve(self, slot, count):
@@ -154,7 +154,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         assert found == matched or not self.can_grow
         if self.windows == (None,):
             assert found >= best // self.page * self.page, "full pages cost nothing"
-        if spare and not may_be_last:  # What is copied cannot make way for the copy.
+        if spare and not may_be_last:  # Blocks that are copied cannot be evicted for the copy.
             assert found == best
         self.slots[slot] = prompt[:found]
         assert self.memory.holds(slot, prompt[:found])
@@ -166,7 +166,7 @@ class PagedCacheMachine(RuleBasedStateMachine):
         self.compute(self.opened(pick), new, wrong)
 
     def compute(self, slot, new, wrong=0):
-        """Steps that add `new`, and try `wrong` more tokens each, which come to nothing."""
+        """Steps that add `new`, and try `wrong` more tokens each, which are not accepted."""
         held = self.slots[slot]
         while new:
             step, new = new[:STEP], new[STEP:]
@@ -289,7 +289,7 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 
 
 class TestRules(PagedCacheMachine.TestCase):
-    """A few, in every run."""
+    """A few rules, in every run."""
 
     settings = settings(
         max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=QUIET
@@ -299,7 +299,7 @@ class TestRules(PagedCacheMachine.TestCase):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_hundred_thousand_rules():
-    """As many as it takes, in machines of different lengths."""
+    """At least a hundred thousand, in machines of different lengths."""
 
     class Many(PagedCacheMachine.TestCase):
         settings = settings(

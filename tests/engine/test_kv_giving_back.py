@@ -1,4 +1,4 @@
-"""When nothing runs, memory of blocks that nobody uses is given back."""
+"""When nothing runs, the memory of unused blocks is released."""
 
 from __future__ import annotations
 

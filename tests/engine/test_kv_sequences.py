@@ -1,4 +1,4 @@
-"""What is found, kept, evicted and refused by the memory manager of whole sequences."""
+"""Which prefixes the memory manager of whole sequences finds, keeps, evicts and refuses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_least_recently_used_goes_when_ids_run_out():
     a, b, c = [1] * 9, [2] * 9, [3] * 9
     for tokens in (a, b, c):
         memory.keep(tokens)
-    memory.keep(a)  # Used again, so b is the oldest now.
+    memory.keep(a)  # Used again, so b is now the oldest.
     memory.keep([4] * 9)
     assert [memory.cache.match([*tokens, 0]) for tokens in (a, b, c)] == [9, 0, 9]
 
@@ -136,7 +136,7 @@ def test_the_donor_is_not_evicted_for_the_id_of_who_wants_it():
     memory.keep([1] * 9)
     memory.keep([2] * 9)
     memory.run(1, [3] * 9)
-    # Every id is in use, and the one that was used least recently is just what is wanted.
+    # Every id is in use, and the least recently used one is exactly the one that is wanted.
     assert memory.cache.open(0, [1] * 10) == 9
     assert memory.held(0) == [1] * 9
     assert memory.cache.match([2] * 10) == 0

@@ -1,6 +1,5 @@
-"""Whatever is done to the memory manager of whole sequences, in any order: slots hold what they
-should, nothing better was to be found, pins stay until their time is over, and the accounts agree
-with the cells.
+"""Any calls of the memory manager of whole sequences in any order: slots hold what they should, no
+better prefix could be found, pins stay until they expire, and the accounts agree with the cells.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ tokens = st.lists(st.integers(0, 1), min_size=1, max_size=8)
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """A cache, its store, and what each slot should hold."""
+    """A cache, its store, and the expected contents of each slot."""
 
     @initialize(
         kind=st.sampled_from(["full", "recurrent", "sliding"]),
@@ -38,7 +37,7 @@ class CacheMachine(RuleBasedStateMachine):
         )
         self.most_pins = kept
         self.pins: dict[tuple[int, ...], tuple[int, int]] = {}
-        """What is pinned: how many seconds after a use, and until when."""
+        """By pinned tokens: for how many seconds after a use, and until when."""
         self.pool = POOL
         self.kept_tokens = kept_tokens
         self.slots: dict[int, list[int]] = {}
@@ -56,25 +55,25 @@ class CacheMachine(RuleBasedStateMachine):
         return sum(max(0, self.reserved[slot] - held[slot]) for slot in range(SLOTS))
 
     def pinned(self):
-        """Ids of what is pinned now."""
+        """Ids of sequences that are pinned now."""
         self.cache.stats()
         return [prefix.sequence for prefix in self.cache._kept.pins]
 
     def free(self, slot=None):
-        """Tokens that could be reserved, for `slot` or a further one."""
+        """Tokens that could be reserved, for `slot` or a new one."""
         live = [self.cache.handle(open_slot) for open_slot in self.slots]
         others = [open_slot for open_slot in self.slots if open_slot != slot]
         held = self.store.cells_of([*live, *self.pinned()] if others else live)
         return max(0, self.pool - held - self.growth())
 
     def note_lost_pins(self):
-        """Pins may have been given up for want of room: note which are left."""
+        """Pins may have been dropped for lack of room: record which are left."""
         left = {tuple(self.store.tokens(sequence)) for sequence in self.pinned()}
         assert left <= self.pins.keys()
         self.pins = {tokens: self.pins[tokens] for tokens in left}
 
     def best(self, prompt):
-        """The most of `prompt` that can be gone on from, found by looking at all there is."""
+        """The longest part of `prompt` that can be continued, found by looking at all sequences."""
         found = 0
         for sequence in range(self.store.sequences):
             held = self.store.tokens(sequence)
@@ -138,7 +137,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.compute(self.opened(pick), new, wrong)
 
     def compute(self, slot, new, wrong=0):
-        """A step that adds `new`, and computed `wrong` tokens more that are not accepted."""
+        """A step that adds `new`, and computes `wrong` more tokens that are not accepted."""
         held = self.slots[slot]
         count = len(held) + len(new)
         if count > self.reserved[slot] and not self.reserve(slot, count):
@@ -297,7 +296,7 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 class TestRules(CacheMachine.TestCase):
-    """Random orders of all of it."""
+    """Random orders of all rules."""
 
     settings = settings(
         max_examples=100,

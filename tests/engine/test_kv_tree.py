@@ -1,4 +1,4 @@
-"""The prefix tree finds what plain lists of tokens have in common, however they were computed."""
+"""The prefix tree finds the common prefixes of lists of tokens, however they were computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of layers with a window in the paged memory: what they hold, what hits need of them."""
+"""Groups of layers with a window in the paged memory: what they hold, and what a hit needs."""
 
 from __future__ import annotations
 

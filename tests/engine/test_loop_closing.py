@@ -1,4 +1,4 @@
-"""What repeats itself without end is closed where the schema allows it, and nothing else is."""
+"""Endless repetition is ended where the schema allows it, and nothing else is."""
 
 import json
 
@@ -21,8 +21,8 @@ def grammars():
 
 
 def written(matcher, begin, unit, most=3000):
-    """What a model writes that begins so and then repeats `unit`, unless it may not: then what the
-    grammar allows first.
+    """The text of a model that writes `begin` and then repeats `unit`; where the grammar forbids
+    that, it writes the first byte that the grammar allows.
     """
     text, wanted = bytearray(), bytearray(begin.encode())
     while len(text) < most and not matcher.complete:

@@ -1,4 +1,4 @@
-"""Trees of the likeliest guesses, and which drafter a sequence gets."""
+"""Trees of the most likely guesses, and the choice of a drafter for a sequence."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ def test_a_tree_has_the_likeliest_ways(seed):
 
 
 def test_the_likeliest_way_is_in_one_piece():
-    """So that what is accepted of it need not be moved."""
+    """Then its accepted tokens need not be moved."""
     guesses = [[(-0.1, 1), (-2.0, 2)], [(-0.2, 3), (-0.4, 4)], [(-0.3, 5), (-9.0, 6)]]
     draft = tree_of(guesses, 5)
     assert (draft.tokens, draft.parents) == ([1, 3, 5, 4, 5], [0, 1, 2, 1, 4])
@@ -61,7 +61,7 @@ class Clock:
 
 
 class FakeHeads:
-    """Say 50, 51, … whatever the state is."""
+    """Guess 50, 51, … whatever the state is."""
 
     nbytes = 0
     count = 3
@@ -88,19 +88,20 @@ class FakeModel(Drafter):
         return {sequence: Draft([7] * length) for sequence, length in lengths.items()}
 
     def forget(self, sequence):
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def drawn_last(drafter, sequence):
-    """A step gave the last token of `sequence`."""
+    """Mark the last token of `sequence` as drawn by a step."""
     total = sequence.total
     row = Row(sequence.slot, total - 2, sequence.tokens[-2:-1], 1)
     drafter.observe(StepPlan((row,)), ["state"])
 
 
 def chosen(right, *, heads_s, model_s, steps=3000):
-    """How often each kind of draft was chosen in the end by a sequence whose drafts are right at so
-    many places, by kind, where a step takes 10 ms; and tokens per second by those without drafts.
+    """How often each kind of draft was chosen in the end, for a sequence whose drafts are right at
+    the number of positions given by kind, where a step takes 10 ms; and its tokens per second
+    relative to decoding without drafts.
     """
     clock = Clock()
     heads = HeadsDrafter(FakeHeads(clock, heads_s), trees=False, clock=clock)
@@ -136,13 +137,13 @@ def chosen(right, *, heads_s, model_s, steps=3000):
     ],
 )
 def test_auto_takes_the_drafter_that_brings_the_most(right, model_s, mode):
-    """The better one, unless it costs more than it is better."""
+    """The more accurate one, unless its extra cost exceeds its gain."""
     assert chosen(right, heads_s=0.001, model_s=model_s)[0][mode] > 0.9
 
 
 @pytest.mark.parametrize("cost_s", [0.0001, 0.003, 0.05])
 def test_where_no_drafter_is_right_auto_loses_a_part_of_the_time(cost_s):
-    """What it may save up is not lost more often than once."""
+    """The time that it may save up for trials is lost at most once."""
     _, speed = chosen({"medusa": 0, "draft": 0}, heads_s=cost_s, model_s=cost_s)
     assert speed > 0.985
 

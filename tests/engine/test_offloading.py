@@ -1,4 +1,6 @@
-"""Kept prefixes that leave the key-value memory while others run, and come back."""
+"""Kept prefixes that are offloaded from the key-value memory while others run, and swapped in
+again.
+"""
 
 import random
 
@@ -147,7 +149,7 @@ class State:
 
 
 def matched(prefixes, tokens):
-    """How many of the first of `tokens` are in parts."""
+    """The length of the prefix of `tokens` that is in parts."""
     return sum(common for _, common in prefixes.path(tokens))
 
 

@@ -1,4 +1,4 @@
-"""An answer that may make one tool call ends with it, whatever the model would write on."""
+"""An answer that may make one tool call ends with it, whatever else the model would generate."""
 
 import pytest
 
@@ -15,7 +15,7 @@ HERMES = format_of("{{ tools }}<tool_call>\n{{ call }}")
 
 
 def said(size, *, one_call, most=1_000):
-    """The events of an answer that is `TEXT`, in tokens of so many characters."""
+    """The events of an answer that is `TEXT`, in tokens of `size` characters."""
     pieces = [TEXT[at : at + size].encode() for at in range(0, len(TEXT), size)]
     events = []
     made = Generation(

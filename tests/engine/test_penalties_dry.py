@@ -1,4 +1,4 @@
-"""DRY against a reference that compares every earlier place with the end of the text."""
+"""DRY compared with a reference that compares every earlier position with the end of the text."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ tokens = st.lists(st.integers(0, VOCAB - 1), max_size=40)
 
 
 def longest_runs(text, breakers, window, allowed):
-    """For each token: the longest run, ending at the end of the text, that it followed before."""
+    """For each token: the length of the longest run before it that also ends the text."""
     if window >= 0:
         text = text[len(text) - min(window, len(text)) :]
     longest = {}

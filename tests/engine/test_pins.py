@@ -1,4 +1,4 @@
-"""Prefixes that must stay for a while: in the memory manager, and asked for by requests."""
+"""Pinned prefixes: in the memory manager, and requested by requests."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class World:
         self.asked = 0
 
     def ask(self, prompt, **how):
-        """What `prompt` is answered alone."""
+        """The answer to `prompt`, generated alone."""
         self.asked += 1
         made, heard = generation(self.asked, prompt, self.runner, tokens=3, **how)
         self.engine.submit(made)
@@ -209,7 +209,7 @@ class World:
         return heard.last.usage
 
     def crowd(self):
-        """Many others, who need all the room there is."""
+        """Run many other requests, which need all the memory."""
         for seed in range(12):
             self.ask([(seed * k + seed) % 89 for k in range(50)])
 

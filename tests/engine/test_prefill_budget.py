@@ -1,4 +1,4 @@
-"""How prefill is cut while others stream."""
+"""How prefill is divided into steps while others stream."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from hearth.backends.engine.prefill_budget import AIM, FIRST_LOOK, LEAST, Prefil
 
 
 def machine(decode_s, token_s):
-    """Seconds of a step, as a simple machine would take."""
+    """Seconds of a step on a machine with linear costs."""
 
     def step(decoding, prefill):
         return (decode_s if decoding else 0.0) + prefill * token_s
@@ -15,7 +15,7 @@ def machine(decode_s, token_s):
 
 
 def settle(budget, step, decoding, rounds=60):
-    """Let the budget see `rounds` mixed steps; the last one's seconds."""
+    """Let the budget observe `rounds` mixed steps; returns the seconds of the last one."""
     took = 0.0
     for _ in range(rounds):
         tokens = budget.allowance(decoding)

@@ -1,4 +1,4 @@
-"""Numbers depend on (seed, position, stream) alone, and look random."""
+"""Random numbers depend on (seed, position, stream) alone, and look random."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,9 @@ def test_a_weight_of_zero_never_wins(size):
 
 @pytest.mark.parametrize("kind", ["peaked", "flat"])
 def test_a_token_wins_among_few_if_it_wins_among_many(kind):
-    """However few others there are, in blocks of their own or all together, it has its number."""
+    """A token's number does not depend on how many others there are, nor on whether they are in
+    their own blocks or all together.
+    """
     random = np.random.default_rng(8)
     ids = np.sort(random.choice(50_000, 6000, replace=False))
     for position in range(40):
@@ -48,7 +50,7 @@ def test_races_follow_their_weights_within_a_block_and_beyond():
 
 
 def test_neighbouring_laws_mostly_agree():
-    """At least (1 - d) / (1 + d) of the time, where d is their total variation distance."""
+    """At least with probability (1 - d) / (1 + d), where d is their total variation distance."""
     random = np.random.default_rng(2)
     first, other = (random.dirichlet(np.full(30, 0.5)) for _ in range(2))
     other = 0.7 * first + 0.3 * other

@@ -1,5 +1,5 @@
-"""Text with rejection sampling has the law of the model (G-tests at 1e-4, fixed seeds), and each
-known way to get it wrong is noticed.
+"""Text with rejection sampling has the model's distribution (G-tests at 1e-4, fixed seeds), and
+each known error in the method is detected.
 """
 
 import math
@@ -54,11 +54,11 @@ RANDOM = np.random.default_rng(21)
 TABLE = RANDOM.normal(0, 1.8, (VOCAB, VOCAB)).astype(np.float32)
 DRAFTED = (TABLE + RANDOM.normal(0, 0.8, TABLE.shape)).astype(np.float32)
 MASK = RANDOM.random((VOCAB, VOCAB)) < 0.5
-"""What may follow each token, with a grammar."""
+"""The tokens that a grammar allows after each token."""
 
 
 class Chain(FakeRunner):
-    """What follows depends on the last token alone: [V, V] logits. Steps are not checked."""
+    """The next token depends on the last token alone: [V, V] logits. Steps are not checked."""
 
     def __init__(self, table):
         super().__init__(vocab=len(table), slots=8, pool=4096, context=512, chunk=256)
@@ -76,7 +76,7 @@ class Chain(FakeRunner):
 
 
 class GreedyDrafts(DraftModel):
-    """Drafts what it finds likeliest, so that nothing else could have been drafted."""
+    """Drafts the most likely tokens, so that no other draft was possible."""
 
     def _ahead(self, sequence):
         made = super()._ahead(sequence)
@@ -89,7 +89,7 @@ DRAFTERS = {"sampled": DraftModel, "greedy": GreedyDrafts, "ngram": DraftModel}
 
 
 class Follows:
-    """A `Matcher`: what may come is what `MASK` allows after the last token."""
+    """A `Matcher`: it allows the tokens that `MASK` allows after the last token."""
 
     notices = ()
     complete = False
@@ -120,12 +120,12 @@ def softmax(logits):
 
 
 def reaching(order, chances, mass):
-    """The fewest first places of `order` that reach `mass`."""
+    """The smallest number of first places of `order` that reach `mass`."""
     return order[: 1 + int(np.searchsorted(np.cumsum(chances[order]), mass))]
 
 
 def truncated(logits, params, *, xtc):
-    """[V] what is drawn from: each step as `SamplingParams` defines it."""
+    """[V] the distribution that is drawn from: each step as `SamplingParams` defines it."""
     pool = np.argsort(-logits, kind="stable")
     pool = pool[np.isfinite(logits[pool])]
     if params.top_k:
@@ -149,7 +149,7 @@ def truncated(logits, params, *, xtc):
 
 
 def law_after(tokens, table, params, mask=None):
-    """[V] the law of what follows `tokens`; with a `mask` that of decision 0008."""
+    """[V] the distribution of the token after `tokens`; with a `mask` the one of decision 0008."""
     logits = table[tokens[-1]].copy()
     for token, bias in params.logit_bias.items():
         logits[token] += bias if bias > -100 else -np.inf
@@ -170,8 +170,9 @@ def law_after(tokens, table, params, mask=None):
 
 
 def p_value(counts, laws):
-    """Of the G-test of counts against laws, [contexts, cells] both. Cells of which fewer than five
-    are expected are counted together. The tail of chi-square is Wilson and Hilferty's (1931).
+    """The p-value of the G-test of counts against distributions, both [contexts, cells]. Cells with
+    fewer than five expected counts are merged. The tail of chi-square is Wilson and Hilferty's
+    (1931).
     """
     if counts[laws == 0].any():
         return 0.0
@@ -197,7 +198,7 @@ def p_value(counts, laws):
 def texts(
     table, drafted, drafter, params, prompts, tokens, *, grammar=False, most=2, rule="rejection"
 ):
-    """What follows each of `prompts`, and how many drafts were made and accepted, by position."""
+    """Tokens after each of `prompts`, and the drafts that were made and accepted, by position."""
     runner = Chain(table)
     model = DRAFTERS[drafter](Chain(drafted), len(table))
     engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[model])
@@ -271,7 +272,7 @@ PROMPT = np.random.default_rng(5).integers(0, SMALL, 150).tolist()
 
 @cache
 def joint_law():
-    """[6, 6, 6] of the second to fourth token after `PROMPT`."""
+    """[6, 6, 6] distribution of the second to fourth token after `PROMPT`."""
     law = np.zeros((SMALL,) * 3)
 
     def go(tokens, chance):
@@ -286,7 +287,7 @@ def joint_law():
 
 
 def joint_p(drafter, draws):
-    """The p-value of three successive tokens, all of one draft."""
+    """The p-value of three successive tokens, all from one draft."""
     prompts = [PROMPT] * draws
     said, drafted, accepted = texts(SMALL_TABLE, SMALL_DRAFTED, drafter, JOINT, prompts, 5, most=3)
     assert draws / 2 < sum(drafted)
@@ -307,8 +308,8 @@ def test_three_successive_tokens_have_the_joint_law_with_penalties(drafter, draw
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_rejection_accepts_what_two_laws_share(temperature):
-    """1 - TV of a sampled draft, where match has (1 - TV) / (1 + TV) or more; of a greedy one both
-    have its probability.
+    """The acceptance of a sampled draft is 1 - TV, where match has (1 - TV) / (1 + TV) or more; for
+    a greedy draft it is its probability with both rules.
     """
     params = replace(OFF, temperature=temperature)
     laws = [[law_after([a], table, params) for a in range(VOCAB)] for table in (TABLE, DRAFTED)]
@@ -344,7 +345,9 @@ def other_q(monkeypatch):
 
 
 def residual_after_match(monkeypatch):
-    """The draft is compared with an own draw, and then something else comes from the residual."""
+    """The draft is compared with a separate draw; if they differ, another token comes from the
+    residual.
+    """
     verify = Sampler.verify
 
     def mutant(self, logits, position, draft, guess, **how):
@@ -386,7 +389,7 @@ def bonus_of_another_row(monkeypatch):
 
 
 def penalties_ignore_drafts(monkeypatch):
-    """They are those before the row, at each of its places."""
+    """At every position of a row they are the penalties before the row."""
     take = Generation.take
 
     def mutant(self, row, result):
@@ -402,7 +405,7 @@ def penalties_ignore_drafts(monkeypatch):
 
 
 def residual_as_it_is(monkeypatch):
-    """It is not renormalised."""
+    """The residual is not renormalised."""
 
     def mutant(law, guess):
         left = np.maximum(law.chances - np.array([guess.chance(t) for t in law.ids]), 0.0)

@@ -1,4 +1,4 @@
-"""What an engine says of each request: who runs, how far it is, and who waits."""
+"""The engine's report on each request: which run, their progress, and which wait."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from speakers import drain, generation
 
 
 def turned(engine, turns):
-    """`engine` after so many turns, with its counts taken anew."""
+    """`engine` after `turns` steps, with its counts refreshed."""
     for _ in range(turns):
         engine._stats_at = 0.0
         engine.run_once()

@@ -1,4 +1,4 @@
-"""Each step on cases worked out by hand, and all together against a plain reference."""
+"""Each step on cases worked out by hand, and all together compared with a plain reference."""
 
 import math
 
@@ -20,7 +20,7 @@ def logits_of(*probabilities):
 
 
 def reachable(logits, **settings_):
-    """Every token that can be drawn, found with many positions."""
+    """Every token that can be drawn, found by drawing at many positions."""
     sampler = Sampler(SamplingParams(seed=5, **{**OFF, **settings_}))
     return {sampler.draw(logits, position).id for position in range(400)}
 
@@ -60,11 +60,12 @@ def test_min_p_is_relative_to_the_likeliest():
 
 def test_typical_p_prefers_usual_surprise_to_the_top():
     logits = logits_of(0.7, 0.1, 0.1, 0.1)
-    # Entropy 0.94; surprises 0.36 (off by 0.58) and 2.30 (off by 1.36): the likeliest comes first.
+    # Entropy 0.94; surprises 0.36 (off by 0.58) and 2.30 (off by 1.36): the most likely comes
+    # first.
     assert reachable(logits, typical_p=0.5) == {0}
     assert reachable(logits, typical_p=0.75) == {0, 1}
     flatter = logits_of(0.4, *([0.1] * 6))
-    # Entropy 1.75; surprises 0.92 (off by 0.83) and 2.30 (off by 0.55): the likeliest comes last.
+    # Entropy 1.75; surprises 0.92 (off by 0.83) and 2.30 (off by 0.55): the most likely comes last.
     assert reachable(flatter, typical_p=0.25) == {1, 2, 3}
     assert reachable(flatter, typical_p=0.9) == {0, 1, 2, 3, 4, 5, 6}
 
@@ -79,7 +80,7 @@ def test_xtc_removes_all_top_choices_but_the_least_likely():
 def test_xtc_never_brings_back_what_is_banned():
     everything = {"xtc_probability": 1.0, "xtc_threshold": 0.0}
     assert reachable(EIGHT, logit_bias={7: -100.0}, **everything) == {6}
-    # Probabilities that round to nothing are no top choices either.
+    # Tokens whose probability rounds to zero are not top choices either.
     assert reachable(EIGHT - 1e9 * np.float32([0, 1, 1, 1, 0, 0, 1, 1]), **everything) == {5}
 
 
@@ -216,7 +217,7 @@ def shortest_prefix(order, probabilities, mass):
 
 
 def reference_draw(logits, params, position):
-    """The steps of `SamplingParams`, each as its definition says, over sorted lists."""
+    """The steps of `SamplingParams`, each by its definition, over sorted lists."""
     pool = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     if params.top_k:
         pool = pool[: params.top_k]
@@ -260,7 +261,7 @@ def reference_draw(logits, params, position):
 
 
 def race_number(seed, position, token):
-    """The exponential number of a token: the least of its block, and more if it is not its own."""
+    """The exponential number of a token: the minimum of its block, or more if it is another's."""
     state = int(
         np.random.Philox(key=np.array([seed, DRAW], dtype=np.uint64), counter=position).random_raw()
     )

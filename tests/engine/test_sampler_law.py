@@ -1,4 +1,4 @@
-"""Drawn frequencies against the law they should follow (chi-square, fixed seeds)."""
+"""Frequencies of draws compared with their expected distribution (chi-square, fixed seeds)."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Picking the best without sorting gives what sorting gives."""
+"""Selecting the best tokens without sorting gives the same result as sorting."""
 
 import numpy as np
 from hypothesis import given, settings

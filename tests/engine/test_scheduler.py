@@ -1,5 +1,5 @@
-"""Who runs, who waits, who makes way: over a runner without a model, whose words would change if
-anything were computed on a wrong past.
+"""Which requests run, wait or are preempted: over a runner without a model, whose text would change
+if anything were computed after a wrong prefix.
 """
 
 from itertools import pairwise
@@ -19,7 +19,7 @@ KINDS = ["full", "recurrent", "sliding"]
 
 
 def run_all(runner, prompts, tokens, **how):
-    """What each of `prompts` is answered, all submitted at once, and the engine that did it."""
+    """The answers to `prompts`, all submitted at once, and the engine that generated them."""
     engine = engine_of(runner)
     heard = []
     for ident, prompt in enumerate(prompts):
@@ -144,7 +144,7 @@ def test_a_session_with_something_running_does_not_starve_behind_newcomers(urgen
     ask(901, "busy", 3)
     for ident in range(1, 40):
         ask(ident, f"newcomer {ident}", 3)
-        if urgent and ident % 3 == 0:  # Another priority takes its own turns.
+        if urgent and ident % 3 == 0:  # Each priority has its own order.
             ask(1000 + ident, "urgent", 1, priority=1)
         engine.run_once()
         engine.run_once()
@@ -239,8 +239,8 @@ def test_mixed_steps_are_whole_tiles_and_not_too_large():
 
 
 class Costs:
-    """A clock on which a step takes 20 ms and 3 ms a token, and `cell_s` for each token that one
-    has before it.
+    """A clock by which a step takes 20 ms, plus 3 ms per token, plus `cell_s` for each token before
+    it.
     """
 
     def __init__(self, runner, cell_s=0.0):
@@ -264,7 +264,9 @@ def prompt_of(ident, tokens=100):
 
 
 def test_prompts_that_arrive_together_are_computed_together():
-    """As many steps as their tokens need, with every other one for those who stream already."""
+    """In as many steps as their tokens need, alternating with steps for the requests that already
+    stream.
+    """
     runner = FakeRunner(context=600, pool=4800, slots=8, chunk=256, tile=16, mixed_tokens=48)
     engine = Engine(runner, clock=Costs(runner))
     heard = []
@@ -286,7 +288,7 @@ def test_prompts_that_arrive_together_are_computed_together():
     ("streams", "tokens", "priority"), [(3, 100, 0), (1, 2000, 0), (1, 100, -1)]
 )
 def test_who_streams_waits_for_no_step(streams, tokens, priority):
-    """Not for fewer than stream, not for a long prompt, and for nobody of lower priority."""
+    """Not for fewer prompts than there are streams, a long prompt, or a lower priority."""
     runner = FakeRunner(context=4096, pool=8192, slots=8, chunk=256, tile=16, mixed_tokens=48)
     engine = Engine(runner, clock=Costs(runner))
     for ident in range(streams):
@@ -304,7 +306,9 @@ def test_who_streams_waits_for_no_step(streams, tokens, priority):
 
 @pytest.mark.parametrize("before", [1000, 8000])
 def test_a_question_behind_a_long_conversation_holds_up_no_stream(before):
-    """Costs as of llama.cpp's flash attention on two cores: 85 ms for a row behind 20,000."""
+    """Costs like those of llama.cpp's flash attention on two cores: 85 ms for a row after 20,000
+    tokens.
+    """
     runner = FakeRunner(context=9000, pool=18_000, slots=3, chunk=512, tile=16, mixed_tokens=48)
     costs = Costs(runner, cell_s=4e-6)
     engine = Engine(runner, clock=costs)
@@ -333,7 +337,7 @@ def test_eight_that_share_a_prefix_compute_it_once(kind):
     said, engine = run_all(runner, prompts, 5)
     assert said == [runner.greedy(prompt, 5) for prompt in prompts]
     if kind == "full":
-        # All of the prefix once, the rest of each prompt, and what each said but its last token.
+        # The prefix once, the rest of each prompt, and each output except its last token.
         assert runner.computed_tokens == 1000 + 8 * 3 + 8 * 4
         assert engine.stats().cached_tokens == 7 * 1000
     assert at_rest(engine, runner)
@@ -447,7 +451,7 @@ def test_progress_never_goes_back():
 
 
 class Copies:
-    """A clock that goes on with every part that is copied."""
+    """A clock that advances with every part that is copied."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -483,7 +487,7 @@ def test_preemption_copies_every_token_once():
     assert said == [runner.greedy(prompt, 120) for prompt in prompts]
     assert engine.stats().preemptions > 0
     assert copies.out and len(copies.out) == len(set(copies.out))
-    # All prompts once, and all answers but the tokens that nothing came after: nothing twice.
+    # All prompts and all answers once, except the tokens that nothing came after; nothing twice.
     assert runner.computed_tokens == 3 * (120 + 119)
     assert at_rest(engine, runner)
 
@@ -506,7 +510,7 @@ def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
             most = max(most, copies.now - before)
     assert engine.stats().preemptions > 0
     assert most <= 0.03, "a part, and one more where a turn was begun twice"
-    # What ran for a while before it made way was copied ahead.
+    # A sequence that ran for a while before it was preempted was copied in advance.
     assert runner.computed_tokens <= 3 * (120 + 119) + 64
     assert [listener.ids for listener in heard] == [runner.greedy([i] * 120, 120) for i in range(3)]
 
@@ -697,7 +701,7 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
     assert engine.stats().offloaded_bytes == 101 * 8
     free[0] = 0
     copies.now += 1
-    engine._rest()  # Else it would wait for a request.
+    engine._rest()  # Otherwise it would wait for a request.
     assert not engine.run_once()
     assert 0 < engine.stats().offloaded_bytes <= 101 * 4
 

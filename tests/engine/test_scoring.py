@@ -1,4 +1,4 @@
-"""What the model thinks of given tokens, and vectors of texts, beside those who stream."""
+"""Log probabilities of given tokens, and vectors of texts, computed while others stream."""
 
 from functools import partial
 from itertools import count

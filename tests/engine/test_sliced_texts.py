@@ -1,4 +1,4 @@
-"""Long texts are embedded and ranked in slices, between which streams run on and a cancel takes
+"""Long texts are embedded and ranked in slices; between slices streams continue and a cancel takes
 effect.
 """
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 def begun(**changes):
-    """A runner, and an engine over it that streams."""
+    """A runner, and an engine over it with a running stream."""
     runner = FakeRunner(chunk=64, context=2000, pool=4000, slices_texts=True, **changes)
     engine = Engine(runner, target_itl_s=0.02, clock=Clock(runner))
     stream, heard = generation(1, [1, 2, 3], runner, tokens=400)

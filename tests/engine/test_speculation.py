@@ -1,4 +1,4 @@
-"""With drafts or without, in whatever company, everybody says the same."""
+"""With or without drafts, and whatever else runs, every request generates the same text."""
 
 import itertools
 from dataclasses import replace
@@ -40,14 +40,16 @@ SEEDED = SamplingParams(seed=5, temperature=0.9)
 
 
 class ByLastThree(FakeRunner):
-    """What follows depends on the last three tokens, so that texts that end alike go on alike."""
+    """The next token depends on the last three tokens, so that texts with the same end continue
+    alike.
+    """
 
     def logits(self, tokens):
         return super().logits(tokens[-3:])
 
 
 class Markov(FakeRunner):
-    """What follows depends on the last token alone, so that texts repeat themselves."""
+    """The next token depends on the last token alone, so that texts repeat themselves."""
 
     def logits(self, tokens):
         return 3 * super().logits(tokens[-1:])
@@ -86,8 +88,8 @@ def runner_of(kind):
 
 
 def said_by_eight(kind, case, mode=None, rule="match"):
-    """The events of eight requests at once, and of eight more after them that begin with other
-    tokens and go on alike, and the engine.
+    """The events of eight requests at once, and of eight later ones that begin with other tokens
+    and continue alike, and the engine.
     """
     runner = runner_of(kind)
     engine = drafting_engine(runner, lambda: 0.0, wrong_at=3)
@@ -125,11 +127,11 @@ def said_by_eight(kind, case, mode=None, rule="match"):
 
 
 def told(listener, *, counts_cached=True):
-    """What a client sees, apart from how long it took.
+    """The events that a client sees, without timings.
 
     Args:
-        counts_cached: how much of the prompt was cached is part of it. With `auto`, which measures
-            steps, it depends on time who has ended when another begins.
+        counts_cached: include how much of the prompt was cached. With `auto`, which measures steps,
+            timing decides which requests have ended when another begins.
     """
     last = listener.last
     usage = last.usage if counts_cached else replace(last.usage, cached_tokens=0)
@@ -162,7 +164,7 @@ def test_drafts_change_nothing_that_is_said(kind, name, mode):
 @pytest.mark.parametrize("mode", ["draft", "ngram"])
 @pytest.mark.parametrize("name", CASES)
 def test_rejection_goes_with_all_that_an_answer_can_ask_for(name, mode):
-    """Its law is tested in `test_rejection_law.py`; greedy, text is the same."""
+    """The distribution is tested in `test_rejection_law.py`; greedy text is the same."""
     case = CASES[name]
     heard, runner = said_by_eight("markov", case, mode, "rejection")
     has_drafts = any(row.drafts for plan in runner.tape for row in plan.rows)
@@ -292,7 +294,9 @@ def test_what_a_failing_draw_leaves_is_not_held(monkeypatch):
 
 
 def naive(tokens, most):
-    """The longest match of the end of `tokens` (3 to `LONGEST`), the most recent of equals."""
+    """The longest match of the end of `tokens` (3 to `LONGEST`), the most recent of equally long
+    ones.
+    """
     for length in range(min(LONGEST, len(tokens) - 1), 2, -1):
         for end in range(len(tokens) - 1, length - 1, -1):
             if tokens[end - length : end] == tokens[-length:]:
@@ -316,12 +320,14 @@ def test_ngrams_find_the_longest_match_and_the_most_recent_of_equals(vocab):
 
 @pytest.mark.parametrize("vocab", [2, 40, 1000])
 def test_what_followed_in_other_texts_is_found(vocab):
-    """Where the last tokens of a text were in another one, and only there."""
+    """A continuation is found where the last tokens of a text occurred in another text, and only
+    there.
+    """
     random = np.random.default_rng(vocab)
     past, texts = PastTexts(), []
     for _ in range(30):
         text = random.integers(0, vocab, random.integers(0, 80)).tolist()
-        if texts and random.random() < 0.7:  # Some have a part of another one.
+        if texts and random.random() < 0.7:  # Some contain a part of another text.
             other = texts[int(random.integers(len(texts)))]
             start = int(random.integers(len(other) + 1))
             text[10:10] = other[start : start + 40]
@@ -365,7 +371,7 @@ def test_texts_that_were_added_long_ago_are_forgotten():
         past.add(long[100:], 0)
         assert past.find(long[200:300]) is not None
     assert past.find(range(10, 50)) is None
-    past.add(list(range(10, 90)), 60)  # The others are there already.
+    past.add(list(range(10, 90)), 60)  # The other tokens are already there.
     assert past.find(range(10, 50)) is None
     assert past.find(range(40, 75)) is not None
 
@@ -383,7 +389,9 @@ class Lone:
 
 
 def text_of(chance, count, vocab=8):
-    """Tokens that repeat those ten before them with this chance, and are random else."""
+    """Tokens that repeat the ten tokens before them with this probability, and are random
+    otherwise.
+    """
     random = np.random.default_rng(5)
     tokens = list(range(10)) * 3
     for _ in range(count):
@@ -393,8 +401,8 @@ def text_of(chance, count, vocab=8):
 
 
 def lengths(step_s, text, steps=400, mode="auto", drafters=(), clock=lambda: 0.0):
-    """How long the drafts of a sequence become that says `text`, where steps of n tokens take
-    `step_s(n)` seconds, and how many tokens it said.
+    """The draft lengths of a sequence that generates `text`, where steps of n tokens take
+    `step_s(n)` seconds, and the number of tokens it generated.
     """
     speculation = Speculation(drafters, possible=True, clock=clock)
     sequence, made = Lone(text[:30], mode), []
@@ -423,7 +431,9 @@ def test_auto_compares_where_nothing_is_right_and_drafts_nothing():
 
 
 def test_between_two_trials_few_steps_are_learned_from():
-    """A clock by which each look takes a tenth of a step: nine of ten steps may not look."""
+    """By this clock, each look-up takes a tenth of a step: nine of ten steps may not look up
+    n-grams.
+    """
     now = itertools.count(0.0, 0.001)
     speculation = Speculation((), possible=True, clock=lambda: next(now))
     learned = []
@@ -461,7 +471,7 @@ def test_other_modes_always_draft():
 
 
 class Costly(Drafter):
-    """A drafter that takes `first_s` to catch up with a sequence, then `token_s` for a token; the
+    """A drafter that takes `first_s` to catch up with a sequence, then `token_s` per token; the
     first token of every third draft is wrong, or all tokens are.
     """
 
@@ -484,11 +494,11 @@ class Costly(Drafter):
         return {sequence: Draft(self._text[size : size + count])}
 
     def forget(self, sequence):
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 NO_MATCH = text_of(0.0, 4000, vocab=10**6)
-"""No n-gram is ever found in it."""
+"""A text in which no n-gram is ever found."""
 
 
 @pytest.mark.parametrize(
@@ -530,7 +540,7 @@ def test_what_others_see_counts_for_a_sequence_that_began_before():
 
 
 class Clock:
-    """Seconds of a machine that does nothing but what is counted."""
+    """Seconds on a machine that does nothing but the counted work."""
 
     now_s = 0.0
 
@@ -539,7 +549,7 @@ class Clock:
 
 
 class Guesser(Drafter):
-    """A drafter whose tokens are right with this chance, of what a text will say."""
+    """A drafter that drafts each token of a text's continuation correctly with this probability."""
 
     mode = ""
     nbytes = 0
@@ -547,7 +557,7 @@ class Guesser(Drafter):
 
     def __init__(self, clock, random, texts, mode, right, token_s, call_s, first_s):
         self.mode, self.call_s = mode, 0.0
-        self.token_s = token_s if mode == "draft" else 0.0  # Of a model it is measured at once.
+        self.token_s = token_s if mode == "draft" else 0.0  # For a model it is measured at once.
         self._clock, self._random, self._texts, self._right = clock, random, texts, right
         self._costs, self._held = (call_s, first_s), set()
 
@@ -568,13 +578,13 @@ class Guesser(Drafter):
         return [coming[at] if is_right else -1 for at, is_right in enumerate(are_right)]
 
     def forget(self, sequence):
-        """Nothing is freed."""
+        """Nothing to release."""
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
-    """Two to eight groups of answers, with steps and drafters of any cost, right or not, and texts
-    that repeat themselves more or less often.
+    """Two to eight groups of answers, with steps and drafters of random cost and accuracy, and
+    texts that repeat themselves more or less often.
     """
     random = np.random.default_rng(seed)
     clock, texts = Clock(), {}
@@ -597,7 +607,7 @@ def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
                 text[at] = text[max(0, at - 10)]
             one = Lone(text[:30], "auto", most=4)
             texts[one], group[one] = text, random.integers(80, 131)
-        for at in range(101):  # Without drafts: a token of each that has not ended.
+        for at in range(101):  # Without drafts: one token for each text that has not ended.
             decoding = sum(size - 30 > at for size in group.values())
             plain_s += decoding and 0.010 + row_s * decoding
         while decoding := [one for one, size in group.items() if len(one.tokens) < size]:
@@ -624,7 +634,7 @@ def test_from_a_cold_start_auto_loses_less_than_three_percent(seed):
 
 
 def drafted_by(drafts, kind, case, rule="match", grammar=False):
-    """What eight requests say with a draft model over the runner `drafts`, and their engine."""
+    """Outputs of eight requests with a draft model over the runner `drafts`, and their engine."""
     runner = runner_of(kind)
     engine = Engine(runner, kv_clock=lambda: 0.0, drafters=[DraftModel(drafts, 97)])
     made = [
@@ -650,7 +660,7 @@ def drafted_by(drafts, kind, case, rule="match", grammar=False):
 @pytest.mark.parametrize("name", ["greedy", "seeded", "penalties"])
 @pytest.mark.parametrize("kind", ["sequences", "windows"])
 def test_a_model_that_is_its_own_draft_is_always_right(kind, name, grammar, rule):
-    """So drafts have the same penalties, grammar and temperature."""
+    """This shows that drafts use the same penalties, grammar and temperature."""
     case = {"params": replace(CASES[name]["params"], top_p=0.9)}
     drafts = runner_of(kind)
     heard, runner, engine = drafted_by(drafts, kind, case, rule, grammar)

@@ -1,5 +1,5 @@
-"""Anything that can happen to an engine over whole sequences, with tiers and prompts in the
-background, in any order (`engine_machine`): at the end nothing is held.
+"""Arbitrary events of an engine over whole sequences, with offload tiers and background prefill, in
+any order (`engine_machine`): at the end nothing is held.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from inline_disk import InlineDisk
 
 
 class SequencesMachine(EngineMachine):
-    """Over a `FakeStore`, and a disk."""
+    """Events over a `FakeStore` and a disk."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +83,7 @@ class SequencesMachine(EngineMachine):
         )
         disk = None
         if self.disk_bytes is not None:
-            # What the process before has written is there.
+            # The files of the previous process are there.
             folder = KvFolder(Path(self.folder.name) / "kv", self.disk_bytes)
             key = repr(self.made["kind"]).encode()
             disk = InlineDisk(folder, key, "fake", self.disk_bytes, lambda: self.now)
@@ -101,7 +101,7 @@ class SequencesMachine(EngineMachine):
     @loaded
     @rule(pick=st.integers(0, 1000), at=st.integers(0, 300))
     def damage(self, pick, at):
-        """A byte of what is on disk flips."""
+        """A byte on the disk flips."""
         files = sorted(Path(self.folder.name).glob("kv/*/*/*.kv"))
         if files:
             file = files[pick % len(files)]
@@ -123,7 +123,7 @@ def short_prompts_go_beside(monkeypatch):
 
 
 class TestSome(SequencesMachine.TestCase):
-    """A few, in every run."""
+    """A few rules, in every run."""
 
     settings = settings(
         max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=QUIET

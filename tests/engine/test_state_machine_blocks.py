@@ -1,5 +1,5 @@
-"""Anything that can happen to an engine over paged memory, in any order (`engine_machine`): all
-accounts agree, and at the end every block is free.
+"""Arbitrary events of an engine over paged memory, in any order (`engine_machine`): all accounts
+agree, and at the end every block is free.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOWS = [(None,), (None,), (None, 3), (None, 5, 9), (6,), (3, 8)]
 
 
 class PagedEngineMachine(EngineMachine):
-    """Over `FakePages`."""
+    """Events over `FakePages`."""
 
     @precondition(lambda self: self.engine is None)
     @rule(
@@ -56,7 +56,7 @@ class PagedEngineMachine(EngineMachine):
     @loaded
     @rule(blocks=st.integers(0, 6))
     def no_more_memory(self, blocks):
-        """Pages cannot grow any more, but for a few blocks."""
+        """Pages can grow only by a few more blocks."""
         pages = self.runner.pages
         most = [pages.capacity(group) + blocks for group in range(len(pages.groups))]
         pages.most = [min(pair) for pair in zip(most, pages.most, strict=True)]
@@ -64,7 +64,7 @@ class PagedEngineMachine(EngineMachine):
 
     @property
     def is_short(self):
-        """There is less memory than was planned."""
+        """Whether there is less memory than was planned."""
         pages = self.runner.pages
         planned = -(-self.made["pool"] // self.made["page"])
         return any(most < planned for most in pages.most)
@@ -89,7 +89,7 @@ class PagedEngineMachine(EngineMachine):
 
 
 class TestSome(PagedEngineMachine.TestCase):
-    """A few, in every run."""
+    """A few rules, in every run."""
 
     settings = settings(
         max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=QUIET

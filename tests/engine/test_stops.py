@@ -1,4 +1,4 @@
-"""What ends an answer, and whether the end is part of its text."""
+"""What ends an answer, and whether the stop text is part of the answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Streaming with attention sinks: who gets which tokens, whatever else happens."""
+"""Streaming with attention sinks: which tokens each request generates, whatever else happens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE = {"sequences": 1, "blocks": 4}
 
 
 def said(runner, prompt, count, streaming):
-    """What `runner` says where it sees what `streaming` leaves it."""
+    """The output of `runner` when it sees only the tokens that `streaming` keeps."""
     tokens = list(prompt)
     for _ in range(count):
         kept = streaming.kept(tokens, streaming.dropped(len(tokens) - 1))
@@ -68,7 +68,7 @@ def test_a_sequence_sees_its_first_tokens_and_the_newest(kind, sinks, length, dr
 @pytest.mark.parametrize("kind", RUNNERS)
 @pytest.mark.parametrize("seed", range(6))
 def test_many_in_a_small_pool_change_nothing(kind, seed):
-    """They share prompts, are preempted, cancelled, and come back."""
+    """They share prompts, are preempted, cancelled, and scheduled again."""
     rng = random.Random(seed)
     how = {"kept_while_running": 0, "most_offloaded": 100} if seed % 2 else {}
     runner = RUNNERS[kind](context=40, pool=96, slots=3, chunk=rng.choice([4, 16]), **how)

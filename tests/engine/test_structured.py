@@ -1,4 +1,4 @@
-"""Answers that follow a grammar: the law they are drawn by, and how they end."""
+"""Answers that follow a grammar: the distribution they are drawn from, and how they end."""
 
 import json
 
@@ -28,7 +28,7 @@ LOGITS = np.random.default_rng(5).normal(0, 1, 8).astype(np.float32)
 
 
 class Allowed:
-    """A `Matcher` at a fixed place."""
+    """A `Matcher` with a fixed set of allowed tokens."""
 
     def __init__(self, *tokens, vocab=8):
         self.mask = np.zeros(vocab, dtype=bool)
@@ -155,7 +155,7 @@ def grammars():
 
 
 def answers(grammars, *constraints, tokens=120, params=None, min_tokens=0, ignore_eos=False):
-    """What a model without sense says under each constraint: a listener for each."""
+    """The output of a model with random text under each constraint: a listener for each."""
     ends = TOKENIZER.end_ids
     runner = FakeRunner(vocab=TOKENIZER.vocab_size, end_ids=ends, pool=4096, context=1024)
     engine = Engine(runner)

@@ -1,4 +1,4 @@
-"""Where a schema leaves open how long a number or a formatted text may become, we do not."""
+"""Hearth limits the length of numbers and formatted texts where a schema does not."""
 
 import json
 

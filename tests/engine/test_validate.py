@@ -1,4 +1,4 @@
-"""Every field refuses what it cannot honour, by name; everything in range passes."""
+"""Every field refuses, with its name, values that it cannot honour; everything in range passes."""
 
 import math
 from dataclasses import fields, replace

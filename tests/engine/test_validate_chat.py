@@ -1,4 +1,4 @@
-"""What only chats have: each field refuses what it cannot honour, by name."""
+"""Fields of chats only: each refuses, with its name, values that it cannot honour."""
 
 import math
 from dataclasses import replace

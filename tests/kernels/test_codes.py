@@ -1,4 +1,4 @@
-"""Codes with scales beside them: what they stand for, and products with them."""
+"""Codes with separate scales: the values that they represent, and products with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hearth.kernels.packed_weight import PackedWeight
 
 
 def numbers(part: PackedWeight) -> np.ndarray:
-    """[rows, inputs] float32, number by number."""
+    """[rows, inputs] float32, computed number by number."""
     assert part.scales is not None
     bits = CODE_BITS[part.packing]
     ones = np.unpackbits(part.weight.numpy(), axis=1, bitorder="little")
@@ -105,7 +105,7 @@ def test_codes_in_more_bits_stand_for_the_same_numbers(packing: str, zeros: bool
 
 
 def test_inputs_in_another_order() -> None:
-    """Each part with its own, which is how fused matrices of GPTQ come."""
+    """Each part has its own order, as in fused GPTQ matrices."""
     generator = torch.Generator().manual_seed(0)
     orders = [torch.randperm(256, generator=generator) for _ in range(2)]
     parts = [

@@ -1,4 +1,4 @@
-"""The kernels in Triton are compiled for every kind of card, without one."""
+"""The Triton kernels can be compiled for every kind of card, without a card."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHITECTURES = {80, 86, 89, 90, 100, 120}
 
 
 def compiled(*options: str) -> list[dict[str, int | str]]:
-    """What `tools/cubins.py` lists, in a process whose triton interprets nothing."""
+    """The output of `tools/cubins.py`, in a process where triton interprets nothing."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, str(TOOL), "--json", *options],

@@ -1,4 +1,4 @@
-"""Kernels on an NVIDIA card give what they give on a processor, where others are compared with."""
+"""Kernels on an NVIDIA card give the same as on a processor, where other tests check them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CUDA = torch.device("cuda")
 
 
 def needs_grids(packing: str) -> None:
-    """Grids of IQ types are those of gguf-py, which may not be on a machine with a card."""
+    """Grids of IQ types are those of gguf-py, which may be missing on a machine with a card."""
     if packing.startswith(("IQ1", "IQ2", "IQ3")):
         pytest.importorskip("gguf")
 
 
 def random_blocks(packing: str, rows: int, blocks: int) -> torch.Tensor:
-    """[rows, bytes] whose numbers are finite, on the processor."""
+    """[rows, bytes] with finite values, on the processor."""
     size = rows, blocks * block_of(packing)[1]
     drawn = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
     found = torch.from_numpy(drawn)
@@ -86,7 +86,7 @@ TRITON = pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work
 
 
 ROUNDED = {"INT8": 5e-4, "FP8": 1e-3}
-"""Errors with activations of eight bits, as docs/cuda.md has them."""
+"""Errors with 8-bit activations, as given in docs/cuda.md."""
 
 
 @TRITON
@@ -159,7 +159,7 @@ def test_prompts_see_their_texts(case: str, dtype: torch.dtype, kind: torch.dtyp
 
 @pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
 def test_a_token_has_the_same_bits_next_to_few_others_and_to_many() -> None:
-    """Kernels are compiled otherwise for more programs than a card has at once."""
+    """Kernels are compiled differently for more programs than a card runs at once."""
     pages = torch.randn(2, 300, 16, 2, 128, device=CUDA, dtype=torch.bfloat16)
     tables = torch.randint(300, (200, 250), device=CUDA, dtype=torch.int32)
     ends = torch.randint(1, 4000, (200,), device=CUDA, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Every GGUF type gives what gguf-py gives, bit for bit, whatever bytes there are."""
+"""Every GGUF type gives the same as gguf-py, bit for bit, for any bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hearth.kernels.blocks import block_of, packings, scale_offsets
 from hearth.kernels.dequantize import dequantize, dequantize_into
 
-gguf = pytest.importorskip("gguf")  # Not on every machine with a card.
+gguf = pytest.importorskip("gguf")  # Missing on some machines with a card.
 Bytes = NDArray[np.uint8]
 
 
@@ -29,7 +29,7 @@ def theirs(packing: str, rows: Bytes) -> NDArray[np.float32]:
 
 
 def assert_same(found: torch.Tensor, expected: NDArray[np.float32]) -> None:
-    """The same bits, those of zero's sign too; a NaN is a NaN."""
+    """The same bits, including the sign of zero; any NaN equals any NaN."""
     numbers = found.numpy()
     assert numbers.shape == expected.shape
     nan = np.isnan(expected)
@@ -71,7 +71,7 @@ def test_every_small_scale(packing: str) -> None:
 
 @pytest.mark.parametrize("packing", packings())
 def test_slices_of_something_larger(packing: str) -> None:
-    """Neither rows nor bytes need lie together, nor begin at an even address."""
+    """Rows and bytes need not be contiguous, nor begin at an even address."""
     size = block_of(packing)[1]
     rows = random_rows(packing, 9, 6)
     large = torch.zeros(9, rows.shape[1] + 3, dtype=torch.uint8)

@@ -1,5 +1,5 @@
-"""Products of few rows on NVIDIA cards. The kernel in CUDA C++ is compiled for a processor here,
-where each of its lanes is a coroutine (`support/card.h`), and for cards where their compiler is
+"""Products of few rows on NVIDIA cards. The CUDA C++ kernel is compiled for a processor here, where
+each of its lanes is a coroutine (`support/card.h`), and for cards where their compiler is
 installed.
 """
 
@@ -29,7 +29,7 @@ from random_weights import random_weight
 
 LIMITS = {torch.float16: 1e-6, torch.bfloat16: 3e-5}
 ODD = {"FP8 and a shorter group"}
-"""Of 544 inputs, which do not fill the last block."""
+"""Cases with 544 inputs, which do not fill the last block."""
 MOST_REGISTERS, MOST_SPILLED = 128, 64
 
 
@@ -39,7 +39,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OnProcessor:
 
 
 def some_rows(count: int, inputs: int, dtype: torch.dtype) -> Tensor:
-    """[count, inputs], rows apart as those of a slice."""
+    """[count, inputs], with gaps between rows, as in a slice."""
     x = torch.randn(count, 2 * inputs, generator=torch.Generator().manual_seed(0))
     return x.to(dtype)[:, :inputs]
 
@@ -78,7 +78,7 @@ def test_a_row_has_the_same_bits_among_others_and_in_float32(card: OnProcessor) 
 def test_norms_gates_and_sums_are_part_of_products(
     case: str, count: int, inputs: int, card: OnProcessor
 ) -> None:
-    """Next to float64, with what is rounded on the way."""
+    """Compared with float64, with the same intermediate rounding."""
     part, weight = matrix_of(case, 96, inputs)
     x, gamma = (
         torch.randn(n, inputs, generator=torch.Generator().manual_seed(n)) for n in (count, 1)
@@ -105,7 +105,7 @@ def test_norms_gates_and_sums_are_part_of_products(
     assert torch.equal(found.rows, (hidden.float() * norm[0]).bfloat16())
     squares = hidden.float().square().sum(1)
     torch.testing.assert_close(found.squares.sum(1), squares, rtol=1e-6, atol=0)
-    # A row has the same bits whatever others there are.
+    # A row has the same bits whatever other rows there are.
     alone = before[:1].clone()
     first = few_rows.add_product(part, first_row(given), alone, norm)
     assert first is not None and first.squares is not None
@@ -121,7 +121,7 @@ def first_row(some: Unnormalised) -> Unnormalised:
 
 
 def matrix_of(case: str, outputs: int, inputs: int) -> tuple[Planes | Tensor, Tensor]:
-    """As the kernel takes it, and float64."""
+    """The matrix in the kernel's format, and in float64."""
     if case == "plain":
         plain = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(1)).bfloat16()
         return plain, plain.double()
@@ -131,7 +131,7 @@ def matrix_of(case: str, outputs: int, inputs: int) -> tuple[Planes | Tensor, Te
 
 
 def off(found: Tensor, wanted: Tensor) -> float:
-    """Squares of what `found` is off, as a share of those of `wanted`."""
+    """The squared error of `found`, relative to the squares of `wanted`."""
     return float((found - wanted).square().sum() / wanted.square().sum())
 
 
@@ -195,7 +195,7 @@ def test_every_way_to_cut_a_product_up_is_measured(
 
 
 class Nvrtc:
-    """In the place of NVRTC's library: it takes every program but those with a mistake."""
+    """Replaces NVRTC's library: it accepts every program except those with a mistake."""
 
     def __init__(self) -> None:
         self.options: list[bytes] = []
@@ -245,7 +245,7 @@ def test_programs_are_compiled_for_the_card_and_mistakes_are_named(
     loaded: list[bytes] = []
     monkeypatch.setattr(few_rows, "Kernel", lambda image, name, device: loaded.append(image))
     assert few_rows.is_there(device) and loaded == [b"found"]
-    # Without it products are left to others, and a line in the log says why.
+    # Without NVRTC products are left to other kernels, and a line in the log gives the reason.
     few_rows.is_there.cache_clear()
     monkeypatch.setattr(nvrtc, "_nvrtcCompileProgram", lambda *about: 6)
     assert not few_rows.is_there(device) and "few_rows.cu: found" in caplog.text
@@ -256,7 +256,7 @@ def test_programs_are_compiled_for_the_card_and_mistakes_are_named(
 
 
 def variants() -> dict[str, Constants]:
-    """What the kernel is compiled for, of every kind of weights."""
+    """The constants that the kernel is compiled with, for every kind of weights."""
     found: dict[str, Constants] = {}
     for case in CASES:
         weight = weight_of(case)

@@ -1,5 +1,5 @@
-"""What `make gpu` runs on a card, as far as a processor can say: the parts that there are, that
-each line is written when it is measured, and that what is missing is named and stops nothing.
+"""The benchmark of `make gpu`, as far as it can be tested on a processor: its parts, that each line
+is written when it is measured, and that missing packages are named and do not stop it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODULES = ("kernels_cuda", "native_beside_transformers", "native_cuda")
 
 
 class Untimed:
-    """In the place of a card: calls are made once, and take a millisecond."""
+    """Replaces a card: calls are made once, and take a millisecond."""
 
     device = torch.device("cpu")
 
@@ -42,7 +42,7 @@ class Untimed:
 
 @pytest.fixture
 def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The script, with small shapes, and float16, which triton's interpreter multiplies rightly."""
+    """The script with small shapes and float16, which triton's interpreter multiplies correctly."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import kernels_cuda
     import native_cuda
@@ -111,7 +111,7 @@ def test_each_line_is_written_when_it_is_measured(
     assert ours and max(ours) < 1e-5 and max(errors.values()) < 2e-2
     missing = {one["by"] for one in lines if "ModuleNotFoundError" in one.get("why", "")}
     assert missing == ({"INT4, gemlite", "INT4, Marlin"} if part == "gemv" else set())
-    # Cut off, what was measured is there.
+    # When the time is up, the measured lines are there.
     assert benchmark.run(part, Untimed(), results, 0.0) == 1
     assert len(read(results)) == count + 1
 
@@ -119,8 +119,8 @@ def test_each_line_is_written_when_it_is_measured(
 def test_libraries_that_are_installed_are_measured(
     benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of gemlite and Marlin what they say of their interfaces."""
-    torch.manual_seed(0)  # Of few random numbers errors differ by a half.
+    """Stand-ins for gemlite and Marlin, with their documented interfaces."""
+    torch.manual_seed(0)  # With few random numbers errors vary by a half.
 
     class GemLiteLinear(torch.nn.Module):
         def __init__(self, bits: int, **how: Any) -> None:
@@ -158,7 +158,7 @@ def test_libraries_that_are_installed_are_measured(
 
 
 class Batching:
-    """In the place of transformers."""
+    """Replaces transformers."""
 
     def batcher(self, prompts: list[list[int]], count: int, *, is_sized: bool) -> float:
         assert len(prompts) == 3 and count == 4 and is_sized
@@ -184,7 +184,7 @@ def test_streams_are_held_against_what_they_are_to_reach(
     ]
     assert set(held) == set(wanted)
     assert held["3 sessions by transformers", "bf16"]["is_met"]
-    # On a processor these are as they are to be on a card.
+    # On a processor these figures meet the targets for a card.
     assert held["memory of weights by their file", "Q4_K_M"]["value"] < 1.3
 
 

@@ -23,7 +23,7 @@ def test_it_is_zero_and_of_the_asked_shape() -> None:
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the system has or asks none"
 )
 def test_the_system_may_use_large_pages_for_it() -> None:
-    """Those of private memory: shared memory has them where somebody has set the system so."""
+    """For private memory: shared memory has them only where the system is configured so."""
     memory, flags = large_empty((4 << 20,), torch.uint8), None
     for line in Path("/proc/self/smaps").read_text().splitlines():
         first, *rest = line.split()

@@ -1,4 +1,4 @@
-"""Attention in C over pages is attention in float64 over what they hold, and so are experts."""
+"""Attention in C over pages equals attention in float64 over their contents, and so do experts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ HEAD_DIMS = {
     for shape in SHAPES
     for dtype in (torch.float32, Q8_0)
 }
-"""By whether rows are packed, and their elements."""
+"""By whether rows are packed, and by their elements."""
 LENGTHS = (1, 2, 15, 16, 17, 255, 256, 257, 600, 601, 602, 640)
 
 
@@ -60,7 +60,7 @@ def library(request: pytest.FixtureRequest) -> CpuLibrary:
 
 @dataclass
 class Case:
-    """Sequences of some lengths, the last token of each being asked for."""
+    """Sequences of several lengths; the last token of each is the query."""
 
     pool: tuple[Tensor, Tensor]
     tables: list[list[int]]
@@ -84,7 +84,7 @@ Types = tuple[torch.dtype, torch.dtype]
 
 
 def empty_pool(shape: HeadShape, blocks: int, types: Types) -> tuple[Tensor, Tensor]:
-    """Of NaN, or of bytes that are NaN as scales."""
+    """A pool of NaN, or of bytes that are NaN as scales."""
     fills = {dtype: -1 if dtype == Q8_0 else float("nan") for dtype in types}
     return tuple(  # type: ignore[return-value]
         torch.full(
@@ -97,8 +97,8 @@ def empty_pool(shape: HeadShape, blocks: int, types: Types) -> tuple[Tensor, Ten
 
 
 def drawn(shape: HeadShape, types: Types, rng: np.random.Generator) -> Case:
-    """Blocks in no order; each sequence shares all full pages with the one before it, the last one
-    ten; what no sequence has, and blocks that a window left, are NaN.
+    """Blocks in random order; each sequence shares all full pages with the one before it, and the
+    last one shares ten. Cells outside all sequences, and blocks outside a window, are NaN.
     """
     counts = [-(-length // PAGE) for length in LENGTHS]
     blocks = sum(counts) + 3
@@ -122,7 +122,7 @@ def drawn(shape: HeadShape, types: Types, rng: np.random.Generator) -> Case:
 
 
 def put(pool: tuple[Tensor, Tensor], block: int, place: int, rng: np.random.Generator) -> None:
-    """Random keys and values of a token."""
+    """Write random keys and values of a token."""
     for side in pool:
         numbers = rng.standard_normal((len(side), HEAD_DIMS[side.dtype == Q8_0, side.shape[-1]]))
         side[:, block, place] = to_rows(torch.from_numpy(numbers), side.dtype)
@@ -164,7 +164,7 @@ def test_attention_over_pages(
     rng = np.random.default_rng(seed)
     case = drawn(shape, types, rng)
     count = len(LENGTHS)
-    # Tokens are further apart than their queries: keys and values are between them.
+    # Tokens are further apart than their queries, because keys and values are between them.
     rows = torch.from_numpy(rng.standard_normal((count, shape.heads + 3, shape.head_dim))).float()
     query = rows[:, : shape.heads]
     sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float() if has_sinks else None
@@ -175,7 +175,7 @@ def test_attention_over_pages(
     expected = wanted(case, shape, query, sinks)
     expected[3] = 7.0
     assert (found - expected).abs().max() < 2e-5, seed
-    # A row has the same bits alone.
+    # A row has the same bits when it is alone.
     for index in range(count):
         if index == 3:
             continue
@@ -185,7 +185,7 @@ def test_attention_over_pages(
 
 
 def test_tokens_of_several_batches(library: CpuLibrary) -> None:
-    """The sums of 600 tokens over their spans are more than there is memory for at a time."""
+    """The partial sums of 600 tokens exceed the memory that is available at a time."""
     shape, count, start = HeadShape(16, 8, 128, 0.09), 600, 1000
     blocks = -(-(start + count) // PAGE)
     pool = tuple(torch.randn(8, blocks, PAGE, 128).half() for _ in range(2))
@@ -233,7 +233,7 @@ def test_many_tokens_of_a_sequence_by_amx(
     rows = torch.from_numpy(rng.standard_normal((count + 1, shape.heads + 3, shape.head_dim)))
     query = rows.float()[:, : shape.heads]
     sinks = torch.from_numpy(rng.standard_normal(shape.heads)).float()
-    # A token of another sequence, which has the same pages, comes first.
+    # A token of another sequence with the same pages comes first.
     pages = Pages(
         torch.tensor([start, *range(start, end)]),
         torch.tensor([*table, *table], dtype=torch.int32),
@@ -269,7 +269,7 @@ class Mixture:
 
     layer: HalfLayers
     held: list[GroupedLinear | TiledMatrix]
-    """Of which it has the addresses."""
+    """The matrices whose addresses the layer has."""
     router: Tensor
     norm: Tensor
     matrices: list[Tensor]
@@ -279,7 +279,7 @@ class Mixture:
     weighs_all: bool
 
     def fed(self, hidden: Tensor) -> Tensor:
-        """What the layer adds, [tokens, width] float32."""
+        """The layer's contribution, [tokens, width] float32."""
         found = hidden.clone()
         self.layer.feed(torch.zeros(len(hidden), 1, 32), found)
         return found - hidden

@@ -1,4 +1,4 @@
-"""Products of the processor give what torch's plain ones give, up to rounding."""
+"""The processor's own products give the same as torch's plain ones, up to rounding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_widened_is_float32(
     outputs: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linear, "_SLICE", 5 * 48)  # five rows of the matrix, and a rest
+    monkeypatch.setattr(linear, "_SLICE", 5 * 48)  # Five rows of the matrix, and a rest.
     monkeypatch.setattr(linear, "_SLICE_FOR_FEW", 3 * 48)
     x, weight = drawn(*shape, 48, seed=0), drawn(outputs, 48, seed=1).to(dtype)
     added = drawn(outputs, seed=2).to(dtype) if bias else None
@@ -62,7 +62,7 @@ def test_logits_that_matter_are_not_rounded(
     is_quick: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Most flat logits are near the largest of their row, so that all are computed twice."""
+    """Most flat logits are close to the maximum of their row, so that all are computed twice."""
     monkeypatch.setattr(linear, "multiplies", lambda device, kind: is_quick)
     x = drawn(rows, 64, seed=8).to(dtype).float()
     weight = (drawn(400, 64, seed=9) * spread / 8).to(dtype)
@@ -98,7 +98,7 @@ def test_the_processor_takes_any_number_of_rows(dtype: torch.dtype, rows: int) -
 @pytest.mark.parametrize("instructions", ["plain", "avx2", "avx512", "amx"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_few_rows_by_the_kernels(instructions: Instructions, dtype: torch.dtype) -> None:
-    """Any number of outputs, and a row has the same bits whatever other rows there are."""
+    """For any number of outputs; a row has the same bits whatever other rows there are."""
     library = library_with(instructions)
     for inputs in (16, 64, 1056):
         weight, x = drawn(67, inputs, seed=1).to(dtype), drawn(21, inputs, seed=2)

@@ -1,5 +1,5 @@
-"""The kernels for the GPUs of Apple, of which the same text runs on a processor here, next to sums
-in float64 and to what PyTorch computes. They never ran on hardware.
+"""The Metal kernels, whose source is compiled for a processor here, compared with sums in float64
+and with PyTorch's results. They never ran on hardware.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor is taken for such a GPU, by all that chooses."""
+    """All dispatching code takes the processor for an Apple GPU."""
     shaders._library.cache_clear()
     monkeypatch.setattr(torch.mps, "compile_shader", ShaderOnCpu)
     monkeypatch.setattr(packed, "has_metal", lambda device_type: True)
@@ -43,8 +43,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_are_near(kind: str, dtype: torch.dtype) -> None:
-    """37 outputs, of which the last simdgroup has one; inputs that are no multiple of 256 where a
-    packing has no such blocks."""
+    """37 outputs, so that the last simdgroup has one; inputs are not a multiple of 256 where a
+    packing has no blocks of that size.
+    """
     packing = kind.split()[0]
     weight = random_weight(packing, 37, 768 if "K" in kind or "128" in kind else 544, **KINDS[kind])
     matrix, plain = prepare([weight], exact=False), weight.unpacked(torch.float64)

@@ -1,4 +1,4 @@
-"""Products with packed matrices are those with the numbers that their blocks stand for."""
+"""Products with packed matrices equal products with the values that their blocks represent."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ CASES: dict[str, dict[str, Any]] = {
     "FP8 and a shorter group": {"inputs": 544},
     **{f"NF4 {group}": {"group": group, "scales": torch.float32} for group in GROUPS},
 }
-"""Every layout, and of codes every length of a group, with and without zeros, and every dtype of
-scales."""
+"""Every layout, and for codes every group length, with and without zero points, and every dtype of
+scales.
+"""
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 5e-3}
 
 
@@ -57,14 +58,14 @@ def half(kind: str, rows: int, inputs: int) -> PackedWeight:
 
 
 def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
-    """Squares of what `found` is off, as a share of those of the product in float64."""
+    """The squared error of `found`, relative to the squares of the product in float64."""
     wanted = x.double() @ weight.double().T
     return float((found - wanted).square().sum() / wanted.square().sum())
 
 
 @pytest.fixture(params=["plain", "avx2", "avx512"])
 def library(request: pytest.FixtureRequest) -> CpuLibrary:
-    """Every set of instructions that this processor has."""
+    """The library with each set of instructions that this processor has."""
     instructions: Instructions = request.param
     try:
         return CpuLibrary(library_path(), instructions)
@@ -74,7 +75,7 @@ def library(request: pytest.FixtureRequest) -> CpuLibrary:
 
 @pytest.fixture
 def fresh_seed(request: pytest.FixtureRequest) -> int:
-    """Another one in every run, which a failure names."""
+    """A different seed in every run; a failure shows it."""
     seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
     print(f"seed {seed}")
     return seed
@@ -126,7 +127,7 @@ def test_a_large_number_leaves_the_others_of_its_run_accurate(
 @pytest.mark.parametrize("inputs", [1, 30, 515])
 @pytest.mark.parametrize("kind", HALVES)
 def test_half_precision_is_multiplied_as_it_is(kind: str, inputs: int, library: CpuLibrary) -> None:
-    """In float32, in whatever number of rows."""
+    """In float32, for any number of rows."""
     weight = half(kind, 37, inputs)
     plain, x = weight.unpacked(torch.float32), torch.randn(max(ROWS), inputs)
     matrix = TiledMatrix(library, [weight], exact=True)
@@ -152,18 +153,18 @@ def test_packed_rows_over_rows_of_half_precision(library: CpuLibrary) -> None:
 
 @pytest.mark.parametrize("rows", [1, 20])
 def test_what_is_not_finite_is_not_hidden(rows: int, library: CpuLibrary) -> None:
-    """A row with NaN or infinity has no finite products; those of other rows are as ever."""
+    """A row with NaN or infinity has no finite products; those of other rows are unaffected."""
     matrix = TiledMatrix(library, [random_weight("Q4_K", 16, 256)], exact=False)
     x = torch.ones(rows + 2, 256)
     x[rows, 3], x[rows + 1, 200] = torch.nan, torch.inf
-    x[0] = 1e-38  # A scale for it would have no finite reciprocal.
+    x[0] = 1e-38  # A scale for this row would have no finite reciprocal.
     found = matrix.matmul(x)
     assert not torch.isfinite(found[rows:]).any() and torch.isfinite(found[:rows]).all()
     assert not found[0].any()
 
 
 def test_every_code_of_fp8_is_its_number(library: CpuLibrary) -> None:
-    """The two that are NaN make products so, of their own row alone."""
+    """The two NaN codes give NaN products in their own row only."""
     codes = torch.arange(256, dtype=torch.int16).to(torch.uint8).repeat(3, 1)
     codes[1:, [0x7F, 0xFF]] = 0
     weight = PackedWeight(codes, "FP8", torch.tensor([[1.0], [1.0], [0.375]]))
@@ -200,7 +201,7 @@ def test_many_rows_go_through_amx_in_bfloat16(fresh_seed: int) -> None:
         assert TiledMatrix(library, [weight], exact=True).is_row_invariant
         x, plain = torch.randn(600, weight.inputs), weight.unpacked(torch.float32)
         if case not in HALVES and weight.packing not in ("FP8", "NF4"):
-            # Fewer rows have int8 activations, and the bits that they have one by one.
+            # Fewer rows have int8 activations, and the same bits as one row at a time.
             alone = torch.cat([matrix.matmul(x[row : row + 1]) for row in range(47)])
             for rows in (2, 8, 9, 15, 16, 17, 24, 33, 47):
                 assert torch.equal(matrix.matmul(x[:rows]), alone[:rows])
@@ -225,13 +226,13 @@ def test_more_rows_are_multiplied_by_torch_without_amx(packing: str) -> None:
 
 
 COUNTS = (1, 0, 5, 40, 0, 17, 2, 0)
-"""Rows of groups."""
+"""Rows of each group."""
 
 
 def grouped(
     library: CpuLibrary, seed: int, *, exact: bool
 ) -> tuple[GroupedLinear, list[torch.Tensor]]:
-    """A matrix for each of `COUNTS`, and its numbers."""
+    """A matrix for each of `COUNTS`, and its values."""
     weights = [
         [random_weight("Q4_K", 20, 512, seed), random_weight("Q6_K", 17, 512, seed + group)]
         for group in range(len(COUNTS))
@@ -276,7 +277,7 @@ def test_a_group_of_many_rows_goes_through_amx() -> None:
 
 @pytest.mark.parametrize("packing", ["IQ2_S", "BF16"])
 def test_groups_without_one_call_are_multiplied_one_by_one(packing: str) -> None:
-    """The type has no kernel, or without AMX so many rows of one group are for torch."""
+    """The type has no kernel, or, without AMX, groups with that many rows are left to torch."""
     if packing == "BF16":
         library, weights = CpuLibrary(library_path(), "plain"), [half("BF16", 6, 256)] * 3
         matrix = GroupedLinear([TiledMatrix(library, [one], exact=False) for one in weights])
@@ -381,7 +382,7 @@ def test_the_reference_multiplies_every_type(packing: str, dtype: torch.dtype) -
     if packing in ("F32", "F16", "BF16"):
         pytest.skip("not packed")
     part = random_weight(packing, 5, 256)
-    part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere
+    part.weight[:, :] = part.weight[:, :] & 0x3B  # IQ1_M and NVFP4 have scales everywhere.
     matrix = BlockMatrix(part)
     for shape in ((256,), (1, 256), (3, 5, 256)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -409,7 +410,7 @@ def test_rows_are_unpacked_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_tiled", [True, False])
 def test_parts_of_different_types(is_tiled: bool) -> None:
-    """Queries and keys in one type, values in another, and perhaps rows that are not packed."""
+    """Queries and keys in one type, values in another, and optionally rows that are not packed."""
     parts = [random_weight("Q4_K", 8, 256), random_weight("Q6_K", 4, 256, 1)]
     if not is_tiled:
         parts.append(PackedWeight(torch.randn(5, 256)))

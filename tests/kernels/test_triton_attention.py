@@ -1,5 +1,5 @@
 """Attention of single tokens over pages by the kernels for NVIDIA cards, which triton interprets
-here without one, next to sums in float64.
+here, compared with sums in float64.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_any_number_of_splits_is_near_and_has_the_same_bits_every_time(kinds: Ki
 
 @pytest.mark.parametrize("chunk", [1, 2, 7])
 def test_long_texts_have_longer_parts(chunk: int) -> None:
-    """Of 32 at most, whatever else there is."""
+    """There are at most 32 parts, whatever the other texts are."""
     lengths = (1, 33, 97, 250)
     keys, values, seen = pages_of(
         lengths, (0, 0, 20, 3), page=16, kv_heads=2, size=32, dtype=torch.float32
@@ -77,7 +77,7 @@ def test_long_texts_have_longer_parts(chunk: int) -> None:
 
 
 def test_a_token_does_not_depend_on_others() -> None:
-    """Nor on how long the others' texts are, or how much is set aside for longer ones."""
+    """Nor on the lengths of the other texts, nor on the memory that is reserved for longer ones."""
     keys, values, seen = pages_of(
         (40, 300, 17), (0, 0, 0), page=16, kv_heads=1, size=32, dtype=torch.float32
     )

@@ -1,5 +1,5 @@
-"""Norms, positions, gates and keeping keys on NVIDIA cards, which triton interprets here without
-one, next to what PyTorch computes.
+"""Norms, positions, gates and storing keys on NVIDIA cards, which triton interprets here, compared
+with PyTorch's results.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_norms_and_gates_round_at_once_as_they_would_afterwards(
         torch.testing.assert_close(
             found.scales[:, fine], wanted.scales[:, fine], rtol=2 * DTYPES[dtype], atol=0
         )
-        # A number that half precision rounds may be on the other side of a boundary then.
+        # A number that half precision rounds may then be on the other side of a boundary.
         codes, others = (one.codes[fine].float() for one in (found, wanted))
         assert ((codes - others).abs() <= others.abs() / 7 + 2**-9).all()
         assert (codes != others).float().mean() < (0.03 if dtype == torch.float16 else 1e-3)
@@ -133,10 +133,10 @@ def test_what_is_kept_is_what_pytorch_keeps_and_finite(
 def test_heads_are_finished_and_kept_in_one_launch_as_in_two(
     kind: torch.dtype, normed: bool, turned: int, tokens: int
 ) -> None:
-    """Many tokens, of which programs have several, as each alone."""
+    """Many tokens, several to a program, give the same as each alone."""
     generator = torch.Generator().manual_seed(0)
     size, slots = 64, torch.randperm(2 * tokens, generator=generator)[:tokens]
-    # Four heads of queries, two of keys, two of values, and more behind each token.
+    # Four heads of queries, two of keys, two of values, and more numbers after each token.
     heads = torch.randn(tokens, 10, size, generator=generator).half()[:, :8]
     norms = (*torch.rand(2, size, generator=generator), 1e-5) if normed else None
     angles = torch.rand(tokens, 1, turned, generator=generator)
@@ -161,7 +161,7 @@ def test_heads_are_finished_and_kept_in_one_launch_as_in_two(
 
 
 def test_every_number_becomes_the_nearest_of_e4m3() -> None:
-    """Next to PyTorch's: all of bfloat16, and float32 on both sides of each boundary."""
+    """Compared with PyTorch: all of bfloat16, and float32 on both sides of each boundary."""
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16)
     every = every.view(torch.bfloat16).float()
     codes = torch.arange(0, 127, dtype=torch.uint8).view(FP8).float()

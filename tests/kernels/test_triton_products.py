@@ -1,5 +1,5 @@
-"""Products with packed matrices by the kernels for NVIDIA cards, which triton interprets here
-without one. bfloat16 is left to a card: the interpreter multiplies it wrongly.
+"""Products with packed matrices by the kernels for NVIDIA cards, which triton interprets here.
+bfloat16 is tested only on a card, because the interpreter multiplies it incorrectly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.float16)
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processor is taken for a card, by all that chooses."""
+    """All dispatching code takes the processor for a card."""
     monkeypatch.setattr(packed, "has_triton", lambda device_type: True)
 
 
@@ -44,7 +44,7 @@ def test_planes_hold_what_the_file_holds(case: str) -> None:
         assert torch.equal(matrix.rows(ids, dtype), weight.unpacked(dtype)[ids])
     assert matrix.rows(ids[:0], torch.float32).shape == (0, weight.inputs)
     few = 1.03 if case in ("Q4_K", "Q5_K") else 1.0
-    # Whole eights of rows, and whole blocks of inputs.
+    # A multiple of eight rows, and whole blocks of inputs.
     few *= (40 / 37) * -(-weight.inputs // 128) * 128 / weight.inputs
     kept = sum(one.nbytes for one in matrix.parts[0].tensors if one is not matrix.parts[0].book)
     assert kept <= few * sum(one.nbytes for one in weight.tensors)
@@ -55,7 +55,7 @@ def test_planes_hold_what_the_file_holds(case: str) -> None:
 def test_products_are_near(case: str, dtype: torch.dtype) -> None:
     weight = weight_of(case)
     matrix, plain = TritonMatrix([weight], exact=True), weight.unpacked(torch.float32)
-    # Rows apart, as those of a slice are.
+    # With gaps between rows, as in a slice.
     x = torch.randn(70, 2 * weight.inputs, generator=torch.Generator().manual_seed(0)).to(dtype)
     x = x[:, : weight.inputs]
     limit = 1e-6 if dtype == torch.float16 else 1e-12
@@ -71,8 +71,8 @@ def by_groups(
     *,
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
-    """What `torch._scaled_mm` does on cards with a scale for each 128 inputs of a row on both sides
-    (as the message of its error describes them), which it has not on processors.
+    """`torch._scaled_mm` as on cards with a scale for each 128 inputs of a row on both sides (as
+    described by its error message), which processors do not have.
     """
     groups = weight.shape[0] // 128
     assert x_scales.shape == (len(x), groups) and x_scales.stride() == (1, len(x))
@@ -110,10 +110,10 @@ def test_many_rows_are_rounded_to_codes(
     assert exact.route(65, dtype).activations in ("f32", "f16")
     rows, plain = [row for row in range(70) if row not in (5, 6)], weight.unpacked(torch.float32)
     limit = 1e-3 if packing == "FP8" else 5e-4
-    for row in rows:  # Each has a scale of its own.
+    for row in rows:  # Each has its own scale.
         assert 1e-6 < error(found[row : row + 1], x[row : row + 1], plain) < 1.5 * limit
     assert error(found[rows], x[rows], plain) < limit
-    if packing == "INT8":  # Whole numbers: it does not matter what other rows there are.
+    if packing == "INT8":  # Integers: other rows make no difference.
         assert torch.equal(matrix.matmul(x[3:])[4:], found[7:])
     assert torch.equal(matrix.matmul(x[7:64]), exact.matmul(x[7:64]))
     on_cards.has_scaled_products.cache_clear()
@@ -146,8 +146,8 @@ def test_a_row_does_not_depend_on_others(case: str, dtype: torch.dtype) -> None:
     x = torch.randn(16, 2304, generator=torch.Generator().manual_seed(1)).to(dtype)
     whole = matrix.matmul(x)
     assert error(whole, x, weight.unpacked(torch.float32)) < 1e-5
-    # At the same places of a tile: numpy's products, which the interpreter takes, may depend on
-    # them.
+    # At the same positions of a tile, because numpy's products, which the interpreter uses, may
+    # depend on them.
     for count in (1, 5, 9):
         assert torch.equal(matrix.matmul(x[:count]), whole[:count])
         others = torch.cat([x[:count], torch.ones_like(x[count:])])
@@ -157,7 +157,7 @@ def test_a_row_does_not_depend_on_others(case: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("split", range(1, 13))
 def test_inputs_may_be_split_in_any_number(split: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More parts than tiles of inputs, too: some have none."""
+    """Also with more parts than tiles of inputs, so that some are empty."""
     tiles = replace(tiles_for(1, 37, 1, torch.float32), split=split)
     monkeypatch.setattr(on_cards, "tiles_for", lambda *about: tiles)
     weight = random_weight("Q6_K", 37, 512)
@@ -219,7 +219,7 @@ def test_a_device_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FEW = on_cards.FEW
 COUNTS = (1, 0, 5, 40, 0, 17, 2)
-"""Rows of groups."""
+"""Rows of each group."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -230,7 +230,7 @@ def test_groups_of_rows_have_matrices_of_their_own(
     weights = [random_weight(packing, 37, 256, seed) for seed in range(len(COUNTS))]
     grouped = GroupedLinear([prepare([one], exact=False) for one in weights])
     assert grouped.on_card is not None
-    # One memory for all, and for each alone.
+    # One block of memory for all experts, of which each matrix is a part.
     stack = grouped.on_card.parts[0].codes
     assert grouped.matrices[3].tensors[0].data_ptr() == stack[3].data_ptr()
     offsets = torch.tensor([0, *COUNTS]).cumsum(0)
@@ -247,7 +247,7 @@ def test_groups_of_rows_have_matrices_of_their_own(
 def test_experts_are_chosen_and_multiplied_on_the_device(
     card: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of a layer's experts comes to the host; in the interpreter that is `Tensor.cpu`."""
+    """No data of the experts is copied to the host; in the interpreter that is `Tensor.cpu`."""
     config = ExpertsConfig(
         count=4, active=2, width=32, routing="softmax_then_topk", renormalise=True, biases=False
     )

@@ -1,5 +1,5 @@
-"""Attention of many tokens over pages by the kernel for NVIDIA cards, which triton interprets here
-without one, next to sums in float64.
+"""Attention of many tokens over pages by the kernel for NVIDIA cards, which triton interprets here,
+compared with sums in float64.
 """
 
 from __future__ import annotations

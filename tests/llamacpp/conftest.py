@@ -1,4 +1,4 @@
-"""Tiny models for this room's tests, made once a run."""
+"""Tiny models for the tests in this folder, made once per run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def hybrid_model(models: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def window_model(models: Path) -> Path:
-    """Two layers look back 32 tokens and two look back at all, float32, trained context 8,192."""
+    """Two layers with a window of 32 tokens and two without, float32, trained context 8,192."""
     return write_model("tiny-swa", "f32", models / "window.gguf")
 
 
@@ -64,8 +64,8 @@ def q8_model(models: Path) -> Path:
 
 @pytest.fixture
 def load() -> Iterator[Callable[..., Loaded]]:
-    """`load(path, **settings)`: an exact-mode model, its runner driven by hand, closed after the
-    test.
+    """`load(path, **settings)`: an exact-mode model whose runner is driven by hand; closed after
+    the test.
     """
     opened: list[Loaded] = []
 

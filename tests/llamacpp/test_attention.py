@@ -1,4 +1,4 @@
-"""Which attention is faster here: measured, kept, and asked for only where it matters."""
+"""Which attention is faster on this machine: measured, stored, and used only where it matters."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ LONG = 8192
 
 
 class Counting:
-    """Stands for the measurement."""
+    """Replaces the measurement."""
 
     def __init__(self, found):
         self.found = found
@@ -76,7 +76,7 @@ def test_another_library_is_measured_anew(tmp_path, slow_flash):
 
 @pytest.fixture
 def plan(f32_model):
-    """As of a model with keys and values of a usual size."""
+    """The plan of a model with keys and values of a usual size."""
     settings = ModelSettings(context=512)
     header = read_header(f32_model)
     made = plan_context(settings, header, weight_bytes=0, available_bytes=1 << 34)
@@ -126,7 +126,7 @@ def test_a_model_is_loaded_with_the_choice(long_model, load, slow_flash, monkeyp
 def test_the_choice_takes_nothing_of_the_context(
     long_model, load, slow_flash, monkeypatch, context
 ):
-    """Without flash attention the products of a step take memory for each cell."""
+    """Without flash attention the products of a step use memory for each cell."""
     header = read_header(long_model)
     token = header.kv_bytes_per_token("f16", "f16")
     room = weight_bytes(header) + COMPUTE_BYTES + 2 * LONG * token

@@ -1,4 +1,4 @@
-"""Embeddings: pooling is what its name says, whatever batches and pieces texts go through."""
+"""Embeddings: pooling works as its name says, however texts are batched and sliced."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A llama whose tokens see those after them as well, as in some embedding models."""
+    """A llama whose tokens also attend to later tokens, as in some embedding models."""
     path = tmp_path_factory.mktemp("models") / "both.gguf"
     return tiny_llama(path, context=1024, vocab=320, extra={"llama.attention.causal": False})
 
@@ -225,11 +225,11 @@ def test_on_windows_an_interrupt_is_for_the_c_runtime_there(
 
 
 def ready() -> None:
-    """Nobody waits for it."""
+    """Does nothing: no caller waits."""
 
 
 def in_slices(made: Embedder, text: list[int], pooling: Pooling, sizes: Sequence[int]) -> Vectors:
-    """The vector of `text`; the last of `sizes` again and again."""
+    """The vector of `text`; the last of `sizes` is repeated."""
     sliced = made.begin(text, pooling, ready)
     left = iter(sizes)
     size = 0

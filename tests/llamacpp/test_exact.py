@@ -1,5 +1,6 @@
-"""Exact mode: whatever the runner does besides, each sequence gets the tokens of a bare loop
-alone."""
+"""Exact mode: whatever else the runner does, each sequence gets the tokens of a bare loop that runs
+it alone.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_a_pool_that_grows_keeps_who_runs_and_who_is_kept(
 
 
 def assert_positions(runner: Any) -> None:
-    """What llama.cpp holds is what the cache says it does."""
+    """The positions in llama.cpp are those that the cache expects."""
     for slot in range(runner.info.max_sequences):
         if runner.cache.length(slot):
             held = runner.cache.length(slot)
@@ -282,7 +283,7 @@ def test_a_step_that_fails_counts_for_nothing(
 
     def failing(context: LlamaContext, batch: object) -> int:
         if code != 1:
-            decode(context, batch)  # part of the work is done and stored when it fails
+            decode(context, batch)  # When it fails, a part of the work is done and stored.
         return code
 
     with monkeypatch.context() as patch:
@@ -318,7 +319,7 @@ def test_a_pool_that_grows_keeps_the_factors_of_longrope(
     assert session.new == raw.greedy(prompt, 300)
     loaded.runner.cache.release(0, keep=False)
     side = loaded.runner.beside(prompt)
-    if side is not None:  # With one thread there is none.
+    if side is not None:  # With one thread there is no background prefill.
         side.wait()
         assert loaded.runner.store.restore(1, side.result())
     short = load(path, max_sessions=1, context=512)

@@ -1,4 +1,4 @@
-"""What a worker takes by its plan: pools that grow, static ones, and mapped files."""
+"""The planned memory of a worker: pools that grow, static ones, and mapped files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads and memory: measured on the machine, within what the process may use."""
+"""Threads and memory: measured on the machine, within the limits of the process."""
 
 from __future__ import annotations
 
@@ -95,9 +95,10 @@ for option in (getattr(memory, sys.argv[1]), contextlib.nullcontext):
 
 
 def allocated_and_freed(option: str, size: int) -> list[tuple[int, int]]:
-    """Bytes of memory that a process takes when it allocates `size` bytes, and that it gives back
-    when it frees them: with `option`, and without. A process of its own: its heap has no room of
-    that size."""
+    """Bytes of memory that a process takes when it allocates `size` bytes, and bytes that it
+    releases when it frees them: with `option`, and without. This is a separate process, whose heap
+    has no room of that size.
+    """
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("this C library has no mallopt")
     command = [sys.executable, "-c", ALLOCATED, option, str(size)]
@@ -118,7 +119,7 @@ def test_what_is_freed_of_separate_allocations_goes_back_to_the_system() -> None
 
 
 def test_threads_that_wait_for_others_soon_sleep() -> None:
-    """libgomp says what it has read when it is loaded; other libraries of threads say nothing."""
+    """libgomp prints its settings when it is loaded; other threading libraries print nothing."""
     load = "from hearth.backends.llamacpp.lib import load_library; load_library()"
     for given, expected in (({}, SPINS), ({"GOMP_SPINCOUNT": "77"}, "77")):
         environ = {key: value for key, value in os.environ.items() if key != "GOMP_SPINCOUNT"}

@@ -1,4 +1,6 @@
-"""What a runner takes of memory for keys and values, all of it, and what gives way."""
+"""The account of all memory of a runner for keys and values, and which of its parts are released
+first.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ BUDGET = 600
 
 @pytest.fixture
 def make(f32_model: Path) -> Iterator[Make]:
-    """Runners whose pool begins with 256 cells and may have 512."""
+    """Makes runners whose pool begins with 256 cells and may have 512."""
     made: list[LlamaRunner] = []
 
     def make(budget_tokens: int | None = BUDGET, threads: int = 1) -> Driven:
@@ -47,7 +49,7 @@ def make(f32_model: Path) -> Iterator[Make]:
 
 
 def offloaded_runner(runner: Driven) -> Stepped:
-    """One that runs, beside a prefix of 103 tokens that is offloaded."""
+    """A running sequence, next to an offloaded prefix of 103 tokens."""
     advance(runner, [Stepped(runner, 0, [3] * 100)], 4)
     running = Stepped(runner, 1, [5] * 30)
     runner.cache.release(0, keep=True)
@@ -160,7 +162,7 @@ def test_a_context_for_texts_is_in_the_account(make: Make) -> None:
 def test_a_text_in_slices_is_in_the_account(
     make: Make, monkeypatch: pytest.MonkeyPatch, quick_bytes: int
 ) -> None:
-    """In a context for several texts, and in one of its own."""
+    """In a context for several texts, and in a separate one."""
     monkeypatch.setattr(embedder, "QUICK_BYTES", quick_bytes)
     runner = make(None)
     ready = threading.Event()
@@ -214,7 +216,7 @@ def test_a_pool_that_cannot_shrink_stays(make: Make, monkeypatch: pytest.MonkeyP
     runner.cache.release(1, keep=False)
     runner.cache.release(2, keep=True)
     with monkeypatch.context() as patch:
-        # What a smaller pool gives back is not free before the copy is made.
+        # The memory that a smaller pool releases is not free before the copy is made.
         patch.setattr("hearth.backends.llamacpp.store.available_bytes", lambda: -(1 << 30))
         runner.cache.tend()
     assert runner.store.allocated_tokens == 512

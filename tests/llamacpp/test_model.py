@@ -1,4 +1,4 @@
-"""Loading: what cannot run is refused with a type, and the process lives."""
+"""Loading: models that cannot run are refused with a typed error, and the process survives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Layers on GPUs are planned by the memory of GPUs. No test here has a GPU: a library says that it
-has one, and figures are made up.
+"""Layers on GPUs are planned by the memory of the GPUs. No test here has a GPU: the library reports
+a simulated one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOKEN_BYTES = 1024
 
 
 class Header:
-    """A model with 1 KiB of keys and values a token."""
+    """A model with 1 KiB of keys and values per token."""
 
     architecture = "llama"
     context_length = 1 << 20
@@ -62,7 +62,7 @@ def planned(offload: Offload | None, host_gib: float, **settings: Any) -> Contex
 
 
 def offloaded(free_gib: float, share: float = 1.0, host_share: float | None = None) -> Offload:
-    """`share` of the model on GPUs; None: the rest of it on the host."""
+    """`share` of the model on GPUs, `host_share` on the host; None: the rest of it."""
     host = 1 - share if host_share is None else host_share
     return Offload(int(free_gib * GIB), int(share * GIB), int(host * GIB), share, host)
 

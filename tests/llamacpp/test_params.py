@@ -1,5 +1,4 @@
-"""Settings that llama.cpp would answer with an abort are refused by name, and nothing is cut
-silently."""
+"""Settings that would make llama.cpp abort are refused by name; nothing is shortened silently."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ GIB = 1 << 30
 
 
 class Header:
-    """What a GGUF header says; 1 KiB of KV a token."""
+    """The values of a GGUF header; 1 KiB of KV per token."""
 
     architecture = "llama"
 

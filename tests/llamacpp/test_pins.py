@@ -1,4 +1,4 @@
-"""Pinned prefixes over every kind of memory that llama.cpp has."""
+"""Pinned prefixes over every kind of llama.cpp memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_what_is_pinned_stays_and_is_gone_on_from_exactly(
     engine = runner.engine()
 
     def ask(prompt: list[int], **how: object) -> tuple[int, list[int]]:
-        """How many tokens were found, and what was said."""
+        """The number of tokens that were found, and the output."""
         made, heard = generation(1, prompt, runner, tokens=8, ignore_eos=True, **how)
         engine.submit(made)
         drain(engine)

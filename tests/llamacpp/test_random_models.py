@@ -220,7 +220,7 @@ def test_a_source_package_is_unpacked_once_and_by_name_alone(
 def test_where_no_source_package_can_be_had_that_is_said_and_nothing_is_left(
     tmp_path: Path,
 ) -> None:
-    """As `.ci/run` meets it with the network off; it goes on then."""
+    """As in `.ci/run` with the network off, which continues then."""
     home = tmp_path / "home"
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "HEARTH_HOME": str(home)}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Ranks: what the head makes of a text's vector, whatever batches texts go through."""
+"""Ranks: the score of the head for a text's vector, however texts are batched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def texts_of(*lengths: int) -> list[list[int]]:
 
 
 def vector_of(path: Path, tokens: Sequence[int], at: int) -> NDArray[np.float64]:
-    """[WIDTH]: what the model makes of the token at `at`, by llama.cpp's bare C interface."""
+    """[WIDTH]: the output of the model for the token at `at`, by llama.cpp's bare C interface."""
     return token_vectors(path, tokens, WIDTH)[at]
 
 

@@ -1,7 +1,7 @@
-"""Reuse is exact or it is refused, on every kind of memory: full attention, recurrent layers beside
+"""Reuse is exact or refused, on every kind of memory: full attention, recurrent layers next to
 attention, sliding windows.
 
-Truth is a bare loop that computes each text afresh.
+The reference is a bare loop that computes each text from scratch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from raw_loop import RawModel
 from stepped import Stepped, advance
 
 TOLERANCE = 2e-3
-"""Logits are of order 1 and differ by 3e-4 with the size of a batch, where GELU goes through
-llama.cpp's table of f16 numbers; one missing cell of a window changes them by 1."""
+"""Logits are of order 1 and differ by 3e-4 with the size of a batch, where GELU uses llama.cpp's
+table of f16 numbers; one missing cell of a window changes them by 1.
+"""
 KINDS = ("f32_model", "hybrid_model", "window_model")
 NO_PAST = ("hybrid_model", "window_model")
 
@@ -38,14 +39,16 @@ def some_prompt(length: int, seed: int) -> list[int]:
 
 
 class Truth:
-    """Fresh logits, remembered by text."""
+    """Logits computed from scratch, cached by text."""
 
     def __init__(self, path: Path) -> None:
         self.raw = RawModel(path)
         self._known: dict[tuple[int, ...], np.ndarray] = {}
 
     def check(self, session: Stepped) -> None:
-        """Every row of logits that `session` saw is what its tokens give afresh."""
+        """Every row of logits that `session` saw equals the logits of its tokens computed from
+        scratch.
+        """
         assert session.logits, "nothing to check"
         for count, logits in session.logits.items():
             tokens = tuple(session.tokens[:count])
@@ -132,8 +135,9 @@ def test_a_checkpoint_is_found_after_its_sequence_went_on(runner: Driven, truth:
 def test_part_of_a_live_donor_is_exact_or_refused(
     runner: Driven, truth: Truth, kind: str, ahead: int
 ) -> None:
-    """The donor has gone `ahead` tokens beyond what the prompts share: within and beyond the
-    window."""
+    """The donor is `ahead` tokens past the common part of the prompts: within and beyond the
+    window.
+    """
     shared = some_prompt(60, seed=6)
     donor = begun(runner, 0, shared + some_prompt(ahead, seed=7), 1)
     other = begun(runner, 1, [*shared, 260, *some_prompt(5, seed=8)])
@@ -205,7 +209,7 @@ def test_cells_beyond_the_window_are_overwritten_and_never_found(
     kept = begun(runner, 0, some_prompt(150, seed=14), 4)
     runner.cache.release(0, keep=True)
     runner.cache.release(1, keep=False)
-    # It begins where `before` was and goes on over the first cells of `kept`.
+    # The copy begins where `before` was and continues over the first cells of `kept`.
     after = begun(runner, 1, some_prompt(100, seed=16), 4)
     held = len(kept.tokens) - 1
     ends = {runner.store.positions(ident) for ident in range(runner.store.sequences)}
@@ -224,7 +228,7 @@ def test_cells_beyond_the_window_are_overwritten_and_never_found(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_growing_moves_kept_and_shared_sequences(runner: Driven, truth: Truth) -> None:
-    runner.cache._offloading._worth_moving = 64  # Else it leaves the pool.
+    runner.cache._offloading._worth_moving = 64  # Otherwise it would leave the pool.
     kept = begun(runner, 0, some_prompt(50, seed=21), 4)
     runner.cache.release(0, keep=True)
     system = some_prompt(60, seed=20)
@@ -316,7 +320,7 @@ def test_a_failed_step_empties_who_cannot_roll_back_and_harms_nobody_else(
 def test_an_interrupted_step_counts_for_nothing(
     runner: Driven, truth: Truth, operations: int
 ) -> None:
-    """The prompt takes two graphs of 128 tokens; it ends within the first, or the second."""
+    """The prompt takes two graphs of 128 tokens; it is stopped within the first or the second."""
     other = begun(runner, 1, some_prompt(60, seed=44))
     runner.cache.release(1, keep=True)
     session = Stepped(runner, 0, some_prompt(150, seed=43), keep_logits=True)
@@ -373,8 +377,9 @@ def test_a_step_without_room_changes_nothing(
 def test_whatever_happens_every_answer_is_as_if_alone(
     runner: Driven, truth: Truth, seed: int
 ) -> None:
-    """Chats that share beginnings, branch, go on, are kept, dropped, saved and brought back, in a
-    pool that grows, and is then nearly full."""
+    """Chats that share beginnings, branch, continue, are kept, dropped, saved and restored, in a
+    pool that grows, and is then nearly full.
+    """
     chooser = random.Random(seed)
     texts = [some_prompt(40, seed=50)]
     open_ones: dict[int, Stepped] = {}

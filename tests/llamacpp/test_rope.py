@@ -1,5 +1,5 @@
-"""RoPE scaling that a user sets: both runners compute what transformers and llama.cpp's own
-parameters compute, and refuse what they cannot.
+"""RoPE scaling set by the user: both runners compute the same as transformers and as llama.cpp with
+its own parameters, and refuse unsupported settings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"rope_freq_base": 3e5},
     ),
 }
-"""Our settings, transformers' `rope_parameters`, and fields of `llama_context_params`."""
+"""Hearth's settings, transformers' `rope_parameters`, and fields of `llama_context_params`."""
 
 
 def text_of(length: int) -> list[int]:
@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused_by_name(change: RopeChange, rope: Rope, named
 
 def test_windows_that_share_positions_are_refused(window_model: Path, tmp_path: Path) -> None:
     settings = ModelSettings(rope_factor=2.0)
-    assert plan_for(check(window_model), settings).context == 16384  # Those of Gemma 3 do not.
+    assert plan_for(check(window_model), settings).context == 16384  # Gemma 3's do not share them.
     folder = tiny_folder("gemma2", tmp_path / "gemma2")
     family, _ = family_and_config(read_fields(folder / "config.json"))
     path = write_gguf(tmp_path / "gemma2.gguf", "gemma2", family, decoder_of(folder))

@@ -1,4 +1,4 @@
-"""The runner's contract beside exactness: reservations, bad plans, what it says of itself."""
+"""The runner's contract apart from exactness: reservations, invalid plans, its reports."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_nothing_is_computed_in_the_background_with_layers_on_a_gpu(
 ) -> None:
     plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
     model = LlamaModel.open(f32_model)
-    model.on_gpu = on_gpu  # As it would be; this build has none.
+    model.on_gpu = on_gpu  # As with a GPU; this build has none.
     runner = Driven(LlamaRunner(model, plan, threads=2, batch_threads=2))
     assert (runner.beside([5] * 300) is None) == on_gpu
     runner.close()
@@ -324,7 +324,7 @@ def test_steps_leave_a_thread_to_what_makes_a_context_for_a_long_text(
     load: Load, f32_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = load(f32_model, threads=2, batch_threads=2).runner
-    runner.embed([[1, 2, 3]], "mean")  # It has an embedder from now on.
+    runner.embed([[1, 2, 3]], "mean")  # The runner has an embedder from now on.
     used = []
     monkeypatch.setattr(LlamaContext, "set_threads", lambda _, *counts: used.append(counts))
     for at, is_making in enumerate([False, True, True, False, False]):

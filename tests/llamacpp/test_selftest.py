@@ -1,4 +1,6 @@
-"""A llama.cpp that crashes on quantized files is found out in a child, once, and lived with."""
+"""A llama.cpp that crashes on quantized files is detected in a child process, once, and worked
+around.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,7 @@ def test_another_library_is_asked_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_accident_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short of time or memory: the slow mode for now, and another test next time."""
+    """Lack of time or memory: the slow mode for now, and another test next time."""
 
     def unlucky(*, extra_buffers: bool, folder: Path) -> Outcome:
         failure = "it died of SIGKILL" if extra_buffers else ""

@@ -1,4 +1,4 @@
-"""Drafts change no token, in exact mode; and there are none where the memory cannot roll back."""
+"""Drafts change no token, in exact mode; there are none where the memory cannot roll back."""
 
 from pathlib import Path
 

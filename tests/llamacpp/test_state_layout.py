@@ -1,4 +1,4 @@
-"""Key-value memory that changes its layout, and the kind of attention that is chosen as it goes."""
+"""Key-value memory that changes its layout, and attention that is chosen while it runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARED, FIRST, SECOND = [5, 6, 7, 8] * 6, [11, 12, 13], [21, 22]
 
 @pytest.fixture(params=["f16", "f32"])
 def runner(f32_model, request):
-    """Chooses attention as it goes, in principle; it never does by itself."""
+    """A runner that may change its kind of attention as it runs; here it never does by itself."""
     settings = ModelSettings(
         context=256, max_sessions=4, kv_type=request.param, flash_attention=False
     )
@@ -41,7 +41,7 @@ def runner(f32_model, request):
 
 
 def feed(runner, slot, tokens):
-    """Compute `tokens` in `slot`; the last logits."""
+    """Compute `tokens` in `slot`; returns the last logits."""
     cache = runner.cache
     assert cache.reserve(slot, cache.length(slot) + len(tokens))
     result = runner.step(StepPlan((Row(slot, cache.length(slot), tokens, 1),)))

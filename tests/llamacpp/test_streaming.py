@@ -1,5 +1,5 @@
-"""Streaming with attention sinks on both runners: logits are those of a reference that computes all
-of it from scratch.
+"""Streaming with attention sinks on both runners: logits equal those of a reference that computes
+everything from scratch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def gguf_of(folder: Path) -> Path:
 
 
 def recorded(runner: Driven, text: list[int], sinks: int = SINKS) -> Recorded:
-    """What the runner says after each of `text`."""
+    """The runner's logits after each token of `text`."""
     streaming = Streaming.of(sinks, runner.info.context, runner.info.page)
     sequence = Recorded(text, streaming)
     engine = runner.engine()
@@ -86,7 +86,7 @@ def test_the_native_runner_says_what_all_of_it_from_scratch_gives(
 def test_with_one_layer_what_stays_computed_again_gives_the_same(
     backend: str, load: Load, tmp_path: Path
 ) -> None:
-    """Keys of one layer depend on nothing but their own tokens."""
+    """In the only layer, a token's key depends on that token alone."""
     folder = tiny_checkpoint("llama2", tmp_path, num_hidden_layers=1)
     settings = ModelSettings(context=CONTEXT, kv_type="f32")
     runner = runner_of(folder, settings)
@@ -107,7 +107,7 @@ def test_with_one_layer_what_stays_computed_again_gives_the_same(
 
 @pytest.mark.parametrize("backend", ["native", "llamacpp"])
 def test_others_next_to_it_say_the_same_as_alone(backend: str, load: Load, tmp_path: Path) -> None:
-    """Also one that shares what it forgets, and what it keeps."""
+    """Including a sequence that shares tokens that it forgets, and tokens that it keeps."""
     folder = tiny_checkpoint("llama2", tmp_path)
     settings = ModelSettings(context=CONTEXT, kv_type="f32", max_sessions=4, deterministic=True)
     runner = runner_of(folder, settings)

@@ -1,4 +1,4 @@
-"""The bundled model under schemas, at temperature 1: what it finishes is valid."""
+"""The bundled model under schemas, at temperature 1: its finished answers are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from speakers import Listener, drain
 MOST_TOKENS = 512
 PROMPT = "<|user|>Give me an example as JSON.<|end|><|assistant|>"
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-"""The model's own law under the grammar, without truncation: the hardest case."""
+"""The model's own distribution under the grammar, without truncation: the hardest case."""
 ALL = two_hundred()
 SOME = [
     "person",
@@ -58,7 +58,7 @@ def grammars(guide: Loaded) -> Iterator[Grammars]:
 def answers(
     guide: Loaded, grammars: Grammars, schemas: dict[str, Schema], params: SamplingParams
 ) -> dict[str, Listener]:
-    """What the guide answers to a request for an example under each schema."""
+    """The guide's answers to a request for an example under each schema."""
     engine = Engine(guide.runner)
     info, tokenizer = guide.runner.info, guide.tokenizer
     prompt = tokenizer.encode(PROMPT, special=True, add_bos=True)
@@ -76,7 +76,7 @@ def answers(
 
 
 def unfinished(heard: dict[str, Listener]) -> dict[str, str]:
-    """Those that were cut, with how they end; all others are valid, or this raises."""
+    """The answers that were cut off, with their ends; raises if another answer is invalid."""
     cut = {}
     for name, one in heard.items():
         assert isinstance(one.last, Finished), (name, one.last)
@@ -84,7 +84,7 @@ def unfinished(heard: dict[str, Listener]) -> dict[str, str]:
             cut[name] = one.text[-60:]
         else:
             assert one.last.reason == "stop"
-            # As decimals: in binary 10.19 is no multiple of 0.01, to jsonschema as to all others.
+            # As decimals: in binary, 10.19 is not a multiple of 0.01 to jsonschema and others.
             schema = json.loads(json.dumps(ALL[name]), parse_float=Decimal)
             Draft202012Validator(schema).validate(json.loads(one.text, parse_float=Decimal))
     return cut

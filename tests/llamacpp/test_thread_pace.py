@@ -1,4 +1,4 @@
-"""How many threads decode next to other programs, on a machine that is simulated."""
+"""The number of decoding threads next to other programs, on a simulated machine."""
 
 import statistics
 
@@ -8,7 +8,7 @@ from hearth.backends.machine.thread_pace import ThreadPace
 
 
 class Machine:
-    """A step takes as long as its slowest thread, and one without a core of its own is slow."""
+    """A step takes as long as its slowest thread, and a thread without its own core is slow."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
@@ -21,7 +21,7 @@ class Machine:
 
 
 def run(pace: ThreadPace, machine: Machine, seconds: float, rows: int = 1) -> list[int]:
-    """The threads of each step of so many seconds."""
+    """The number of threads of each step, for that many seconds."""
     taken = []
     while seconds > 0:
         step_s = machine.step_s(pace.threads)

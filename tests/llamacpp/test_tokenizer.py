@@ -1,4 +1,4 @@
-"""Text to tokens and back: nothing is lost, and what people typed cannot forge a turn."""
+"""Text to tokens and back: nothing is lost, and user text cannot forge a message."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:
 
 @pytest.mark.parametrize("char", ["!", "x", " ", "7", "語"])
 def test_a_long_word_harms_nobody(char: str, tmp_path: Path) -> None:
-    """Where text is cut into words by expressions, each character of a word takes some stack."""
+    """If regular expressions split text into words, each character of a word takes some stack."""
     with closing(LlamaModel.open(tiny_llama(tmp_path / "m.gguf", pre="deepseek-llm"))) as model:
         tokenizer = LlamaTokenizer(model)
         text = f"so {char * 60_000} it is"
@@ -196,7 +196,7 @@ def test_a_long_word_harms_nobody(char: str, tmp_path: Path) -> None:
 
 
 class Counting:
-    """Passes on to a tokenizer, and counts the characters."""
+    """Forwards to a tokenizer, and counts the characters."""
 
     def __init__(self, tokenizer: LlamaTokenizer) -> None:
         self._tokenizer = tokenizer

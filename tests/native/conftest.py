@@ -1,4 +1,4 @@
-"""Tiny matrices are not worth a second thread."""
+"""Use one thread, because a second one does not pay for tiny matrices."""
 
 from __future__ import annotations
 

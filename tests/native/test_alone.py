@@ -1,4 +1,4 @@
-"""The native runner needs little beside PyTorch, and so do the tests that `make gpu` runs."""
+"""The native runner needs few packages besides PyTorch, and so do the tests of `make gpu`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ABSENT = (
     "uvicorn",
     "xxhash",
 )
-"""What a machine with a card and a PyTorch of its own may lack."""
+"""Packages that a machine with a card and its own PyTorch may lack."""
 ABSENT_TOO = ("huggingface_hub", "jinja2", "safetensors", "transformers", "triton")
-"""What the tests need, and the runner does not, but on a card."""
+"""Packages that the tests need, and that the runner needs only on a card."""
 FOR_CARDS = {
     f"hearth.kernels.cuda.{name}"
     for name in (
@@ -42,7 +42,7 @@ FOR_CARDS = {
         "turns",
     )
 }
-"""What imports triton."""
+"""Modules that import triton."""
 WITHOUT = """
 import sys
 

@@ -138,7 +138,7 @@ def test_guide_writes_what_an_exhaustive_search_finds() -> None:
 
 @pytest.mark.parametrize("backend", [native, llamacpp], ids=["native", "llama.cpp"])
 def test_choices_and_beams_hold_a_long_prompt_once(backend: Any) -> None:
-    """In memory for keys and values, when all have their first token."""
+    """In memory for keys and values, once all have their first token."""
     settings = ModelSettings(threads=1, batch_threads=1, context=2048, max_sessions=8)
     opened = backend.open_model(ModelSpec(str(GUIDE), settings=settings))
     runner = opened.runner

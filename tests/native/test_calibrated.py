@@ -1,5 +1,5 @@
-"""Blocks one at a time give what the decoder gives, and methods that look at activations round by
-them.
+"""Blocks that are run one at a time give the same as the decoder, and calibrated methods round with
+the help of activations.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def test_blocks_give_what_the_decoder_gives(family: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe"])
 def test_inputs_are_those_of_the_matrices(family: str, tmp_path: Path) -> None:
-    """A matrix whose inputs are captured is one by which they are multiplied: with another one in
-    its place the layer gives something else, and what comes before stays.
+    """The captured inputs of a matrix are the ones that it is multiplied by: with another matrix in
+    its place the layer's output changes accordingly, and the earlier stages stay the same.
     """
     folder = tiny_folder(family, tmp_path / "model")
     model, matrices = opened(folder)
@@ -118,7 +118,7 @@ def test_inputs_are_those_of_the_matrices(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", ["llama3", "qwen2", "qwen3", "qwen3_moe", "gemma3", "phi3"])
 def test_folds_leave_what_a_block_computes(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """GQA, biases, norms of heads, norms minus one, experts; norms as they are stored."""
+    """GQA, biases, norms of heads, norms minus one, experts; norms in their stored dtype."""
     folder = tiny_folder(family, tmp_path / "model")
     rewrite(folder, lambda tensors: tensors.update({n: t.to(dtype) for n, t in tensors.items()}))
     model, matrices = opened(folder)
@@ -189,8 +189,8 @@ def test_interruptions_change_no_byte(
 
 
 def test_gptq_loses_less_and_the_best_least(tmp_path: Path) -> None:
-    """Of logits on a part of the text that was not calibrated on; the choice is that of least error
-    for each matrix.
+    """The error is that of logits on a part of the text that was not used for calibration; "best"
+    selects the method with the least error for each matrix.
     """
     source = tiny_folder("llama2", tmp_path / "model")
     text = opened(source)[0].tokens(PROSE.read_text(encoding="utf-8"))[-500:]

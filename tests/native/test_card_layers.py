@@ -1,5 +1,5 @@
-"""Layers whose norms, sums and gates are parts of products, which run on a processor here, next to
-the layers themselves.
+"""Layers whose norms, sums and gates are fused into products, which run on a processor here,
+compared with the separate layers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def of_family(family: str, folder: Path) -> Driven:
 
 
 def logits_of(driven: Driven, rows: int) -> np.ndarray:  # type: ignore[type-arg]
-    """Of one more token of each of so many sessions, after a prompt."""
+    """Logits after more tokens of each of `rows` sessions, after a prompt."""
     for slot in range(12):
         driven.cache.release(slot, keep=False)
     found = []
@@ -70,7 +70,8 @@ def test_logits_are_those_of_the_layers(family: str, tmp_path: Path, card: OnPro
         card.calls.clear()
         found = logits_of(driven, rows)
         ends = [one["END"] for one in card.calls]
-        # A prompt of three sessions is twelve tokens, that of twelve more than the kernel takes.
+        # The prompts of three sessions are twelve tokens; those of twelve are more than the kernel
+        # takes.
         steps = 3 if rows == 3 else 2
         assert ends.count("GATE") == steps * len(driven.decoder.layers)
         assert sum(one["HAS_NEXT"] for one in card.calls) == 2 * ends.count("GATE") - steps
@@ -79,7 +80,7 @@ def test_logits_are_those_of_the_layers(family: str, tmp_path: Path, card: OnPro
         driven.decoder.fused = fused
         off = np.square(found - wanted).sum() / np.square(wanted).sum()
         assert off < 1e-3
-        # A row has the same bits whatever others there are.
+        # A row has the same bits, whatever other rows there are.
         if rows == 3:
             assert np.array_equal(logits_of(driven, 2), found[:, :2])
 
@@ -107,8 +108,8 @@ def test_matrices_that_the_kernel_does_not_multiply(tmp_path: Path, card: OnProc
 def test_many_rows_are_rounded_by_what_gives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The norms and the gate round what FP8 matrices would round in any case, unless somebody looks
-    at it.
+    """The norms and the gate do the rounding that FP8 matrices would do in any case, unless a hook
+    observes their inputs.
     """
     tiny_checkpoint("llama3", tmp_path, hidden_size=128, intermediate_size=128, head_dim=32)
     layer = runner_of(tmp_path, SETTINGS, dtype=torch.float16).decoder.layers[0]

@@ -1,4 +1,4 @@
-"""Quantized checkpoints give what the same model gives whose weights were unpacked before."""
+"""Quantized checkpoints give the same logits as the same model with its weights unpacked first."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ FORMATS: dict[str, tuple[Quantize, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format(name: str, tmp_path: Path) -> None:
     quantize, config = FORMATS[name]
-    # Whole blocks of FP8 next to the parts of some.
+    # Whole blocks of FP8 as well as partial ones.
     wide = {"hidden_size": 192, "intermediate_size": 320} if "FP8" in name else {}
     folder = tiny_checkpoint("llama2", tmp_path / "model", **wide)
     plain = plain_folder(folder, quantize_folder(folder, quantize, config), tmp_path / "plain")
@@ -118,7 +118,7 @@ def test_a_format(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3_moe", "mixtral", "phi3", "gemma2"])
 def test_every_way_in_which_families_join_matrices(family: str, tmp_path: Path) -> None:
-    """Biases, experts, matrices that are stored in one."""
+    """Biases, experts, matrices that are stored as one."""
     options: dict[str, Any] = {"sym": False, "order": True}
     folder = tiny_checkpoint(family, tmp_path / "model")
     tensors = quantize_folder(folder, gptq(4, 16, **options), gptq_config(4, 16, **options))
@@ -131,7 +131,7 @@ def test_every_way_in_which_families_join_matrices(family: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_an_output_matrix_that_is_quantized_too(is_tied: bool, tmp_path: Path) -> None:
-    """Also under a config that says that it is the embedding, which is there and is not."""
+    """Also under a config that wrongly declares it to be the embedding."""
     folder = tiny_checkpoint("llama2", tmp_path / "model", tie_word_embeddings=False)
     tensors = quantize_folder(folder, gptq(), gptq_config(), is_quantized=lambda name: name == HEAD)
     plain = plain_folder(folder, tensors, tmp_path / "plain")
@@ -179,7 +179,9 @@ def test_biases_of_zeros_are_no_surprise(tmp_path: Path) -> None:
 def test_what_is_stored_as_it_is_used_stays_over_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without kernels: codes of compressed-tensors and FP8. Others are copied, and leave it."""
+    """Without kernels: codes of compressed-tensors and FP8. Other formats are copied and need no
+    mapping.
+    """
     monkeypatch.setattr("hearth.kernels.packed.cpu_library", lambda: None)
     for number, (quantize, config, mapped) in enumerate(
         (

@@ -1,4 +1,4 @@
-"""The native runner on an NVIDIA card says what it says on a processor."""
+"""The native runner generates the same on an NVIDIA card as on a processor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def full_precision() -> Iterator[None]:
 
 
 class Silent:
-    """In the place of a tokenizer: no text is looked at."""
+    """Replaces a tokenizer: no text is decoded."""
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         return b""
@@ -76,7 +76,7 @@ def mate(runner: Driven, slot: int, tokens: list[int]) -> Row:
 
 
 def in_pieces(runner: Driven) -> NDArray[np.float32]:
-    """Logits of a text that comes in chunks and single tokens, beside two others."""
+    """Logits of a text that comes in chunks and single tokens, next to two others."""
     tokens = some_tokens(CUTS[-1])
     found = []
     for number, (start, end) in enumerate(pairwise(CUTS)):
@@ -95,7 +95,7 @@ def written(loaded: Loaded, prompts: Sequence[list[int]], count: int) -> list[li
 
 
 def loaded_of(runner: Driven) -> Loaded:
-    """For an engine, which has a KV cache of its own."""
+    """A `Loaded` for an engine, which has its own KV cache."""
     return Loaded(runner.runner, Silent(), None, None)  # type: ignore[arg-type]
 
 
@@ -234,14 +234,14 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
                 rows = [replace(mate(runner, slot, [7 + slot]), outputs=1) for slot in range(3)]
                 logits = runner.step(StepPlan(tuple(rows))).logits
                 found.append(np.concatenate([logits[slot] for slot in range(3)]))
-            # Rows are padded to four: products of PyTorch may round otherwise for them.
+            # Rows are padded to four: PyTorch's products may round differently for them.
             assert float(((found[0] - found[1]) ** 2).mean()) < 1e-4 * float((found[1] ** 2).mean())
         assert runners[0].graphs is not None and len(runners[0].graphs) == 1
         assert runners[0].graphs.refused == ""
     (runner, _) = runners
     best = ShortlistSpec(1, np.array([], np.int64))
     tokens_of, was_ahead = [9, 10, 11], 0
-    for _ in range(24):  # Greedy ones are started ahead.
+    for _ in range(24):  # Greedy steps are started ahead.
         lists = []
         for one in runners:
             rows = [
@@ -255,13 +255,13 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
         for slot in range(3):
             assert lists[0][slot].best == int(found[0][slot].argmax())
         tokens_of = [lists[0][slot].best for slot in range(3)]
-    assert was_ahead >= 12  # Where no session needs another block.
+    assert was_ahead >= 12  # Steps in which no session needs another block.
     spec = ShortlistSpec(1024, np.array([5, 6]))
     rows = [replace(mate(runner, slot, [9]), outputs=1, shortlist=spec) for slot in range(3)]
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
-        waits.clear()  # The mode warns of itself.
+        waits.clear()  # Setting the mode emits a warning itself.
         try:
             result = runner.step(StepPlan(tuple(rows)))
         finally:

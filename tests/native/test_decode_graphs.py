@@ -1,5 +1,5 @@
-"""Graphs of steps are recorded, replayed and recorded again by the code that drives a card,
-over operators that triton interprets or PyTorch has: a replay knows the memory of its recording.
+"""Graphs of steps are recorded, replayed and recorded again by the code that drives a card, over
+operators that triton interprets or PyTorch has: a replay uses the memory of its recording.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Both:
     )
 
     def step(self, counts: Sequence[int], *, outputs: int = 1) -> None:
-        """Compute `counts` more tokens of sequences (0: none of it); the logits are alike."""
+        """Compute `counts` more tokens of sequences (0: the sequence is not in the step), and
+        require that both give similar logits.
+        """
         found = [self._step(one, counts, outputs) for one in (self.graphs, self.eager)]
         for slot, wanted in found[1].items():
             near = 1e-5 * float(np.abs(wanted).max())
@@ -108,12 +110,12 @@ class Both:
 
     @property
     def replays(self) -> list[int]:
-        """Of each graph, in the order of their recordings."""
+        """Number of replays of each graph, in the order of their recordings."""
         return [one.replays for one in self.recorder.graphs]
 
 
 class OfACard(kv_pool.KvPool):
-    """Whose tensors are replaced by larger ones, as on a card."""
+    """A pool that replaces its tensors by larger ones, as on a card."""
 
     @staticmethod
     def _grows_in_place(device: torch.device) -> bool:
@@ -128,7 +130,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(runner, "KvPool", OfACard)
 
     def both(family: str = "llama3", *, triton: bool = False, **changes: Any) -> Both:
-        """Args: triton: its interpreter computes what it can; otherwise PyTorch does."""
+        """Make both models of `family`.
+
+        Args:
+            triton: use its interpreter where it can compute; otherwise PyTorch is used.
+        """
         settings = ModelSettings(**{"kv_type": "f32", "context": 128, "max_sessions": 5, **changes})
         changed = {"num_hidden_layers": 1} if triton else {}
         tiny_checkpoint(family, tmp_path, max_position_embeddings=8192, **changed)
@@ -161,7 +167,7 @@ def test_logits_of_replayed_steps_are_those_of_others(family: str, make: Make) -
     both.step([30, 9, 0, 0, 17])
     for _ in range(4):
         both.step([1, 1, 0, 0, 1])  # Padded to four rows.
-    # The first is computed without a graph; recording runs it, and so does the replay.
+    # The first step is computed without a graph; the second is recorded and replayed.
     assert both.replays == [3]
     both.step([1, 3, 1, 0, 0])
     both.step([1, 1, 1, 1, 0])
@@ -218,7 +224,7 @@ def test_sizes_are_recorded_when_they_come_again_and_only_for_single_tokens(make
     ]
     before = sum(both.replays)
     both.step([1, 2, 0, 0, 0])  # With the rest of a prompt,
-    both.step([1, 1, 0, 0, 0], outputs=0)  # and where nothing is asked for.
+    both.step([1, 1, 0, 0, 0], outputs=0)  # and without outputs.
     assert sum(both.replays) == before
     drafted = Row(0, both.graphs.cache.length(0), [7], 1, drafts=1)
     both.graphs.cache.reserve(0, drafted.start + 1)
@@ -239,9 +245,9 @@ def test_a_pool_that_has_grown_is_recorded_again(make: Make) -> None:
     assert pool.layer(0)[0] is not tensors[0]
     for _ in range(2):
         both.step([1, 1, 0, 0, 0])
-    # At once, and without a step in between: the shape is one that comes.
+    # At once, and without an eager step before, because this shape has occurred.
     assert both.replays == [2, 2]
-    # What was recorded before would have given others: it reads and writes what the pool has left.
+    # The old recordings would have given other results: they use the memory that the pool released.
     wanted = both.graphs.graphs._logits.clone()  # type: ignore[union-attr]
     first.replay()
     assert not torch.allclose(both.graphs.graphs._logits[:2], wanted[:2], atol=1e-3)  # type: ignore[union-attr,index]
@@ -375,13 +381,13 @@ def test_shortlists_come_of_replayed_logits_in_one_copy(make: Make) -> None:
 
 
 class Greedy:
-    """Sessions that say their likeliest tokens, by both runners, which agree."""
+    """Greedy sessions on both runners, which must agree."""
 
     def __init__(self, both: Both, *prompts: int) -> None:
         self.both = both
         both.step([*prompts, *[0] * (5 - len(prompts))])
         self.tokens = {slot: 7 + slot for slot in range(len(prompts))}
-        """The next of each session."""
+        """The next token of each session."""
 
     @property
     def ahead(self) -> steps_ahead.StepsAhead:
@@ -394,7 +400,11 @@ class Greedy:
         return self.ahead._ahead is not None
 
     def step(self, *slots: int, fetches: bool = False) -> None:
-        """Of some sessions; none: of all. Args: fetches: whole rows are the same, too."""
+        """Advance some sessions, by default all.
+
+        Args:
+            fetches: require that whole rows of logits agree, too.
+        """
         found = []
         for driven in (self.both.graphs, self.both.eager):
             rows = []
@@ -430,8 +440,8 @@ def test_greedy_steps_are_started_ahead_and_say_the_same(family: str, make: Make
     for _ in range(40):
         greedy.step(fetches=True)
         took.append(greedy.is_ahead)
-    # The first is computed without a graph; of the two after the second each could be foreseen.
-    # But where a session has no block for its next token yet, none is started.
+    # The first is computed without a graph; of the two after it, each could be predicted. But where
+    # a session has no block for its next token yet, no step is started ahead.
     ends = [any((at + prompt + 1) % pool.page == 0 for prompt in (30, 9, 17)) for at in range(40)]
     assert took == [at > 2 and not end for at, end in enumerate(ends)]
     assert sum(greedy.both.replays) == 39 + took[-1]
@@ -449,7 +459,7 @@ def test_fewer_sessions_take_what_was_started_ahead(make: Make) -> None:
     greedy.step(3, 0, 2, fetches=True)
     assert greedy.is_ahead and sum(greedy.both.replays) == before + 1
     greedy.step(0, fetches=True)
-    # There is no graph for one row yet, of which nothing was seen so far.
+    # There is no graph for one row yet, because none has been seen so far.
     assert not greedy.is_ahead and sum(greedy.both.replays) == before + 1
     greedy.step(0, fetches=True)
 
@@ -458,11 +468,11 @@ def test_a_step_that_was_not_foreseen_is_computed_and_more_are_waited_for(make: 
     both = make()
     greedy = Greedy(both, 3, 5)
     greedy.until_ahead()
-    greedy.tokens[1] = 1 + greedy.tokens[1] % 3  # Another than the likeliest one.
+    greedy.tokens[1] = 1 + greedy.tokens[1] % 3  # Not the most likely token.
     greedy.step(fetches=True)
     assert not greedy.is_ahead and greedy.ahead._needed == 2 * steps_ahead._LEAST_STEADY
     greedy.until_ahead()
-    both.step([1, 1, 0, 0, 0])  # One that wants all logits,
+    both.step([1, 1, 0, 0, 0])  # A step that needs all logits,
     assert not greedy.is_ahead
     greedy.step(fetches=True)
     greedy.until_ahead()
@@ -499,7 +509,7 @@ def test_what_was_started_ahead_is_forgotten_where_blocks_or_weights_change(make
 def test_answers_through_the_engine_are_those_without_graphs(
     family: str, params: SamplingParams, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of sessions that begin and end at different times. What is drawn of them is guessed."""
+    """For sessions that begin and end at different times. The tokens of the draws are guessed."""
     both = make(family, max_sessions=4)
     monkeypatch.setattr(steps_ahead, "has_triton", lambda device_type: True)
     steps_ahead.guesses_on.cache_clear()
@@ -514,7 +524,7 @@ def test_answers_through_the_engine_are_those_without_graphs(
         found += [one.tokens for one in side.answer(prompts[:1], 40)]
         side.start(prompts[1:], 100)
         side.decode(9)
-        # One arrives while others decode.
+        # A session arrives while others decode.
         found += [one.tokens for one in side.answer([both.tokens[50:70]], 12)]
         side._sessions.pop()
         side.decode(9)
@@ -522,13 +532,13 @@ def test_answers_through_the_engine_are_those_without_graphs(
         answers.append(found)
     assert answers[0] == answers[1]
     ahead = both.graphs.runner._ahead  # type: ignore[attr-defined]
-    # One was forgotten, when another session arrived.
+    # One step was discarded when another session arrived.
     assert ahead.taken > 40 and ahead._needed == 2 * steps_ahead._LEAST_STEADY
     steps_ahead.guesses_on.cache_clear()
 
 
 class Silent:
-    """In the place of a tokenizer: no text is looked at."""
+    """Replaces a tokenizer: no text is decoded."""
 
     def piece(self, token_id: int, *, special: bool = False) -> bytes:
         return b""
@@ -542,14 +552,14 @@ def test_every_number_of_sessions_has_a_size_that_wastes_less_than_half(sessions
 
 
 def small_decode(query: Tensor, keys: Tensor, values: Tensor, seen: Seen, **how: Any) -> Tensor:
-    """Takes what the kernels take."""
+    """Allocates the memory that the kernels allocate."""
     tokens, heads, size = query.shape
     partial = query.new_empty((tokens, heads, -(-seen.most // CHUNK), size + 2))
     return query + partial.flatten()[0] * 0
 
 
 class Measuring:
-    """Records nothing: a replay is the step again."""
+    """Records nothing: a replay runs the step again."""
 
     most = 0
 
@@ -569,7 +579,7 @@ def test_prompts_by_graphs_between_which_attention_is_are_those_without(
     both.step([20, 8, 0, 0, 17])
     assert both.replays == []
     parts = len(both.graphs.decoder.layers) + 1
-    both.step([30, 1, 9, 0, 5])  # 45 tokens once more, of texts that have begun or not.
+    both.step([30, 1, 9, 0, 5])  # 45 tokens again, of texts that have begun or not.
     assert both.replays == [1] * parts
     both.step([25, 1, 1, 17, 0], outputs=12)
     assert both.replays == [2] * parts
@@ -629,7 +639,7 @@ def test_a_text_between_whose_layers_prompts_are_computed(make: Make) -> None:
 def test_a_graph_takes_no_more_than_the_plan_says(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of tensors: what the driver takes is an estimate."""
+    """This counts tensors; the memory of the driver is an estimate."""
     monkeypatch.setattr(split_attention, "attend_decode", small_decode)
     tiny_checkpoint(family, tmp_path, max_position_embeddings=8192)
     settings = ModelSettings(kv_type="f32", context=4096, max_sessions=4, max_batch_tokens=32)
@@ -637,7 +647,7 @@ def test_a_graph_takes_no_more_than_the_plan_says(
     both = Both(Recorder(), *[runner_of(tmp_path, settings, triton=True, records=measuring)] * 2)
     decoder = both.graphs.decoder
     config = decoder.config
-    logits = 4 * config.vocab_size * 4  # Those that are copied out, which are made before.
+    logits = 4 * config.vocab_size * 4  # Copied out; allocated before.
     driver = (MOST_GRAPHS + MOST_PROMPT_GRAPHS) * _GRAPH_BYTES + _SPLIT_BYTES
     said = Workspace(config, settings, graphs=True).graph_bytes - driver
     of_prompts = 32 * prompt_token_bytes(config)

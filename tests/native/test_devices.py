@@ -1,5 +1,5 @@
-"""Which device a model is loaded on, and that what does not fit there is refused before weights are
-read, over cards that are not there.
+"""Which device a model is loaded on, and that a model that does not fit there is refused before
+weights are read, over simulated cards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 class Cards:
-    """Two of Hopper's, with memory as the tests say."""
+    """Two Hopper cards, with memory set by the tests."""
 
     def __init__(self) -> None:
         self.free = [80 << 30, 40 << 30]
@@ -135,7 +135,7 @@ def test_graphs_are_planned_with_the_rest() -> None:
     graphs = Workspace(config, settings, graphs=True).graph_bytes
     assert 150 * MIB < graphs < 512 * MIB
     fewer = (without.pool_tokens - planned.pool_tokens) * planned.kv_bytes_per_token
-    # While a pool grows a part of it is there twice, and a step takes more for more tokens.
+    # While a pool grows, a part of it exists twice, and a step with more tokens takes more memory.
     assert 0.3 * graphs < fewer < graphs + 2 * without.page * planned.kv_bytes_per_token
     deterministic = replace(settings, deterministic=True)
     for changed in (deterministic, replace(settings, flash_attention=False)):

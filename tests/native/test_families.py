@@ -1,4 +1,4 @@
-"""Each family computes what transformers computes, on a tiny random checkpoint."""
+"""Each family computes the same as transformers, on a tiny random checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from native_decoders import decoder_of, greedy, logits_of
 from tiny_checkpoints import FAMILIES, VOCABULARY, WINDOW, tiny_model
 
 TOLERANCE = 1e-4
-# Longer than windows, than what longrope calls long, and than YaRN's original context.
+# Longer than windows, than longrope's threshold for long texts, and than YaRN's original context.
 LENGTH = 48
 
 
@@ -192,14 +192,14 @@ def test_texts_side_by_side_do_not_see_each_other(family: str, tmp_path: Path) -
 
 
 def rewritten(folder: Path, **changes: Any) -> None:
-    """config.json with `changes`; None takes a key out."""
+    """Write config.json with `changes`; None removes a key."""
     path = folder / "config.json"
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
 
 
 def test_a_config_of_the_generation_before(tmp_path: Path) -> None:
-    """`rope_theta` and `rope_scaling`, with "type" for "rope_type"."""
+    """`rope_theta` and `rope_scaling`, with "type" instead of "rope_type"."""
     model = saved("llama3", tmp_path)
     parameters = dict(model.config.rope_parameters)
     theta = parameters.pop("rope_theta")
@@ -222,7 +222,7 @@ ADDED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("added", ADDED)
 def test_rope_scaling_beside_rope_parameters(added: str, tmp_path: Path) -> None:
-    """As people add it by hand: it counts, in transformers too."""
+    """Added by hand, as users do: it takes effect, as in transformers."""
     import transformers
 
     family, scaling = ADDED[added]

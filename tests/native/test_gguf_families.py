@@ -1,5 +1,5 @@
-"""Each family, read from a GGUF, computes what it computes from safetensors and what llama.cpp
-computes from the same file.
+"""Each family, read from a GGUF, computes the same as from safetensors and the same as llama.cpp
+from the same file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ARCHITECTURES = {
     "qwen3_moe": "qwen3moe",
     "gpt_oss": "gpt-oss",
 }
-# llama.cpp looks GELU up in a table of half floats.
+# llama.cpp computes GELU with a lookup table of float16 values.
 TOLERANCES = {"gemma2": 1e-2, "gemma3": 1e-2}
 
 

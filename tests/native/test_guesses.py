@@ -1,4 +1,4 @@
-"""What a card guesses that the host will draw, next to what it draws."""
+"""A card's guesses of the host's draws, compared with the draws."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_device_that_guesses_others_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device, guesses = torch.device("cpu"), steps_ahead.guesses_on.__wrapped__
-    assert not guesses(device)  # Without kernels there.
+    assert not guesses(device)  # Without kernels.
     monkeypatch.setattr(steps_ahead, "has_triton", lambda device_type: True)
     monkeypatch.setattr(steps_ahead, "guess_tokens", lambda *some: torch.arange(8))
     assert not guesses(device) and "not [" in caplog.text

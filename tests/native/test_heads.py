@@ -1,4 +1,4 @@
-"""Medusa heads: their file, what they say, and training them."""
+"""Medusa heads: their file, their guesses, and training them."""
 
 import random
 from dataclasses import replace
@@ -38,7 +38,7 @@ def loaded():
 
 
 class ResBlock(nn.Module):
-    """As the reference implementation has it."""
+    """As in the reference implementation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_original_heads_say_what_they_say_in_the_reference(blocks, tmp_path, loa
 @pytest.mark.parametrize("changes", [{}, {"dtype": "f32", "deterministic": True}])
 @torch.inference_mode()
 def test_heads_without_outputs_use_those_of_the_model(changes, tmp_path):
-    """And a vocabulary is some rows of them: the same tokens, of those that are in it."""
+    """With a vocabulary, they use only its rows: the guess is the best of those tokens."""
     loaded = open_model(ModelSpec(str(GUIDE), settings=replace(SETTINGS, **changes)))
     zeros = torch.zeros(1, 2, WIDTH, WIDTH), torch.zeros(1, 2, WIDTH)
     ids = torch.tensor(sorted(random.Random(1).sample(range(VOCAB), 900)))
@@ -133,7 +133,7 @@ def test_steps_give_the_states_that_logits_are_made_of(loaded):
 
 
 def test_the_bundled_heads_guess_for_guide(loaded):
-    """A chat's words as without them, in fewer steps."""
+    """A chat has the same text as without them, in fewer steps."""
     heads, trees = loaded.runner.load_heads(heads_path(GUIDE))
     prompt = loaded.tokenizer.encode(
         "<|user|>How do I download a model?<|end|><|assistant|>", special=True, add_bos=False
@@ -163,7 +163,7 @@ def test_the_bundled_heads_guess_for_guide(loaded):
     ],
 )
 def test_who_gets_heads(settings, here, has_heads, loaded, tmp_path):
-    """Those next to the model where they are asked for, or those that are named."""
+    """Those next to the model if the settings ask for them, or those that are named."""
     path = GUIDE if here else tmp_path / "other.gguf"
     spec = ModelSpec(str(path), settings=replace(SETTINGS, **settings))
     if has_heads is None:
@@ -184,7 +184,7 @@ class Killed(HearthError):
 
 
 def test_training_learns_and_goes_on_where_it_was_killed(tmp_path, loaded):
-    """Texts in which tokens follow one another are guessed afterwards."""
+    """Afterwards sequences of consecutive tokens are guessed."""
     rng = random.Random(2)
     pieces = []
     for _ in range(12):
@@ -195,7 +195,7 @@ def test_training_learns_and_goes_on_where_it_was_killed(tmp_path, loaded):
     for folder in folders:
         folder.mkdir()
     whole = train_heads(loaded, pieces, [], plan, folders[0], lambda phase, done, total: None)
-    assert whole.accepted[0] > 0.5  # Of 40 tokens in turn.
+    assert whole.accepted[0] > 0.5  # Of 40 consecutive tokens.
 
     def kill(phase, done, total):
         if (phase, done) in (("hidden states", 600), ("training", 17)):
@@ -209,7 +209,7 @@ def test_training_learns_and_goes_on_where_it_was_killed(tmp_path, loaded):
 
 
 def test_the_output_matrix_of_a_gpu_is_asked_there(tmp_path, loaded, monkeypatch):
-    """And its rows come to the processor, where heads are trained."""
+    """Its rows are copied to the processor, where heads are trained."""
     runner = loaded.runner
 
     def rows(ids):

@@ -1,4 +1,4 @@
-"""Importance matrices of both runners beside sums in float64 that transformers makes."""
+"""Importance matrices of both runners compared with float64 sums of transformers' activations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = {
 
 
 class Reference:
-    """Sums of squares of what goes into each matrix, in float64, by the names of GGUF."""
+    """Sums of squares of the inputs of each matrix, in float64, by the names of GGUF."""
 
     def __init__(self) -> None:
         self.sums: dict[str, np.ndarray] = {}
@@ -86,7 +86,7 @@ def reference(folder):
 
 
 def written(collect, source, header, path, **options):
-    """The matrix that a runner makes of `source`, as it is read again."""
+    """The matrix that a runner makes for `source`, read back from its file."""
     sums, seen = Sums(weighed(header.all_tensors)), []
     windows = collect(
         source,

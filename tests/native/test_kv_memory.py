@@ -1,4 +1,4 @@
-"""What keys and values take while a native model is loaded, as the engine says it."""
+"""The memory of keys and values of a loaded native model, as reported by the engine."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_many_in_few_blocks_say_what_each_says_alone(
 
 
 def said_by(runner: Driven, prompts: list[list[int]]) -> list[list[int]]:
-    """What each of `prompts` is answered when all are asked at once."""
+    """The answers to `prompts`, all submitted at once."""
     engine = runner.engine()
     heard = []
     for ident, prompt in enumerate(prompts):

@@ -1,4 +1,4 @@
-"""Pages of keys and values take memory when they are written to, and give it back."""
+"""Pages of keys and values take memory when they are written to, and release it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pool_of(
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
     frequencies: tuple[torch.Tensor | None, ...] = (),
 ) -> KvPool:
-    """Three layers, of which two are in the first group."""
+    """Three layers, two of which are in the first group."""
     rope = Rope(1e4, WIDTH)
     layers = (LayerConfig(rope), LayerConfig(rope, window), LayerConfig(rope))
     config = ModelConfig(
@@ -66,7 +66,7 @@ def pool_of(
 
 
 def fill(pool: KvPool, blocks: int, device: str = "cpu") -> None:
-    """Write to the first blocks of every layer what is 1, 2, 3 ... in their first tokens."""
+    """Fill the first blocks of every layer with 1, 2, 3 ... in their first tokens."""
     tokens = torch.arange(blocks * PAGE, device=device)
     values = (tokens + 1.0).view(-1, 1, 1, 1).expand(-1, 2, KV_HEADS, WIDTH)
     for layer in range(3):
@@ -79,7 +79,7 @@ def block(pool: KvPool, layer: int, number: int) -> torch.Tensor:
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
+    """Resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
@@ -133,7 +133,7 @@ def test_the_system_has_its_memory_back() -> None:
 
 @linux
 def test_packed_pages_take_what_the_formula_says() -> None:
-    """32,768 tokens, a scale of two bytes for 32 numbers."""
+    """32,768 tokens, a scale of two bytes per 32 numbers."""
     blocks = 32_768 // PAGE
     pool = pool_of(blocks, dtypes=(Q8_0, torch.float16))
     for group in (0, 1):
@@ -176,8 +176,8 @@ def test_pages_of_two_types_are_copied_saved_and_restored() -> None:
 def test_moved_keys_are_those_of_their_new_positions(
     dtype: torch.dtype, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of blocks in any order, of heads that are rotated in part, and after several moves. No
-    more keys than a few are there twice.
+    """Also for blocks in any order, for heads that are rotated in part, and after several moves.
+    Only a few keys at a time exist twice.
     """
     sizes: list[int] = []
 
@@ -220,7 +220,7 @@ def test_moved_keys_are_those_of_their_new_positions(
 
 
 class OfApple(torch.Tensor):
-    """As on a GPU of Apple, which has no float64."""
+    """A tensor on an Apple GPU, which has no float64."""
 
     @classmethod
     def __torch_function__(
@@ -240,7 +240,7 @@ def test_keys_are_moved_where_there_is_no_float64() -> None:
 
 
 def test_rows_of_q8_0_are_ggmls() -> None:
-    from gguf import GGMLQuantizationType  # Absent where tests for cards run alone.
+    from gguf import GGMLQuantizationType  # Absent where only the tests for cards run.
     from gguf.quants import quantize
 
     numbers = torch.randn(500, WIDTH, generator=torch.Generator().manual_seed(2))
@@ -332,13 +332,13 @@ def test_where_the_system_takes_nothing_back_nothing_is_said_to_be_free(
 @pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_elsewhere_it_is_doubled_and_made_small_again(device: str) -> None:
     pool = pool_of(100, 4, device=device)
-    with torch.inference_mode():  # Within a step.
+    with torch.inference_mode():  # As within a step.
         assert pool.grow(0, 5) and pool.capacity(0) == 8 and pool.capacity(1) == 4
         assert pool.grow(0, 30) and pool.grow(0, 31) and pool.capacity(0) == 60
         assert pool.grow(0, 61) and pool.capacity(0) == 100 and not pool.grow(0, 101)
         assert pool.grow(1, 100)
         fill(pool, 100, device)
-    pool.copy(0, 99, 0, 5)  # Outside of one.
+    pool.copy(0, 99, 0, 5)  # Outside of a step.
     pool.shrink(0, 30)
     assert pool.capacity(0) == pool.layer(0)[0].shape[1] == pool.layer(2)[1].shape[1] == 30
     assert pool.layer(1)[0].shape[1] == 100

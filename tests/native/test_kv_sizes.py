@@ -1,4 +1,4 @@
-"""What keys and values take: windows are counted as windows, and all who ask are told the same."""
+"""Sizes of keys and values: windows are counted as windows, and all callers get the same sizes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SETTINGS = [
 
 
 def gemma3_4b() -> ModelConfig:
-    """The shapes of Google's checkpoint that keys and values depend on."""
+    """The config values of Google's checkpoint that determine the size of keys and values."""
     layers = tuple(
         LayerConfig(Rope(1e6, 256), None if (layer + 1) % 6 == 0 else 1024) for layer in range(34)
     )

@@ -1,5 +1,5 @@
-"""Keys and values in Q8_0: what a real model says with them is close to what it says with those of
-half precision, and a row has the same bits whatever else runs.
+"""Keys and values in Q8_0: the outputs of a real model are close to those with half precision, and
+a row has the same bits whatever else runs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 
 def law(runner: Driven, tokens: list[int]) -> NDArray[np.float64]:
-    """Log probabilities [tokens, vocabulary] of what comes next, computed a few at a time."""
+    """Log probabilities [tokens, vocabulary] of the next token, computed a few at a time."""
     found = []
     assert runner.cache.reserve(0, len(tokens))
     for at in range(0, len(tokens), 4):

@@ -1,5 +1,5 @@
-"""What the door to the native runner makes of files that say one thing and hold another, and what
-it tells of how a model was loaded.
+"""How the native runner's loader treats files that contradict their metadata, and its report on how
+a model was loaded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Open = Callable[..., Loaded]
 
 @pytest.fixture
 def opened() -> Iterator[Open]:
-    """Opens models, and closes them in the end."""
+    """Opens models, and closes them at the end."""
     runners = []
 
     def make(path: Path, **settings: object) -> Loaded:
@@ -79,7 +79,7 @@ def opened() -> Iterator[Open]:
 
 
 def with_head(folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> Path:
-    """A tied checkpoint that stores its output matrix too: `change` of the embedding."""
+    """A tied checkpoint that also stores its output matrix: `change` of the embedding."""
     return rewrite(folder, lambda stored: stored.update({HEAD: change(stored[EMBEDDING])}))
 
 
@@ -111,9 +111,7 @@ def test_ends_that_the_output_has_no_row_for_end_nothing(opened: Open, tmp_path:
 def test_what_grows_beyond_float16_is_computed_in_float32(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gemma's norms behind each part of a layer multiply by so much, on cards that have no
-    bfloat16.
-    """
+    """Gemma's norms after each part of a layer multiply by 50,000, on cards without bfloat16."""
 
     def enlarge(tensors: Tensors) -> None:
         for name, tensor in tensors.items():
@@ -221,7 +219,7 @@ def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path)
 
 
 def _in_two_steps(loaded: Loaded) -> list[NDArray[np.float32]]:
-    """The logits of 60 tokens."""
+    """The logits of 60 tokens, computed in two steps."""
     runner = Driven(loaded.runner)
     return [advance(runner, 0, [5 + at * 7 % 200 for at in range(at, at + 30)]) for at in (0, 30)]
 

@@ -1,4 +1,4 @@
-"""What a folder of safetensors is, told by its headers: without weights, and without torch."""
+"""Facts about a folder of safetensors, from its headers: without weights, and without torch."""
 
 from __future__ import annotations
 

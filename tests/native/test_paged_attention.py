@@ -1,6 +1,4 @@
-"""Attention over pages is attention over the whole texts, whatever the steps were and whoever reads
-the pages.
-"""
+"""Attention over pages equals attention over whole texts, for any steps and implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ LONG: dict[str, Any] = {"page": 256, "window": 70, "lengths": (310, 320, 810)}
 
 
 def assert_right(texts: Texts, rows: Step) -> None:
-    """A step with `rows` gives what it should."""
+    """Require that a step with `rows` gives the expected result."""
     for layer, found in enumerate(texts.step(rows)):
         wanted = texts.expected(layer, rows)
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The native runner keeps the contract of `hearth.backends.engine.runner.Runner`."""
+"""The native runner fulfils the contract of `hearth.backends.engine.runner.Runner`."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
 
 
 def test_steps_have_as_many_threads_as_their_pace_says(folder: Path) -> None:
-    """Prompts no more of them, where that is fewer than at first."""
+    """Prompts use at most as many, if that is fewer than at first."""
     driven = runner_of(folder, EXACT)
     runner: Any = driven.runner
     seen: list[int] = []

@@ -1,5 +1,5 @@
-"""The weight-only route (`--dtype f32`, `--deterministic`) writes the tokens that the same file
-gives when its weights are unpacked to float32 before: every layout, on real weights.
+"""The weight-only route (`--dtype f32`, `--deterministic`) generates the same tokens as the same
+file with its weights unpacked to float32 first: every layout, on real weights.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Original:
     prompt: list[int]
 
     def in_layout(self, case: str, folder: Path) -> Path:
-        """Its matrices in one of `CASES`, as far as its blocks divide rows; those of others are
-        in the shorter blocks that llama.cpp takes.
+        """The model with its matrices in one of `CASES` if its blocks divide the rows; other
+        matrices are in shorter blocks that llama.cpp accepts.
         """
         if case not in FOLDERS:
             plan = planned(self.gguf, "Q8_0", f".*={case}", requantize=True)
@@ -113,7 +113,7 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def written(path: Path, prompt: list[int], **settings: Any) -> tuple[list[int], Decoder]:
-    """What the model of `path` writes greedily after `prompt`."""
+    """The greedy output of the model of `path` after `prompt`, and its decoder."""
     chosen = ModelSettings(
         threads=1, batch_threads=1, context=256, kv_type="f32", max_sessions=1, **settings
     )

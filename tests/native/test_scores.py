@@ -1,4 +1,4 @@
-"""Attention that is written out gives what the definition says, in slices too."""
+"""Attention with explicit scores gives the result of the definition, in slices too."""
 
 from __future__ import annotations
 

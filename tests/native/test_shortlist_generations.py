@@ -77,7 +77,7 @@ REQUESTS = {
 
 @contextmanager
 def opened(device: str, *, has_shortlists: bool) -> Iterator[Loaded]:
-    """The guide, with the shortlists of its plan switched."""
+    """The guide model, with the shortlists of its plan switched on or off."""
 
     def planned(*args: object, **kwargs: object) -> NativePlan:
         return replace(plan_memory(*args, **kwargs), has_shortlists=has_shortlists)  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def opened(device: str, *, has_shortlists: bool) -> Iterator[Loaded]:
 
 
 class Answers:
-    """Asks one loaded model."""
+    """Sends requests to one loaded model."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.runner = loaded.runner
@@ -113,7 +113,7 @@ class Answers:
         self._grammars.close()
 
     def scored(self, ids: list[int]) -> list[Event]:
-        """What is said of each of `ids`, beside an answer that is drawn."""
+        """The scores of each of `ids`, computed while an answer is drawn."""
         engine, heard = Engine(self.runner, clock=lambda: 0.0), Listener()
         engine.submit(*self._preparer.generations(0, USUAL, Listener(), Clock()))
         engine.submit(self._preparer.scoring(1, Score(tuple(ids), top=3), heard, Clock()))
@@ -122,7 +122,7 @@ class Answers:
 
     def of(self, *requests: Request) -> list[list[Event]]:
         """The events of each of `requests`, asked together."""
-        # Time stands still, so that prompts are cut alike in every run.
+        # Time stands still, so that prompts are divided equally in every run.
         engine = Engine(self.runner, clock=lambda: 0.0)
         heard = [Listener() for _ in requests]
         for ident, (request, listener) in enumerate(zip(requests, heard, strict=True)):
@@ -133,7 +133,7 @@ class Answers:
 
 
 def plain(value: object, *, near: bool = False) -> object:
-    """`value` without timings; with `near`, equal to others whose numbers are nearly the same."""
+    """`value` without timings; with `near`, numbers that are nearly the same become equal."""
     if isinstance(value, Timings):
         return None
     if isinstance(value, float) and near:
@@ -158,7 +158,7 @@ DEVICES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def both(device: str) -> Iterator[tuple[Answers, Answers]]:
-    """With and without shortlists."""
+    """Answers with and without shortlists."""
     with opened(device, has_shortlists=True) as there, opened(device, has_shortlists=False) as here:
         pair = Answers(there), Answers(here)
         yield pair

@@ -1,4 +1,4 @@
-"""What the sampler draws from a shortlist is what it draws from the whole row."""
+"""The sampler draws the same from a shortlist as from the whole row."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
 
 @dataclass
 class Case:
-    """One row: its logits, the sampler that should draw from them, and where."""
+    """One row: its logits, its sampler, and the position."""
 
     logits: Logits
     sampler: Sampler
     position: int
     banned: Collection[int] = ()
     fetched: bool = False
-    """The whole row was needed."""
+    """Whether the whole row was needed."""
 
     @property
     def spec(self) -> ShortlistSpec | None:
@@ -49,7 +49,7 @@ class Case:
 
 
 def made(cases: Sequence[Case], device: str = "cpu") -> list[Shortlist]:
-    """Those of `cases`, which all ask for one, as one batch."""
+    """The shortlists of `cases`, which all ask for one, as one batch."""
     logits = torch.from_numpy(np.stack([case.logits for case in cases])).to(device)
     before = logits.clone()
     specs = [case.spec for case in cases]
@@ -93,14 +93,14 @@ class Cases:
         logits = random.normal(0, self._one([0.5, 2.0, 6.0]), self._size)
         logits[random.integers(0, self._size, 30)] += random.normal(8, 3, 30)
         kind = random.integers(0, 4)
-        if kind == 0:  # As of bfloat16: many are equal.
+        if kind == 0:  # As from bfloat16: many are equal.
             logits = np.round(logits * 4) / 4
         elif kind == 1:
             logits[random.random(self._size) < 0.3] = -math.inf
         return logits.astype(np.float32)
 
     def _tokens(self, count: int) -> list[int]:
-        """From a few, so that they repeat."""
+        """Tokens from a small set, so that they repeat."""
         return [int(token) for token in self._random.integers(0, min(self._size, 12), count)]
 
     def _params(self) -> SamplingParams:
@@ -188,7 +188,7 @@ def test_what_is_over_a_vocabulary_asks_for_whole_rows(params: SamplingParams) -
     ids=["top_p", "min_p", "top_k"],
 )
 def test_the_row_is_fetched_where_too_much_of_it_is_hidden(params: SamplingParams) -> None:
-    # Of equals, top-k on a device takes any, so nothing is known of those at the edge.
+    # Of equal values, top-k on a device takes any, so those at the edge are unknown.
     logits = np.random.default_rng(3).integers(-3, 4, 9_000).astype(np.float32)
     case = Case(logits, Sampler(replace(params, seed=1)), 2)
     (short,) = made([case])

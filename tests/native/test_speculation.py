@@ -32,7 +32,7 @@ def test_drafts_change_nothing_that_is_said(name: str, kind: str, tmp_path: Path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_default_mode_packed_weights_say_the_same(kind: str, tmp_path: Path) -> None:
-    """Products of quantized weights have the same bits for 1 to 47 rows, and so has attention."""
+    """Products of quantized weights have the same bits for 1 to 47 rows, and so does attention."""
     settings = ModelSettings(context=128, threads=1, batch_threads=1)
     path = derive("Q8_0", tmp_path)
     loaded = open_model(ModelSpec(str(path), settings=settings))

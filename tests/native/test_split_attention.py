@@ -1,5 +1,5 @@
 """Attention by the kernels for NVIDIA cards, which triton interprets here, and of single tokens by
-those for GPUs of Apple: the logits are those of attention over gathered pages.
+the kernels for Apple GPUs: the logits equal those of attention over gathered pages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Apple's GPUs, too, of which a processor runs the kernels' own text."""
+    """Apple's kernels, too, compiled for a processor from their source."""
     tiny_checkpoint(family, tmp_path)
     calls: list[int] = []
 
@@ -76,9 +76,9 @@ def test_logits_are_those_of_attention_over_gathered_pages(
     assert found.plan.splits_decode and not wanted.plan.splits_decode
     count = len(found.decoder.config.layers)
     vectors: list[NDArray[np.float32]] = []
-    # What differs in the last bit may be rounded to another code.
+    # Values that differ in the last bit may be rounded to another code.
     limit = 1e-4 if kv_types == ("f32",) else 1e-3
-    # Gathered, the tokens that begin a text see each other as they were before they were packed.
+    # With gathered pages, the first tokens of a text see each other as they were before packing.
     begins = [(0, 30)] if kv_types == ("f32",) else [(0, 1), (1, 30)]
     for start, end in (*begins, (30, 31), (31, 32), (32, 44), (44, 45)):
         results = []
@@ -113,8 +113,9 @@ def test_logits_are_those_of_attention_over_gathered_pages(
 
 
 def test_what_the_kernels_are_not_for(tmp_path: Path) -> None:
-    """Deterministic and exact modes, and keys that are kept in other numbers than queries, packed
-    ones apart; on GPUs of Apple these too, and longer heads than they have memory for."""
+    """Deterministic and exact modes, and keys of another dtype than queries, except packed ones; on
+    Apple GPUs packed keys too, and heads that are too long for their memory.
+    """
     tiny_checkpoint("llama3", tmp_path)
     for changes in ({"deterministic": True}, {"flash_attention": False}, {"kv_type": "f16"}):
         settings = ModelSettings(**{"kv_type": "f32", "context": 128, **changes})

@@ -1,4 +1,6 @@
-"""The output matrix: the embedding, or one of its own, as files have it, whatever configs say."""
+"""The output matrix: the embedding, or a separate one, as the files have it, whatever configs
+declare.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_a_tied_matrix_in_every_way(stored: tuple[str, ...], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("prefix", ["model.", "language_model.model."])
 def test_a_tied_config_over_an_output_that_differs(prefix: str, tmp_path: Path) -> None:
-    """Of another training, or changed in one number alone: transformers uses it."""
+    """From another training, or changed in only one number: transformers uses it."""
     model = tiny_model("smollm2", tie_word_embeddings=True)
     model.save_pretrained(tmp_path)
     stored = load_file(tmp_path / WEIGHTS)

@@ -1,5 +1,5 @@
-"""Weights of half precision on processors that have no instructions for it: for kernels of our own,
-and computed with as they are stored.
+"""Weights in half precision on processors without instructions for it: tiled for Hearth's kernels,
+and used as they are stored.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A tree of drafts in one step gives what its ways give token by token, bit for bit where sums do
-not depend on what else is in a step; what is kept of it is what comes next.
+"""A tree of drafts in one step gives the same as its paths token by token, bit for bit where sums
+do not depend on the other rows of a step; the accepted path becomes the new end of the sequence.
 """
 
 import random
@@ -31,7 +31,7 @@ def random_tree(rng: random.Random, nodes: int, vocab: int) -> tuple[list[int], 
 
 
 def assert_trees_equal_sequences(runner: Driven, trees: int, tolerance: float = 0.0) -> None:
-    """Of two slots, which share nothing, one gets trees and the other one token a step."""
+    """Of two slots, which share nothing, one gets trees and the other one token per step."""
     rng, vocab = random.Random(11), min(200, runner.info.vocab_size)
     cached = CachedRunner(runner.runner)
     kv, length, moved = cached.kv, 0, 0
@@ -94,7 +94,7 @@ def test_random_trees_equal_sequences_in_default_mode_over_packed_weights(
 def test_trees_without_kernels_equal_sequences(
     exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where attention is PyTorch's: with a window, in exact mode and by a mask."""
+    """Where PyTorch computes attention: with a window, in exact mode and with a mask."""
     monkeypatch.setattr(page_kernels, "cpu_library", lambda: None)
     folder = tiny_checkpoint("mistral", tmp_path, sliding_window=WINDOW)
     settings = ModelSettings(

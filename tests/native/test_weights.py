@@ -1,5 +1,5 @@
-"""Weights come out of files as they are, wherever they lie; what does not fit is refused by name
-before anything is read.
+"""Weights are read from files unchanged, wherever they are stored; weights that do not fit are
+refused by name before anything is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ARCHITECTURES = {
 
 
 def rewrite(folder: Path, change: Callable[[Tensors], object]) -> Path:
-    """Changes the tensors of a checkpoint in place."""
+    """Change the tensors of a checkpoint in place."""
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
     save_file(tensors, folder / WEIGHTS)
@@ -119,7 +119,7 @@ def test_what_changes_its_dtype_is_let_go_of(tmp_path: Path) -> None:
     assert (logits_of(decoder, TEXT) - wide).abs().max() < 0.05 * wide.abs().max()
 
 
-# What does not fit.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_integers_are_no_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("row", [0, -1])
 def test_what_is_no_number(value: float, row: int, tmp_path: Path) -> None:
-    """It is found at the ends of a tensor."""
+    """It is found in the first and last rows of a tensor."""
     name = "model.layers.1.self_attn.q_proj.weight"
 
     def change(tensors: Tensors) -> None:
@@ -329,7 +329,7 @@ def test_a_packed_tied_matrix_is_there_once(tmp_path: Path) -> None:
 
 
 def mxfp4_checkpoint(folder: Path) -> Path:
-    """gpt-oss as it is published: experts in blocks and scales."""
+    """gpt-oss in its published format: experts in blocks and scales."""
     tiny_checkpoint("gpt_oss", folder)
     generator = torch.Generator().manual_seed(3)
 
@@ -369,7 +369,7 @@ def test_experts_in_mxfp4(tmp_path: Path) -> None:
 def test_packed_experts_can_be_made_deterministic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a processor that has kernels they are already: see `Prepared.is_row_invariant`."""
+    """On a processor with kernels they already are: see `Prepared.is_row_invariant`."""
     monkeypatch.setattr(packed, "cpu_library", lambda: None)
     decoder, _ = load_folder(mxfp4_checkpoint(tmp_path))
     experts = decoder.layers[0].get_submodule("experts.down")
@@ -385,7 +385,7 @@ def test_packed_experts_can_be_made_deterministic(
 def test_an_output_can_be_made_deterministic(
     kept: frozenset[str], tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logits stay float32, and each row's are its own."""
+    """Logits stay float32, and each row is independent of the others."""
     monkeypatch.setattr(packed, "cpu_library", lambda: None)
     path = write_model(replace(PACKED, tied=tied), "q8_0", tmp_path / "x.gguf")
     decoder, _ = load_gguf(path, torch.bfloat16, packed=kept)

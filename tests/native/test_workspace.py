@@ -1,4 +1,4 @@
-"""What the plan sets aside for a step is what one takes."""
+"""A step takes as much memory as the plan reserves for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTEXT = 1024
 def test_a_step_takes_no_more_than_the_plan_says(
     kind: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if step == "rest of a prompt":  # The plan is for those that gather keys and values.
+    if step == "rest of a prompt":  # The plan is for runners that gather keys and values.
         monkeypatch.setattr(page_kernels, "cpu_library", lambda: None)
     folder = tiny_checkpoint(kind, tmp_path, max_position_embeddings=CONTEXT)
     sessions = 4 if step == "single tokens" else 1
@@ -57,7 +57,7 @@ def test_a_step_takes_no_more_than_the_plan_says(
 
 
 def test_a_large_step_takes_more_than_a_quarter_of_a_gigabyte() -> None:
-    """Of 2,048 tokens, with the shapes of Llama 3.1 8B."""
+    """For 2,048 tokens, with the shapes of Llama 3.1 8B."""
     rope = Rope(500_000.0, 128)
     config = ModelConfig(
         "llama",

@@ -1,5 +1,5 @@
-"""What configs say of quantized checkpoints, and matrices out of their tensors: what cannot be is
-refused by name.
+"""Configs of quantized checkpoints, and matrices read from their tensors: invalid ones are refused
+by name.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def matrix(
     change: Callable[[dict[str, Tensor]], object] = lambda tensors: None,
     shape: tuple[int, int] = SHAPE,
 ) -> tuple[Tensor, Tensor, QuantizedTensor]:
-    """A matrix out of its file as it is read, as it should be, and what is known of it."""
+    """A matrix as read from its file, the expected matrix, and its description."""
     generator = torch.Generator().manual_seed(1)
     made = quantize(torch.randn(shape, generator=generator), generator)
     tensors = dict(made.tensors)
@@ -98,7 +98,7 @@ def test_bits_come_out_as_they_went_in(bits: int, rows: int, words: int) -> None
     shuffle=st.booleans(),
 )
 def test_groups_become_even(lengths: list[int], shuffle: bool) -> None:
-    """A group may have any multiple of eight inputs, and none at all."""
+    """A group may have any multiple of eight inputs, including none."""
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths) * 8)
     if shuffle:
         order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(0))
@@ -218,7 +218,7 @@ def test_values_that_cannot_be(config: dict[str, Any], field: str) -> None:
 
 
 def test_groups_of_compressed_tensors() -> None:
-    """Names come before patterns, patterns before classes, as in its `match_targets`."""
+    """Names take precedence over patterns, patterns over classes, as in its `match_targets`."""
     four, eight = (packed_config(bits)["config_groups"]["group_0"] for bits in (4, 8))
     groups = {
         "a": {**four, "targets": ["Linear"]},
@@ -481,7 +481,7 @@ def test_any_tensor_is_read_or_refused(
     dtype: torch.dtype | None,
     seed: int,
 ) -> None:
-    """One tensor of another shape or type, or of its own with other numbers."""
+    """One tensor of another shape or type, or with other values."""
     quantize, config = made
 
     def change(tensors: dict[str, Tensor]) -> None:
@@ -549,7 +549,7 @@ def test_matrices_of_other_shapes(
 
 
 def test_the_first_format_stores_zero_minus_one(tmp_path: Path) -> None:
-    """Of whole words: zeros of 0 borrow from the next ones."""
+    """Packed in whole words: zero points of 0 borrow from the next ones."""
 
     def wrap(tensors: dict[str, Tensor]) -> None:
         tensors[".qzeros"].fill_(-0x11111111)

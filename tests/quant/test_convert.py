@@ -1,4 +1,4 @@
-"""Folders of safetensors become GGUF files: types, sizes, and what is refused by name."""
+"""Folders of safetensors become GGUF files: types, sizes, and refusals by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in BF16 whose rows are made of long blocks."""
+    """A model in BF16 whose rows consist of long blocks."""
     shape = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
     made = tiny_folder("qwen3", tmp_path_factory.mktemp("wide") / "wide", **shape)
     return rewrite(made, cast(torch.bfloat16))
@@ -182,7 +182,7 @@ def with_another_head(tensors: Tensors) -> None:
 
 
 def test_a_tied_config_over_an_output_that_differs(tmp_path: Path) -> None:
-    """As with a config that does not tie them, whatever it says."""
+    """The result is the same as with an untied config."""
     folder = rewrite(tiny_folder("qwen2", tmp_path / "tiny"), with_another_head)
     made = converted(folder, tmp_path / "one.gguf")
     data = {tensor.name: tensor.data for tensor in gguf.GGUFReader(made).tensors}
@@ -201,7 +201,7 @@ def test_an_output_that_llama_cpp_has_no_place_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3"])
 def test_rope_scaling_beside_rope_parameters(family: str, tmp_path: Path) -> None:
-    """As people add it by hand: it counts, as in transformers."""
+    """Added by hand, as users do: it takes effect, as in transformers."""
     folder = tiny_folder(family, tmp_path / "tiny")
     scaling = {"rope_type": "linear", "factor": 3.0, "rope_theta": 5e5}
     values = json.loads((folder / "config.json").read_text())["rope_parameters"]
@@ -292,7 +292,7 @@ def test_a_folder_of_the_hub_has_the_name_of_its_repository(folder: Path, tmp_pa
 
 
 def test_planning_is_light(folder: Path) -> None:
-    """A front end plans; it imports neither torch nor numpy."""
+    """A front end makes plans, and must import neither torch nor numpy for it."""
     script = (
         "import sys; from pathlib import Path; from hearth.quant.methods import methods; "
         "method = methods().named('gguf'); plan = method.plan(Path(sys.argv[1]), 'Q8_0', {}); "

@@ -1,5 +1,5 @@
-"""Each family, converted: the weights are the folder's, and llama.cpp computes with them what the
-folder computes.
+"""Each family, converted: the weights are the folder's, and llama.cpp computes the same with them
+as the folder's decoder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from raw_loop import RawModel
 from tiny_checkpoints import FAMILIES, VOCABULARY
 from tiny_folders import tiny_folder
 
-# llama.cpp looks GELU up in a table of half floats.
+# llama.cpp computes GELU with a lookup table of float16 values.
 TOLERANCES = {"gemma2": 1e-2, "gemma3": 1e-2}
 TOKENS = 64
 

@@ -1,4 +1,6 @@
-"""The JSON files of a folder with odd values in odd places: a plan, or an error that says why."""
+"""The JSON files of a folder with odd values in odd places: a plan, or an error that gives the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Place = tuple[str | int, ...]
 
 
 def places(values: Any, place: Place = ()) -> Iterator[Place]:
-    """Where something stands in `values`; of long lists the first few."""
+    """The places of values in `values`; for long lists the first few."""
     yield place
     if isinstance(values, dict):
         for key in list(values)[:60]:
@@ -36,7 +38,7 @@ def places(values: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def spoilt(values: Any, rng: random.Random) -> Any:
-    """`values` with another one in one place."""
+    """`values` with one value replaced."""
     place, value = rng.choice(list(places(values))), copy.deepcopy(rng.choice(ODD))
     if not place:
         return value

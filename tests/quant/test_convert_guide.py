@@ -1,4 +1,4 @@
-"""The bundled model, taken apart into a folder of safetensors and converted back."""
+"""The bundled model, converted to a folder of safetensors and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from converting import converted
 from gguf_folder import write_folder
 from quantizing import GUIDE
 
-# That the end of a text ends a turn as well goes without saying.
+# Not stored again: the end-of-text token also ends a message.
 _SAID_TWICE = "tokenizer.ggml.eot_token_id"
 
 

@@ -1,5 +1,5 @@
-"""`hearth convert`: packed matrices in another format stand for the same numbers, bit for bit; what
-a format has no place for is refused by name, before anything is written.
+"""`hearth convert`: packed matrices in another format represent the same values, bit for bit;
+anything that a format cannot store is refused by name, before anything is written.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def made(
 
 
 def converted(source: Path, target: Path, kind: str) -> Path:
-    """The size is what was planned, and nothing else is left."""
+    """Convert and check that the size is as planned, and that no other file is left."""
     plan = method_named("convert").plan(source, "convert", {"format": kind})
     result = made(source, target, format=kind)
     written = target if kind == "gguf" else target / WEIGHTS
@@ -90,7 +90,7 @@ def converted(source: Path, target: Path, kind: str) -> Path:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    """Every matrix, every plain tensor, and what a model computes with them."""
+    """Compare every matrix, every plain tensor, and a model's logits with them."""
     files = [
         SafetensorsFolder(folder, read_checkpoint(read_fields(folder / "config.json")))
         for folder in (one, other)
@@ -113,7 +113,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 def assert_same_file(folder: Path, path: Path) -> None:
-    """The model of a GGUF file: every parameter of the decoder, and what it computes."""
+    """Compare with the model of a GGUF file: every parameter of the decoder, and its logits."""
     decoders = [
         load_folder(folder, packed=frozenset())[0],
         load_gguf(path, packed=frozenset())[0],
@@ -127,7 +127,7 @@ def assert_same_file(folder: Path, path: Path) -> None:
 
 
 def wide_scales(weight: Tensor, generator: torch.Generator) -> Quantized:
-    """Scales that are no numbers of float16."""
+    """A matrix with scales that float16 cannot represent."""
     found = packed(4, 32)(weight, generator)
     found.tensors[".weight_scale"] = found.tensors[".weight_scale"].float() * 1.0001
     return found
@@ -191,7 +191,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "nf4": dict.fromkeys(FORMATS, "weights in NF4"),
     "a scale that is no number": dict.fromkeys(FORMATS, "not a finite number"),
 }
-"""What the message has, by the format."""
+"""Words that the message contains, by the format."""
 SAME_FORMAT = {
     ("gptq, second format", "gptq"),
     ("gptq, act-order", "gptq"),
@@ -200,7 +200,7 @@ SAME_FORMAT = {
     ("compressed", "compressed-tensors"),
     ("compressed, 6 bits, symmetric", "compressed-tensors"),
 }
-"""Every stored tensor is what it was, but for the type of scales."""
+"""Every stored tensor stays the same, except for the type of scales."""
 
 
 def source_of(name: str, folder: Path, **changes: Any) -> Path:
@@ -241,7 +241,7 @@ def test_every_matrix_is_the_same_in_another_format(name: str, kind: str, tmp_pa
 
 @pytest.mark.parametrize("symmetry", ["sym", "asym"])
 def test_around_all_formats_and_back(symmetry: str, tmp_path: Path) -> None:
-    """Of `guide`, each matrix and the logits stay the same, and the first file comes out again."""
+    """Each matrix of `guide` and the logits stay the same, and the last file equals the first."""
     plain = write_folder(GUIDE, tmp_path / "plain", "f16")
     first = tmp_path / "first"
     made(plain, first, "int4", group=64, symmetry=symmetry, format="gptq")
@@ -332,7 +332,7 @@ def test_what_is_no_source(tmp_path: Path) -> None:
 
 
 def test_packed_matrices_outside_of_blocks(tmp_path: Path) -> None:
-    """An output matrix: compressed-tensors and GGUF name it, GPTQ and AWQ have no word for it."""
+    """An output matrix: compressed-tensors and GGUF can store it, GPTQ and AWQ cannot."""
     source = tiny_folder("llama2", tmp_path / "source", tie_word_embeddings=False)
     quantize_folder(
         source,
@@ -374,7 +374,7 @@ def test_notices_of_the_source_are_passed_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["compressed-tensors", "gguf"])
 def test_interruptions_change_no_byte(kind: str, tmp_path: Path) -> None:
-    """Stopped at every check, each time later; what is left says how to go on."""
+    """Stopped at every check, each time later; the remaining files say how to resume."""
     source = source_of("gptq", tmp_path / "source")
     whole = made(source, tmp_path / "whole", format=kind)
     target, at, notes, count = tmp_path / "made", 1, list[str](), 0

@@ -1,4 +1,4 @@
-"""Converting a folder is resumed after any interruption, and memory stays flat."""
+"""Converting a folder can be resumed after any interruption, and memory use stays flat."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ print(megabytes() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts in kilobytes there")
 def test_memory_stays_flat(tmp_path: Path, folder: Path) -> None:
-    """Of 200 MB in tensors of 4 MB, a few are in memory at a time."""
+    """Of 200 MB in tensors of 4 MB, only a few are in memory at a time."""
     large = hollow_folder(tmp_path / "large", layers=8)
     done = subprocess.run(
         [sys.executable, "-c", PEAK, str(folder), str(large), str(tmp_path / "out.gguf")],
@@ -134,7 +134,7 @@ def test_memory_stays_flat(tmp_path: Path, folder: Path) -> None:
 
 
 def hollow_folder(folder: Path, layers: int) -> Path:
-    """A model in BF16, all zeros, that takes no room on the disk."""
+    """A model in BF16, all zeros, that takes no space on the disk."""
     folder.mkdir()
     width, wide, rows = 1024, 2560, 300
     config = {

@@ -1,4 +1,4 @@
-"""Vocabularies of folders in the words of GGUF: text becomes the same tokens in either."""
+"""Vocabularies of folders converted to GGUF: text becomes the same tokens with both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def texts(count: int, specials: Sequence[str] = ()) -> list[str]:
 
 
 def both(folder: Path, target: Path) -> tuple[Any, GgufTokenizer]:
-    """The tokenizers of a folder and of the file that is made of it."""
+    """The tokenizers of a folder and of the file that is made from it."""
     return open_folder(folder), open_gguf(check(converted(folder, target)))
 
 
@@ -81,7 +81,7 @@ def test_scored_pieces_become_the_same_tokens(spm: Path, tmp_path: Path, scheme:
     ours, theirs = both(spm, tmp_path / "spm.gguf")
     for text in texts(200):
         if scheme == "always" and text.startswith(" "):
-            continue  # Metaspace puts no second space in front, llama.cpp does.
+            continue  # Metaspace puts no second space in front, but llama.cpp does.
         expected = ours.encode(text, special=False, add_bos=True)
         assert theirs.encode(text, special=False, add_bos=True) == expected, text
         assert theirs.decode(expected) == ours.decode(expected)

@@ -1,4 +1,4 @@
-"""Perplexity in both protocols, divergences and standard errors against known values."""
+"""Perplexity in both protocols, divergences and standard errors compared with known values."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ def test_correlated_tokens_make_an_estimate_less_certain() -> None:
 
 
 def test_errors_cover_what_they_say() -> None:
-    """Of means of correlated values, two standard errors hold the truth about 19 times of 20."""
+    """For means of correlated values, two standard errors contain the true mean about 19 times of
+    20.
+    """
     stream, misses = np.random.default_rng(2), 0
     for _ in range(400):
         noise = stream.normal(size=1024 + 8)

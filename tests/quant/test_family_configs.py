@@ -1,4 +1,4 @@
-"""config.json and GGUF metadata: what is read, and what is refused by name."""
+"""config.json and GGUF metadata: the values that are read, and refusals by name."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_layers_and_their_types_must_agree() -> None:
 
 
 def test_a_config_that_leaves_almost_everything_out() -> None:
-    """google/gemma-3-4b-it says no more than this of its text."""
+    """google/gemma-3-4b-it has only these values for its text model."""
     family = family_of_hf(named("gemma3", "Gemma3ForConditionalGeneration"))
     text = {
         "hidden_size": 2560,

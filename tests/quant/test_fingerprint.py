@@ -1,4 +1,4 @@
-"""A fingerprint of a model's files is of what they hold."""
+"""The fingerprint of a model's files depends on their contents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_order_and_the_borders_of_files_count(file: Path, tmp_path: Path) ->
 def test_of_a_large_file_only_samples_are_read(tmp_path: Path) -> None:
     path = tmp_path / "large"
     with path.open("wb") as stream:
-        stream.truncate(40 << 30)  # Takes no room: to read all of it would take minutes.
+        stream.truncate(40 << 30)  # Sparse: reading all of it would take minutes.
     before = of(path)
     distance = (40 << 30) // SAMPLES
     for at, differs in [(HEADER + 5 * distance, True), (HEADER + 2 * SAMPLE_BYTES, False)]:

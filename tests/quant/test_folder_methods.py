@@ -1,5 +1,5 @@
-"""Folders of quantized safetensors: read back as they were rounded, by us and by transformers, and
-the same to the byte after interruptions.
+"""Folders of quantized safetensors: Hearth and transformers read them back as they were rounded,
+and they are byte-identical after interruptions.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ CASES: dict[str, tuple[str, Options, Grid]] = {
 
 
 def is_same(one: PackedWeight, other: PackedWeight) -> bool:
-    """All of it. A format may name the middle codes that the other leaves out."""
+    """Compares everything. One format may store the middle codes that the other omits."""
     assert one.scales is not None and other.scales is not None
     pairs = [(one.weight, other.weight), (one.scales, other.scales)]
     if one.zeros is not None and other.zeros is not None:
@@ -188,8 +188,8 @@ def test_every_family(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_a_model_with_a_vision_part(prefix: str, tmp_path: Path) -> None:
-    """Its text is quantized; transformers finds what was, in modules that it names otherwise, and
-    the files that it reads of images.
+    """Its text model is quantized; transformers finds the quantized modules, which it names
+    differently, and the files that it reads for images.
     """
     source = tiny_checkpoint("gemma3", tmp_path / "model")
     expected = made(source, tmp_path / "text", "int8", {"head": "8"}).path
@@ -224,7 +224,7 @@ def test_a_model_with_a_vision_part(prefix: str, tmp_path: Path) -> None:
 
 
 def source_for(method: str, folder: Path) -> Path:
-    """Of FP8 with blocks that end in the middle."""
+    """A checkpoint; for FP8 its matrices end in the middle of a block."""
     wide = {"hidden_size": 192, "intermediate_size": 320} if method == "fp8" else {}
     return tiny_checkpoint("llama2", folder, tie_word_embeddings=False, **wide)
 
@@ -238,8 +238,8 @@ COMPRESSED = [
 
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
-    """As the folder's own config asks for it, in float32; and dequantized to bfloat16, which gives
-    the same bits as here.
+    """As configured by the folder's own config, in float32; and dequantized to bfloat16, which
+    gives the same bits as here.
     """
     pytest.importorskip("compressed_tensors")
     from compressed_tensors.quantization import QuantizationConfig
@@ -322,7 +322,7 @@ def test_embedding_and_output_matrix(
     ("method", "file_bytes"), [("int8", 10**9), ("int4", 10**9), ("int4", 30_000)]
 )
 def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Path) -> None:
-    """Stopped at every check, each time a little later; progress begins where it was."""
+    """Stopped at every check, each time a little later; progress resumes where it was."""
     source = tiny_checkpoint("llama2", tmp_path / "model")
     options = {"group": 32}
     whole = made(source, tmp_path / "whole", method, options, file_bytes=file_bytes)
@@ -368,7 +368,7 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
 
 
 def in_shards(folder: Path) -> None:
-    """The tensors of a folder in three files, as transformers divides them."""
+    """Split the tensors of a folder into three files, as transformers does."""
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     places = {}
@@ -383,8 +383,8 @@ def in_shards(folder: Path) -> None:
 
 @pytest.mark.parametrize("method", ["int4", "fp8"])
 def test_models_in_several_files(method: str, tmp_path: Path) -> None:
-    """Read and written: the numbers are those of one file, and no file is larger than was asked
-    for, except with one matrix.
+    """Reading and writing several files: the values are those of one file, and no file is larger
+    than requested, except with one matrix.
     """
     from transformers import AutoModelForCausalLM
 
@@ -429,11 +429,11 @@ HARD: dict[str, Callable[[torch.Tensor], Any]] = {
     "model.layers.1.self_attn.k_proj.weight": lambda w: w.fill_(0.03),
     "model.layers.1.mlp.down_proj.weight": lambda w: w.mul_(1e-41),
 }
-"""Zero rows, an outlier, equal groups, denormals: what is done to matrices."""
+"""Zero rows, an outlier, equal groups, denormals: special values that are set in matrices."""
 
 
 def everything(name: str) -> tuple[str, Options]:
-    """A method and its options: of `CASES`, or one that calibrates."""
+    """A method and its options: from `CASES`, or one that calibrates."""
     if name in CASES:
         return CASES[name][:2]
     return name, {"group": 32, "samples": 2, "seq-len": 16}
@@ -459,10 +459,11 @@ def test_hard_matrices(name: str, tmp_path: Path) -> None:
         assert isinstance(tensor, QuantizedTensor)
         weight = read_quantized(tensor, found.read).unpacked(torch.float32)
         assert torch.isfinite(weight).all()
-        # Of activations matrices are scaled, and errors are moved: logits are compared below.
+        # Calibrated methods scale matrices by activations, and move errors: logits are compared
+        # below.
         if name in CASES:
             off = (weight - tensors[stored]).abs().max()
-            # Scales in float16 are zero of what is that small.
+            # Scales in float16 are zero for values that are that small.
             assert off <= 2.1 * tensors[stored].abs().max() / grid_steps + 1e-41, stored
     name_of_zeros = "model.layers.0.self_attn.q_proj.weight"
     zeros = found.stored[name_of_zeros]
@@ -609,7 +610,7 @@ def test_odd_shapes(width: int, name: str, options: Options, said: str, tmp_path
 
 
 def stack_experts(source: Path, matrices: tuple[str, str, str], block: str) -> None:
-    """The matrices of all experts of a layer in one tensor, gate and up together."""
+    """Store the matrices of all experts of a layer in one tensor, gate and up together."""
     tensors = load_file(source / "model.safetensors")
     gate, up, down = matrices
     for place in {name[: name.index(block) + len(block)] for name in tensors if block in name}:
@@ -634,7 +635,7 @@ def stack_experts(source: Path, matrices: tuple[str, str, str], block: str) -> N
 def test_stacked_experts_are_written_one_by_one(
     method: str, family: str, matrices: tuple[str, str, str], block: str, tmp_path: Path
 ) -> None:
-    """The same bytes as of a checkpoint that stores each expert's matrices alone."""
+    """The same bytes as for a checkpoint that stores each expert's matrices separately."""
     source = tiny_checkpoint(family, tmp_path / "model")
     add_vocabulary(source)
     options: Options = {"group": 32}

@@ -1,4 +1,4 @@
-"""What a model's files recommend is read, and nonsense in them is refused by name."""
+"""The defaults that a model's files recommend are read, and invalid ones are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiny models that other tests depend on are models to llama.cpp, too."""
+"""llama.cpp also accepts the tiny models that other tests depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `check` accepts, what it tolerates as llama.cpp does, and what a checked file tells."""
+"""Files that `check` accepts, those that it tolerates as llama.cpp does, and the facts about a
+checked file.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def _as_architecture(raw: RawGguf, name: str) -> None:
 
 
 class TestTolerated:
-    """llama.cpp loads these, and such files are published."""
+    """llama.cpp loads these files, and such files are published."""
 
     def test_tied_embedding(self, raw: RawGguf, target: Path) -> None:
         raw.tensors.remove(raw.tensor("output.weight"))
@@ -109,7 +111,7 @@ class TestTolerated:
 
 
 class TestFamilies:
-    """Each llama-like architecture asks for its own tensors."""
+    """Each llama-like architecture requires its own tensors."""
 
     @pytest.mark.parametrize("name", ["qwen2", "mistral3", "gemma"])
     def test_same_tensors_as_llama(self, name: str, raw: RawGguf, target: Path) -> None:
@@ -150,7 +152,7 @@ class TestFamilies:
 
 
 class TestConveniences:
-    """What others read from a checked file."""
+    """Facts that other modules read from a checked file."""
 
     def test_of_a_tiny_model(self, tmp_path: Path) -> None:
         path = gguf_builder.tiny_llama(tmp_path / "tiny.gguf", dtype="f16", context=256)
@@ -205,7 +207,7 @@ class TestConveniences:
 
 
 class TestShards:
-    """A split model is whole, in order and beside its first part."""
+    """A split model is complete, in order and next to its first part."""
 
     @staticmethod
     def _split(folder: Path, *, index_of_second: bytes = u16(1), total: int = 12) -> Path:
@@ -279,7 +281,9 @@ def _many_heads(raw: RawGguf, name: str, **values: int) -> None:
 
 
 class TestAssertions:
-    """What llama.cpp asserts of single architectures is refused by name before it is loaded."""
+    """Conditions that llama.cpp asserts for single architectures are refused by name before
+    loading.
+    """
 
     @pytest.mark.parametrize(
         ("name", "values", "field"),

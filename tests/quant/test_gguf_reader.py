@@ -1,4 +1,4 @@
-"""`read_header` agrees with gguf-py on good files and refuses bad ones by naming the field."""
+"""`read_header` agrees with gguf-py on valid files and refuses invalid ones by naming the field."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hearth.quant.gguf.mixes import FILE_TYPE_NAMES
 from hearth.quant.gguf.types import TensorType, ValueType
 
 GGUF_PY_DIFFERS = {"Q8_1"}
-"""gguf-py counts the two half floats of a Q8_1 block as floats; ggml stores 36 bytes."""
+"""gguf-py counts the two float16 values of a Q8_1 block as float32; ggml stores 36 bytes."""
 
 
 def test_every_tensor_type_of_gguf_py_has_its_block_size() -> None:

@@ -1,4 +1,4 @@
-"""Headers of new GGUF files: metadata taken over byte for byte, tensors where they should lie."""
+"""Headers of new GGUF files: metadata is copied byte for byte, tensors have the right offsets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Matrices out of checkpoints are the ones that the libraries read that own their formats, number
-by number, and are written as these pack them, bit by bit. `golden/generate.py` runs these, and says
-how.
+"""Matrices read from checkpoints equal, number by number, those read by the libraries that define
+the formats, and are written as these pack them, bit by bit. `golden/generate.py` runs these
+libraries, and documents how.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_matrix_is_written_as_its_library_packs_it(name: str) -> None:
-    """Every tensor, to the bit; and what the config says of it."""
+    """Every tensor, to the bit, and its entry in the config."""
     header = read_header(GOLDEN / f"{name}.safetensors")
     config = json.loads(header.metadata["about"])["config"]
     values = {"model_type": "llama", "quantization_config": config}
@@ -96,7 +96,7 @@ def test_a_matrix_is_written_as_its_library_packs_it(name: str) -> None:
         theirs = file.read(tensor.parts[leaf])
         assert (theirs.dtype, tuple(theirs.shape)) == (DTYPES[kind], shape) or leaf == STATE
         ours = written[leaf]
-        if leaf == STATE:  # The dtype that it is dequantized to is told as well.
+        if leaf == STATE:  # Hearth also stores the dtype that it is dequantized to.
             state, own = (json.loads(bytes(one.tolist())) for one in (theirs, ours))
             assert state | {"dtype": own["dtype"]} == own
         else:
@@ -109,7 +109,9 @@ def test_a_matrix_is_written_as_its_library_packs_it(name: str) -> None:
 
 
 def is_said(ours: Any, theirs: Any) -> bool:
-    """All that we say they say, too. Of what they do not write, they have a default."""
+    """Whether all values of `ours` equal those of `theirs`. Values that `theirs` omits have a
+    default.
+    """
     if isinstance(ours, dict):
         return all(is_said(value, theirs[key]) for key, value in ours.items() if key in theirs)
     return bool(ours == theirs)

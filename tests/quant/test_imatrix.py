@@ -1,4 +1,4 @@
-"""Importance matrices in both forms, none of them trusted."""
+"""Importance matrices in both formats, none of which is trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The memory calculator: its sums, and its scratch buffers beside those that llama.cpp reports."""
+"""The memory calculator: its sums, and its scratch buffers compared with those that llama.cpp
+reports.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def folder(tmp_path_factory):
 
 
 def opened(path, *, no_alloc):
-    """The functions of llama.cpp, and the model of `path`, perhaps without its weights."""
+    """The functions of llama.cpp, and the model of `path`, optionally without its weights."""
     lib = pytest.importorskip("hearth.backends.llamacpp.lib")
     api = lib.load_library().api
     params = api.llama_model_default_params()
@@ -205,7 +207,7 @@ GIB = 1 << 30
 
 
 def sizing(layers, heads, kv_heads, parameters, precision="fp16", **changes):
-    """Of heads of 128, 4,096 tokens in f16 and 24 GiB."""
+    """A model with heads of 128, for 4,096 tokens in f16 and 24 GiB."""
     shape = shape_given(
         parameters=parameters, layers=layers, heads=heads, kv_heads=kv_heads, head_dim=128
     )
@@ -328,7 +330,7 @@ def test_only_what_is_used_of_a_pool_takes_scratch_memory():
     full = memory_use(QWEN3_0_6B, weights, POOL)
     empty = memory_use(QWEN3_0_6B, weights, replace(POOL, used_cells=2048))
     assert full.kv == empty.kv
-    assert full.compute - empty.compute == 6144 * 2 * 520  # 512 tokens, in whole 40ths
+    assert full.compute - empty.compute == 6144 * 2 * 520  # 512 tokens, in whole 40ths.
 
 
 def test_of_a_mapped_file_what_was_copied_need_not_stay():

@@ -1,4 +1,4 @@
-"""Which tensor gets which type in a mix, held against llama.cpp's own quantizer."""
+"""Which tensor gets which type in a mix, compared with llama.cpp's own quantizer."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def expected() -> dict[tuple[str, str], list[TensorType | None]]:
-    """What llama.cpp chooses, by model and mix; None for tensors that it keeps."""
+    """llama.cpp's choices, by model and mix; None for tensors that it keeps."""
     blocks = [mix for mix in mixes() if mix.name != "Q1_0"]  # has no fallback: see below
     answers = llama_types(list(MODELS.values()), [mix.number for mix in blocks])
     found: dict[tuple[str, str], list[TensorType | None]] = {}

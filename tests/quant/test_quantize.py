@@ -1,4 +1,4 @@
-"""Quantizing GGUF files: exact sizes, and the bytes that llama.cpp writes."""
+"""Quantizing GGUF files: exact sizes, and the same bytes as llama.cpp."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOG_LINE = re.compile(r"\] *([\w.]+) +- .*? type = +(\w+), size = .*?(?:-> .*?\(
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model whose rows are made of long blocks."""
+    """A small model whose rows consist of long blocks."""
     path = tmp_path_factory.mktemp("wide") / "wide.gguf"
     return tiny_llama(path, dtype="bf16", hidden=256, layers=2, ffn=256, heads=8, kv_heads=2)
 
@@ -55,7 +55,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough layers that the rules for the first eighth mean something."""
+    """Enough layers for the rules about the first eighth to have an effect."""
     path = tmp_path_factory.mktemp("deep") / "deep.gguf"
     return tiny_llama(path, dtype="f16", hidden=256, layers=16, ffn=256, heads=8, kv_heads=2)
 

@@ -1,4 +1,4 @@
-"""Quantizing is resumed after any interruption, and never leaves a broken file."""
+"""Quantizing can be resumed after any interruption, and never leaves a broken file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from quantizing import GUIDE, planned, sha256
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model whose rows are made of long blocks."""
+    """A small model whose rows consist of long blocks."""
     path = tmp_path_factory.mktemp("wide") / "wide.gguf"
     return tiny_llama(path, dtype="bf16", hidden=256, layers=2, ffn=256, heads=8, kv_heads=2)
 
@@ -74,7 +74,7 @@ class Enough(Exception):
 
 
 def stop_after(count: int) -> Any:
-    """A `check` that raises when it was called `count` times."""
+    """A `check` that raises when it has been called `count` times."""
     left = iter(range(count))
 
     def check() -> None:
@@ -184,7 +184,7 @@ def test_a_source_that_changes_meanwhile_is_noticed(tmp_path: Path, wide: Path) 
 
 
 def none() -> None:
-    """A `check` that lets it go on."""
+    """A `check` that does not interrupt."""
 
 
 def test_a_full_disk_keeps_what_is_written(
@@ -227,7 +227,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path, wide: Path) -> None
 def test_a_folder_that_is_being_finished_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While its files have their names, and it has none."""
+    """While its files already have their names, but the folder does not."""
     target, names = tmp_path / "made", ["1.safetensors", "2.safetensors"]
     begin = {"request": {}, "made_of": {"source": 1}, "size_bytes": 2}
     begin |= {"files": [[name, 1] for name in names]}
@@ -256,8 +256,8 @@ def test_a_folder_that_is_being_finished_is_left_alone(
 
 
 def kill_at_random(folder: Path, times: int, seed: int) -> None:
-    """Quantize guide in real processes that are killed, `times` times, each resuming the one before
-    or starting when that was complete; then once to the end.
+    """Quantize guide in real processes that are killed, `times` times, each resuming the previous
+    one or starting again if that was complete; then once to the end.
     """
     target = folder / "guide-Q4_K_M.gguf"
     expected = run(planned(GUIDE, "Q4_K_M"), folder / "whole.gguf").sha256
@@ -280,7 +280,7 @@ def kill_at_random(folder: Path, times: int, seed: int) -> None:
         process.stdin.flush()
         before = [one.done_bytes for one in unfinished_in(folder)]
         if number % 4:
-            first = json.loads(process.stdout.readline())  # It writes now.
+            first = json.loads(process.stdout.readline())  # It is writing now.
             resumed += "Resuming" in first.get("progress", {}).get("note", "")
         try:
             process.wait(timeout=rng.uniform(0.0, 0.1))

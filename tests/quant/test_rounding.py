@@ -1,4 +1,4 @@
-"""Rounding to nearest: errors on normal weights, and weights that are not like them."""
+"""Rounding to nearest: errors for normally distributed weights, and special weights."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ERRORS = {
     "FP8 of blocks": (Grid("fp8", 8, 128, "block"), 0.0265),
     "E5M2 of rows": (Grid("fp8", 8, None, "row", e5m2=True), 0.0527),
 }
-"""Root of the mean squared error of weights from N(0, 1)."""
+"""Root mean squared error for weights from N(0, 1)."""
 GGUF_ERRORS = {
     "Q4_0": 0.0855,
     "Q4_1": 0.0777,
@@ -62,12 +62,12 @@ GGUF_ERRORS = {
     "IQ3_S": 0.1660,
     "IQ2_S": 0.2645,
 }
-"""The same of ggml's types."""
+"""The same for ggml's types."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads wait for each other longer than these operations take."""
+    """Threads would wait for each other longer than these operations take."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -93,7 +93,7 @@ def test_errors_on_normal_weights(name: str, normal: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", GGUF_ERRORS)
 def test_errors_of_gguf_types(name: str, normal: torch.Tensor) -> None:
-    """By ggml's quantizer, unpacked by it and by the reference."""
+    """Quantized by ggml, unpacked by ggml and by the reference."""
     kind, ggml = TensorType[name], Ggml()
     ggml.prepare(kind)
     blocks = ggml.quantize_chunk(kind, normal.numpy())
@@ -217,7 +217,7 @@ def test_weights_too_small_and_too_large_for_their_scales() -> None:
                 found = one(scaled, wide).unpacked(torch.float32)
                 off = float((found.double() - scaled.double()).abs().max())
                 assert off <= 0.2 * float(scaled.double().abs().max()), name
-            # Nothing of float16 is as small.
+            # float16 scales cannot represent values that small.
             assert float((one(tiny, grid).unpacked(torch.float32) - tiny).abs().max()) < 1e-7
             if grid.scale_dtype == torch.float16:
                 with pytest.raises(CannotQuantize, match="float16 cannot hold"):
@@ -235,7 +235,7 @@ def test_what_is_not_finite_is_refused(value: float, dtype: torch.dtype) -> None
 
 
 def test_shapes() -> None:
-    """What a packing cannot hold is refused, with what it can."""
+    """A shape that a packing cannot hold is refused, with the shapes that it can."""
     for name, grid in EVERY_GRID.items():
         for inputs in (255, 192, 250, 1, 2):
             weight = torch.randn(13, inputs, generator=torch.Generator().manual_seed(0))
@@ -341,7 +341,7 @@ def test_rows_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", EVERY_GRID)
 def test_results_are_multiplied(name: str) -> None:
-    """By a kernel, where there is one: there is none of E5M2, which says so."""
+    """By a kernel, if there is one: E5M2 has none, and the error says so."""
     grid = EVERY_GRID[name]
     weight, x = (torch.randn(37, 256, generator=torch.Generator().manual_seed(n)) for n in (0, 1))
     packed = round_plain(weight, grid)
@@ -356,7 +356,7 @@ def test_results_are_multiplied(name: str) -> None:
 
 
 def test_three_bits_are_stored_in_three() -> None:
-    """As checkpoints of three bits are read."""
+    """In the format of 3-bit checkpoints."""
     weight = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
     for symmetric in (True, False):
         packed = round_plain(weight, Grid(bits=3, group=32, symmetric=symmetric))

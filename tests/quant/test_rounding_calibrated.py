@@ -1,4 +1,4 @@
-"""Rounding by activations: judged on activations that had no part in it."""
+"""Rounding with activations: evaluated on activations that were not used for it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ GRIDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Threads wait for each other longer than these operations take."""
+    """Threads would wait for each other longer than these operations take."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -53,8 +53,8 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def activations(kind: str, seed: int, rows: int = 1024) -> Tensor:
-    """[rows, INPUTS]: independent, of 64 hidden directions and noise, or these with channels that
-    are twenty times as large.
+    """[rows, INPUTS]: independent; from 64 hidden directions plus noise; or the latter with
+    channels that are twenty times as large.
     """
     if kind == "independent":
         return random(rows, INPUTS, seed=seed)
@@ -78,7 +78,7 @@ def loss(packed: PackedWeight, weight: Tensor, hessian: Hessian) -> float:
 
 
 def of_moments(total: Tensor) -> Hessian:
-    """Of any symmetric matrix, also one that no activations have."""
+    """A Hessian from any symmetric matrix, including matrices that no activations give."""
     found = Hessian(len(total))
     found.total.copy_(total)
     return found
@@ -100,12 +100,12 @@ def test_gptq_makes_errors_of_outputs_smaller(name: str, kind: str, limit: float
         packed = round_gptq(weight, hessian, grid, act_order=act_order, narrowed=True)
         narrowed = output_error(weight, packed, others)
         best = found if act_order else in_order
-        # Of eight bits there is nothing to gain.
+        # With eight bits there is nothing to gain.
         assert narrowed <= (1.1 if grid.bits == 8 else 1.0) * best
 
 
 def paper(weight: Tensor, x: Tensor, grid: Grid, act_order: bool) -> Tensor:
-    """What the algorithm of the paper makes of it in float64, with the inverse kept up to date."""
+    """The result of the paper's algorithm in float64, with the inverse kept up to date."""
     w, inputs = weight.double(), weight.shape[1]
     group = grid.group or inputs
     moments = 2 / len(x) * x.double().T @ x.double()
@@ -136,7 +136,7 @@ def test_gptq_is_the_algorithm_of_the_paper(act_order: bool) -> None:
     grid = Grid(group=32, scales=torch.float32)
     found = round_gptq(weight, seen(x), grid, act_order=act_order).unpacked(torch.float32)
     wanted = paper(weight, x, grid, act_order)
-    # A tie that is decided otherwise changes what comes after it in the row.
+    # A tie that is decided differently changes the rest of the row.
     same = (found - wanted).abs().amax(1) < 1e-4
     assert float(same.float().mean()) > 0.7
     ours, theirs = ((one - weight) @ x.T for one in (found, wanted))
@@ -155,14 +155,14 @@ def test_blocks_of_columns_and_chunks_of_rows_change_nothing(
     assert all(map(torch.equal, whole.tensors[1:], parts.tensors[1:]))
     blocks = round_gptq(weight, hessian, GRIDS[name], block=40)
     for other in (parts, blocks):
-        # Sums in another order now and then decide a tie otherwise.
+        # Sums in another order sometimes decide a tie differently.
         same = (other.unpacked(torch.float32) == whole.unpacked(torch.float32)).float().mean()
         assert float(same) > 0.97
         assert loss(other, weight, hessian) == pytest.approx(loss(whole, weight, hessian), rel=0.01)
 
 
 def test_the_order_of_inputs_does_not_matter() -> None:
-    """To rows, that of each; to groups, that of them and within them."""
+    """For row scales, the order of all inputs; for groups, of the groups and within them."""
     weight, hessian = random(32, 256), seen(activations("outliers", 1)[:, :256])
     groups = torch.cat([64 * g + random(64, seed=g).argsort() for g in (2, 0, 3, 1)])
     for grid, order in (
@@ -283,7 +283,7 @@ def test_scales_make_errors_of_outputs_smaller_with_outliers(name: str) -> None:
 
 
 def test_scales_are_never_worse_than_none() -> None:
-    """Whatever decides, and if no scale helps there is none."""
+    """With any criterion; if no scale helps, none is used."""
     weight = random(64, INPUTS)
     x, means = activations("independent", 1), torch.rand(INPUTS) + 0.1
     scales = search_scales([weight], x, Grid(), mean_abs=means)
@@ -383,7 +383,7 @@ def test_a_sample_does_not_depend_on_batches() -> None:
 
 @pytest.mark.parametrize("kind", ["independent", "correlated", "outliers"])
 def test_the_choice_is_never_worse_than_rounding_to_nearest(kind: str) -> None:
-    """Made on other activations than the candidates, judged on others again."""
+    """It is made on other activations than the candidates, and evaluated on a third set."""
     for seed, grid in enumerate((Grid(), Grid(group=32, symmetric=False), GRIDS["INT8 of rows"])):
         weight, x = random(128, INPUTS, seed=seed), activations(kind, 1)
         candidates = {

@@ -1,4 +1,4 @@
-"""Reading of safetensors: what the reference writes is read, and what is wrong is refused by
+"""Reading safetensors: files of the reference writer are read, and invalid ones are refused by
 name.
 """
 
@@ -150,7 +150,7 @@ def test_a_file_that_changes_after_its_check(
 def test_random_damage_is_refused_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever bytes are changed, there is a typed error or a file whose tensors lie in it."""
+    """Whatever bytes are changed, there is a typed error, or a file whose tensors lie inside it."""
     content = bytearray(safetensors_bytes())
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -204,7 +204,7 @@ def test_one_file_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_links_into_a_store_are_followed(tmp_path: Path) -> None:
-    """A hub's cache keeps files elsewhere, and links to them."""
+    """The Hub's cache keeps files elsewhere, and links to them."""
     (tmp_path / "blobs").mkdir()
     (tmp_path / "model").mkdir()
     save_file({"a": torch.ones(1)}, tmp_path / "blobs" / "1234")

@@ -1,4 +1,4 @@
-"""What files do to weights, undone: on plain numbers and on packed rows."""
+"""Undoing the changes that file formats make to weights: on plain numbers and on packed rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MXFP4 = gguf.GGMLQuantizationType.MXFP4
 
 
 def undone(stored: torch.Tensor, **how: Any) -> torch.Tensor:
-    """`stored` as the decoder wants it."""
+    """`stored` in the form that the decoder needs."""
     return rows_of(Part(("stored",), **how), [stored])
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a GGUF, as PyTorch has them."""
+"""The tensors of a GGUF, as PyTorch tensors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tensors_lie_over_the_map(tmp_path: Path) -> None:
 
 
 def test_shards_are_one_model(tmp_path: Path) -> None:
-    """The second shard brings tensors of its own, which lie at their own offsets."""
+    """The second shard has its own tensors, at their own offsets."""
     first, second = (tmp_path / f"x-0000{number}-of-00002.gguf" for number in (1, 2))
     values = {"a": np.arange(40, dtype=np.float32), "b": np.arange(7, dtype=np.float32) + 0.5}
     for number, (path, name) in enumerate(((first, "a"), (second, "b"))):

@@ -1,4 +1,4 @@
-"""Every weight is looked at, and tensors with what is no number are named."""
+"""Every weight is checked, and tensors with NaN or infinity are named."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_packed_tensor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packing", packings())
 def test_rows_of_every_type(packing: str) -> None:
-    """Agrees with looking at what the blocks stand for."""
+    """The result agrees with a check of the dequantized values."""
     size = block_of(packing)[1]
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(rng.integers(0, 256, (2000, 2 * size), dtype=np.uint8))

@@ -34,7 +34,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def endpoint(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Endpoint]:
-    """Makes an endpoint over a script; `flags` are settings, `ping_s` and `patience_s` as in
+    """Makes an endpoint over a script. `flags` are settings, `ping_s` and `patience_s` as in
     `Services`; with `manage`, clients may manage the models in `tmp_path / "models"`.
     """
 

@@ -1,4 +1,6 @@
-"""`/v1/messages`: what reaches the model, and what Anthropic's client reads in the answer."""
+"""`/v1/messages`: the request that reaches the model, and the answer as Anthropic's client reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def ask(made, **more):
 
 
 def events(reply):
-    """(name, data) of every event; the name is that of the data."""
+    """The data of every event; its type must equal the event's name."""
     found = []
     for block in reply.lines:
         first, _, second = block.partition("\n")

@@ -1,4 +1,4 @@
-"""The key in its file: made once, private, and refused where it may be known to others."""
+"""The key in its file: made once, private, and refused if others may have read it."""
 
 from __future__ import annotations
 

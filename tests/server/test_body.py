@@ -43,7 +43,7 @@ def parse(body: bytes) -> Any:
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
 def test_the_largest_hostile_body_is_refused(make) -> None:
-    """In a fraction of a second: what grows as the square of its length would take hours."""
+    """In a fraction of a second: quadratic time would take hours."""
     with pytest.raises(InvalidParameter):
         parse(make(MOST_BYTES))
 
@@ -198,7 +198,7 @@ def test_the_body_of_a_client_that_left_is_not_parsed(endpoint) -> None:
 
 
 class Recorded(FairPool):
-    """Remembers its jobs."""
+    """Records its jobs."""
 
     def __init__(self, threads: int, name: str) -> None:
         super().__init__(threads, name)

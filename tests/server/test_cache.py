@@ -1,4 +1,4 @@
-"""`/v1/cache`: what loaded models keep, and forgetting it."""
+"""`/v1/cache`: the caches of loaded models, and clearing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: what reaches the model, and what comes back."""
+"""`/v1/chat/completions`: the request that reaches the model, and the response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO = [
 
 
 def strict(model, value):
-    """`value` as the client's own type; extra fields of ours are allowed, missing ones are not."""
+    """`value` as the client's own type; Hearth's extra fields are allowed, missing ones are not."""
     return model.model_validate(value, strict=True)
 
 

@@ -2,8 +2,8 @@
 reported to have no effect.
 
 The parameters are those of the clients' own types, and so are the values: one of every alternative.
-What is answered validates strictly against the clients' models; what is honoured changes what
-reaches the host or what comes back, and nothing else does.
+Answers validate strictly against the clients' models; a parameter that is honoured changes the
+request that reaches the host or the response, and no other parameter does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Call:
     Attributes:
         kind: the client's type of its parameters.
         base: a body that is answered.
-        beside: what a parameter needs beside it.
+        beside: other parameters that a parameter requires.
         answer, event: the client's types of an answer and of one event of a stream.
     """
 
@@ -139,7 +139,7 @@ NAMES = [
     for name in parameters(call.kind)
     if name != "model"
 ]
-"""Of `model` there are tests enough: another name is 404."""
+"""`model` is tested elsewhere: another name gives 404."""
 
 
 def without(value: Any, names: set[str]) -> Any:
@@ -149,18 +149,18 @@ def without(value: Any, names: set[str]) -> Any:
 
 
 def validate(call: Call, body: dict[str, Any], reply: Any) -> Any:
-    """What came back, if it is as the client's types have it."""
+    """The response, if it conforms to the client's types."""
     if body.get("stream"):
         lines = reply.body.decode().splitlines()
         events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert events
         for event in events:
-            if event.get("type") != "ping":  # Which the client leaves out.
+            if event.get("type") != "ping":  # The client skips it.
                 adapter(call.event).validate_python(_finished(call, event), strict=True)
         return events
     found = reply.json
     if body.get("encoding_format") == "base64":
-        for item in found["data"]:  # As the client does it.
+        for item in found["data"]:  # As the client does.
             coded = base64.b64decode(item["embedding"])
             item["embedding"] = list(struct.unpack(f"<{len(coded) // 4}f", coded))
     adapter(call.answer).validate_python(found, strict=True)
@@ -171,7 +171,7 @@ adapter = functools.cache(TypeAdapter)
 
 
 def _finished(call: Call, event: Any) -> Any:
-    """The type of completions has no null for the reason, which OpenAI sends all the same."""
+    """The type of completions does not allow null as the reason, but OpenAI sends it."""
     if call.event is not Completion:
         return event
     ended = [{**choice, "finish_reason": "stop"} for choice in event["choices"]]
@@ -180,7 +180,7 @@ def _finished(call: Call, event: Any) -> Any:
 
 @pytest.fixture
 def send(endpoint) -> Callable[[Call, dict[str, Any]], tuple[Any, Any]]:
-    """Sends a body: (the error if it is refused, what reached the host and what came back)."""
+    """Sends a body; returns (the error if it is refused, the host's requests and the response)."""
     made = endpoint(host_kind=SuitingHost)
 
     def send(call: Call, body: dict[str, Any]) -> tuple[Any, Any]:

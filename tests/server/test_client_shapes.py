@@ -1,7 +1,7 @@
-"""Requests in the shapes in which real clients were seen to send them (`make clients`), with texts
-of our own: each is answered, and what it says reaches the model.
+"""Requests in the shapes that real clients were observed to send (`make clients`), with texts of
+Hearth's own: each is answered, and its contents reach the model.
 
-Where a client sends a conversation with a tool back, that is the request here.
+If a client sends a conversation with a tool result back, that is the request here.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Shape:
     """One request.
 
     Attributes:
-        roles: of the messages that reach the model; empty: none must.
+        roles: of the messages that reach the model; empty: none may.
         reached: other fields of the request that reaches the model.
-        notices: words that must be in the notices; empty: there are none.
+        notices: words that must be in the notices; empty: there must be none.
         headers: in addition to the host and, unless `typed` is false, the content type.
     """
 

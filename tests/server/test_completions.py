@@ -154,7 +154,7 @@ def test_every_token_of_an_echo_has_a_log_probability(endpoint) -> None:
 
 
 def test_a_token_that_stands_before_the_text_moves_no_offset(endpoint) -> None:
-    """Such as one that begins every prompt, and is no part of the text."""
+    """For example a token that begins every prompt, and is not a part of the text."""
 
     class Beginning(FakeHost):
         def backend(self, spec, session=""):
@@ -177,7 +177,9 @@ def test_of_two_tokens_with_one_text_the_likelier_is_told() -> None:
 
 
 def test_several_prompts_never_need_more_room_than_the_model_has(endpoint) -> None:
-    """Each choice takes a place: all at once they would be refused for each other's sake."""
+    """Each choice takes a place: if all were sent at once, they would be refused because of each
+    other.
+    """
     made = endpoint(*[[START, {"wait": True}]] * 4, flags={"max_sessions": 8})
 
     async def leave_when_two_wait():

@@ -1,5 +1,5 @@
-"""Which content types are read as JSON: on `/api/*` also what Ollama's clients and `curl -d` send,
-unless a web page could have sent it.
+"""Which content types are read as JSON: on `/api/*` also those that Ollama's clients and `curl -d`
+send, unless a web page could have sent the request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of other sites: none unless it is named, and then that one alone."""
+"""Pages of other sites have no access, except the sites that are named."""
 
 from __future__ import annotations
 

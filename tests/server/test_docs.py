@@ -1,4 +1,4 @@
-"""The page about the API is what the tables say, and names everything that there is."""
+"""The page about the API agrees with the tables, and names every endpoint and parameter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What bodies, flags and settings call alike has one range: all are made of the same fields."""
+"""Parameters with the same name in bodies, flags and settings have one range, because all are made
+from the same fields.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ DIFFERENT = {
     "logprobs": "chats have a flag of this name",
 }
 NOTHING_NEW = ("/v1/completions", "max_tokens")
-"""0 computes the prompt alone. Bodies may have a `top_p` of 0 too, as in OpenAI's API."""
+"""0 computes the prompt alone. Bodies may also have a `top_p` of 0, as in OpenAI's API."""
 NUMBERS = sorted(
     {
         (endpoint.path, parameter.name, parameter.schema)

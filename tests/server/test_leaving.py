@@ -1,4 +1,4 @@
-"""Work that ends with its client."""
+"""Work is cancelled when its client disconnects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GONE = {"type": "http.disconnect"}
 
 
 class Client:
-    """Leaves when `left` is set."""
+    """Disconnects when `left` is set."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()

@@ -1,5 +1,5 @@
 """Every parameter of every table × values that may be wrong for it: refused by its name, and
-after that the endpoint answers as before.
+afterwards the endpoint still answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OTHERS = {
     "a huge text": "x" * 300_000,
 }
 LEVELS = 2
-"""How deep in a body parameters are looked for."""
+"""How deep in a body parameters are tested."""
 WITH_BODY = [endpoint for endpoint in ENDPOINTS if endpoint.table is not None]
 FORMATS = FormatChecker(())
 
@@ -51,7 +51,7 @@ def beyond(schema: Schema | None) -> Iterator[float]:
 
 
 def wrong_values(place: Place) -> Iterator[str]:
-    """As JSON, or nearly; what is right is told by a validator that nobody here wrote."""
+    """Wrong values as JSON, or nearly; an independent validator decides which values are right."""
     yield from NO_JSON
     right = Draft202012Validator(place.parameter.json(), format_checker=FORMATS)
     for value in (*OTHERS.values(), *beyond(place.parameter.schema)):
@@ -77,7 +77,7 @@ async def refused(app: Any, of: Endpoint, place: Place, written: str) -> None:
 
 
 async def absent(app: Any, of: Endpoint, place: Place) -> None:
-    """null is the same as nothing; without it, something else may be missing."""
+    """null is equivalent to leaving the parameter out; without it, another field may be missing."""
     reply = await asgi.exchange(app, of.method, of.path, place.body("null"), asgi.JSON)
     error = {} if reply.status == 200 else reply.json
     error = error if isinstance(error.get("error", ""), str) else error["error"]

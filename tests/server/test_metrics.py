@@ -1,4 +1,4 @@
-"""What a server counts and times, by a clock that the test turns."""
+"""Counters and timings of a server, with a clock that the test controls."""
 
 from __future__ import annotations
 

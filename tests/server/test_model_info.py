@@ -1,4 +1,4 @@
-"""`/v1/model/info`: what is told of models that are loaded, and of those that are not."""
+"""`/v1/model/info`: the facts about loaded models, and about others."""
 
 from __future__ import annotations
 

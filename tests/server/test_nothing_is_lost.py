@@ -1,4 +1,4 @@
-"""What a body may say reaches the model whole, or is refused; nothing is dropped in silence."""
+"""Everything in a body reaches the model, or is refused; nothing is dropped silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/api/...`: what reaches the model, and what Ollama's clients read in the answer."""
+"""`/api/...`: the request that reaches the model, and the answer as Ollama's clients read it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}
 
 
 class CuttingHost(FakeHost):
-    """Notes whether texts may be cut."""
+    """Records whether texts may be truncated."""
 
     def __init__(self, script):
         super().__init__(script)
@@ -295,7 +295,7 @@ def test_a_negative_seed_is_a_fresh_one_only_if_it_is_minus_one(endpoint) -> Non
 
 
 def running(made, **more):
-    """A worker that has the opened model loaded."""
+    """A worker that has loaded the opened model."""
     path = str(made.catalog.default.path)
     worker = {"name": "tiny", "path": path, "pid": 1, "running": 0, "waiting": 0, "restarts": 0}
     return {**worker, "idle_s": 1.0, "info": {"name": "tiny", "path": path}, **more}
@@ -306,7 +306,7 @@ def test_models_are_listed(endpoint) -> None:
     models = made.get("/api/tags").json["models"]
     assert models[0]["name"] == models[0]["model"] == "tiny:latest"
     assert "guide:latest" in {one["name"] for one in models}
-    # Clients that list models here ask for them at other endpoints, too.
+    # Clients that list models here also name them at other endpoints.
     assert made.post("/v1/completions", {"model": "tiny:latest", "prompt": "Hi"}).status == 200
     assert len({one["digest"] for one in models}) == len(models)
     assert all(re.fullmatch("[0-9a-f]{64}", one["digest"]) for one in models)
@@ -396,7 +396,7 @@ def test_the_version_is_one_that_clients_accept(endpoint) -> None:
 
 
 def test_no_character_of_a_text_ends_a_line(endpoint) -> None:
-    """Ollama's client reads lines as Python's splitlines does."""
+    """Ollama's client splits lines like Python's `splitlines`."""
     text = "a\u2028b\u2029c\x85d"
     reply = chat(endpoint([START, {"text": text}, {"finish": "stop"}]))
     found = [json.loads(line) for line in reply.body.decode().splitlines()]
@@ -420,7 +420,7 @@ def test_no_tokens_are_what_was_asked(endpoint, stream) -> None:
 
 
 def test_a_model_that_others_use_is_not_unloaded_under_them(endpoint) -> None:
-    """The host unloads it when they are done."""
+    """The host unloads it when their requests have ended."""
     made = endpoint()
     made = endpoint(workers=[running(made, running=1)])
     reply = made.post("/api/chat", {"model": "tiny", "keep_alive": 0})

@@ -1,4 +1,4 @@
-"""`/api/pull`, `/api/delete` and `/api/copy`: what is done, and what is refused."""
+"""`/api/pull`, `/api/delete` and `/api/copy`: actions and refusals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The endpoint does what its own description says, whatever schemathesis makes of that.
+"""The endpoint conforms to its own OpenAPI description, whatever schemathesis generates from it.
 
-Every answer has a documented status, type and form; what is wrong is refused, what is right is
-accepted, unless the refusal has one of the codes of `BEYOND_SCHEMAS`: they are about
-several values together, or about the model, so that no schema can foretell them.
+Every answer has a documented status, type and form; invalid requests are refused, valid ones are
+accepted, unless the refusal has one of the codes of `BEYOND_SCHEMAS`: they concern several values
+together, or the model, so that no schema can express them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOTHING_SENT = {endpoint.path for endpoint in ENDPOINTS if not (endpoint.table o
 
 @dataclass
 class Described:
-    """An application that answers whatever is asked, and schemathesis' view of it."""
+    """An application that answers every request, and its description as schemathesis reads it."""
 
     schema: Any
     seen: Counter[str]
@@ -54,13 +54,13 @@ def described(endpoint) -> Described:
 
 LABELS = sorted({f"{one.method} {one.path.replace(':path', '')}" for one in ENDPOINTS})
 DESCRIBED = [label for label in LABELS if label != "GET /openapi.json"]
-"""schemathesis does not ask for what it read the description from."""
+"""schemathesis does not request the URL that it read the description from."""
 NOT_OFFERED = {f"{one.method} {one.path}" for one in ENDPOINTS if one.answer == NEVER}
 ASKABLE = [label for label in DESCRIBED if label not in NOT_OFFERED]
 
 
 def modes(label: str) -> Iterator[GenerationMode]:
-    """Where nothing is sent, nothing can be wrong."""
+    """Where no input is sent, there are no invalid cases."""
     yield GenerationMode.POSITIVE
     path = label.split(" ", 1)[1]
     if path not in NOTHING_SENT or "{" in path:
@@ -90,7 +90,7 @@ def test_answers_are_as_described(described, label) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("label", ASKABLE)
 def test_twenty_thousand_answers_are_as_described(described, label) -> None:
-    """9,000 cases at the borders, and the others at random."""
+    """9,000 cases at the limits, and the others random."""
     operation = described.operation(label)
     described.check(list(borders(operation)))
     for mode in modes(label):
@@ -112,7 +112,7 @@ def test_the_key_is_asked_for(endpoint, label) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_not_as_described_is_noticed(endpoint, stream) -> None:
-    """The check checks: here the description has no answer and no event that there is."""
+    """This tests the check: the description here contains none of the real answers and events."""
     made = endpoint(host_kind=SuitingHost, policy=Policy(frozenset({HOST})))
     nothing = exactly({"nothing": {}})
     made.app.state.endpoints = [replace(one, answer=nothing, event=nothing) for one in ENDPOINTS]

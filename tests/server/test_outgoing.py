@@ -1,4 +1,4 @@
-"""What leaves together: every write is a packet, and a turn of the client's."""
+"""Data that is sent together: every write is a packet, and wakes the client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END = b"0\r\n\r\n"
 
 
 class Client(asyncio.Transport):
-    """Notes what is written to it."""
+    """Records the writes to it."""
 
     def __init__(self, end: socket.socket) -> None:
         super().__init__({"socket": end})
@@ -65,7 +65,7 @@ def connected(app):
 
 
 def written(app, question=GET) -> list[bytes]:
-    """The writes of the answer that `app` gives."""
+    """The writes of `app`'s answer."""
 
     async def ask():
         with connected(app) as (client, connection):

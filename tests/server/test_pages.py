@@ -1,4 +1,4 @@
-"""The HTML pages, the paths without /v1, and what an unknown URL is told."""
+"""The HTML pages, the paths without /v1, and the answer for an unknown URL."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_names_are_escaped(open_made, tmp_path, tiny_model) -> None:
 
 
 def test_a_host_is_escaped(locked) -> None:
-    """With the right key the Host is not checked, and so can be anything."""
+    """With the right key the Host is not checked, so it can be anything."""
     headers = (("host", "<script>"), BEARER)
     reply = asyncio.run(exchange(locked.app, "GET", "/", headers=headers))
     assert reply.status == 200 and "script" not in Read(reply.body.decode()).tags

@@ -353,7 +353,7 @@ def test_how_to_try_again_is_said() -> None:
     assert headers(errors.Busy("full", retry_after_s=1.2))["retry-after"] == "2"
     assert headers(errors.Busy("full", retry_after_s=0.0))["retry-after"] == "1"
     assert "x-should-retry" not in headers(errors.WorkerDied("dead"))
-    # Somebody unloaded it on purpose: a client that tries again by itself would load it again.
+    # It was unloaded on purpose: a client that retries by itself would load it again.
     assert headers(errors.WorkerDied("stopped", unloaded=True))["x-should-retry"] == "false"
     assert headers(errors.InternalError("defect"))["x-should-retry"] == "false"
     assert headers(errors.DoesNotFit("large"))["x-should-retry"] == "false"
@@ -397,7 +397,7 @@ def test_whole_turns_are_left_out_where_a_request_says_so(endpoint, path, field,
     assert sent == [["system", "user", "assistant", "user"], ["system", "user"]]
     if path == "/v1/responses":
         assert reply.json["truncation"] == "auto"
-    # The last turn alone does not fit: that is an error.
+    # Even the last message alone does not fit: that is an error.
     made = endpoint([{"error": TOO_LONG}], [{"error": TOO_LONG}])
     assert made.post(path, {"model": "tiny", **body, **field}).status == 400
     assert len(made.host.requests) == 2

@@ -1,4 +1,4 @@
-"""The list of what the endpoint has answered: how it went, and nothing of what was said."""
+"""The list of answered requests: their outcomes, and nothing of their contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def chat(**more):
 
 @pytest.fixture
 def noted(endpoint, tmp_path):
-    """Makes an endpoint that notes its requests; call the second to read them, newest first."""
+    """Makes an endpoint that records its requests; call the second value to read them, newest
+    first.
+    """
     path = tmp_path / "requests.log"
     logs = []
 

@@ -1,4 +1,4 @@
-"""`/v1/responses`: what reaches the model, and what OpenAI's client reads in the answer."""
+"""`/v1/responses`: the request that reaches the model, and the answer for OpenAI's client."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_stream_that_fails_says_so_and_is_cut(endpoint) -> None:
     ],
 )
 def test_a_failure_before_the_first_event_has_its_code(endpoint, code, given) -> None:
-    """OpenAI's client wants `response.created` first; Codex takes the code from the response."""
+    """OpenAI's client needs `response.created` first; Codex takes the code from the response."""
     made = endpoint([{"progress": [1, 2]}, {"error": {"code": code, "message": "why"}}])
     reply = ask(made, stream=True)
     found = events(reply)

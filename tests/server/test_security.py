@@ -74,7 +74,7 @@ def ask(made, method, path, *headers):
 
 
 def code_of(reply, path):
-    """An error's code, or its type where clients know none."""
+    """An error's code, or its type for clients that do not have codes."""
     said = reply.json["error"]
     if path.startswith("/api/"):
         return said
@@ -83,7 +83,7 @@ def code_of(reply, path):
 
 @pytest.fixture
 def made(endpoint, monkeypatch):
-    """A server on loopback, on a machine that is called mybox.example.org."""
+    """A server on loopback, on a machine whose name is mybox.example.org."""
     monkeypatch.setattr(security.socket, "gethostname", lambda: "MyBox.example.org")
     return endpoint(policy=policy_for("127.0.0.1", "127.0.0.1", ""))
 
@@ -236,7 +236,7 @@ def test_what_is_not_a_host_name_cannot_be_allowed(name) -> None:
 
 
 def test_names_come_neither_from_dns_nor_from_dhcp(monkeypatch) -> None:
-    """Others control those, and so could make a name of theirs one of ours."""
+    """Others control those, and could add a name of theirs to the accepted ones."""
 
     def never(*_):
         raise AssertionError("a name was looked up")

@@ -1,4 +1,4 @@
-"""`server.log`: what went wrong, and nothing of what was asked but names of ignored fields."""
+"""`server.log`: errors, and nothing of the requests except names of ignored fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAKE_LINE = "2026-01-01 00:00:00,000 ERROR forged"
 
 @pytest.fixture
 def log(tmp_path):
-    """The text of the log that the block wrote."""
+    """The text that the block wrote to the log."""
     path = tmp_path / "server.log"
     with logging_to(path):
         yield lambda: path.read_text(encoding="utf-8")
@@ -74,7 +74,7 @@ REQUESTS = {
 @pytest.mark.parametrize("request_bytes", REQUESTS.values(), ids=REQUESTS.keys())
 @pytest.mark.parametrize("broken", [False, True])
 def test_nothing_that_was_asked_is_logged(endpoint, log, capfd, request_bytes, broken) -> None:
-    """Not even when answering fails by a defect."""
+    """Not even when a defect makes answering fail."""
     answer = [{"text": CANARY}, {"progress": CANARY} if broken else {"finish": "stop"}]
 
     async def ask() -> bytes:

@@ -1,4 +1,6 @@
-"""Loading, serving, draining: what `/health` says, who is still answered, and how it ends."""
+"""Loading, serving, draining: the state in `/health`, which requests are still answered, and
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_who_may_not_ask_learns_nothing_of_it(endpoint) -> None:
 
 
 def test_running_requests_finish_while_new_ones_are_refused(endpoint) -> None:
-    """On connections that are there, on new ones, and until the last is done; then it ends."""
+    """On existing connections, on new ones, and until the last is done; then the server stops."""
     made = endpoint([*WAITS, {"finish": "stop"}])
 
     async def drain():
@@ -108,7 +110,7 @@ def test_running_requests_finish_while_new_ones_are_refused(endpoint) -> None:
 
 
 async def ask(server: Live, request: bytes):
-    """The answer to `request` on a connection of its own."""
+    """The answer to `request` on a new connection."""
     reader, writer = await server.connect()
     writer.write(request)
     return await read_answer(reader)

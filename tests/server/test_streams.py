@@ -1,4 +1,4 @@
-"""Streams that fail, stall, or lose their client."""
+"""Streams that fail, stall, or whose client disconnects."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_leaving_several_prompts_cancels_all_of_them(endpoint) -> None:
 
 
 def test_a_parameter_that_is_refused_late_has_the_name_that_was_sent(endpoint) -> None:
-    """The vocabulary is known when the model is loaded, and a stream may have begun by then."""
+    """The vocabulary is known when the model is loaded, and the stream may have begun before."""
     data = {"param": "token_ids"}
     refused = {"code": "invalid_parameter", "message": "token_ids has the id 999.", "data": data}
     made = endpoint([{"progress": [1, 2]}, {"error": refused}])
@@ -139,7 +139,7 @@ def test_a_defect_is_500_and_says_nothing_of_the_inside(endpoint, caplog) -> Non
 
 
 def test_a_stream_that_is_cancelled_before_it_begins_ends_its_request(endpoint) -> None:
-    """What the client was sent before may still wait to be read."""
+    """Earlier data may still wait to be read by the client."""
     made = endpoint([START, {"text": "Hi"}, {"wait": True}])
 
     async def end_before_the_head():

@@ -8,7 +8,7 @@ RESULT = {"content": "blue\ndeep", "parts": ("blue", "deep")}
 
 
 def texts(said, kind="text"):
-    """Parts of the API, with an empty one that says nothing."""
+    """Parts in the API's format, with an additional empty one."""
     return [{"type": kind, "text": text} for text in (said["parts"][0], "", said["parts"][1])]
 
 

@@ -1,4 +1,4 @@
-"""`--uds`: a socket that only its owner can connect to, and that leaves nothing behind."""
+"""`--uds`: a socket that only its owner can connect to, and that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no Un
 
 @pytest.fixture
 def folder(tmp_path_factory):
-    """A short path: sockets have no room for long ones."""
+    """A short path, because the path of a socket is limited."""
     return tmp_path_factory.mktemp("s")
 
 

@@ -1,4 +1,4 @@
-"""What arrives on the wire: what is no HTTP, what never ends, and requests that hide in others."""
+"""Raw input: data that is not HTTP, requests that never end, and requests that hide in others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 
 def run(app, *pieces):
-    """Everything that a real server answers to `pieces`."""
+    """The whole answer of a real server to `pieces`."""
 
     async def ask():
         async with live(app) as server:
@@ -72,7 +72,7 @@ SMUGGLERS = {
 
 @pytest.mark.parametrize("vector", SMUGGLERS.values(), ids=SMUGGLERS.keys())
 def test_no_request_hides_in_another(endpoint, vector) -> None:
-    """Whatever it is taken for, it gets one answer, and what follows gets none."""
+    """However it is interpreted, it gets one answer, and the data after it gets none."""
     answered = run(endpoint().app, vector + HIDDEN)
     assert len(statuses(answered)) == 1, answered
 
@@ -167,7 +167,7 @@ def test_bytes_that_trickle_in_do_not_buy_time(endpoint, monkeypatch) -> None:
 
 
 def test_time_counts_anew_for_each_request(endpoint, monkeypatch) -> None:
-    """A connection that is kept is bound by neither limit between requests."""
+    """A kept connection is not limited by either time between requests."""
     monkeypatch.setattr(limits, "HEAD_S", 0.05)
     monkeypatch.setattr(limits, "BODY_S", 0.05)
 
@@ -224,7 +224,7 @@ def test_connections_are_bounded(endpoint, monkeypatch) -> None:
 
 
 def test_a_client_that_sends_more_and_leaves_is_noticed(endpoint) -> None:
-    """What follows a request is not read, but its end is."""
+    """Data after the request is not read, but the end of the connection is noticed."""
     made = endpoint([{"prompt_tokens": 1}, {"wait": True}])
     body = json.dumps(HELLO).encode()
 
@@ -262,7 +262,7 @@ def test_a_client_that_vanished_is_noticed_within_a_minute(endpoint) -> None:
 
 
 def test_what_a_client_does_not_read_does_not_pile_up(endpoint, monkeypatch) -> None:
-    """The stream stands still when the buffers are full, and ends when nothing is read for long."""
+    """The stream stops when the buffers are full, and is cancelled if nothing is read for long."""
     monkeypatch.setattr(limits, "STALL_S", 0.1)
     text = "x" * 1000
     made = endpoint([{"text": text}] * 20_000)
@@ -281,7 +281,7 @@ def test_what_a_client_does_not_read_does_not_pile_up(endpoint, monkeypatch) -> 
 
 
 def drained(client) -> int:
-    """How many bytes `client` has still to read."""
+    """The number of bytes that `client` can still read."""
     found = 0
     with contextlib.suppress(ConnectionResetError):
         while piece := client.recv(1 << 16):

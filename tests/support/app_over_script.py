@@ -1,7 +1,8 @@
-"""The terminal app over a scripted host, as a process of its own.
+"""The terminal app over a scripted host, as a separate process.
 
 `python app_over_script.py SCRIPT.json ARGUMENTS...` runs `hearth ARGUMENTS...` over the script (see
-`fake_host`). With "breaks": "text" in it, the key for a new chat meets an error with that text.
+`fake_host`). With "breaks": "text" in the script, the key for a new chat raises an error with that
+text.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A client that speaks ASGI to an application: a test sees every part as it is sent, and can leave
-in the middle.
+"""A client that calls an application through ASGI: a test sees every part as it is sent, and can
+disconnect in the middle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Body:
 
 @dataclass
 class Reply:
-    """What came back; `complete` is false where the body was cut off."""
+    """A response; `complete` is false if the body was cut off."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Reply:
 
     @property
     def events(self) -> list[Any]:
-        """The JSON of each event; the text of one that is no JSON."""
+        """The JSON of each event; the text if it is not JSON."""
         found = [line.removeprefix("data: ") for line in self.lines if line.startswith("data: ")]
         return [text if text == "[DONE]" else json.loads(text) for text in found]
 
@@ -79,7 +79,7 @@ async def exchange(
     leave: asyncio.Event | None = None,
     on_part: Callable[[bytes], None] = lambda part: None,
 ) -> Reply:
-    """One request; the client leaves when `leave` is set."""
+    """Send one request; the client disconnects when `leave` is set."""
     reply = Reply()
     gone = leave or asyncio.Event()
     path, _, query = path.partition("?")

@@ -1,4 +1,4 @@
-"""Tests that are coroutines, each in an event loop of its own."""
+"""Tests that are coroutines, each in its own event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ P = ParamSpec("P")
 
 
 def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """`test` as pytest calls it, fixtures included."""
+    """`test` as a plain function that pytest can call, with its fixtures."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""Beam search by recomputing everything: the reference that the engine's is held against."""
+"""Beam search by recomputing everything: the reference for the engine's beam search."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def brute_force(
     length_penalty: float = 1.0,
     early_stopping: bool | str = False,
 ) -> list[list[int]]:
-    """The tokens of the best `width` hypotheses of at most `most` tokens, without the one that
-    ends them, the best first.
+    """The tokens of the best `width` hypotheses of at most `most` tokens, without the end token,
+    the best first.
 
     Args:
-        logits: [V] after each of some texts.
+        logits: [V] after each of several texts.
     """
     going: list[Hypothesis] = [(0.0, [])]
     ended: list[Hypothesis] = []

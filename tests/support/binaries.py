@@ -1,4 +1,4 @@
-"""What the headers of compiled libraries say: ELF, PE and Mach-O, of 64 bits, little-endian."""
+"""Reads the headers of compiled libraries: ELF, PE and Mach-O, 64-bit, little-endian."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _elf_exports(data: bytes) -> set[str]:
-    """Of the section SHT_DYNSYM: defined symbols."""
+    """The defined symbols of the section SHT_DYNSYM."""
     (start,), (size, count) = unpack_from("<Q", data, 40), unpack_from("<HH", data, 58)
     sections = [unpack_from("<IIQQQQIIQQ", data, start + index * size) for index in range(count)]
     symbols = next(one for one in sections if one[1] == 11)
@@ -41,7 +41,7 @@ def _elf_exports(data: bytes) -> set[str]:
 
 
 def _pe_exports(data: bytes, header: int) -> set[str]:
-    """Of the export directory, the first of an optional header of PE32+."""
+    """The names in the export directory, the first directory of a PE32+ optional header."""
     (count,), (optional,) = (
         unpack_from("<H", data, header + 6),
         unpack_from("<H", data, header + 20),
@@ -65,8 +65,8 @@ def _pe_exports(data: bytes, header: int) -> set[str]:
 
 
 def _mach_exports(data: bytes) -> set[str]:
-    """Of the command LC_SYMTAB: external symbols in a section, without the underscore; those with
-    two are the linker's own.
+    """The external symbols in a section, from the command LC_SYMTAB, without the leading
+    underscore; symbols with two underscores are the linker's own.
     """
     (commands,) = unpack_from("<I", data, 16)
     start, found = 32, set()

@@ -15,7 +15,7 @@ from hearth.app.tui.widgets.prompt_box import PromptBox
 
 
 class BoxApp(App[None]):
-    """A prompt box below something else, and what it said."""
+    """A prompt box below another widget, and the messages that it posted."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -62,7 +62,9 @@ async def opened(folder: Path, width: int = 80) -> AsyncIterator[tuple[BoxApp, P
 
 
 async def settle(app: BoxApp, pilot: Pilot[None]) -> None:
-    """Until what was begun is done: names are looked for and prompts are kept in threads."""
+    """Wait until background work is done: file names are looked up and prompts are saved in
+    threads.
+    """
     await pilot.pause()
     await app.workers.wait_for_complete()
     await pilot.pause()

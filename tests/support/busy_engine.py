@@ -19,7 +19,7 @@ from scripted import ScriptedHost
 
 MINUTE_S: Final = 60
 _DAY_S: Final = 1_767_225_600.0
-"""Unix time of the beginning."""
+"""Unix time of the start."""
 _UP_S: Final = 7_980.0
 _CODER: Final = "/models/Qwen3-4B-Instruct-2507-Q4_K_M.gguf"
 _LOG: Final = """\
@@ -33,12 +33,14 @@ _LOG: Final = """\
 
 @dataclass
 class BusyHost(ScriptedHost):
-    """Each look at it is a second later, until the minute is over and it stays as it is.
+    """A host whose clock advances by a second with each call of `stats`, until the minute is over;
+    then its state stays constant.
 
-    It stands for the module `time` as well where the engine screen asks that.
+    It also replaces the module `time` for the engine screen.
 
     Attributes:
-        chat: id of a chat that is the first of those who wait for tokens; empty: a client's name.
+        chat: id of a chat that is first in the queue for tokens; if empty, a client's name is
+            first.
     """
 
     chat: str = ""
@@ -89,20 +91,20 @@ class BusyHost(ScriptedHost):
 
 
 async def watch_a_minute(screen: EngineScreen, host: BusyHost) -> None:
-    """Let `screen` look until the minute is over."""
+    """Refresh `screen` until the minute is over."""
     while host.second < MINUTE_S:
         await screen.look().wait()
     await screen.look().wait()
 
 
 def write_logs(folder: Path) -> None:
-    """Write the workers' log into `folder`, which is made."""
+    """Write the workers' log into `folder`, which is created."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "worker.log").write_text(_LOG, encoding="utf-8")
 
 
 def _tokens(second: int) -> int:
-    """Generated in this second by those who were asked then: nobody, one, two, three."""
+    """Tokens generated in this second for the requests that ran then: none, one, two, three."""
     if second < 6:
         return 0
     streams = 1 if second < 19 else 2 if second < 37 else 3

@@ -1,5 +1,5 @@
-"""The kernel in CUDA C++ for products of few rows, compiled for a processor, where each of its
-lanes is a coroutine (`card.h`).
+"""The CUDA C++ kernel for products of few rows, compiled for a processor, where each of its lanes
+is a coroutine (`card.h`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Run = Callable[[int, int, Sequence[Tensor | int]], None]
 
 class OnProcessor:
     """Compiles the kernel for each set of constants once, for all tests of a process, and runs it
-    in the place of a card.
+    instead of a card.
     """
 
     _made: ClassVar[dict[str, ctypes.CDLL]] = {}
@@ -57,7 +57,7 @@ class OnProcessor:
 
 
 def on_processor(folder: Path, monkeypatch: pytest.MonkeyPatch) -> OnProcessor:
-    """In the place of a card, for tensors of a processor."""
+    """Replace the card by the processor, for tensors on the processor."""
     if shutil.which("g++") is None:
         pytest.skip("there is no C++ compiler")
     made = OnProcessor(folder)

@@ -1,4 +1,4 @@
-"""Chat templates in the styles of model families, short, and a way to render them at once."""
+"""Short chat templates in the styles of model families, and a renderer in this process."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ GRANITE = """\
 
 
 class PlainRenderer:
-    """Stands for `Renderer`, in this process; counts what it renders."""
+    """Replaces `Renderer`, in this process; counts its renderings."""
 
     def __init__(self) -> None:
         self.renders = 0

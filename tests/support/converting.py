@@ -1,4 +1,4 @@
-"""What tests of the converter share."""
+"""Helpers for tests of the converter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hearth.quant.gguf.quantize_run import run
 
 
 def planned_of(folder: Path, name: str = "auto", **options: Any) -> QuantizePlan:
-    """What the menu would make of `folder`."""
+    """The plan that the menu makes for `folder`."""
     method = GgufMethod()
     return method.plan(folder, method.target_named(name, folder), options)
 
 
 def converted(folder: Path, target: Path, name: str = "auto", **options: Any) -> Path:
-    """`folder` as the GGUF file `target`."""
+    """Convert `folder` to the GGUF file `target`."""
     return run(planned_of(folder, name, **options), target).path

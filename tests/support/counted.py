@@ -10,7 +10,9 @@ from hearth.backends.contract.events import Event
 
 
 def counting(recorder: Recorder) -> Callable[[Event], None]:
-    """Adds events to one answer of up to two choices, and lets `recorder` count them."""
+    """A function that adds events to one answer of up to two choices, and lets `recorder` count
+    them.
+    """
     answer = Answer(2, clock=recorder.clock)
 
     def count(event: Event) -> None:

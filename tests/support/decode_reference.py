@@ -19,7 +19,7 @@ def reference_decode(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """See there. Keys behind the last part of `seen.most` are not seen, as the kernel would not."""
+    """Like `attend_decode`. Keys after the last part of `seen.most` are ignored, as there."""
     tokens, heads, size = query.shape
     kv_heads = keys.shape[2]
     both = [one[seen.tables.long()].flatten(1, 2).transpose(1, 2) for one in (keys, values)]

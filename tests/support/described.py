@@ -1,4 +1,6 @@
-"""Requests that schemathesis makes of our own description, and what every answer must keep to."""
+"""Requests that schemathesis generates from the server's OpenAPI description, and the requirements
+for every answer.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,12 @@ from asgi import streaming
 from hearth.app.server.openapi import BEYOND_SCHEMAS
 
 HOST = "testserver"
-"""The name by which schemathesis asks."""
+"""Host name in schemathesis's requests."""
 SECONDS_A_CASE = 10.0
 _OF_THE_MODEL = ("dimensions",)
-"""Fields that may have values which only another model can honour."""
+"""Fields with values that only another model can honour."""
 _MANAGING = {"POST /api/pull", "DELETE /api/delete", "POST /api/copy"}
-"""What is refused where clients may not manage models."""
+"""Operations that are refused where clients may not manage models."""
 _REQUIRED = {"model", "messages", "prompt", "prompts", "input", "tokens", "documents", "query"}
 _MODES = tuple(GenerationMode)
 _CHECKS: dict[str, Any] = {
@@ -37,7 +39,9 @@ _CHECKS: dict[str, Any] = {
 
 
 def description(app: Any, headers: dict[str, str] | None = None) -> BaseSchema:
-    """What `app` says of itself, asked for with `headers`, ready to make requests to it."""
+    """The OpenAPI description that `app` serves to a request with `headers`, ready to generate
+    requests from.
+    """
     texts = st.dictionaries(st.text(max_size=8), st.integers() | st.text(max_size=8), max_size=3)
     schemathesis.openapi.format("json-object", texts.map(json.dumps))
     schemathesis.openapi.format("rust-regex", st.sampled_from(["a+", "[0-9]{4}", "(yes|no)", "é."]))
@@ -50,23 +54,23 @@ def description(app: Any, headers: dict[str, str] | None = None) -> BaseSchema:
 
 
 def check(case: Any, **sending: Any) -> Counter[str]:
-    """Send `case`, and check all that there is to check of the answer.
+    """Send `case`, and apply all checks to the answer.
 
-    A right case may be refused with a code of `BEYOND_SCHEMAS`; then it is sent again without the
-    field that was named, as often as there is one, so that the rest of it is tried as well.
+    A valid case may be refused with a code of `BEYOND_SCHEMAS`; then it is sent again without the
+    field that the error names, repeatedly if needed, so that the rest of it is tested as well.
 
     Returns:
         the codes of such refusals.
 
     Raises:
-        FailureGroup: the answer is not as the description says.
+        FailureGroup: the answer contradicts the description.
     """
     refused: Counter[str] = Counter()
     response = case.call(**sending)
     while case.meta.generation.mode.is_positive and response.status_code == 400:
         error = _error(response)
         field = re.split(r"[.\[]", error["param"] or "")[0]
-        # Strings are drawn from the code that is loaded as well, whatever their format.
+        # Schemathesis also takes strings from the loaded code, whatever their format.
         is_no_json = "not valid JSON" in error.get("message", "") and isinstance(
             case.body[field], str
         )
@@ -93,7 +97,7 @@ def _error(response: Any) -> dict[str, Any]:
 
 
 def _kept(sending: dict[str, Any]) -> dict[str, Any]:
-    """What a check needs in order to send a case once more."""
+    """The arguments that a check needs to send a case again."""
     return {"headers": sending["headers"], "transport_kwargs": sending} if sending else {}
 
 
@@ -103,7 +107,7 @@ def operations(schema: BaseSchema) -> list[APIOperation]:
 
 
 def borders(operation: APIOperation) -> Iterator[Any]:
-    """Cases at and beyond the borders of every field, the same each time."""
+    """Cases at and beyond the limits of every field, the same each time."""
     schema = operation.schema
     config = schema.config.generation_for(operation=operation)
     yield from schema.iter_coverage_cases(
@@ -112,14 +116,14 @@ def borders(operation: APIOperation) -> Iterator[Any]:
 
 
 def spread(cases: Iterable[Any], most: int) -> list[Any]:
-    """At most `most` of `cases`, from all of their parts."""
+    """At most `most` of `cases`, spread evenly."""
     found = list(cases)
     step = max(1, -(-len(found) // most))
     return list(itertools.islice(found, 0, None, step))
 
 
 def drawn(operation: APIOperation, mode: GenerationMode, count: int) -> list[Any]:
-    """`count` random cases, right or wrong ones; fewer where there are no more."""
+    """`count` random cases, valid or invalid ones; fewer if there are no more."""
     cases: list[Any] = []
 
     @seed(20_260_101)

@@ -28,7 +28,7 @@ LIMITS = Limits(
 
 
 class Watched:
-    """Keeps what a download tells."""
+    """Records the progress that a download reports."""
 
     def __init__(self, on_progress: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.told: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ class Watched:
 
 
 def put(hub: HubServer, files: dict[str, bytes] | None = None, **facts: Any) -> Download:
-    """A repository on the stand-in, and the download of all of it."""
+    """Put a repository on the stand-in, and return the download of all of it."""
     hub.repos[REPO] = Repo(files or {"model.gguf": MODEL, "config.json": b'{"a": 1}\n'}, **facts)
     found = Hub().repository(REPO)
     return Download(REPO, "main", found.commit, found.files)

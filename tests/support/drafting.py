@@ -1,4 +1,4 @@
-"""Engines whose sequences have drafts, right ones and wrong ones, and what must hold of them."""
+"""Engines whose sequences have right and wrong drafts, and their invariants."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hearth.backends.errors import Busy
 
 
 class ScriptedDrafter(Drafter):
-    """What the greedy `runner` says, but every `wrong_at`-th token of a
-    sequence.
+    """Drafts what the greedy `runner` generates, except that every `wrong_at`-th token of a
+    sequence is wrong.
     """
 
     mode: Speculate = "draft"
@@ -44,7 +44,7 @@ class ScriptedDrafter(Drafter):
         return drafts
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def drafting_engine(
@@ -53,8 +53,9 @@ def drafting_engine(
     wrong_at: int = 5,
     disk: DiskTier | None = None,
 ) -> Engine:
-    """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`; what
-    it holds is checked within each step, and `kv.refused` counts steps that found no memory.
+    """An engine over `runner` with a `ScriptedDrafter`, for sequences that are `speculating`. The
+    contents of its cache are checked within each step, and `kv.refused` counts steps that found no
+    memory.
     """
     engine = Engine(runner, kv_clock=clock, disk=disk, drafters=[ScriptedDrafter(runner, wrong_at)])
     compute = runner.step
@@ -78,7 +79,7 @@ def drafting_engine(
 
 
 def assert_only_verified(engine: Engine) -> None:
-    """What the cache holds for a running sequence are tokens of it."""
+    """For each running sequence, the cache holds only tokens of that sequence."""
     for sequence in engine._scheduler:
         if sequence.slot is not None:
             prefix = engine.kv._slots[sequence.slot]
@@ -90,9 +91,9 @@ def assert_only_verified(engine: Engine) -> None:
 def assert_texts_are_of_their_namespace(
     engine: Engine, shared: Mapping[bytes, Seq[list[int]]]
 ) -> None:
-    """What may be guessed from others is a part of what requests of the namespace may share."""
+    """Drafts from other texts use only texts of requests that the namespace may share."""
     for namespace, past in engine._speculation._past._texts.items():
-        past.find([])  # What is new is in a half then.
+        past.find([])  # This moves new texts into one of the halves.
         said = [bytes(text) for text in shared[namespace]]
         for half in past.halves:
             assert not half.tokens or half.tokens[-1] == -1
@@ -102,7 +103,7 @@ def assert_texts_are_of_their_namespace(
 
 
 def assert_namespaces_share_nothing(kv: KvManager) -> None:
-    """What is held of one namespace is never held of another."""
+    """Nothing that is held for one namespace is ever held for another."""
     owners: dict[object, bytes] = {}
     for prefix in [*kv._live(), *kv._kept]:
         for node in prefix.node.upwards():

@@ -1,4 +1,4 @@
-"""What a full-screen program draws in a pseudo-terminal, and the control sequences it sends."""
+"""The screen of a full-screen program in a pseudo-terminal, and the control sequences it sends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STRINGS = {"]": "OSC", "P": "DCS", "X": "SOS", "^": "PM", "_": "APC"}
 
 
 def kinds(sent: bytes) -> set[str]:
-    """The kinds of control sequences in `sent`: what they are, not where or in which colour."""
+    """The kinds of control sequences in `sent`, without their positions and colours."""
     found = set()
     for match in _SEQUENCE.finditer(sent.decode("utf-8", "replace")):
         if match["final"]:
@@ -46,7 +46,7 @@ def kinds(sent: bytes) -> set[str]:
 
 
 class Drawn:
-    """The characters on a terminal of this size, as a program has drawn them."""
+    """The characters on a terminal of this size, as drawn by a program."""
 
     def __init__(self, size: tuple[int, int] = SIZE) -> None:
         self.columns, self._rows = size
@@ -56,17 +56,17 @@ class Drawn:
 
     @property
     def text(self) -> str:
-        """The lines, without spaces at their ends."""
+        """The lines, without trailing spaces."""
         return "\n".join(self.lines)
 
     @property
     def lines(self) -> list[str]:
-        """The same, line by line."""
+        """The lines of `text`, as a list."""
         return ["".join(row).rstrip() for row in self._cells]
 
     def background(self, row: int, column: int) -> str:
-        """The colour behind a character, as the control sequence has it, with "7" where it is
-        exchanged with that of the character; empty: the terminal's own.
+        """The background colour of a character as in the control sequence, with "7" added if it is
+        swapped with the foreground; empty for the terminal's default.
         """
         style = self._styles[row][column]
         rest = _COLOR.sub("", style).split(";")
@@ -75,12 +75,12 @@ class Drawn:
         return ";".join(behind)
 
     def resize(self, size: tuple[int, int]) -> None:
-        """The terminal has another size, and the program draws all of it again."""
+        """Change the size of the terminal; the program then redraws everything."""
         self.columns, self._rows = size
         self._clear()
 
     def feed(self, sent: bytes) -> None:
-        """Draw what was sent."""
+        """Apply the output in `sent`."""
         text = self._rest + self._decoder.decode(sent)
         at = 0
         while at < len(text):
@@ -89,7 +89,7 @@ class Drawn:
                 self._obey(match)
                 at = match.end()
             elif text[at] == "\x1b":
-                break  # The rest of it is on its way.
+                break  # The rest of the sequence has not arrived yet.
             else:
                 self._put(text[at])
                 at += 1
@@ -127,7 +127,7 @@ class Drawn:
 
 
 class AppTerminal:
-    """The terminal app in a pseudo-terminal of its own, or the shell `command` to start it from."""
+    """The terminal app in its own pseudo-terminal, or the shell `command` to start it from."""
 
     def __init__(
         self,
@@ -159,24 +159,24 @@ class AppTerminal:
 
     @property
     def pid(self) -> int:
-        """Of the app."""
+        """Process id of the app."""
         return self.terminal.process.pid
 
     @property
     def sent(self) -> bytes:
-        """Everything that reached the terminal."""
+        """All output that reached the terminal."""
         return self.terminal.seen
 
     @property
     def drawn(self) -> Drawn:
-        """The terminal as it is now."""
+        """The current screen."""
         self._drawn.feed(self.terminal.seen[self._fed :])
         self._fed = len(self.terminal.seen)
         return self._drawn
 
     @property
     def text(self) -> str:
-        """What the terminal shows now."""
+        """The current text on the screen."""
         return self.drawn.text
 
     def type(self, text: str) -> None:
@@ -184,8 +184,8 @@ class AppTerminal:
         os.write(self.terminal.fd, text.encode())
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Give the terminal another size."""
-        self.drawn.resize(size)  # What was sent before is drawn at the size of before.
+        """Change the size of the terminal."""
+        self.drawn.resize(size)  # Earlier output is drawn at the earlier size.
         self.terminal.resize(size)
 
     def say(self, text: str) -> None:
@@ -203,13 +203,13 @@ class AppTerminal:
             self.terminal._read(time.monotonic() + 0.05)
 
     def look(self, for_s: float) -> None:
-        """Read what the app draws, for this long."""
+        """Read what the app draws, for `for_s` seconds."""
         until = time.monotonic() + for_s
         while self.terminal._read(until):
             pass
 
     def until_shown(self, *texts: str) -> None:
-        """Wait until all of `texts` stand on the screen."""
+        """Wait until all of `texts` are on the screen."""
         self.until(lambda: all(text in self.text for text in texts))
 
     def until_ready(self) -> None:
@@ -217,7 +217,7 @@ class AppTerminal:
         self.until_shown("Message, or /")
 
     def leave(self) -> int:
-        """Quit, as a person does; returns the exit code, and prints what a failure said."""
+        """Quit with keys; returns the exit code, and prints the output of a failure."""
         self.type("\x11")
         code = self.terminal.finish()
         if code:
@@ -225,7 +225,7 @@ class AppTerminal:
         return code
 
     def check_left(self) -> None:
-        """The app is over, and the terminal is as it was."""
+        """Require that the app has ended and the terminal is in its original state."""
         assert self.terminal.modes() == fresh_modes()
         sent = self.sent.decode("utf-8", "replace")
         assert sent.rfind(ALTERNATE_OFF) > sent.rfind(ALTERNATE_ON) >= 0
@@ -235,12 +235,12 @@ class AppTerminal:
 
 
 def _without_breaks(text: str) -> str:
-    """`text` without white space and the edge of the prompt box, wrapped or not."""
+    """`text` without white space and without the edge of the prompt box."""
     return re.sub(r"[\s▌]", "", text)
 
 
 def fresh_modes() -> list[Any]:
-    """The modes of a terminal that nobody has touched."""
+    """The modes of an unused terminal."""
     import pty
     import termios
 

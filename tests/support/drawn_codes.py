@@ -9,14 +9,14 @@ from hearth.kernels.dequantize_codes import CODE_BITS, row_bytes_of
 from hearth.kernels.packed_weight import PackedWeight
 
 _FIRST_SPECIAL = {"FP8": 0x7F, "FP8_E5M2": 0x7C}
-"""The first code that stands for no finite number."""
+"""The first code that does not represent a finite number."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def drawn(
     packing: str, rows: int, inputs: int, groups: int, *, seed: int = 0, zeros: bool = False
 ) -> PackedWeight:
-    """Random codes with scales of some size, in a float dtype that the seed chooses."""
+    """Random codes with scales of varying size, in a float dtype that depends on the seed."""
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 256, (rows, row_bytes_of(packing, inputs)), dtype=np.uint8)
     if packing in _FIRST_SPECIAL:

@@ -12,14 +12,14 @@ from hearth.backends.engine.runner import Row, Runner, StepPlan, StepResult
 
 
 class Driven:
-    """What `runner` has and can do, and its `cache`."""
+    """`runner` with its limits and abilities, and its `cache`."""
 
     def __init__(self, runner: Runner, clock: Callable[[], float] | None = None) -> None:
         self.runner = runner
         self._cached = CachedRunner(runner) if clock is None else CachedRunner(runner, clock)
 
     def engine(self, **how: Any) -> Engine:
-        """An engine over the runner; `cache` is the engine's from now on, and begins empty."""
+        """An engine over the runner; `cache` becomes the engine's cache, and begins empty."""
         self.cache.clear()
         engine = Engine(self.runner, **how)
         self._cached = engine._cached
@@ -33,14 +33,14 @@ class Driven:
         return self._cached.advance(plan)
 
     def accept(self, row: Row, accepted: int) -> bool:
-        """Compute `row`, of which only the first `accepted` tokens are accepted; whether its slot
-        still holds what it did.
+        """Compute `row`, of which only the first `accepted` tokens are accepted. Returns whether
+        its slot still holds its contents.
         """
         self._cached.step(StepPlan((row,)))
         return self.cache.commit(row.slot, row.tokens[:accepted], computed=len(row.tokens))
 
     def beside(self, tokens: list[int], done: Callable[[], None] = lambda: None) -> Any:
-        """Begin to compute `tokens` in the background, if there is room for that."""
+        """Begin to compute `tokens` as a background prefill, if there is room for it."""
         background = self.runner.background
         if background is None or not background.room_for(len(tokens), 0):
             return None

@@ -35,7 +35,7 @@ class Endpoint:
         return asgi.get(self.app, path, headers)
 
     def unpaced(self) -> Endpoint:
-        """The same; the many large bodies of one client are not slowed down."""
+        """The same application without its limit on the rate of large bodies of one client."""
         services = self.app.state.services
         self.app.state.services = replace(services, bodies=FairPool(2, "body"))
         return self

@@ -1,5 +1,6 @@
-"""Anything that can happen to an engine, in any order: no text is wrong, every stream ends
-once, and the accounts agree after every event. Tests add a runner, and what can happen to it.
+"""A state machine of arbitrary engine events in any order. It checks that no text is wrong, that
+every stream ends exactly once, and that the accounts agree after every event. Tests add a runner
+and its events.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ loaded = precondition(lambda self: self.engine is not None)
 
 
 class Asked:
-    """One request for text, and what must come of it."""
+    """One request for text, and its expected result."""
 
     def __init__(self, runner, prompt, tokens, count):
         self.prompt, self.count = prompt, count
@@ -85,8 +86,8 @@ class Scored:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """An engine, its runner, and everything that was ever asked of them. A rule of its subclass
-    sets `drafts` and calls `start`, which makes `runner` and `engine`.
+    """An engine, its runner, and every request so far. A rule of the subclass sets `drafts` and
+    calls `start`, which makes `runner` and `engine`.
     """
 
     def __init__(self):
@@ -95,7 +96,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.asked = {}
         self.answered = []
         self.shared = {}
-        """By namespace: all tokens of requests that others may guess from."""
+        """By namespace: all tokens of requests that others may draft from."""
         self.engine = None
         self.now = 0.0
         self.drafts = 0
@@ -174,7 +175,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 1000), question=st.lists(st.integers(0, VOCAB - 1), max_size=6))
     @precondition(lambda self: self.answered)
     def hit_a_prefix(self, pick, question):
-        """Go on with something that was answered before, ask it again, or branch off."""
+        """Continue a text that was answered before, ask it again, or branch off."""
         before = self.answered[pick % len(self.answered)]
         said = before.said(0)
         prompt = [*before.prompt, *said[: pick % (len(said) + 1)], *question]
@@ -226,7 +227,7 @@ class EngineMachine(RuleBasedStateMachine):
     @loaded
     @rule()
     def finish(self):
-        """Let somebody come to his end."""
+        """Run until one request ends."""
         before = sum(asked.over for asked in self.asked.values())
         for _ in range(200):
             if sum(asked.over for asked in self.asked.values()) > before:
@@ -251,7 +252,9 @@ class EngineMachine(RuleBasedStateMachine):
     @loaded
     @rule()
     def die(self):
-        """The worker dies; the host ends the streams, and another begins with nothing."""
+        """The worker dies; the host ends the streams, and another worker begins with an empty
+        cache.
+        """
         self.runner.lose_at = len(self.runner.tape) + 1
         try:
             drain(self.engine)
@@ -296,7 +299,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 def run_many(machine: type[EngineMachine]) -> None:
-    """As many rules as it takes, in machines of different lengths."""
+    """Run at least `MOST_RULES` rules, in machines of different lengths."""
 
     class Many(machine.TestCase):
         settings = settings(

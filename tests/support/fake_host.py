@@ -1,6 +1,6 @@
 """A host without processes for tests of the front end: it answers from a script.
 
-In a test: `FakeHost(script)` in place of `HostClient`. In a terminal of its own:
+In a test: `FakeHost(script)` in place of `HostClient`. In a separate terminal:
 `python fake_host.py SCRIPT.json ARGUMENTS...` runs the command `hearth ARGUMENTS...` over the
 script in that file.
 
@@ -15,15 +15,16 @@ A script is {"info": {...}, "answers": [[step, ...], ...], "log": path}. A step 
 - {"error": {"code": ..., "message": ...}}: a `Failed`,
 - {"wait": true}, which never ends by itself; a test may set `resume` to an event that ends it.
 
-Text, reasoning and calls are one token each, numbered from 1, unless they have "ids" of their own.
+Text, reasoning and calls are one token each, numbered from 1, unless they have their own "ids".
 After the last answer, questions are echoed. With "loads_forever" true, no model is ever loaded;
 with "unreachable": "why", there is no host, and with "no_host" true none may be started. "workers"
-are what is loaded: `WorkerStats` as objects, "engine" an object of `EngineStats`; what is left out
-of "info" and "engine" is `INFO` and `ENGINE`. "refused": {"rank": {"code": ..., "message": ...}}
-makes that call of a backend fail, and "vectors" are what embeddings are taken from, in order.
+are the loaded models: `WorkerStats` as objects, "engine" an object of `EngineStats`; fields that
+are missing in "info" and "engine" come from `INFO` and `ENGINE`. "refused": {"rank": {"code": ...,
+"message": ...}} makes that call of a backend fail, and "vectors" are the embeddings to return, in
+order.
 
-A text is one token a character, 1000 more than its code point; <5>, where it is read as a special
-token, is the token 5. Every prompt has 7 tokens unless its steps say otherwise.
+A text is one token per character, 1000 more than its code point; <5>, where it is read as a special
+token, is the token 5. Every prompt has 7 tokens unless its steps set another number.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ ENGINE = {
 
 
 class FakeHost:
-    """Stands for `HostClient`; notes what it was asked."""
+    """Replaces `HostClient`; records its calls."""
 
     def __init__(self, script: dict[str, Any]) -> None:
         self._script = script
@@ -206,7 +207,7 @@ class FakeBackend:
         )
 
     async def rank(self, query, texts, *, session=""):
-        """A text is as good as it has words of the query."""
+        """The score of a text is the number of the query's words in it."""
         self._host.note("rank", query, tuple(texts))
         wanted = set(query.split())
         return Ranks(tuple(float(len(wanted & set(t.split()))) for t in texts), PROMPT_TOKENS)
@@ -282,7 +283,7 @@ def _info(info):
 
 
 def _event(step, said, request):
-    """`said` with the tokens of `step` counted, and its event."""
+    """(`said` with the tokens of `step` counted, the event of `step`)."""
     ids = tuple(step.get("ids", ()))
     if "text" in step or "reasoning" in step or "call" in step:
         ids = ids or (said.completion_tokens + 1,)

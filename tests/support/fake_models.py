@@ -1,4 +1,4 @@
-"""Models without processes, and calls that use them, for the rules of `residency`."""
+"""Models without processes, and calls that use them, for tests of the rules of `residency`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GB = 10**9
 
 
 class FakeModels:
-    """Models by name, each with its bytes or a future of them; unloaded when the test says so."""
+    """Models by name, each with its bytes or a future of them; unloaded when the test allows it."""
 
     def __init__(self, **needs):
         self.needs = needs
@@ -34,7 +34,7 @@ class FakeModels:
 
 
 class Caller:
-    """One call: it comes, has room, uses its model until `done`, and is gone."""
+    """One call: it arrives, gets room, uses its model until `done`, and ends."""
 
     def __init__(self, house, key):
         self.key = key
@@ -82,7 +82,7 @@ class House:
         return caller
 
     async def used(self, key):
-        """A call that came and went."""
+        """Run one call from start to end."""
         caller = await self.call(key)
         await caller.done()
         await calm()
@@ -94,6 +94,6 @@ class House:
 
 
 async def calm():
-    """Everything that can happen by itself has happened."""
+    """Let every pending task of the event loop run."""
     for _ in range(20):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A server that streams like OpenAI's, from a script, on a loopback port of its own."""
+"""A server that streams like OpenAI's, from a script, on its own loopback port."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 
 @dataclass
 class FakeOpenAI:
-    """What it answers, and what it was asked.
+    """The scripted answers, and the requests that came.
 
     Attributes:
         pieces: pieces of text of each answer.
-        usage: tell `completion_tokens` (this many) in a last chunk; None: no such chunk.
-        status: of each answer; anything but 200 comes with an error object.
-        fault: "cut" ends the connection after the text, "error" sends an error object there,
-            "silent end" sends [DONE] without a finish_reason, "noise" sends a chunk that is no
+        usage: number to report as `completion_tokens` in a last chunk; None: no such chunk.
+        status: of each answer; any status but 200 comes with an error object.
+        fault: "cut" closes the connection after the text, "error" sends an error object there,
+            "silent end" sends [DONE] without a finish_reason, "noise" sends a chunk that is not
             JSON.
         requests: (path, headers, body) of each POST.
-        most: streams that were open at the same time.
+        most: highest number of streams that were open at the same time.
     """
 
     pieces: int = 3
@@ -37,7 +37,7 @@ class FakeOpenAI:
     _open: int = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection, with one request."""
+        """Answer one connection, which has one request."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.strip().split("\r\n")
@@ -105,7 +105,7 @@ class FakeOpenAI:
 
 @contextmanager
 def serving(**script: Any) -> Iterator[FakeOpenAI]:
-    """A `FakeOpenAI` that listens, in a thread, until the block ends; `url` is its base."""
+    """A `FakeOpenAI` that listens in a thread until the block ends; `url` is its base URL."""
     fake = FakeOpenAI(**script)
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(fake.handle, "127.0.0.1", 0))

@@ -1,5 +1,6 @@
-"""Pages without tensors: a cell remembers its token, its position and all that came before it, so
-that reading through a block table shows whether what is there was really written by these tokens.
+"""Pages without tensors: a cell records its token, its position and a digest of all tokens before
+it, so that reading through a block table shows whether its contents were really written by these
+tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, Step
 from hearth.backends.errors import Busy, InternalError
 
 NOTHING = b""
-"""What came before the first token."""
+"""The digest before the first token."""
 
 
 class Cell(NamedTuple):
@@ -30,11 +31,11 @@ class Cell(NamedTuple):
     position: int
     token: int
     past: bytes
-    """Of this token and all before it."""
+    """Digest of this token and all before it."""
 
 
 def past_of(tokens: Seq[int], before: bytes = NOTHING) -> bytes:
-    """A digest of `tokens` after what `before` stands for."""
+    """A digest of `tokens` after the tokens whose digest is `before`."""
     for token in tokens:
         before = hashlib.blake2b(before + token.to_bytes(4, "little"), digest_size=12).digest()
     return before
@@ -43,7 +44,9 @@ def past_of(tokens: Seq[int], before: bytes = NOTHING) -> bytes:
 def specs_of(
     windows: Seq[int | None], window_blocks: Seq[int] | None = None
 ) -> tuple[GroupSpec, ...]:
-    """Groups with these windows, and so many blocks for those that have one; None: enough."""
+    """Groups with these windows, and the number of blocks for those that have a window; None:
+    enough.
+    """
     blocks = [None] * len(windows) if window_blocks is None else window_blocks
     return tuple(
         GroupSpec(window, None if window is None else most)
@@ -64,14 +67,15 @@ class FakePart:
 
 
 class FakePages:
-    """Implements `BlockStore`; raises AssertionError where it is used as no store may be.
+    """Implements `BlockStore`; raises AssertionError on any call that breaks the contract of a
+    store.
 
     Args:
-        groups: as the cache has them.
+        groups: the groups of the cache.
         page: tokens of a block.
-        most: blocks of each group that there can be memory for.
-        start: blocks of each group that there is memory for always; None: all.
-        most_offloaded: tokens that copies of parts may have.
+        most: upper limit of blocks of each group.
+        start: blocks of each group that always have memory; None: all.
+        most_offloaded: limit of tokens in copies of parts.
     """
 
     token_bytes = 8
@@ -90,10 +94,10 @@ class FakePages:
         self.groups = tuple(groups)
         self.page = page
         self.most = list(most)
-        """Lower it, and there is no more memory."""
+        """Lower it to make memory run out."""
         self.copies = 0
         self.shrunk = 0
-        """Times that there was less memory afterwards."""
+        """Number of times that memory was reduced."""
         self._pages: list[list[list[Cell | None]]] = [[] for _ in groups]
         self._start = [blocks if start is None else min(start, blocks) for blocks in most]
         for group, blocks in enumerate(self._start):
@@ -134,7 +138,7 @@ class FakePages:
         return True
 
     def nbytes(self, group: int) -> int:
-        """A byte a token."""
+        """One byte per token."""
         return self.capacity(group) * self.page
 
     def expect(self, group: int, blocks: int) -> None:
@@ -165,7 +169,7 @@ class FakePages:
             pages[cell // self.page][cell % self.page] = one
 
     def write(self, tables: Seq[Seq[int]], start: int, tokens: Seq[int], before: bytes) -> bytes:
-        """What a step writes; `before` stands for all tokens before `start`."""
+        """Write the cells of a step; `before` is the digest of all tokens before `start`."""
         for position, token in enumerate(tokens, start):
             before = past_of([token], before)
             block, place = divmod(position, self.page)
@@ -174,8 +178,8 @@ class FakePages:
         return before
 
     def read(self, tables: Seq[Seq[int]], length: int) -> bytes:
-        """What stands for the first `length` tokens, after a look at all that the next token
-        would look at, in every group.
+        """The digest of the first `length` tokens, after a check of all cells that the next token
+        would read, in every group.
         """
         last = NOTHING
         for group, spec in enumerate(self.groups):
@@ -200,15 +204,15 @@ class FakePages:
 
 
 class FakePagedRunner(FakeRunner):
-    """Implements `Runner` over `FakePages`: what follows a prompt is a function of what its block
-    tables lead to.
+    """Implements `Runner` over `FakePages`: the token after a prompt is a function of the cells
+    that its block tables point to.
 
     Args:
         page: tokens of a block.
-        windows: of the groups of layers; None: sees everything.
-        window_blocks: most blocks of each group, of those with a window; None: as many as of the
-            others.
-        memory: tokens of each group that there can be memory for; None: enough.
+        windows: windows of the groups of layers; None: sees everything.
+        window_blocks: limit of blocks of each group with a window; None: as many as the other
+            groups.
+        memory: limit of tokens of each group; None: enough.
         start: blocks of each group at first; None: all.
         most_offloaded: see `FakePages`.
         others: see `FakeRunner`.
@@ -272,7 +276,7 @@ class FakePagedRunner(FakeRunner):
             raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
         before = {row.slot: self.store.read(row.handle, row.start) for row in plan.rows}
         if len(self.tape) == self.fail_at:
-            for row in plan.rows:  # What it wrote is left there.
+            for row in plan.rows:  # What the failed step wrote stays there.
                 self.store.write(row.handle, row.start, row.tokens, b"garbage")
             raise InternalError("The fake runner was told to fail.")
         logits = {}
@@ -305,7 +309,7 @@ class FakePagedRunner(FakeRunner):
 
 
 class PagedMemory:
-    """A cache and its pages, and what a runner and a scheduler do with them."""
+    """A cache and its pages, with the calls that a runner and a scheduler make on them."""
 
     def __init__(
         self,
@@ -346,7 +350,9 @@ class PagedMemory:
         )
 
     def run(self, slot: int, tokens: Seq[int]) -> int:
-        """Open `slot` with `tokens` and compute what was not found; returns how many were."""
+        """Open `slot` with `tokens` and compute those that were not found; returns how many were
+        found.
+        """
         found = self.find(slot, tokens)
         assert self.cache.reserve(slot, len(tokens))
         self.compute(slot, tokens[found:])
@@ -362,14 +368,14 @@ class PagedMemory:
         return found
 
     def compute(self, slot: int, tokens: Seq[int]) -> None:
-        """A step."""
+        """Compute `tokens` in one step."""
         self.cache.prepare({slot: len(tokens)})
         self.write(slot, tokens)
         self.cache.commit(slot, tokens)
         self.check()
 
     def write(self, slot: int, tokens: Seq[int]) -> None:
-        """What a step does between `prepare` and `commit`."""
+        """Write the cells of a step, as between `prepare` and `commit`."""
         start = self.cache.length(slot)
         self.pages.write(self.tables(slot), start, tokens, self.read(slot))
 
@@ -381,7 +387,7 @@ class PagedMemory:
         return found
 
     def holds(self, slot: int, tokens: Seq[int]) -> bool:
-        """Whether reading through the tables of `slot` gives just `tokens`."""
+        """Whether reading through the tables of `slot` gives exactly `tokens`."""
         return self.cache.length(slot) == len(tokens) and (
             self.read(slot) in (past_of(tokens), NOTHING)
         )

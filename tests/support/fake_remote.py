@@ -1,5 +1,5 @@
-"""A server that answers like OpenAI's, or breaks off in any way, from a script; and what a
-`RemoteBackend` makes of it.
+"""A scripted server that answers like OpenAI's, or breaks off in any way; and helpers that call it
+through a `RemoteBackend`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Reply:
 
     Attributes:
         body: sent in these pieces.
-        how: "whole" ends the body well, "cut" closes the connection in its middle, "hold" sends no
-            more and waits for the client to leave, "none" does so without a first byte.
-        piece_bytes: send so many bytes at a time; 0: each piece at once.
+        how: "whole" ends the body properly, "cut" closes the connection in its middle, "hold" sends
+            no more and waits for the client to disconnect, "none" does so without a first byte.
+        piece_bytes: send this many bytes at a time; 0: each piece at once.
     """
 
     body: tuple[bytes, ...] = ()
@@ -72,12 +72,12 @@ HELLO = Reply((delta(content="Hi"), delta(content=" you"), delta(reason="stop"),
 
 @dataclass
 class FakeRemote:
-    """What it answers, and what it was asked.
+    """The scripted answers, and the requests that came.
 
     Attributes:
-        models: the objects of its list; None: it has no list.
-        replies: by path; of several to one path the last stays.
-        requests: (path, headers, body) of each request but those for the list.
+        models: the objects of its list of models; None: it has no list.
+        replies: by path; of several replies to one path the last is repeated.
+        requests: (path, headers, body) of each request except those for the list.
     """
 
     replies: dict[str, list[Reply]]
@@ -152,7 +152,9 @@ class FakeRemote:
 
 @contextmanager
 def listening(handle: Callable[..., Any]) -> Iterator[str]:
-    """`handle` connections to a loopback port in a thread until the block ends; gives host:port."""
+    """Serve connections to a loopback port with `handle`, in a thread, until the block ends; yields
+    host:port.
+    """
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(handle, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, name="fake remote")
@@ -177,7 +179,7 @@ async def _end(tasks: set[asyncio.Task[Any]]) -> None:
 def serving(
     replies: dict[str, list[Reply] | Reply] | Reply = HELLO, **more: Any
 ) -> Iterator[FakeRemote]:
-    """A `FakeRemote` that listens until the block ends; a reply alone is that to every chat."""
+    """A `FakeRemote` that listens until the block ends; a single reply answers every chat."""
     if isinstance(replies, Reply):
         replies = {CHAT: replies, COMPLETIONS: replies}
     scripted = {
@@ -190,14 +192,14 @@ def serving(
 
 
 def remote(url: str, **more: Any) -> RemoteServer:
-    """The server at `url`, as settings would declare it."""
+    """The server at `url`, as declared in settings."""
     return RemoteServer("cluster", url, **{"timeout_s": 20.0, **more})
 
 
 def using(
     server: RemoteServer, work: Callable[[RemoteBackend], Any], spec: ModelSpec | None = None
 ) -> Any:
-    """What `work` gives for the backend of `server`, in an event loop of its own."""
+    """The result of `work` for the backend of `server`, in its own event loop."""
     spec = spec or ModelSpec(server.url, server.name, "remote")
 
     async def run() -> Any:
@@ -222,7 +224,7 @@ def events_of(server: RemoteServer, request: Request) -> list[Event]:
 
 
 def error_of(server: RemoteServer, request: Request) -> HearthError:
-    """What a request fails with."""
+    """The error that a request fails with."""
     *_, last = events_of(server, request)
     assert isinstance(last, Failed), last
     return from_info(last.error)

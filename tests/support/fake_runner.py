@@ -1,5 +1,5 @@
 """A runner without a model: the next token is a function of all tokens before it, so that a wrong
-hit says wrong words. Drives the engine's tests.
+cache hit gives a wrong text. Used by the engine's tests.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ class FakeRunner:
     """Implements `Runner` over a `FakeStore`; raises AssertionError where a plan breaks the
     contract.
 
-    `tape` notes every plan, `computed_tokens` counts the tokens of those that were computed.
+    `tape` records every plan, `computed_tokens` counts the tokens of plans that were computed.
 
     Args:
         vocab: tokens in the vocabulary.
-        context: most tokens of one sequence.
-        pool: most tokens of all.
+        context: maximum tokens of one sequence.
+        pool: maximum tokens of all sequences.
         slots: sequences that run at the same time.
-        chunk: most tokens of a step.
+        chunk: maximum tokens of a step.
         end_ids: end-of-generation tokens.
-        fail_at: the step (1 is the first) that fails; memories without a past lose what the rows'
-            slots held.
+        fail_at: the step (1 is the first) that fails; memories without a past lose the contents of
+            the rows' slots.
         lose_at: the step at which the runner is lost.
         busy_at: the step that finds no memory.
-        kept_sequences: ids beyond those of the slots.
-        kept_tokens: most cells that kept prefixes alone may hold; None: half of the pool.
+        kept_sequences: ids in addition to those of the slots.
+        kept_tokens: maximum cells that kept prefixes alone may hold; None: half of the pool.
         kind: of memory, see `FakeStore`.
         can_save: whether sequences can be saved.
-        max_outputs: most rows of logits in one step; None: as many as tokens.
-        beside: after how many looks a prompt that is computed beside the steps is complete; None:
-            there is no such thing.
-        beside_fails: whether such prompts come to nothing.
+        max_outputs: maximum rows of logits in one step; None: as many as tokens.
+        beside: number of polls after which a background prefill is complete; None: no background
+            prefill.
+        beside_fails: whether background prefills fail.
         slices_texts: whether texts can be computed in slices, and so be longer than a step.
-        kept_while_running: most cells of kept prefixes that stay in the pool while sequences run.
+        kept_while_running: maximum cells of kept prefixes that stay in the pool while sequences
+            run.
         worth_moving, part_tokens: see `KvLimits`.
         most_offloaded, budget, state_bytes, on_copy, available_bytes, grows_after: see `FakeStore`.
         clock: seconds, for the KV cache of `engine_of`.
@@ -144,7 +145,7 @@ class FakeRunner:
         self._check(plan)
         self.tape.append(plan)
         for array in self._given:
-            array.fill(np.nan)  # Valid until the next step, and no longer.
+            array.fill(np.nan)  # Logits are valid only until the next step.
         self._given = []
         if len(self.tape) == self.lose_at:
             raise RunnerLost("the fake runner was told to get lost")
@@ -166,7 +167,7 @@ class FakeRunner:
         return 0 if side is None or side.taken else 8 * len(side.tokens)
 
     def interrupt(self, wanted: bool) -> None:
-        """Remembered; `step` does not look."""
+        """Recorded in a flag, which `step` ignores."""
         self.interrupted = wanted
 
     def room_for(self, tokens: int, held: int) -> bool:
@@ -184,12 +185,12 @@ class FakeRunner:
         return self.side
 
     def logits(self, tokens: Seq[int]) -> np.ndarray:
-        """What follows `tokens`: [vocab] float32."""
+        """The logits after `tokens`: [vocab] float32."""
         generator = np.random.default_rng(_seed(tokens))
         return generator.normal(size=self.info.vocab_size).astype(np.float32)
 
     def greedy(self, prompt: Seq[int], count: int) -> list[int]:
-        """What the model says alone, computed without any engine."""
+        """The greedy output of the model, computed without an engine."""
         tokens = list(prompt)
         for _ in range(count):
             tokens.append(int(self.logits(tokens).argmax()))
@@ -222,7 +223,7 @@ class FakeRunner:
         return (vector / np.linalg.norm(vector)).astype(np.float32)
 
     def score(self, text: Seq[int]) -> np.float32:
-        """How well `text` answers its query."""
+        """The score of `text`, as an answer to its query."""
         return np.float32(np.random.default_rng(_seed(text, "rank")).normal())
 
     def _check_texts(self, texts: Seq[Seq[int]]) -> None:
@@ -246,7 +247,7 @@ class FakeRunner:
         assert plan.cells + plan.tokens <= info.pool_tokens, "not enough was reserved"
 
     def _lose(self, plan: StepPlan) -> list[int]:
-        """The slots of `plan` that hold nothing any more after a failure."""
+        """The slots of `plan` that are empty after a failure."""
         if self.store.keeps_past:
             return []
         lost = [row for row in plan.rows if row.start]
@@ -265,7 +266,7 @@ class FakeRunner:
 
 
 class FakeSlicedText:
-    """Implements `SlicedText`; `slices` are the sizes that were computed. Where `is_ready` is made
+    """Implements `SlicedText`; `slices` are the sizes that were computed. If `is_ready` is set to
     False, a test calls `ready`.
     """
 
@@ -298,7 +299,7 @@ class FakeSlicedText:
 
 
 class FakeBackgroundPrompt:
-    """Implements `BackgroundPrompt`: complete after `looks` looks at it, or when alone."""
+    """Implements `BackgroundPrompt`: complete after `looks` polls, or when nothing else runs."""
 
     def __init__(
         self,
@@ -319,7 +320,7 @@ class FakeBackgroundPrompt:
         self._is_wanted = True
         self._looked = 0
         self.taken = False
-        """Its memory is free again."""
+        """Its memory has been released."""
 
     @property
     def computed(self) -> int:

@@ -1,4 +1,4 @@
-"""Sequences by id without a model: lists of cells that really are shared, and a verdict on every
+"""Sequences by id without a model: lists of cells that are really shared, with a check of every
 call.
 """
 
@@ -31,7 +31,7 @@ class FakeState:
     first: int = 0
     """Position of the first of `tokens`."""
     state_bytes: int = 0
-    """Of a memory whose tokens take nothing."""
+    """Bytes of a memory whose size does not depend on the number of tokens."""
 
     @property
     def nbytes(self) -> int:
@@ -42,29 +42,30 @@ class FakeState:
 class _Held:
     cells: list[Cell] = field(default_factory=list)
     oldest: int = 0
-    """Position of the first cell that was not overwritten; before it nothing can be looked at."""
+    """Position of the first cell that was not overwritten; no earlier cell may be read."""
 
 
 class FakeStore:
-    """Implements `SequenceStore`; raises AssertionError where it is used as no library may be.
+    """Implements `SequenceStore`; raises AssertionError on calls that are not allowed for any
+    library.
 
     Args:
-        sequences: ids.
+        sequences: number of ids.
         cells: size of the pool.
-        kind: full: any first part can be gone on from. recurrent: only the whole. sliding: the
-            whole, or where the `window` tokens before are still there.
+        kind: full: a sequence can be continued from any prefix. recurrent: only from its end.
+            sliding: from its end, or where the `window` tokens before are still held.
         window: of "sliding".
-        overwrites: a sliding window overwrites what it has passed, as soon as it can.
-        can_save: whether `save` gives anything.
+        overwrites: a sliding window overwrites cells that it has passed, as soon as it can.
+        can_save: whether `save` returns a state.
         allocated: cells that there is memory for at first; None: all.
-        most_offloaded: tokens that copies of parts may have; None: as many as there are cells.
-        budget: tokens that the pool and copies of parts may have; None: they are not limited
-            together.
-        state_bytes: of each sequence, whose tokens take nothing then; 0: tokens take 8 bytes each.
+        most_offloaded: limit of tokens in copies of parts; None: the number of cells.
+        budget: limit of tokens of the pool and of copies of parts together; None: no common limit.
+        state_bytes: of each sequence, whose tokens take no memory then; 0: tokens take 8 bytes
+            each.
         on_copy: called with the tokens of each part that is copied, in or out.
         available_bytes: of plain memory; None: enough.
-        grows_after: after how many looks memory that was asked for by `grow` is there; None: it
-            never is.
+        grows_after: number of polls after which memory that `grow` asked for is available; None:
+            never.
     """
 
     fingerprint = b"fake"
@@ -102,7 +103,7 @@ class FakeStore:
         self.keeps_past = kind == "full"
         self.can_save = can_save
         self.refuses_restore = False
-        """`restore` fails."""
+        """Whether `restore` fails."""
         self._window = window
         self._overwrites = overwrites and kind == "sliding"
         self._held = [_Held() for _ in range(sequences)]
@@ -155,7 +156,7 @@ class FakeStore:
 
     @property
     def cells(self) -> int:
-        """Cells in use; a shared one counts once."""
+        """Cells in use; a shared cell counts once."""
         return self.cells_of(range(self.sequences))
 
     def cells_of(self, sequences: Iterable[int]) -> int:
@@ -163,11 +164,11 @@ class FakeStore:
         return len({cell.number for held in sequences for cell in self._held[held].cells})
 
     def tokens(self, sequence: int) -> list[int]:
-        """What `sequence` holds."""
+        """The tokens that `sequence` holds."""
         return [cell.token for cell in self._held[sequence].cells]
 
     def compute(self, sequence: int, tokens: Seq[int]) -> None:
-        """A step adds `tokens` to the end of `sequence`."""
+        """Add `tokens` to the end of `sequence`, as a step does."""
         held = self._held[sequence]
         held.cells += [Cell(next(self._numbers), token) for token in tokens]
         assert self.cells <= self.allocated_tokens <= self._cells, "the pool is full"

@@ -1,4 +1,4 @@
-"""What stands on the screens in snapshots: scripted, so that it is the same on every machine."""
+"""Scripted contents of the screens in snapshots, the same on every machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BUNDLED_BYTES: Final = {"guide": 8_500_000, "guide-draft": 2_000_000}
 
 
 def models() -> list[LocalModel]:
-    """Models of every kind; the library writes the home folder as ~."""
+    """Models of every kind; the library displays the home folder as ~."""
     home = Path.home()
     return [
         LocalModel(
@@ -99,7 +99,7 @@ def models() -> list[LocalModel]:
 
 
 def last_used(_: object, model: LocalModel) -> float:
-    """Unix time of the last chat with `model`: noon of a day, wherever this runs; 0: none."""
+    """Unix time of the last chat with `model`: noon of a day, in any time zone; 0: none."""
     return time.mktime((2026, 1, 1, 12, 0, 0, 0, 0, -1)) if model.name == "guide" else 0.0
 
 
@@ -184,7 +184,7 @@ DOWNLOADS: Final = (
 
 
 def fit_of(size_bytes: int, room: Room = _ROOM) -> Fit:
-    """How a file of this size suits a machine of 32 GB, by a rule for pictures."""
+    """How a file of this size fits a machine of 32 GB, by a rule for snapshots."""
     needed = size_bytes + 1_300_000_000
     state: State = "fits" if needed < 18 * GB else "tight" if needed < 24 * GB else "cannot"
     left = (room.free_bytes - needed) / GB
@@ -200,7 +200,7 @@ def fit_of(size_bytes: int, room: Room = _ROOM) -> Fit:
 
 
 def a_menu() -> Menu:
-    """A gated repository of more quants than fit into a small terminal, and a refused file."""
+    """A gated repository with more quants than fit into a small terminal, and a refused file."""
     quants = {
         "IQ2_M": 2.9, "Q2_K": 3.2, "IQ3_XS": 3.5, "Q3_K_S": 3.7, "Q3_K_M": 4.0, "IQ4_XS": 4.4,
         "Q4_K_S": 4.7, "Q4_K_M": 5.0, "Q5_K_S": 5.6, "Q5_K_M": 5.9, "Q6_K": 6.7, "Q8_0": 8.7,
@@ -244,7 +244,7 @@ FINDINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPlan:
-    """`methods.Plan` of a type of so many bits a weight."""
+    """A `methods.Plan` for a type with that many bits per weight."""
 
     bits_per_weight: float
     source_bytes: int = 8_500_000
@@ -262,7 +262,7 @@ class ScriptedPlan:
 
 
 class ScriptedMethod:
-    """`methods.Method` of a few types; one of them it cannot make."""
+    """A `methods.Method` with a few types, one of which it cannot make."""
 
     name = "gguf"
     title = "GGUF"
@@ -302,7 +302,7 @@ class ScriptedMethod:
 
 
 class ScriptedJob:
-    """Stands in for `Job`: tells that a third is done, and writes a file when it is let."""
+    """Replaces `Job`: reports that a third is done, and writes a file when it is released."""
 
     may_end: asyncio.Event
 
@@ -340,7 +340,7 @@ class ScriptedJob:
 
 
 def a_file(path: Path, size_bytes: int) -> None:
-    """A file of that size that begins as GGUF files do."""
+    """Write a file of that size that begins as GGUF files do."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(b"GGUF")
@@ -348,7 +348,7 @@ def a_file(path: Path, size_bytes: int) -> None:
 
 
 class Letters(ScriptedModel):
-    """A model with a token a word, and a few special ones."""
+    """A model with one token per word, and a few special tokens."""
 
     _SPECIAL: Final = ("<|im_start|>", "<|im_end|>")
     _TEXT: Final = (
@@ -375,7 +375,7 @@ class Letters(ScriptedModel):
 
 
 def launched(*_: object, **__: object) -> Launch:
-    """Stands in for `launch`: what says that it serves, until it is told to end."""
+    """Replaces `launch`: reports that it serves, until it is told to end."""
     code = (
         "import signal, sys, threading\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
@@ -387,7 +387,7 @@ def launched(*_: object, **__: object) -> Launch:
 
 
 def write_requests(folder: Path) -> None:
-    """Write the log of an endpoint that was asked a few things into `folder`."""
+    """Write the log of an endpoint that served a few requests into `folder`."""
     moments = iter(time.mktime((2026, 1, 1, 14, 5, at, 0, 0, -1)) for at in range(60))
     folder.mkdir(parents=True, exist_ok=True)
     with RequestLog(folder / REQUESTS_LOG, clock=lambda: next(moments)) as log:

@@ -39,7 +39,7 @@ class Vocabulary:
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 characters that stand for bytes in GPT-2's byte-level BPE, in byte order."""
+    """The 256 characters that represent bytes in GPT-2's byte-level BPE, in byte order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     shifted = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(shifted)) for byte in range(256)]

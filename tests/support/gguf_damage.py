@@ -1,4 +1,4 @@
-"""Ways to make one thing wrong in a sound GGUF file, and what its error must say."""
+"""Ways to damage one thing in a valid GGUF file, and the error that each must give."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Malformed:
     field: str
     says: str = ""
     supported: bool = True
-    """False: the error is UnsupportedModel, not CorruptFile."""
+    """False: the error is UnsupportedModel instead of CorruptFile."""
     tokenizer: str = "gpt2"
 
     def build(self) -> bytes:
@@ -73,7 +73,7 @@ def both(
 
 
 def swap_offsets(raw: RawGguf) -> None:
-    """Two tensors of equal size, each where the other belongs."""
+    """Swap the offsets of two tensors of equal size."""
     raw.tensor("blk.0.ffn_gate.weight").offset, raw.tensor("blk.0.ffn_up.weight").offset = (
         _offset_of(raw, "blk.0.ffn_up.weight"),
         _offset_of(raw, "blk.0.ffn_gate.weight"),

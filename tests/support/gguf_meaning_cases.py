@@ -1,4 +1,4 @@
-"""GGUF files that are well formed and make no sense as a model."""
+"""GGUF files that are well formed but make no sense as a model."""
 
 from __future__ import annotations
 
@@ -223,4 +223,4 @@ MEANING = [
     ),
     Malformed("split count as U32", put("split.count", u32(2)), "split.count", "U16"),
 ]
-"""What `check` refuses beyond the structure."""
+"""Files that `check` refuses although their structure is valid."""

@@ -1,4 +1,4 @@
-"""GGUF files put together field by field, so that a test can make any one of them wrong."""
+"""GGUF files built field by field, so that a test can damage any one of them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class RawTensor:
 
 @dataclass
 class RawGguf:
-    """A file to be. What is None is computed; the tensors' data are zeros of `data_bytes` bytes."""
+    """A file to be written. Fields that are None are computed; the tensors' data are `data_bytes`
+    zeros.
+    """
 
     keys: list[tuple[str | bytes, bytes]] = field(default_factory=list)
     tensors: list[RawTensor] = field(default_factory=list)
@@ -93,7 +95,7 @@ class RawGguf:
     tail: bytes = b""
 
     def put(self, key: str, value: bytes) -> None:
-        """Sets `key`, in its old place if it is there."""
+        """Set `key`, in its old place if it exists."""
         for index, (existing, _) in enumerate(self.keys):
             if existing == key:
                 self.keys[index] = (key, value)

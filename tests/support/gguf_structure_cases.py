@@ -181,4 +181,4 @@ STRUCTURE = [
         "holds",
     ),
 ]
-"""What `read_header` and the layout check refuse."""
+"""Files that `read_header` and the layout check refuse."""

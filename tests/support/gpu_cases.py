@@ -1,5 +1,5 @@
-"""What kernels of GPUs do around products: attention of single tokens over texts in pages, next to
-sums in float64, and norms and positions of heads.
+"""Cases for GPU kernels other than products: attention of single tokens over texts in pages,
+compared with sums in float64, and norms and positions of heads.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def pages_of(
     shared: int = 0,
     kinds: Kinds = (None, None),
 ) -> tuple[torch.Tensor, torch.Tensor, Seen]:
-    """Keys and values of texts in pages in no order, of which the first `shared` are those of all;
-    whatever is not of a text is NaN, scales of codes too, and so is what lies before its window.
+    """Keys and values of texts in pages in random order, of which the first `shared` pages are
+    common to all texts. Everything that does not belong to a text or lies before its window is NaN,
+    including the scales of codes.
     """
     generator = torch.Generator().manual_seed(sum(lengths))
     counts = [-(-length // page) for length in lengths]
@@ -79,7 +80,7 @@ def exact(
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The same in float64, token by token."""
+    """The same attention in float64, token by token."""
     found = []
     shared = query.shape[1] // keys.shape[2]
     for row, table in enumerate(seen.tables.long()):
@@ -120,7 +121,9 @@ def check_case(
     kinds: Kinds = (None, None),
     **changes: Any,
 ) -> None:
-    """`attend(query, keys, values, seen, ...)` is near what one of `CASES` is in float64."""
+    """Check that `attend(query, keys, values, seen, ...)` is close to the float64 result of one of
+    `CASES`.
+    """
     options = {
         "lengths": (1, 16, 130, 61),
         "begins": (0, 0, 0, 0),
@@ -134,7 +137,7 @@ def check_case(
         more["sinks"] = torch.randn(heads, generator=torch.Generator().manual_seed(3))
     keys, values, seen = pages_of(**options, dtype=dtype, kinds=kinds)
     generator = torch.Generator().manual_seed(1)
-    # As they come: a slice of what one product gives for queries, keys and values.
+    # As in the model: a slice of the output of one product for queries, keys and values.
     query = 2 * torch.randn(4, heads + 3, size, generator=generator)
     query = query.to(dtype)[:, :heads]
     found = attend(query, keys, values, seen, **more, **changes)
@@ -144,13 +147,15 @@ def check_case(
 
 
 HEADS = ((64, 64), (80, 80), (96, 48), (64, 0))
-"""Sizes of heads, and how many of their numbers have positions."""
+"""Sizes of heads, and how many of their dimensions have positions."""
 
 
 def check_heads(
     finish: Callable[..., None], size: int, turned: int, dtype: torch.dtype, *, normed: bool
 ) -> None:
-    """As the layers do it one after the other; values, behind them, stay as they are."""
+    """Check `finish` against the layers' separate steps; the values after the keys must stay
+    unchanged.
+    """
     limit = 1e-6 if dtype == torch.float32 else 1e-3
     generator = torch.Generator().manual_seed(0)
     qkv = torch.randn(3, 7, size, generator=generator).to(dtype)

@@ -1,4 +1,4 @@
-"""What must hold of everything that a Textual app draws, whatever texts of others are in it."""
+"""Requirements for everything that a Textual app draws, whatever foreign text it contains."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from payloads import MARKDOWN_PAYLOADS, PAYLOADS
 
 _SCROLLBAR = ("grab", "scroll_up", "scroll_down", "release")
 MARKUP = tuple(text for text in PAYLOADS if "[" in text and text.isascii() and text.isprintable())
-"""Those that only Textual would obey."""
+"""Payloads that only Textual would interpret."""
 ALL = (*MARKUP, *(text for text in (*PAYLOADS, *MARKDOWN_PAYLOADS) if text not in MARKUP))
 ONE_LINE = tuple(text for text in PAYLOADS if "\n" not in text)
 LARGE = (140, 60)
-"""A screen on whose first page `MARKUP` has room, a line each."""
+"""A screen size at which `MARKUP` fits on the first page, one line each."""
 
 
 def check(app: App[Any], *literal: str) -> None:
-    """Nothing on the screen steers a terminal, hides anything or acts when it is clicked.
+    """Require that nothing on the screen controls the terminal, hides anything or acts when
+    clicked.
 
     Args:
-        literal: texts that stand on the screen as they are, but for white space.
+        literal: texts that are on the screen unchanged, except for white space.
     """
     strips = app.screen._compositor.render_strips()
     found = list(faults(strips))
@@ -42,7 +43,7 @@ def check(app: App[Any], *literal: str) -> None:
 
 
 def faults(strips: Iterable[Strip]) -> Iterator[str]:
-    """What is wrong in rows of a screen, in words."""
+    """The faults in rows of a screen, as messages."""
     for strip in strips:
         for text, style, control in strip:
             if control:
@@ -64,9 +65,11 @@ def faults(strips: Iterable[Strip]) -> Iterator[str]:
 
 @functools.lru_cache(10_000)
 def is_harmless(text: str) -> bool:
-    """A second opinion beside `safe_text`: by Unicode's categories, what no screen needs.
+    """An independent check in addition to `safe_text`: by Unicode's categories, whether a screen
+    may show `text`.
 
-    Joiners and variation selectors are judged by `safe_text` alone, as they may be writing.
+    Joiners and variation selectors are judged by `safe_text` alone, because they may be part of a
+    script.
     """
     return safe_text(text) == text and not any(
         unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -76,13 +79,13 @@ def is_harmless(text: str) -> bool:
 
 
 async def pages(pilot: Pilot[Any], widget: Widget) -> None:
-    """Check the screen on every page of something that scrolls."""
+    """Check the screen on every page of a scrolling widget."""
     top = 0
     while True:
         widget.scroll_to(y=top, animate=False, immediate=True)
         await pilot.pause()
         if widget.scroll_y < min(top, widget.max_scroll_y):
-            continue  # It was filled anew meanwhile.
+            continue  # It was filled again meanwhile.
         check(pilot.app)
         if top >= widget.max_scroll_y:
             return
@@ -104,7 +107,7 @@ async def messages(pilot: Pilot[Any], transcript: Transcript) -> None:
 
 
 async def every_option(pilot: Pilot[Any]) -> None:
-    """Look into every list that drops down, and at each of its entries as the chosen one."""
+    """Open every drop-down list, and look at each of its entries as the selected one."""
     for select in pilot.app.screen.query(Select):
         select.expanded = True
         await pilot.pause()
@@ -117,7 +120,7 @@ async def every_option(pilot: Pilot[Any]) -> None:
 
 
 async def every_row(pilot: Pilot[Any], rows: ColumnList) -> None:
-    """Look at a list on every page, and with some of its lines as the chosen one."""
+    """Look at a list on every page, and with some of its lines selected."""
     await pages(pilot, rows.list)
     for at in range(0, rows.list.option_count, 25):
         rows.list.highlighted = at
@@ -126,7 +129,7 @@ async def every_row(pilot: Pilot[Any], rows: ColumnList) -> None:
 
 
 def chunks(texts: Sequence[str], size: int) -> Iterator[str]:
-    """`texts` in paragraphs, so many in each text."""
+    """`texts` as paragraphs, `size` of them in each text."""
     for start in range(0, len(texts), size):
         yield "\n\n".join(texts[start : start + size])
 

@@ -1,4 +1,4 @@
-"""Sends mutated requests to a running server over a few connections, and judges every answer."""
+"""Sends mutated requests to a running server over a few connections, and checks every answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mutated import Asked, request
 
 HEADERS_S = 10.0
-"""Most time from the last byte of a request to the headers of its answer."""
+"""Maximum time from the last byte of a request to the headers of its answer."""
 PATIENCE_S = 120.0
 _LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -24,7 +24,7 @@ class Answered:
 
     Attributes:
         headers_s: from the last byte of the request to the end of the headers.
-        wrong: what must not be, such as a status of 500; empty: nothing.
+        wrong: the fault, such as a status of 500; empty: none.
     """
 
     index: int
@@ -42,7 +42,7 @@ class Answered:
 
 @dataclass
 class Outcome:
-    """What became of all requests."""
+    """The outcome of all requests."""
 
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     """By route family and status."""
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def family(target: str) -> str:
-    """The path up to what names a model or a file."""
+    """The path up to the name of a model or a file."""
     path = re.sub(r"[?%].*", "", target)
     return re.sub(r"^((?:/v1)?/models|/api/blobs)/.*", r"\1/...", path)[:40]
 
@@ -83,7 +83,7 @@ async def bombard(
     connections: int = 4,
     progress: Callable[[Answered, Outcome], None] | None = None,
 ) -> Outcome:
-    """Send the requests with these `indices`, and judge the answers.
+    """Send the requests with these `indices`, and check the answers.
 
     Args:
         progress: called after each answer.
@@ -112,7 +112,7 @@ async def bombard(
 
 
 class _Client:
-    """One connection, opened again where the server or the client closed it."""
+    """One connection, reopened when the server or the client closed it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -187,7 +187,7 @@ def _bad_status(status: int, headers: dict[str, str]) -> str:
 
 
 def _judged(asked: Asked, status: int, headers: dict[str, str], content: bytes) -> str:
-    """What is wrong with the answer as a whole."""
+    """The fault of the answer as a whole."""
     if asked.method == "HEAD" or not content:
         return ""
     kind = headers.get("content-type", "").partition(";")[0]

@@ -1,4 +1,4 @@
-"""Chat templates that attack whoever renders them, by name."""
+"""Chat templates that attack the process that renders them, by name."""
 
 NINES = "9" * 9
 

@@ -1,4 +1,4 @@
-"""A host of its own for a test, and what it takes to see that its processes are gone."""
+"""A separate host for a test, and checks that its processes have ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def place_in(folder: Path) -> HostPlace:
 async def attached(
     place: HostPlace, idle_s: float = 0.2, limits: HostLimits | None = None
 ) -> AsyncIterator[HostClient]:
-    """A front end of a host that leaves soon after it; waits until all its processes are gone."""
+    """A front end of a host that ends soon after it; waits until all processes of the host have
+    ended.
+    """
     async with HostClient.attach(place, host_idle_s=idle_s, limits=limits) as client:
         stats = await client.stats()
         host = psutil.Process(stats.pid)
@@ -80,7 +82,7 @@ async def last_of(
 
 
 async def workers_when(host, condition, timeout_s: float = 20.0):
-    """What `host` says of its models by name, once `condition` holds of that."""
+    """The host's state of its models by name, once `condition` holds for it."""
     async with asyncio.timeout(timeout_s):
         while True:
             workers = {worker.name: worker for worker in (await host.stats()).workers}
@@ -89,8 +91,8 @@ async def workers_when(host, condition, timeout_s: float = 20.0):
 
 
 async def worker_when(host, condition, timeout_s: float = 20.0):
-    """What `host` says of its only worker, once `condition` holds of that: an engine's counts may
-    be a moment old.
+    """The host's state of its only worker, once `condition` holds for it, because an engine's
+    counts may be slightly outdated.
     """
     async with asyncio.timeout(timeout_s):
         while True:
@@ -100,7 +102,7 @@ async def worker_when(host, condition, timeout_s: float = 20.0):
 
 
 async def collect(events):
-    """(text, ids, last event) of a stream; fails if it does not end with exactly one last event."""
+    """(text, ids, last event) of a stream; fails unless it ends with exactly one last event."""
     text, ids, last = "", [], None
     async for event in events:
         assert last is None, f"{event} came after {last}"

@@ -1,8 +1,8 @@
 """A stand-in for the Hugging Face Hub: two HTTP servers of this process, one for the Hub itself on
-127.0.0.1 and one on 127.0.0.2 for the contents in LFS, as the Hub keeps those elsewhere.
+127.0.0.1 and one on 127.0.0.2 for the contents in LFS, which the Hub also serves from another host.
 
-It answers what huggingface_hub asks (search, the list of a commit's files, heads and contents of
-files with ranges and redirects), records every request, and fails in the ways that it is told to.
+It answers the requests of huggingface_hub (search, the list of a commit's files, heads and contents
+of files with ranges and redirects), records every request, and fails as configured.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Repo:
     """A repository of the stand-in.
 
     Attributes:
-        gated: its files are for those whose token is in `HubServer.tokens`.
-        private: even its name is.
+        gated: its files need a token in `HubServer.tokens`.
+        private: even its name does.
     """
 
     files: dict[str, bytes]
@@ -42,9 +42,9 @@ class Repo:
     likes: int = 10
     parameters: int | None = None
     dtypes: dict[str, int] = field(default_factory=dict)
-    """Numbers of its safetensors, by type."""
+    """Number of values in its safetensors, by type."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of files that are only listed, in place of those of their contents."""
+    """Sizes of files that are only listed, instead of the sizes of their contents."""
 
     @property
     def commit(self) -> str:
@@ -54,15 +54,15 @@ class Repo:
 
 @dataclass
 class Fault:
-    """Something that goes wrong with the content of one file.
+    """A fault in serving the content of one file.
 
     Attributes:
         kind: `break` closes the connection at byte `at` of the file, `stall` sends nothing after
-            it, `flip` sends that byte wrong, `status` answers with `status`, `whole` knows no
-            ranges, `short` and `other` have another content than was listed: fewer bytes, or as
-            many with another ETag.
-        times: so many requests meet it.
-        host: where: at the content's own server, or at the Hub.
+            it, `flip` corrupts that byte, `status` answers with `status`, `whole` does not support
+            ranges, `short` and `other` have another content than was listed: fewer bytes, or the
+            same number with another ETag.
+        times: number of requests that it affects.
+        host: where it occurs: at the server of the contents, or at the Hub.
     """
 
     kind: Literal["break", "stall", "flip", "status", "whole", "short", "other"]
@@ -75,7 +75,7 @@ class Fault:
 
 @dataclass
 class Request:
-    """What the stand-in was asked."""
+    """A request that came to the stand-in."""
 
     host: str
     method: str
@@ -86,7 +86,7 @@ class Request:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """From the first byte to the one after the last, if it asked for a range."""
+        """From the first byte to the one after the last, if the request has a range."""
         found = _RANGE.fullmatch(self.headers.get("range", ""))
         return (int(found[1]), int(found[2]) + 1) if found and found[2] else None
 
@@ -96,8 +96,8 @@ class HubServer:
 
     Attributes:
         url: of the Hub, for `HF_ENDPOINT`.
-        tokens: those that open gated and private repositories.
-        on_sent: called with how many bytes of contents were sent so far, after each piece.
+        tokens: tokens that give access to gated and private repositories.
+        on_sent: called with the bytes of contents sent so far, after each piece.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class HubServer:
         ]
 
     def fault(self, path: str, host: str) -> Fault | None:
-        """The fault that this request meets, which is one fewer then."""
+        """The fault that affects this request; its count decreases by one."""
         with self.lock:
             for fault in self.faults:
                 if fault.path == path and fault.host == host and fault.times > 0:
@@ -147,7 +147,7 @@ class HubServer:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """A content is being sent."""
+        """Count a content as being sent while the block runs."""
         with self._quiet:
             self._sending += 1
         try:
@@ -158,7 +158,7 @@ class HubServer:
                 self._quiet.notify_all()
 
     def wait_until_quiet(self) -> None:
-        """Until nothing is sent any more, also to clients that are gone."""
+        """Wait until nothing is sent any more, including to clients that have disconnected."""
         with self._quiet:
             assert self._quiet.wait_for(lambda: self._sending == 0, timeout=20)
 
@@ -173,7 +173,7 @@ class HubServer:
 
 @contextmanager
 def hub_server() -> Iterator[HubServer]:
-    """A stand-in that runs while the block does."""
+    """A stand-in that runs until the block ends."""
     server = HubServer()
     server.start()
     try:
@@ -183,7 +183,7 @@ def hub_server() -> Iterator[HubServer]:
 
 
 def etag(path: str, data: bytes) -> str:
-    """The name of a content: SHA-256 in LFS, git's SHA-1 otherwise."""
+    """The ETag of a content: SHA-256 in LFS, git's SHA-1 otherwise."""
     if path.endswith(LFS_SUFFIXES):
         return hashlib.sha256(data).hexdigest()
     return git_sha1(data)
@@ -198,7 +198,7 @@ class _Servers(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is what these tests are about."""
+        """Report nothing: clients that disconnect are part of these tests."""
 
 
 def _server(hub: HubServer, host: str, name: str) -> _Servers:
@@ -215,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
     host: str
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing on the terminal."""
+        """Print nothing to the terminal."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -301,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._content(data, {"ETag": '"of-the-store"', "Accept-Ranges": "bytes"}, fault)
 
     def _open(self, repo_id: str, revision: str) -> Repo | None:
-        """The repository, or None after it was refused."""
+        """The repository, or None after a refusal was sent."""
         repo = self.hub.repos.get(repo_id)
         if repo is None or (repo.private and not self._is_welcome()):
             self._refuse(401 if repo else 404, "RepoNotFound", "Repository not found")
@@ -312,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         return repo
 
     def _content(self, data: bytes, headers: dict[str, str], fault: Fault | None) -> None:
-        """`data`, or the range of it that was asked for, as `fault` has it."""
+        """Send `data`, or the requested range of it, with `fault` applied."""
         kind = fault.kind if fault else None
         if fault is not None and kind == "status":
             self._send(fault.status, {"Retry-After": "0"}, b"not now")
@@ -368,7 +368,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _described(repo_id: str, repo: Repo) -> dict[str, Any]:
-    """What the Hub says of a repository, without its files."""
+    """The Hub's description of a repository, without its files."""
     return {
         "id": repo_id,
         "sha": repo.commit,

@@ -1,4 +1,4 @@
-"""A disk tier without threads: what is written is there at once, and read when it is asked for."""
+"""A disk tier without threads: writes are done at once, reads when their result is requested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hearth.backends.engine.kv.disk import DiskTier, Load
 
 
 class _Now:
-    """A queue of jobs that are done when they are put."""
+    """A queue that runs each job when it is put."""
 
     @staticmethod
     def put(job: Callable[[], None]) -> None:
@@ -16,7 +16,7 @@ class _Now:
 
 
 class InlineLoad(Load):
-    """Nothing is read ahead."""
+    """A load that reads nothing ahead."""
 
     def is_there(self, index):
         return True

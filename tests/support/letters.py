@@ -10,7 +10,7 @@ _MARKS = (
     *("<|User|>", "<|Assistant|>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]"),
 )
 _FIRST_SPECIAL = 0x11_0000
-"""Above every character."""
+"""Above every character code."""
 
 
 class LetterTokenizer:

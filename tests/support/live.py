@@ -1,5 +1,5 @@
-"""An application behind the real server, in the event loop of the test, and clients that speak
-bytes to it.
+"""An application behind the real server, in the event loop of the test, and clients that send it
+raw bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Live:
         return await asyncio.open_connection("127.0.0.1", self.port, **options)
 
     async def exchange(self, *pieces: bytes) -> bytes:
-        """Send `pieces`; all that comes back until the server closes."""
+        """Send `pieces`, and return everything that comes back until the server closes."""
         reader, writer = await self.connect()
         try:
             for piece in pieces:
@@ -48,7 +48,7 @@ class Live:
 
 @asynccontextmanager
 async def live(app: Any, more: Sequence[socket.socket] = ()) -> AsyncIterator[Live]:
-    """Serve `app` on a free port, and on the listeners `more`; ended at once at the end."""
+    """Serve `app` on a free port and on the listeners `more`; stop at once when the block ends."""
     ready = asyncio.Event()
 
     async def beside() -> None:
@@ -68,7 +68,7 @@ async def live(app: Any, more: Sequence[socket.socket] = ()) -> AsyncIterator[Li
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    """What is still to come, also when the connection is reset."""
+    """The remaining bytes, also when the connection is reset."""
     found = bytearray()
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""llama.cpp's own quantizer, asked in a process of its own, since what it dislikes ends it.
+"""llama.cpp's own quantizer, called in a separate process, because it aborts on unsupported input.
 
 `llama_types` asks which types it would choose, `llama_quantize` has it write files.
 """
@@ -21,7 +21,7 @@ _COMPUTE = (
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is only described. Tensors: (name, shape in ggml's order)."""
+    """A model of which only the description exists. Tensors: (name, shape in ggml's order)."""
 
     architecture: str
     layers: int
@@ -33,7 +33,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Order:
-    """A file that llama.cpp is to write. `imatrix`: values by tensor; `tensors`: (pattern, type);
+    """A file that llama.cpp must write. `imatrix`: values by tensor; `tensors`: (pattern, type);
     `pairs`: further metadata.
     """
 
@@ -50,15 +50,15 @@ class Order:
 def llama_types(
     models: Sequence[Model], file_types: Sequence[int]
 ) -> list[tuple[list[bool], list[list[int]]]]:
-    """Of each model: whether each tensor may change and, for each file type, what each of those
-    that may becomes.
+    """For each model: whether each tensor may be quantized and, for each file type, the types of
+    the tensors that may.
     """
     question = {"models": [asdict(model) for model in models], "file_types": list(file_types)}
     return [(allowed, types) for allowed, types in _ask("types", question)]
 
 
 def llama_quantize(orders: Sequence[Order]) -> list[tuple[bool, str]]:
-    """Of each order: whether it went well, and what llama.cpp logged."""
+    """For each order: whether it succeeded, and llama.cpp's log."""
     return [(ok, log) for ok, log in _ask("files", [asdict(order) for order in orders])]
 
 

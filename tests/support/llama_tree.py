@@ -1,5 +1,5 @@
-"""What the source package of llama.cpp's bindings has to test with: vocabularies, vectors, chat
-templates. Found when tests are collected, before they get a home of their own.
+"""Test data from the source package of llama.cpp's bindings: vocabularies, vectors, chat templates.
+It is located when tests are collected, before they get their own home.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Vector:
 
 
 def files(pattern: str) -> list[Any]:
-    """Parameters for a test over the files that match, or one that skips with the reason."""
+    """Test parameters for the files that match, or one that skips with the reason."""
     tree = vocabularies.found_tree()
     found = sorted(tree.glob(pattern)) if tree is not None else []
     if not found:
@@ -42,7 +42,7 @@ def files(pattern: str) -> list[Any]:
 
 
 def vectors(vocabulary: Path) -> list[Vector]:
-    """The vectors beside a vocabulary; empty where there are none."""
+    """The vectors next to a vocabulary; empty if there are none."""
     texts, ids = (vocabulary.with_name(vocabulary.name + end) for end in (".inp", ".out"))
     if not texts.is_file():
         return []
@@ -56,7 +56,7 @@ def vectors(vocabulary: Path) -> list[Vector]:
 
 @contextmanager
 def llama_tokenizer(path: Path) -> Iterator[LlamaTokenizer]:
-    """llama.cpp's tokenizer of a file, which need not have weights."""
+    """llama.cpp's tokenizer of a file, which does not need weights."""
     library = load_library()
     params = library.api.llama_model_default_params()
     set_fields(params, vocab_only=True)

@@ -1,4 +1,4 @@
-"""Decoders whose weights come through `load_weights`, and files that watch what is read."""
+"""Decoders whose weights come through `load_weights`, and files that record what is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 class WatchedFolder(SafetensorsFolder):
-    """Notes what is read and what is let go of."""
+    """Records which tensors are read and released."""
 
     def __init__(self, folder: str | Path, checkpoint: Checkpoint | None = None) -> None:
         super().__init__(folder, checkpoint)
@@ -80,7 +80,9 @@ def load_gguf(
 
 
 def shard(folder: Path, tensors: Mapping[str, Tensor], order: Sequence[str], count: int) -> None:
-    """model.safetensors of `folder` in `count` files and an index, tensors dealt out in `order`."""
+    """Split `tensors` into `count` model.safetensors files of `folder` and an index, dealt out in
+    `order`.
+    """
     (folder / "model.safetensors").unlink()
     places = {}
     for number in range(count):

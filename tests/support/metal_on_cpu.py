@@ -1,5 +1,5 @@
-"""Kernels for the GPUs of Apple, compiled from their own text for a processor: in the place of what
-`torch.mps.compile_shader` gives.
+"""Metal kernels compiled from their source for a processor, as a replacement for the result of
+`torch.mps.compile_shader`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _SHIM = Path(__file__).with_name("metal_on_cpu.h")
 _FLAGS = ("-std=gnu2x", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-attributes", "-lm")
 _KERNEL = re.compile(r"^kernel void (\w+)\(([^)]*)\)", re.MULTILINE)
 _NEEDS = {"multiply": "PACKING", "attend": "PARTS", "finish_heads": "TURNED"}
-"""The macro that a kernel is there with."""
+"""The macro that must be defined for a kernel to exist."""
 
 
 class ShaderOnCpu:
-    """The kernels of `source`: what a GPU gets, with the macros in front."""
+    """The kernels of `source`, which is the text for a GPU with the macros in front."""
 
     def __init__(self, source: str) -> None:
         assert source.startswith(_HEADER)
@@ -60,7 +60,9 @@ class ShaderOnCpu:
 
 
 def _pointer(given: torch.Tensor | int | float) -> tuple[object, int]:
-    """What keeps the memory, and its address: as PyTorch binds them, int as `long`."""
+    """The object that keeps the memory alive, and its address, as PyTorch binds arguments: int as
+    `long`.
+    """
     if isinstance(given, torch.Tensor):
         return given, given.data_ptr()
     number = ctypes.c_float(given) if isinstance(given, float) else ctypes.c_long(given)

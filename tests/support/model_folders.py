@@ -1,5 +1,5 @@
-"""Folders of safetensors as they are downloaded, written byte by byte: small llamas whose weights
-are zeros, or small random numbers.
+"""Folders of safetensors like downloaded ones, written byte by byte: small llamas whose weights are
+zeros, or small random numbers.
 """
 
 from __future__ import annotations

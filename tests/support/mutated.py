@@ -1,6 +1,7 @@
-"""Requests to every route of the server: valid by its tables, then damaged at random.
+"""Requests to every route of the server: made valid by its tables, then damaged at random.
 
-`request(seed, index)` is the same as long as the tables are: those two numbers name it.
+`request(seed, index)` gives the same request as long as the tables are the same, so that these two
+numbers identify it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from hearth.app.server.endpoint import PREFIX, UNPREFIXED, Endpoint
 from hearth.app.server.routes import ENDPOINTS
 
 MODELS: Final = ("guide", "second", "ranker")
-"""What the server is expected to have: the bundled model, and two of its library folder."""
+"""Models that the server must have: the bundled model, and two of its library folder."""
 _COPIES: Final = ("copy-1", "copy-2")
-"""Names that are copied to and deleted all the time."""
+"""Names that requests copy to and delete all the time."""
 SETTINGS: Final = {"HEARTH_CONTEXT": "1024"}
 MANAGED: Final = ("--offline", "--manage")
-"""How that server is started: clients may copy and delete models, and nothing is downloaded."""
+"""Options of that server: clients may copy and delete models, and nothing is downloaded."""
 MOST_TOKENS: Final = 16
 JSON_TYPE: Final = "application/json"
 _LIMITS: Final = {
@@ -43,7 +44,7 @@ _ROUTES: Final = tuple(
     for endpoint in ENDPOINTS
     for _ in range(1 if endpoint.table is None else 8 if endpoint.path in _LIMITS else 3)
 )
-"""Every route, those that generate most often."""
+"""Every route; those that generate occur most often."""
 _TEXTS: Final = (
     *(
         "",
@@ -133,7 +134,7 @@ class Asked:
 
 
 def request(seed: int, index: int) -> Asked:
-    """The request with number `index`; the routes take turns."""
+    """The request with number `index`; the routes alternate."""
     rng = random.Random(f"{seed}:{index}")
     endpoint = _ROUTES[index % len(_ROUTES)]
     method, target = endpoint.method, _target(rng, endpoint)
@@ -207,7 +208,7 @@ def _object(rng: random.Random, described: dict[str, Any], chance: float) -> dic
 
 
 def _value(rng: random.Random, name: str, schema: dict[str, Any]) -> Any:
-    """A value that `schema` accepts, mostly."""
+    """A value that `schema` usually accepts."""
     if name in _NAMED and rng.random() < 0.9:
         return _NAMED[name](rng)
     for several in ("anyOf", "oneOf"):
@@ -381,7 +382,7 @@ _NAMED: Final[dict[str, Callable[[random.Random], Any]]] = {
     "guided_choice": lambda rng: [_text(rng), "yes", "no"],
     "chat_template_kwargs": lambda rng: rng.choice(({}, {"a": _scalar(rng)}, {"messages": []})),
 }
-"""Fields whose interesting values their types do not tell."""
+"""Interesting values of fields, which their types do not imply."""
 
 
 def _conversation(rng: random.Random, body: dict[str, Any]) -> dict[str, Any]:
@@ -422,7 +423,7 @@ def _mutate(rng: random.Random, body: Any) -> Any:
         return _scalar(rng)
     if not places:
         return {"unknown": body}
-    # The top level is where most fields are, and half of the damage.
+    # The top level has most of the fields, and gets half of the damage.
     top = [place for place in places if place[0] is body]
     container, key = rng.choice(top if rng.random() < 0.5 else places)
     old = container[key]
@@ -467,7 +468,7 @@ def _deep(levels: int, lists: bool) -> Any:
 
 
 def _cap(body: dict[str, Any], path: str) -> None:
-    """No valid limit is above `MOST_TOKENS`, and there is one."""
+    """Ensure that there is a limit and that no valid limit is above `MOST_TOKENS`."""
     name = _LIMITS.get(path)
     if name is None:
         return
@@ -488,7 +489,7 @@ def _cap(body: dict[str, Any], path: str) -> None:
 
 
 def _garble(rng: random.Random, body: bytes) -> bytes:
-    """Damage of the text itself, of one body in ten."""
+    """Damage the text itself, in one body of ten."""
     chance = rng.random()
     if chance < 0.03:
         return body[: rng.randrange(len(body) + 1)]

@@ -1,4 +1,4 @@
-"""Decoders over a checkpoint's weights, and what they say about tokens."""
+"""Decoders over a checkpoint's weights, and their logits and tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hearth.quant.json_fields import Fields, read_fields
 
 
 def family_and_config(fields: Fields) -> tuple[Family, ModelConfig]:
-    """What a config.json says."""
+    """The family and the config of a config.json."""
     family = family_of_hf(fields)
     return family, family.from_hf(fields)
 
@@ -63,7 +63,7 @@ def assembled(
     context: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
-    """A decoder whose plain weights are put together as `family.names` says."""
+    """A decoder whose plain weights are assembled according to `family.names`."""
     spelled = {ours: stored[name] for ours, name in by_canonical_name(stored).items()}
     names = {name: source.hf for name, source in family.names(config).items()}
     return _filled(config, family, names, spelled, context, dtype)
@@ -98,7 +98,7 @@ def _filled(
 
 
 def put(decoder: Decoder, name: str, tensor: Tensor) -> None:
-    """`tensor` in the place of a parameter."""
+    """Replace a parameter by `tensor`."""
     module, _, leaf = name.rpartition(".")
     parameter = nn.Parameter(tensor, requires_grad=False)
     setattr(decoder.get_submodule(module), leaf, parameter)
@@ -123,7 +123,7 @@ def logits_of(decoder: Decoder, *texts: Sequence[int]) -> Tensor:
 
 
 def greedy(decoder: Decoder, text: Sequence[int], count: int) -> list[int]:
-    """The `count` tokens that the decoder would write after `text`."""
+    """The `count` tokens that the decoder would generate after `text`, greedily."""
     written = list(text)
     for _ in range(count):
         written.append(int(logits_of(decoder, written)[-1].argmax()))

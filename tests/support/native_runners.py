@@ -34,12 +34,12 @@ def runner_of(
     tiled: bool = False,
     records: GraphDevice | None = None,
 ) -> Driven:
-    """The runner of a folder of weights, with everything in `dtype`, or as `settings` say.
+    """The runner of a folder of weights, with everything in `dtype`, or according to `settings`.
 
     Args:
-        triton: kernels in Triton work on the device.
-        records: what records graphs of single tokens, where `triton` works; None: none are.
-        tiled: matrices are for the kernels of processors, with activations in float32.
+        triton: Triton kernels work on the device.
+        records: the recorder of graphs of single tokens, if `triton` works; None: no graphs.
+        tiled: matrices are for the processor kernels, with activations in float32.
     """
     fields = read_fields(folder / "config.json")
     family = family_of_hf(fields)
@@ -77,7 +77,9 @@ def runner_of(
 
 
 def advance(runner: Driven, slot: int, tokens: list[int], *others: Row) -> NDArray[np.float32]:
-    """Compute `tokens` at the end of `slot` in one step with `others`; [tokens, vocabulary]."""
+    """Compute `tokens` at the end of `slot` in one step with `others`; returns [tokens,
+    vocabulary].
+    """
     held = runner.cache.length(slot)
     assert runner.cache.reserve(slot, held + len(tokens))
     row = Row(slot, held, tokens, len(tokens))

@@ -1,4 +1,4 @@
-"""Questions in OpenAI's words, by its client: chat, completions, responses."""
+"""Questions in OpenAI's formats, by its client: chat, completions, responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _chat_fields(question: Question) -> Json:
 
 
 def function(tool: Tool) -> Json:
-    """A tool as OpenAI has it."""
+    """A tool in OpenAI's format."""
     return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
@@ -188,7 +188,7 @@ def _response_whole(served: Served, question: Question) -> Answer:
 
 
 def _response_streamed(served: Served, question: Question) -> Answer:
-    """From the deltas, which must be what the last event has as a whole."""
+    """The answer from the deltas, which must equal the whole answer in the last event."""
     said = Said()
     last = None
     for number, event in enumerate(

@@ -1,4 +1,4 @@
-"""Eight requests over a real runner, with drafts or without, and what they say."""
+"""Eight requests over a real runner, with drafts or without, and their outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOKENS = 40
 
 
 class OddAfterEven:
-    """A `Matcher`: even and odd tokens take turns; complete after 24."""
+    """A `Matcher`: even and odd tokens alternate; complete after 24."""
 
     notices = ()
 
@@ -57,7 +57,7 @@ class OddAfterEven:
 
 
 class Oracle(Drafter):
-    """What will be said, but every third token."""
+    """Drafts the tokens that will be generated, except every third one."""
 
     mode: Speculate = "draft"
     token_s = 0.0
@@ -77,11 +77,11 @@ class Oracle(Drafter):
         return drafts
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class OracleTrees(Drafter):
-    """Trees at random, some of whose ways are what will be said."""
+    """Drafts random trees, some of whose paths are the tokens that will be generated."""
 
     mode: Speculate = "medusa"
     token_s = 0.0
@@ -98,7 +98,7 @@ class OracleTrees(Drafter):
         at = sequence.total - sequence.prompt_tokens
         coming = self._said[sequence.id][at : at + length]
         draft, depths = Draft([], parents=[]), [0]
-        right = 0  # The last place on the way that is right.
+        right = 0  # The last correct node of the path.
         while len(draft.tokens) < min(length, len(coming)):
             parent = self._random.choice([right, self._random.randrange(len(depths))])
             siblings = {
@@ -118,12 +118,12 @@ class OracleTrees(Drafter):
         return draft
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def assert_drafts_change_nothing(runner: Driven, kind: str) -> None:
-    """Neither right ones, nor wrong ones, nor trees of both, nor those of n-grams; and some of each
-    were there. Trees where the runner takes them.
+    """Check that the output is the same with right drafts, wrong drafts, trees of both (if the
+    runner takes trees) and n-grams, and that some of each occurred.
     """
     plain, _ = _said(runner, kind, None, [])
     ids = [ids for ids, _ in plain]

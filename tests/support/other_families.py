@@ -1,4 +1,4 @@
-"""Questions in the words of Anthropic, by its client, and of Ollama."""
+"""Questions in the formats of Anthropic, by its client, and of Ollama."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _message_whole(served: Served, question: Question) -> Answer:
 
 
 def _message_streamed(served: Served, question: Question) -> Answer:
-    """From the deltas, which must be what the client makes of them."""
+    """The answer from the deltas, which must equal the client's assembled message."""
     said = Said()
     with served.anthropic.messages.stream(**_message_fields(question)) as stream:
         for event in stream:

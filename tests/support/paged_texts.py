@@ -1,4 +1,4 @@
-"""Texts in pages, attended to step by step, and what attention over each whole text gives."""
+"""Texts in pages, attended to step by step, and the reference attention over each whole text."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LONG_STEPS: Sequence[Step] = (
 
 
 class Texts:
-    """Random queries, keys and values of some sequences, with blocks in no order; the first layer
-    sees everything, the second one a window.
+    """Random queries, keys and values of several sequences, with blocks in random order; the first
+    layer sees everything, the second has a window.
 
     Args:
-        lengths: tokens that there are blocks for.
-        dtype: of queries, and of keys and values as they are kept unless `kept` says otherwise.
-        compute: dtype of the arithmetic where pages are gathered; `dtype` without it.
+        lengths: tokens for which there are blocks.
+        dtype: of queries, and of stored keys and values unless `kept` is set.
+        compute: dtype of the arithmetic where pages are gathered; by default `dtype`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Texts:
         )
 
     def step(self, rows: Step) -> list[Tensor]:
-        """What each layer gives for the tokens of a step."""
+        """The output of each layer for the tokens of a step."""
         attend = self._attend([self._row(*row) for row in rows])
         query = torch.cat([self.query[s][at : at + count] for s, at, count in rows])
         found = []
@@ -114,11 +114,11 @@ class Texts:
         return found
 
     def expected(self, layer: int, rows: Step) -> Tensor:
-        """By the definition, in float32: what `step` should give."""
+        """The expected output of `step`, by the definition, in float32."""
         return torch.cat([self._whole(layer, s)[at : at + count] for s, at, count in rows])
 
     def block(self, layer: int, block: int) -> Tensor:
-        """What the pool holds, of one type: [2, page, kv_heads, head_dim]."""
+        """The contents of the pool, of one type: [2, page, kv_heads, head_dim]."""
         return torch.stack([side[:, block].transpose(0, 1) for side in self.pool.layer(layer)])
 
     def _attend(self, rows: list[PagedRow]) -> Attend:
@@ -127,7 +127,7 @@ class Texts:
         )
 
     def _row(self, sequence: int, start: int, count: int) -> PagedRow:
-        """A row whose window has left behind the blocks that nothing of it sees."""
+        """A row without the blocks that are outside the window of all its tokens."""
         table = self.tables[sequence]
         window = self.config.layers[1].window
         assert window is not None

@@ -1,4 +1,4 @@
-"""Texts that want to steer a terminal, hide something, or be read as markup: 300 and more."""
+"""More than 300 texts that try to control a terminal, hide something, or be read as markup."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes of tensors that were made inside and existed at one time."""
+    """The peak in bytes of tensors that were made inside the block and existed at the same time."""
 
     def __init__(self) -> None:
         super().__init__()

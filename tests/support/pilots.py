@@ -1,4 +1,4 @@
-"""Drives the terminal app in tests: with its keys, waiting for what should come."""
+"""Drives the terminal app in tests: presses keys, and waits for the expected result."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["ask", "chat_of", "opened", "say", "transcript_of", "until", "until_s
 async def opened(
     services: Services, size: tuple[int, int] = (100, 30), **options: Any
 ) -> AsyncIterator[tuple[HearthApp, Pilot[int]]]:
-    """The app over `services`, and what presses its keys."""
+    """The app over `services`, and a pilot that presses its keys."""
     app = HearthApp(services, **options)
     async with app.run_test(size=size, notifications=True) as pilot:
         await pilot.pause()
         try:
             yield app, pilot
         finally:
-            # As `App.exit` does, and `run_test` does not, before it takes the widgets away. A job
-            # that is left behind takes a while to be gone.
+            # `App.exit` does this before it removes the widgets, but `run_test` does not. A job
+            # that is still running takes a while to end.
             app.workers.cancel_all()
             for worker in list(app.workers):
                 with suppress(WorkerCancelled, WorkerFailed):
@@ -40,7 +40,7 @@ async def opened(
 
 
 async def until_shown(pilot: Pilot[Any], text: str) -> None:
-    """Wait until `text` stands on the screen."""
+    """Wait until `text` is on the screen."""
     await until(pilot, lambda: text in text_of(pilot.app))
 
 
@@ -58,7 +58,7 @@ def chat_of(pilot: Pilot[Any]) -> ChatScreen:
 
 
 async def ask(pilot: Pilot[Any], text: str) -> None:
-    """Say `text`, and wait for the end of the answer."""
+    """Send `text`, and wait for the end of the answer."""
     chat = chat_of(pilot)
     before = len(chat.session.messages) if chat.session is not None else 0
     await say(pilot, text)
@@ -74,7 +74,7 @@ async def ask(pilot: Pilot[Any], text: str) -> None:
 
 
 def transcript_of(pilot: Pilot[Any]) -> Transcript:
-    """The transcript of the chat screen, in place of the first screen."""
+    """The transcript of the chat screen, which replaces the first screen."""
     chat = chat_of(pilot)
     chat.query_one(Welcome).display = False
     chat.transcript.display = True

@@ -1,4 +1,6 @@
-"""Every place of a body where a parameter goes, with what must stand around it."""
+"""Every place of a request body where a parameter can be, with the fields that it requires around
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ class Place:
     """One parameter.
 
     Attributes:
-        name: as an error names it.
-        tells: it says of which of several kinds the object around it is.
+        name: its name in an error.
+        tells: it selects the kind of the object around it.
         drops: objects of other kinds are left out.
     """
 
@@ -35,7 +37,7 @@ class Place:
         return self.name.rpartition(".")[0]
 
     def body(self, written: str) -> bytes:
-        """The least body that has the JSON `written` at this place."""
+        """The smallest body that has the JSON `written` at this place."""
         return json.dumps(self._around).replace(json.dumps(_HERE), written).encode()
 
 
@@ -43,7 +45,7 @@ def places(table: Table, levels: int, key: str = "", *, drops: bool = False) -> 
     """The parameters of `table`, and those of the tables in it, `levels` deep.
 
     Args:
-        key: which of them tells `table` from others.
+        key: the parameter that distinguishes `table` from others.
         drops: an object of another kind is left out.
     """
     needed = {one.name: example(one.schema) for one in table if one.required}
@@ -63,8 +65,8 @@ def places(table: Table, levels: int, key: str = "", *, drops: bool = False) -> 
 
 
 def _tables(schema: Schema) -> Iterator[tuple[str, Any, Table, str, bool]]:
-    """(path, what puts one there, table, the field that tells it from others, whether others are
-    left out) of every table that a value of `schema` may be, or be a list of.
+    """(path, function that puts a table there, table, the field that distinguishes it from others,
+    whether others are left out) for every table that a value of `schema` may be, or be a list of.
     """
     if isinstance(schema, Table):
         yield "", lambda value: value, schema, "", False
@@ -80,7 +82,7 @@ def _tables(schema: Schema) -> Iterator[tuple[str, Any, Table, str, bool]]:
 
 
 def example(schema: Schema | None) -> Any:
-    """The least value that `schema` takes."""
+    """The smallest value that `schema` accepts."""
     assert schema is not None
     return _example(schema.json())
 

@@ -30,9 +30,10 @@ _PLAIN: dict[Any, tuple[Any, ...]] = {
 
 
 def values(annotation: Any, levels: int = 2) -> Iterator[Any]:
-    """One value of each alternative of `annotation`: of a union every arm, of a `Literal` every
-    value, of a typed dictionary its required fields alone, and with each of the others, which get
-    every value of theirs on the first `levels`, then one. Files have none: JSON lacks them.
+    """One value for each alternative of `annotation`: for a union each of its types, for a
+    `Literal` each value, for a typed dictionary one with only its required fields, and one with
+    each optional field. An optional field gets all of its values on the first `levels`, then one.
+    Files have no values, because JSON has none.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Required, NotRequired, Annotated):
@@ -54,7 +55,7 @@ def values(annotation: Any, levels: int = 2) -> Iterator[Any]:
 
 def _dictionaries(kind: Any, levels: int) -> Iterator[dict[str, Any]]:
     hints = get_type_hints(kind, include_extras=True)
-    # The class does not know which are required: its annotations are texts.
+    # The class does not know which fields are required, because its annotations are strings.
     needed = {name for name, hint in hints.items() if _is_required(hint, kind.__total__)}
     least = {name: next(values(hints[name])) for name in sorted(needed)}
     yield least

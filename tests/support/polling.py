@@ -17,11 +17,11 @@ _FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.1
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], object]) -> None:
-    """Let the app go on until `holds()` is true; fails with what the screen shows. While a widget
-    that it asks for is missing, it is not: a screen is there before its widgets are.
+    """Run the app until `holds()` is true; fails with the text of the screen. While a widget that
+    `holds` queries is missing, it counts as false, because a screen exists before its widgets.
 
-    Looking costs a pass through all widgets, and often a drawing of the screen, so a longer wait
-    looks less often.
+    Each check costs a pass through all widgets, and often a drawing of the screen, so a longer wait
+    checks less often.
     """
     deadline = asyncio.get_running_loop().time() + WAIT_S
     look_s = _FIRST_LOOK_S
@@ -40,5 +40,5 @@ def _is_true(holds: Callable[[], object]) -> bool:
 
 
 def notices(app: App[Any]) -> str:
-    """What the app has told in notices that are still shown."""
+    """The text of the notices that the app still shows."""
     return "\n".join(notice.message for notice in app._notifications)

@@ -26,16 +26,16 @@ CASES: dict[str, dict[str, Any]] = {
     "NF4 64": {"group": 64, "scales": torch.float32},
     "NF4 of a row": {"group": 0, "scales": torch.float32},
 }
-"""Every layout, and of codes every kind of scales and zeros."""
+"""Every layout, and for codes every kind of scales and zeros."""
 
 
 def weight_of(case: str, seed: int = 0) -> PackedWeight:
-    """37 rows of one of `CASES`: neither they nor the inputs fill the tiles."""
+    """37 rows of one of `CASES`: neither rows nor inputs are a multiple of the tile sizes."""
     options = {"inputs": 768, **CASES[case]}
     return random_weight(case.split()[0], 37, seed=seed, **options)
 
 
 def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
-    """Squares of what `found` is off, as a share of those of the product in float64."""
+    """The squared error of `found`, relative to the squares of the product in float64."""
     wanted = x.double() @ weight.double().T
     return float((found - wanted).square().sum() / wanted.square().sum())

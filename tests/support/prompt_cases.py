@@ -1,4 +1,4 @@
-"""Attention of the last tokens of texts in pages, next to sums in float64."""
+"""Attention of the last tokens of texts in pages, compared with sums in float64."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Prompts:
-    """Texts of which the last tokens are new.
+    """Texts whose last tokens are new.
 
     Args:
-        counts: of new tokens of each text.
+        counts: number of new tokens of each text.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Prompts:
         self.sinks = torch.randn(heads, generator=generator) if sinks else None
 
     def found(self, some: slice = slice(None), *, rows: int = 0) -> torch.Tensor:
-        """Of some of the texts, by programs of `rows` rows; 0: of as many as are chosen."""
+        """The output for some of the texts, with programs of `rows` rows; 0: the default number."""
         counts = np.array(self.counts[some], np.int32)
         starts = np.array(self.lengths[some], np.int32) - counts
         firsts, tables = np.cumsum(counts, dtype=np.int32) - counts, self.seen.tables[some].clone()
-        if self.window is not None:  # Pages that a window has left behind are not there.
+        if self.window is not None:  # Pages outside the window are not there.
             left = np.maximum(starts + 1 - self.window, 0) // self.page
             starts = starts - left.astype(np.int32) * self.page
             for table, pages in zip(tables, left, strict=True):
@@ -111,7 +111,7 @@ class Prompts:
         return found.cpu()
 
     def wanted(self) -> torch.Tensor:
-        """In float64, token by token."""
+        """The expected output in float64, token by token."""
         text = np.repeat(np.arange(len(self.counts)), self.counts)
         ends = np.concatenate(
             [

@@ -1,5 +1,5 @@
-"""Checkpoints in the formats that models are downloaded in, packed here bit by bit: from codes,
-scales and codes for zero, and what these stand for, in float32.
+"""Checkpoints in the common download formats, packed here bit by bit: from codes, scales and zero
+points, and the values that they represent, in float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Quantized:
     """One matrix."""
 
     tensors: Tensors
-    """By the ends of their names."""
+    """By the suffixes of their names."""
     plain: Tensor
     """[outputs, inputs] float32."""
 
@@ -39,8 +39,8 @@ Codes = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def packed_words(codes: Tensor, bits: int) -> Tensor:
-    """[rows, n] whole numbers -> [rows, words] int32, one after the other from the lowest bit on,
-    zeros at the end.
+    """[rows, n] integers -> [rows, words] int32, packed consecutively from the lowest bit,
+    zero-padded.
     """
     values = codes.numpy().astype(np.uint8)
     ones = (values[..., None] >> np.arange(bits, dtype=np.uint8)) & 1
@@ -56,12 +56,12 @@ def quantize_folder(
     *,
     is_quantized: Callable[[str], bool] = lambda name: name.endswith(_MATRICES),
 ) -> Tensors:
-    """Quantizes the matrices of the checkpoint in `folder`; returns the same tensors in float32.
+    """Quantize the matrices of the checkpoint in `folder`; returns the same tensors in float32.
 
     Args:
-        quantize: of one matrix. Its codes need not be near: drawn ones do.
+        quantize: quantizes one matrix. Its codes need not approximate the matrix: random ones do.
         config: the `quantization_config`.
-        is_quantized: by the name of a weight.
+        is_quantized: takes the name of a weight.
     """
     generator = torch.Generator().manual_seed(5)
     stored, plain = load_file(folder / WEIGHTS), {}
@@ -93,13 +93,13 @@ def plain_folder(folder: Path, tensors: Tensors, other: Path) -> Path:
 def drawn_codes(
     weight: Tensor, bits: int, groups: Tensor, generator: torch.Generator, *, is_even: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Codes [outputs, inputs], scales [groups, outputs] float16, codes for zero [groups, outputs],
-    and the numbers that they stand for, [outputs, inputs] float32.
+    """Codes [outputs, inputs], scales [groups, outputs] float16, zero points [groups, outputs], and
+    the values that they represent, [outputs, inputs] float32.
 
     Args:
-        weight: of which only shape and size matter.
+        weight: only its shape and magnitude are used.
         groups: [inputs], the group of each.
-        is_even: the middle code stands for zero everywhere.
+        is_even: the middle code is the zero point everywhere.
     """
     outputs, inputs = weight.shape
     count = int(groups.max()) + 1
@@ -119,7 +119,7 @@ def drawn_codes(
 def nearest_codes(
     weight: Tensor, bits: int, groups: Tensor, generator: torch.Generator, *, is_even: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `drawn_codes`, but codes that stand for `weight` as well as they can."""
+    """Like `drawn_codes`, but with codes that approximate `weight` as well as possible."""
     count, most = int(groups.max()) + 1, (1 << bits) - 1
     spread = groups.expand(weight.shape)
     shape = (len(weight), count)
@@ -146,7 +146,7 @@ def gptq(
     v2: bool = False,
     codes_of: Codes = drawn_codes,
 ) -> Quantize:
-    """The tensors of one matrix, as AutoGPTQ and GPTQModel name them."""
+    """The tensors of one matrix, with the names of AutoGPTQ and GPTQModel."""
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
         inputs = weight.shape[1]
@@ -157,7 +157,7 @@ def gptq(
         words = packed_words(zeros, bits)
         if not v2 and bits == 3:
             words = packed_words((zeros - 1) % (1 << bits), bits)
-        elif not v2:  # Whole words, as GPTQModel does it.
+        elif not v2:  # Whole words, as in GPTQModel.
             words -= sum(1 << place for place in range(0, 31, bits))
         tensors = {
             ".qweight": packed_words(codes, bits).T.contiguous(),
@@ -184,7 +184,7 @@ def gptq_config(
 
 
 def awq(group: int = 32) -> Quantize:
-    """The tensors of one matrix, as AutoAWQ's "gemm" has them."""
+    """The tensors of one matrix, in the format "gemm" of AutoAWQ."""
 
     def in_columns(codes: Tensor) -> Tensor:
         """[rows, columns] -> words of eight columns each, in AWQ's order."""
@@ -246,7 +246,7 @@ def packed(
     order: bool = False,
     codes_of: Codes = drawn_codes,
 ) -> Quantize:
-    """pack-quantized of compressed-tensors; group 0: a scale for each output."""
+    """pack-quantized of compressed-tensors; group 0: one scale per output."""
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
         outputs, inputs = weight.shape
@@ -310,7 +310,7 @@ def int8_config(strategy: str, *, sym: bool = True) -> dict[str, Any]:
 
 
 def fp8(rows: int = 128, columns: int = 128, leaf: str = ".weight_scale_inv") -> Quantize:
-    """FP8 with a scale for each block of so many outputs and inputs; 0: all of them."""
+    """FP8 with a scale for each block of `rows` outputs and `columns` inputs; 0: all of them."""
 
     def quantize(weight: Tensor, generator: torch.Generator) -> Quantized:
         (outputs, inputs), size = weight.shape, (rows or len(weight), columns or weight.shape[1])
@@ -373,7 +373,7 @@ def nf4(block: int = 64, *, nested: bool = False) -> Quantize:
 
 
 def _nearest(numbers: Tensor, values: Tensor) -> Tensor:
-    """Of each value the index of the nearest of `numbers`, which ascend."""
+    """For each value the index of the nearest of `numbers`, which ascend."""
     return torch.bucketize(values.contiguous(), (numbers[1:] + numbers[:-1]) / 2)
 
 

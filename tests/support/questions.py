@@ -1,5 +1,5 @@
-"""The same question in the words of every family of endpoints, whole and as a stream, asked by the
-clients that people use; and of the engine itself, which says the ids.
+"""The same question in the format of every family of endpoints, whole and as a stream, sent by the
+usual clients, and to the engine itself, which gives the token ids.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked; greedy unless it says otherwise."""
+    """A question; greedy by default."""
 
     model: str
     text: str = "What is a token?"
@@ -48,7 +48,7 @@ class Question:
         return [{"role": "user", "content": self.text}]
 
     def request(self, *, chat: bool) -> Request:
-        """In the words of the contract."""
+        """The question as a `Request` of the contract."""
         schema = None if self.schema is None else Constraint("json_schema", json.dumps(self.schema))
         return Request(
             **({"messages": (Message("user", self.text),)} if chat else {"text": self.text}),
@@ -69,7 +69,7 @@ class Question:
 
 @dataclass
 class Said:
-    """One choice, its reason in the words of the contract."""
+    """One choice; its finish reason is named as in the contract."""
 
     content: str = ""
     reasoning: str = ""
@@ -77,9 +77,9 @@ class Said:
     """Names and arguments."""
     reason: str = ""
     tokens: list[str] = field(default_factory=list)
-    """Where log probabilities are asked for."""
+    """Only where log probabilities are requested."""
     logprobs: list[float] = field(default_factory=list, compare=False)
-    """Of the tokens; what is known already and not computed again moves them a little."""
+    """Log probabilities of the tokens; they change slightly if tokens come from the cache."""
 
     def add_tokens(self, tokens: Iterable[tuple[str, float]]) -> None:
         for text, logprob in tokens:
@@ -95,13 +95,13 @@ class Said:
 
 @dataclass
 class Answer:
-    """All choices, and the tokens that were counted."""
+    """All choices, and the reported numbers of tokens."""
 
     choices: list[Said]
     prompt_tokens: int
     completion_tokens: int
     reasoning_tokens: int | None = None
-    """None: this family does not say."""
+    """None: this family does not report it."""
 
 
 Ask = Callable[[Served, Question], Answer]
@@ -120,15 +120,15 @@ class Family:
     schemas: bool = True
     required: bool = True
     exact_arguments: bool = True
-    """Whole answers have the arguments of calls as they were written, not as objects."""
+    """Whole answers have the arguments of calls exactly as generated, not as objects."""
 
 
 FromEngine = tuple[Answer, list[list[int]], list[str]]
-"""What it says, the ids of each choice, and their text, control tokens written out."""
+"""The answer, the ids of each choice, and their text with control tokens written out."""
 
 
 async def from_engine(served: Served, question: Question, *, chat: bool) -> FromEngine:
-    """What the engine of the model says."""
+    """The output of the model's engine."""
     async with HostClient.attach(served.place, start=False) as host:
         backend = host.backend(served.spec(question.model))
         said = [Said() for _ in range(question.n)]

@@ -25,7 +25,7 @@ _RANGES = (
     (0x1F300, 0x1F64F),
     (0x20000, 0x2A6D6),
 )
-"""Where what a character is has not changed between the versions of Unicode that are in use."""
+"""Ranges whose character properties are the same in all versions of Unicode that are in use."""
 _ODD = (
     "don't",
     "I'LL we'Ve",
@@ -46,7 +46,7 @@ _LETTERS = "abcdefgh ABC's  \n\r\t.,!?0123456789"
 
 
 class RandomTexts:
-    """Makes texts, always the same ones for a seed."""
+    """Makes texts, the same ones for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -60,14 +60,14 @@ class RandomTexts:
         ]
 
     def characters(self, most: int = 24) -> str:
-        """Any characters at all."""
+        """Arbitrary characters."""
         draw = self._random
         return "".join(
             draw.choice(draw.choice(self._scripts)) for _ in range(draw.randint(1, most))
         )
 
     def code_points(self, most: int = 24) -> str:
-        """Any code points at all, of which most are no characters yet; no surrogates."""
+        """Arbitrary code points, most of which are unassigned; no surrogates."""
         draw = self._random
         # There are 2,048 surrogates, before U+E000.
         drawn = (draw.randrange(0x110000 - 2048) for _ in range(draw.randint(1, most)))

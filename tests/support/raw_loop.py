@@ -1,4 +1,4 @@
-"""Greedy decoding on llama.cpp's bare C interface: the reference that the runner is held against.
+"""Greedy decoding on llama.cpp's bare C interface: the reference for the runner.
 
 Shares no code with the runner: one context, one sequence, one token at a time after the prompt.
 """
@@ -16,7 +16,7 @@ class RawModel:
     """A model and context in exact mode: float32 KV, flash attention off, one thread.
 
     Args:
-        fields: further ones of `llama_context_params`.
+        fields: further fields of `llama_context_params`.
     """
 
     def __init__(self, path: Path, context: int = 1024, **fields: float) -> None:
@@ -40,7 +40,7 @@ class RawModel:
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        """The `count` likeliest next tokens, one after the other; end tokens do not end it."""
+        """The `count` most likely next tokens, one after the other; end tokens do not stop it."""
         api = self._api
         api.llama_memory_clear(api.llama_get_memory(self._context), True)
         found: list[int] = []
@@ -55,7 +55,7 @@ class RawModel:
         return found
 
     def after(self, tokens: Sequence[int]) -> np.ndarray:
-        """[vocab_size] float32: the logits after `tokens`, computed afresh."""
+        """[vocab_size] float32: the logits after `tokens`, computed from scratch."""
         self.greedy(tokens, 1)
         return self.logits()
 
@@ -65,8 +65,8 @@ class RawModel:
         return np.ctypeslib.as_array(pointer, (self._vocab_size,)).copy()
 
     def vectors(self, tokens: Sequence[int], width: int) -> np.ndarray:
-        """[len(tokens), width] float64: the vector of each token, computed afresh; of a model that
-        was made with `embeddings`.
+        """[len(tokens), width] float64: the vector of each token, computed from scratch; the model
+        must have been made with `embeddings`.
         """
         array, api = (ctypes.c_int32 * len(tokens))(*tokens), self._api
         assert api.llama_decode(self._context, api.llama_batch_get_one(array, len(tokens))) == 0

@@ -1,5 +1,5 @@
-"""Graphs on a processor, with what makes those of a card dangerous: they know the memory that was
-there when they were recorded, and run none of the code that asked for it.
+"""Graphs on a processor, with the hazards of CUDA graphs: they use the memory that existed when
+they were recorded, and do not run the code that allocated it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 WAITS: Final = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "unique")
-"""Operators that need a number of the device, which no graph can be recorded with."""
+"""Operators that need a value from the device, so that no graph can record them."""
 
 
 class RecordedGraph:
-    """Operators with the very tensors that they were called with."""
+    """Operators with the same tensors that they were called with."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
@@ -46,9 +46,9 @@ class Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.graphs: list[RecordedGraph] = []
-        """All that were recorded, those that were dropped too."""
+        """All recorded graphs, including those that were dropped."""
         self.fails = ""
-        """What the next recordings fail with."""
+        """The error of the next recordings."""
         self._graph: RecordedGraph | None = None
 
     def capture(self, parts: Sequence[Callable[[], None]]) -> list[RecordedGraph]:
@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         return found
 
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, which starts kernels of triton, to be recorded as one operator."""
+        """`function`, which starts Triton kernels, to be recorded as one operator."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._graph is None:

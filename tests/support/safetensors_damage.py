@@ -1,4 +1,4 @@
-"""Safetensors files byte by byte, and the ways in which one can be wrong."""
+"""Safetensors files byte by byte, and the ways in which one can be invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA = bytes(range(32))
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that must be refused, with words that its error must have."""
+    """A file that must be refused, with the words that its error must contain."""
 
     name: str
     content: bytes
@@ -31,7 +31,7 @@ class Damage:
 
 
 def safetensors_bytes(header: object = HEADER, data: bytes = DATA) -> bytes:
-    """A file with that header, whatever it is."""
+    """A file with `header`, which may be anything."""
     return with_text(json.dumps(header), data)
 
 
@@ -42,7 +42,7 @@ def with_text(text: str | bytes, data: bytes = DATA) -> bytes:
 
 
 def changed(tensor: str, **fields: object) -> bytes:
-    """The good file with other fields of one tensor; None takes one away."""
+    """The valid file with other fields of one tensor; None removes a field."""
     entry = {**HEADER[tensor], **fields}
     kept = {key: value for key, value in entry.items() if value is not None}
     return safetensors_bytes({**HEADER, tensor: kept})
@@ -53,7 +53,7 @@ def one_tensor(entry: object, data: bytes = b"") -> bytes:
 
 
 def _archive() -> bytes:
-    """What `torch.save` writes is a zip archive with a pickle in it."""
+    """The output of `torch.save`: a zip archive with a pickle in it."""
     stream = BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"a": 1}))
@@ -61,12 +61,12 @@ def _archive() -> bytes:
 
 
 def _length(value: int) -> bytes:
-    """The good file with another length in front."""
+    """The valid file with another header length."""
     return struct.pack("<Q", value) + safetensors_bytes()[8:]
 
 
 def _raw(mapping: Mapping[str, str]) -> str:
-    """JSON with names that may be the same: values are JSON, keys end at a '#'."""
+    """JSON that may have duplicate names: values are JSON, keys end at a '#'."""
     inside = ", ".join(
         f"{json.dumps(key.split('#')[0])}: {value}" for key, value in mapping.items()
     )
@@ -92,7 +92,7 @@ def damages() -> tuple[Damage, ...]:
         ("huge length", _length((1 << 64) - 1), "at most 100,000,000 allowed"),
         ("length above the limit", _length(100_000_001), "at most 100,000,000 allowed"),
         ("length too short", _length(len(good) - 8 - 32 - 5), "is not JSON"),
-        # What is no safetensors at all.
+        # Files that are not safetensors.
         ("pickle", pickle.dumps({"a": [1.0] * 100}), "a pickle, which may run code"),
         ("zip", _archive(), "a zip archive, as PyTorch's pickles are"),
         ("gguf", b"GGUF" + bytes(60), "a GGUF file"),
@@ -138,7 +138,7 @@ def damages() -> tuple[Damage, ...]:
         ("offsets of strings", changed("a", data_offsets=["0", 24]), "holds a string"),
         ("one offset", changed("a", data_offsets=[0]), "must be begin and end"),
         ("three offsets", changed("a", data_offsets=[0, 8, 24]), "must be begin and end"),
-        # Places.
+        # Offsets.
         ("negative offset", changed("a", data_offsets=[-24, 0]), "holds -24"),
         ("offsets backwards", changed("a", data_offsets=[24, 0]), "before they begin"),
         ("offsets and shape", changed("a", shape=[2, 2]), "24 bytes for F32 .* has 16"),

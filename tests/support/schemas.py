@@ -1,6 +1,6 @@
-"""Two hundred different JSON schemas, by name: what programs ask models for.
+"""Two hundred different JSON schemas, by name, like those that programs send to models.
 
-Hand-written leaves and documents, and shapes that put leaves together; the same ones every time.
+Hand-written leaves and documents, and shapes that combine leaves; the same ones every time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ NODE: Schema = {
 
 
 def linked(depth: int) -> Schema:
-    """A list of nodes, each by its own definition, at most `depth` long."""
+    """A linked list of at most `depth` nodes, each with its own definition."""
     nodes: Schema = {f"n{depth}": NODE}
     for level in range(depth - 1, -1, -1):
         following = {"anyOf": [{"$ref": f"#/$defs/n{level + 1}"}, {"type": "null"}]}

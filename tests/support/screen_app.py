@@ -10,8 +10,8 @@ from hearth.app.tui.services import Services
 
 
 def app_on(screen: str, services: Services) -> HearthApp:
-    """The app that begins with the screen of this name."""
-    # Textual looks for the style sheet beside the class, and this one is elsewhere.
+    """The app, with the screen of this name shown first."""
+    # Textual looks for the style sheet next to the class, but this class is elsewhere.
     looks = Path(inspect.getfile(HearthApp)).with_name("hearth.tcss")
     kind = type("AppOnScreen", (HearthApp,), {"DEFAULT_MODE": screen, "CSS_PATH": looks})
     app: HearthApp = kind(services)

@@ -23,14 +23,14 @@ def text_of(app: App[Any]) -> str:
 
 
 def check_snapshot(app: App[Any], name: str) -> None:
-    """The screen is as `tests/tui/snapshots/NAME.txt` has it; with the variable
-    UPDATE_SNAPSHOTS that file is written, to be looked at before it is committed.
+    """Require that the screen equals `tests/tui/snapshots/NAME.txt`. If the variable
+    UPDATE_SNAPSHOTS is set, that file is written, to be reviewed before it is committed.
     """
     check_text(text_of(app), name)
 
 
 def check_text(text: str, name: str) -> None:
-    """As `check_snapshot`, of what a screen showed before."""
+    """Like `check_snapshot`, for the earlier text of a screen."""
     path = SNAPSHOTS / f"{name}.txt"
     text = _DATE.sub("DATE", text)
     if os.environ.get(UPDATE):
@@ -40,7 +40,7 @@ def check_text(text: str, name: str) -> None:
 
 
 def is_as_kept(text: str, name: str) -> bool:
-    """Whether `check_text` would pass, or keep `text`."""
+    """Whether `check_text` would pass, or would write `text`."""
     path = SNAPSHOTS / f"{name}.txt"
     if os.environ.get(UPDATE) or not path.exists():
         return True

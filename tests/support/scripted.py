@@ -1,4 +1,4 @@
-"""Models whose answers are written down, for tests of front ends that hold `Backend`s."""
+"""Models with scripted answers, for tests of front ends that use `Backend`s."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from hearth.backends.errors import HearthError, to_info
 
 @dataclass
 class Script:
-    """What one model says.
+    """The output of one model.
 
     Attributes:
-        reply: the answer, or what makes it of the request; cut into words that come one by one.
-        reasoning: said before.
-        calls: (name, arguments) of tool calls, said after.
-        gate: waited for before each word, where there is one: release it to let one through.
-        tok_per_s: words a second; 0: as fast as they can be taken.
+        reply: the answer, or a function of the request that gives it; sent word by word.
+        reasoning: sent before the reply.
+        calls: (name, arguments) of tool calls, sent after the reply.
+        gate: if set, acquired before each word: release it to let one word through.
+        tok_per_s: words per second; 0: as fast as they can be read.
         prefill: (done, total) steps before the first word.
-        error: fails with it after the reply.
+        error: raised after the reply.
     """
 
     reply: str | Callable[[Request], str] = "It works."
@@ -54,7 +54,7 @@ class Script:
 
 
 class ScriptedModel:
-    """`contract.Backend` that follows a `Script` and remembers what it was asked."""
+    """A `contract.Backend` that follows a `Script` and records its requests."""
 
     def __init__(self, spec: ModelSpec, script: Script) -> None:
         self.spec = spec
@@ -132,7 +132,7 @@ class ScriptedModel:
 
 @dataclass
 class ScriptedHost:
-    """`HostConnection` over scripts by the name of the model; others say that it works."""
+    """A `HostConnection` over scripts by model name; other models reply that they work."""
 
     scripts: dict[str, Script] = field(default_factory=dict)
     models: dict[str, ScriptedModel] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""GGUF models that say what they are told to: llama.cpp runs them as it runs any other.
+"""GGUF models that generate scripted texts: llama.cpp runs them like any other model.
 
-Embeddings are one-hot and both halves of the only layer add nothing, so that what follows a token
-depends on that token alone, with a probability that rounds to one.
+Embeddings are one-hot and both halves of the only layer add nothing, so that the next token depends
+on the current token alone, with a probability that rounds to one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from gguf_builder import byte_alphabet
 END = "<|end|>"
 _FFN = 32
 _MERGED = "\u0120\u0120\u0120"
-"""What the one merge makes that a vocabulary must have: three spaces, which no script says."""
+"""The result of the one merge that a vocabulary must have: three spaces, which no script contains.
+"""
 
 
 def scripted_model(
@@ -32,13 +33,14 @@ def scripted_model(
 
     Args:
         path: the file to write.
-        scripts: after which control token the model says which text, and then the end. The text is
-            cut so that borders of tokens fall into words, markers and characters.
+        scripts: by control token, the text that the model generates after it, followed by the end
+            token. The text is cut so that token boundaries lie within words, markers and
+            characters.
         template: chat template; its prompts end in a key of `scripts`.
-        specials: further control tokens; where one comes first in a script, it is one token.
+        specials: further control tokens; the first occurrence of each in a script is one token.
 
     Raises:
-        ValueError: a script cannot be cut into tokens that all differ.
+        ValueError: a script cannot be cut into tokens that are all different.
     """
     controls = [*scripts, *(text for text in specials if text not in scripts), END]
     said: list[bytes] = []
@@ -86,7 +88,7 @@ def scripted_model(
 
 
 def _tensors(hidden: int, vocabulary: int, output: np.ndarray) -> dict[str, np.ndarray]:
-    """[out, in] for matrices."""
+    """The tensors; matrices are [out, in]."""
     shapes = {
         "attn_q": (hidden, hidden),
         "attn_k": (32, hidden),
@@ -111,8 +113,8 @@ def _tensors(hidden: int, vocabulary: int, output: np.ndarray) -> dict[str, np.n
 
 
 def _cut(text: str, specials: Sequence[str], said: list[bytes]) -> list[bytes]:
-    """`text` in tokens of two bytes or more, none of which is in `said`, where they are added: what
-    follows a token is always the same.
+    """`text` in tokens of two bytes or more that are not in `said`; the new tokens are added to
+    `said`. Thus the token after each token is always the same.
     """
     tokens: list[bytes] = []
     for part in _split(text, [one for one in specials if one.encode() not in said]):
@@ -130,7 +132,7 @@ def _cut(text: str, specials: Sequence[str], said: list[bytes]) -> list[bytes]:
 
 
 def _split(text: str, specials: Sequence[str]) -> list[str]:
-    """`text` around the first of each of `specials`."""
+    """`text` split around the first occurrence of each of `specials`."""
     for special in specials:
         before, found, after = text.partition(special)
         if found:

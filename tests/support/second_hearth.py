@@ -1,5 +1,5 @@
 """A second Hearth behind the first: an application over a scripted host, served on a loopback port
-by uvicorn, and the endpoint whose model "tiny" it is.
+by uvicorn, and the first one's endpoint, whose model "tiny" is the second Hearth.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hosts import wait_until
 
 
 class Settled:
-    """The scripted host of a second Hearth, seen from another thread: what it counted is told when
-    all its requests are over, and what waits for a step of the script is woken in its own loop.
+    """The scripted host of a second Hearth, used from another thread: its counts are returned when
+    all its requests have ended, and waiting steps of the script are resumed in its own loop.
     """
 
     def __init__(self, host: Any, busy: Callable[[], bool]) -> None:
@@ -38,7 +38,7 @@ class Settled:
         return getattr(self._host, name)
 
     def _session(self, request: dict[str, Any]) -> str:
-        """Whom the first Hearth asks for, which is a user to the second."""
+        """The session in the first Hearth's request, which is a user to the second."""
         return str(request["session"]).removeprefix("http user ")
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -54,7 +54,7 @@ class Settled:
 
 
 class ForEachLoop(HostConnection):
-    """Opens its remote models anew for each call, as each request of a test has a loop of its own,
+    """Opens its remote models again for each call, because each request of a test has its own loop,
     which ends with the request.
     """
 
@@ -89,7 +89,9 @@ class _OneCall:
 
 @contextmanager
 def served(application: Any, state: Any) -> Iterator[str]:
-    """`application` on a loopback port, in a thread, until the block ends; gives its /v1."""
+    """Serve `application` on a loopback port, in a thread, until the block ends; yields its /v1
+    URL.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     server = Server(application, state)
@@ -115,7 +117,7 @@ def served(application: Any, state: Any) -> Iterator[str]:
 
 def same_tests(path: Path, leave_out: Mapping[str, str]) -> dict[str, Any]:
     """The tests and helpers of the module at `path`, to be collected with the fixtures of another
-    folder. `leave_out` says why those that it names are not the same there.
+    folder. `leave_out` gives the reason why each of its tests is not valid there.
     """
     spec = importlib.util.spec_from_file_location(f"again_{path.stem}", path)
     assert spec is not None and spec.loader is not None

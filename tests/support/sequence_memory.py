@@ -7,7 +7,7 @@ from hearth.backends.engine.kv.manager import KvLimits, KvManager
 
 
 class Memory:
-    """A cache and its store, and what a runner and a scheduler do with them."""
+    """A cache and its store, with the calls that a runner and a scheduler make on them."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Memory:
         self.copied = []
         """Tokens of each part that was copied."""
         self.part_s = 0.0
-        """Seconds that each takes."""
+        """Seconds that each part takes."""
         self.store = FakeStore(
             slots + kept,
             pool,
@@ -63,7 +63,7 @@ class Memory:
         return found
 
     def tend(self):
-        """What a scheduler does before each step."""
+        """The scheduler's calls before each step."""
         arrived = self.cache.tend()
         self.check()
         return arrived

@@ -1,4 +1,4 @@
-"""A real `hearth serve` with a host of its own, and real clients of it."""
+"""A real `hearth serve` with its own host, and real clients of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Served:
 
     Attributes:
         url: of the OpenAI-style API.
-        root: of the others.
+        root: URL of the other APIs.
         family: the host and its first workers.
     """
 
@@ -78,18 +78,18 @@ class Served:
         return httpx2.Client(base_url=self.root, timeout=_TIMEOUT_S)
 
     def spec(self, model: str) -> ModelSpec:
-        """As the server asks for it."""
+        """The spec with which the server requests `model`."""
         settings = load_settings(self.paths.settings_file, self.environ)
         return with_settings(Library(self.paths.models).resolve(model), settings).spec
 
     async def worker(self, model: str) -> WorkerStats:
-        """What the host says of the loaded `model`."""
+        """The host's statistics of the loaded `model`."""
         async with HostClient.attach(self.place, start=False) as host:
             [found] = [each for each in (await host.stats()).workers if each.name == model]
             return found
 
     async def quiet_engine(self, model: str) -> EngineStats:
-        """The engine's figures once nothing runs and nothing waits."""
+        """The engine's figures once no request runs or waits."""
         async with asyncio.timeout(30):
             while True:
                 worker = await self.worker(model)
@@ -109,12 +109,12 @@ def served(
     models: Mapping[str, Path] | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[Served]:
-    """A server in a home of its own, `guide` loaded; all its processes are gone afterwards, and it
-    ends well.
+    """A server in its own home, with `guide` loaded. At exit it must end without an error, and all
+    its processes must be gone.
 
     Args:
         settings: `HEARTH_*` variables.
-        models: files and folders of the library, by the names that requests give them.
+        models: files and folders of the library, by their names in requests.
         options: of `hearth serve`.
     """
     with tempfile.TemporaryDirectory(prefix="hearth-") as home:

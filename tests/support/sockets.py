@@ -1,4 +1,4 @@
-"""Which sockets a program opens to others: noted in this process, and in those that it starts."""
+"""Records which sockets a program opens to others, in this process and in those that it starts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ VARIABLE = "SOCKETS_OPENED"
 
 
 def guard(note: Callable[[str], None], put: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Let every connection but those of Unix sockets, and every look-up of a name, be noted.
+    """Report every connection except those of Unix sockets, and every name look-up, to `note`.
 
     Args:
-        note: told what was tried, before it is.
+        note: called with the attempt, before it is made.
         put: sets an attribute.
     """
 
@@ -38,7 +38,7 @@ def guard(note: Callable[[str], None], put: Callable[[Any, str, Any], None] = se
 
 
 def guarded_env(folder: Path) -> dict[str, str]:
-    """Variables with which every Python process notes what it tries in `folder`/sockets."""
+    """Variables with which every Python process records its attempts in `folder`/sockets."""
     site = folder / "site"
     site.mkdir()
     here = Path(__file__).parent
@@ -54,7 +54,7 @@ def guarded_env(folder: Path) -> dict[str, str]:
 
 
 def begin() -> None:
-    """In a process with `guarded_env`: note its name, and from now on what it tries."""
+    """In a process with `guarded_env`: record its name, and its attempts from now on."""
     path = os.environ[VARIABLE]
 
     def note(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The repository as its structure tests see it: files, modules and the imports in them."""
+"""The repository for the structure tests: files, modules and their imports."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file; `name` is what it is imported as ("hearth.app.paths"), or its path outside
-    the rooms.
+    """One Python file; `name` is its import name ("hearth.app.paths"), or its path outside the
+    packages.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class Module:
         return self.path.relative_to(ROOT).parts[0]
 
     def imports(self) -> Iterator[Import]:
-        """Every import, wherever it stands: in functions and under `TYPE_CHECKING` too."""
+        """Every import anywhere in the file, including functions and `TYPE_CHECKING` blocks."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from (Import(alias.name, node.lineno) for alias in node.names)
@@ -62,13 +62,13 @@ class Module:
 
 
 def under(name: str, *packages: str) -> bool:
-    """True if `name` is one of `packages` or lies in one."""
+    """True if `name` is one of `packages` or inside one."""
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
 def tracked_files() -> list[Path]:
-    """Every file that belongs to the repository: committed, or new and not ignored; by a walk where
-    git is missing.
+    """Every file that belongs to the repository: committed, or new and not ignored; found by a walk
+    if git is missing.
     """
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     try:

@@ -1,4 +1,4 @@
-"""Generations over a runner without a model, and what they said."""
+"""Generations over a runner without a model, and their outputs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def generation(
     end_ids=None,
     **how,
 ) -> tuple[Generation, Listener]:
-    """A generation and what will hear it (unless it speaks to `emit`)."""
+    """A generation and the listener of its events (unless `emit` takes them)."""
     listener = Listener()
     made = Generation(
         ident,
@@ -76,7 +76,7 @@ def engine_of(runner) -> Engine:
 
 
 def drain(engine: Engine, most: int = 10_000) -> None:
-    """Turn until there is nothing to do."""
+    """Run steps until there is nothing to do."""
     for _ in range(most):
         if not engine.run_once() and engine._inbox.empty():
             return
@@ -84,7 +84,7 @@ def drain(engine: Engine, most: int = 10_000) -> None:
 
 
 def at_rest(engine: Engine, runner) -> bool:
-    """Nobody runs or waits, no token is held by a running sequence, and all accounts agree."""
+    """No request runs or waits, no running sequence holds a token, and all accounts agree."""
     engine.kv.check_integrity()
     stats = engine.stats()
     return (stats.running, stats.waiting, stats.live_tokens) == (0, 0, 0)

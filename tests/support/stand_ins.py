@@ -1,4 +1,4 @@
-"""A child process of a few lines that stands for a worker."""
+"""A child process of a few lines that replaces a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOADS = """
         answer(frame)
 """
 HANGS = "import sys; sys.stdin.read()"
-"""Never loads; leaves when its stdin ends."""
+"""Never loads; exits when its stdin ends."""
 COMPUTES = """
     def answer(frame):
         if isinstance(frame.body, GetEngineStats):
@@ -34,7 +34,7 @@ COMPUTES = """
     import itertools
     steps = itertools.count()
 """
-"""Does a step whenever its statistics are asked for, and answers nothing else."""
+"""Does a step whenever its statistics are requested, and answers nothing else."""
 IS_MUTE = """
     def answer(frame):
         pass

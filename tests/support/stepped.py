@@ -12,10 +12,10 @@ from hearth.backends.engine.runner import Row, Runner, StepPlan
 
 
 class Stepped:
-    """A greedy sequence in `slot`. What is computed chases what is known.
+    """A greedy sequence in `slot`. Tokens are known first and computed later.
 
     Args:
-        keep_logits: note a copy of each row of logits, by how many tokens led to it.
+        keep_logits: keep a copy of each row of logits, by the number of tokens before it.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Stepped:
 
     @property
     def new(self) -> list[int]:
-        """What it said so far."""
+        """The tokens generated so far."""
         return self.tokens[len(self.prompt) :]
 
     def row(self, most: int) -> Row:
@@ -39,7 +39,7 @@ class Stepped:
         return Row(self.slot, self.computed, some, outputs=int(ends))
 
     def take(self, row: Row, logits: np.ndarray | None) -> None:
-        """Note that `row` was computed."""
+        """Record that `row` was computed."""
         self.computed += len(row.tokens)
         if logits is not None:
             if self.logits is not None:
@@ -48,8 +48,8 @@ class Stepped:
 
 
 def advance(runner: Runner, sessions: Sequence[Stepped], count: int, chunk: int = 512) -> None:
-    """Advance all sessions together until each has said `count` tokens; a step's `chunk` is shared
-    evenly.
+    """Advance all sessions together until each has generated `count` tokens; a step's `chunk` is
+    shared evenly.
     """
     while waiting := [session for session in sessions if len(session.new) < count]:
         arrived = runner.cache.tend()

@@ -1,5 +1,5 @@
-"""Streaming with attention sinks, computed from scratch: all tokens at once, no keys that are kept,
-and nothing that is moved. Positions are given to the keys that a token sees when it sees them.
+"""Streaming with attention sinks, computed from scratch: all tokens at once, without cached or
+moved keys. Keys get their positions for each token that sees them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Recorded(Scoring):
 
 
 def streaming_logits(decoder: Decoder, tokens: list[int], streaming: Streaming) -> Tensor:
-    """[tokens, vocabulary]: what `decoder` says after each token, which sees the first tokens and
-    the newest ones.
+    """[tokens, vocabulary]: the logits of `decoder` after each token, which sees the first tokens
+    and the newest ones.
     """
     count = len(tokens)
     dropped = torch.tensor([streaming.dropped(at) for at in range(count)])

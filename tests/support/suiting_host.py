@@ -1,6 +1,6 @@
-"""A host without processes that checks what it is asked as a worker does, and answers whatever is
-asked with something that suits: calls where tools are required, JSON where a schema is, every
-choice, thoughts where there are to be any.
+"""A host without processes that validates requests as a worker does, and gives each a suitable
+answer: calls where tools are required, JSON where a schema is, every choice, and reasoning where it
+is requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Step = dict[str, Any]
 
 
 class SuitingHost(FakeHost):
-    """Stands for `HostClient`, without a script."""
+    """Replaces `HostClient`, without a script."""
 
     def backend(self, spec, session=""):
         self.specs = [asdict(spec)]

@@ -1,5 +1,5 @@
-"""The terminal app in a terminal, and what its host, history and downloads hold: `agree` compares
-what is on the screen with them.
+"""The terminal app in a terminal, and the contents of its host, history and downloads: `agree`
+compares the screen with them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ F_KEYS = {1: "\x1bOP", 2: "\x1bOQ", 3: "\x1bOR", 4: "\x1bOS"} | {
     number: f"\x1b[{code}~" for number, code in zip(range(5, 9), (15, 17, 18, 19), strict=True)
 }
 SCREENS = ("chat", "library", "quantize", "engine", "endpoint", "settings", "doctor")
-"""F2 and so on."""
+"""Screens in the order of their keys, from F2 on."""
 SIDEBAR_FROM, SIDEBAR_COLUMNS = 100, 28
-"""The list of chats is shown in terminals that are this wide, and as many columns wide itself."""
+"""The list of chats is shown from this terminal width on, and its own width, in columns."""
 NOTHING_LOADED = (
     "No models loaded",
     "No models are loaded",
@@ -79,7 +79,7 @@ class TerminalSession:
         return app
 
     def shell(self) -> AppTerminal:
-        """Start a shell with jobs; its prompt is "$ "."""
+        """Start a shell with job control; its prompt is "$ "."""
         return self._start((), {"PS1": "$ "}, ("bash", "--norc", "--noprofile", "-i"))
 
     def _start(
@@ -107,7 +107,7 @@ class TerminalSession:
                 process.kill()
 
     def processes(self, *words: str) -> list[psutil.Process]:
-        """Those of this home whose command line has one of `words`, or all."""
+        """The processes of this home whose command line has one of `words`, or all."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -121,7 +121,7 @@ class TerminalSession:
         return found
 
     def kill(self, module: str) -> None:
-        """Kill the processes that run `module`, of which there must be one."""
+        """Kill the processes that run `module`; fails if there are none."""
         found = self.processes(module)
         assert found, f"no process runs {module}"
         for process in found:
@@ -130,7 +130,7 @@ class TerminalSession:
     # ---- what is true
 
     def stats(self) -> HostStats | None:
-        """The state of the host; None: there is none."""
+        """The state of the host; None if there is no host."""
 
         async def ask() -> HostStats | None:
             connection = HostConnection(self.paths.host_place(), 1.0)
@@ -166,7 +166,7 @@ class TerminalSession:
         return None
 
     def titles(self) -> list[str]:
-        """Of the chats in the list."""
+        """Titles of the chats in the list."""
         with self.chats() as chats:
             return [thread.title for thread in chats.threads()]
 
@@ -196,7 +196,7 @@ class TerminalSession:
         self.samples += 1
 
     def differences(self, app: AppTerminal) -> list[str]:
-        """Where the screen and what is true differ, each in a sentence."""
+        """The differences between the screen and the actual state, one sentence each."""
         app.look(0.0)
         stats, text = self.stats(), app.text
         workers = stats.workers if stats is not None else ()
@@ -260,7 +260,7 @@ class TerminalSession:
             yield "the context bar shows no numbers"
 
     def _sidebar_differences(self, app: AppTerminal) -> Iterator[str]:
-        """The list of chats is there where it has room, and its highlight is the open chat."""
+        """The list of chats is shown where it has room, and its highlight is the open chat."""
         if self.size[0] < SIDEBAR_FROM:
             return
         titles = self.titles()
@@ -287,7 +287,7 @@ class TerminalSession:
 
 
 def same_title(line: str, title: str) -> bool:
-    """A line of the list is that of the chat with this title, perhaps cut."""
+    """Whether a line of the list is that of the chat with this title, perhaps truncated."""
     line = re.sub(r"^[^\w/?]+", "", line.strip())
     begin = line.split("…")[0].strip()
     return bool(begin) and title.startswith(begin[:20])
@@ -305,7 +305,7 @@ def sidebar(app: AppTerminal) -> list[tuple[str, bool]]:
 
 
 def current_screen(app: AppTerminal) -> str | None:
-    """The name of the screen that the top bar marks; None: it marks none."""
+    """The name of the screen that the top bar marks; None if it marks none."""
     drawn = app.drawn
     line = drawn.lines[0]
     behind = [drawn.background(0, column) for column in range(drawn.columns)]
@@ -315,7 +315,7 @@ def current_screen(app: AppTerminal) -> str | None:
 
 
 def context_fill(text: str) -> tuple[int, int] | None:
-    """Used tokens and the size of the context, as the status line has them."""
+    """Used tokens and the size of the context, from the status line."""
     found = re.search(r"([\d,]+)(?: \+ [\d,]+)? of ([\d,]+)(?: tokens)? \(\d+%\)", text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Commands in a pseudo-terminal: typed at, listened to, and left as they were found."""
+"""Commands in a pseudo-terminal: input, output, and whether the terminal is restored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 30.0
 
 @dataclass
 class Terminal:
-    """A command in a pseudo-terminal; `seen` is every byte that it wrote there."""
+    """A command in a pseudo-terminal; `seen` has all of its output."""
 
     process: subprocess.Popen[bytes]
     fd: int
@@ -27,7 +27,7 @@ class Terminal:
     read_to: int = field(default=0)
 
     def expect(self, text: str) -> None:
-        """Wait until `text` appears after what was expected before."""
+        """Wait until `text` appears after the last expected text."""
         wanted = text.encode()
         until = time.monotonic() + PATIENCE_S
         while (at := self.seen.find(wanted, self.read_to)) < 0:
@@ -79,7 +79,7 @@ class Terminal:
         return bool(data)
 
     def modes(self) -> list[Any]:
-        """The terminal's modes (termios), e.g. to see that they are what they were."""
+        """The terminal's modes (termios), e.g. to check that they are restored."""
         import termios
 
         return termios.tcgetattr(self.fd)
@@ -101,7 +101,7 @@ def open_terminal(
     env: Mapping[str, str] | None = None,
     size: tuple[int, int] = (80, 24),
 ) -> Terminal:
-    """Start `command` in a pseudo-terminal of its own, of this many columns and lines."""
+    """Start `command` in its own pseudo-terminal, with this many columns and lines."""
     import pty
 
     ours, theirs = pty.openpty()
@@ -129,8 +129,8 @@ def _set_size(fd: int, size: tuple[int, int]) -> None:
 
 
 def _take_terminal() -> None:
-    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal, and let
-    that signal work where this test run itself was told to ignore it.
+    """In the child: make its stdin the controlling terminal, so that Ctrl+C is a signal, and
+    restore the default handling of that signal in case this test run itself ignores it.
     """
     import fcntl
     import termios

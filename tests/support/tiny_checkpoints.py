@@ -1,8 +1,9 @@
 """Tiny random checkpoints of every family, written by transformers (test extra).
 
-Shapes are such that everything a family has takes part: several heads to a key, windows shorter
-than the texts of the tests, and layers of all kinds. They are also such that llama.cpp reads a GGUF
-of the same weights alike: it takes some numbers from the family rather than from the file.
+Shapes are chosen so that every feature of a family is used: several heads to a key, windows shorter
+than the texts of the tests, and layers of all kinds. They are also chosen so that llama.cpp reads a
+GGUF of the same weights in the same way, because it takes some numbers from the family rather than
+from the file.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _LONGROPE = {
     "short_factor": [1.0 + 0.05 * index for index in range(8)],
     "long_factor": [1.5 + 0.75 * index for index in range(8)],
 }
-# The ramp ends at dimension 3.9999: llama.cpp rounds it up to 4, whatever `truncate` says.
+# The ramp ends at dimension 3.9999: llama.cpp rounds it up to 4, whatever `truncate` is.
 _GPT_OSS_YARN = {
     "rope_type": "yarn",
     "rope_theta": 10_766.0,
@@ -122,7 +123,7 @@ FAMILIES: Mapping[str, tuple[str, Values]] = {
         },
     ),
 }
-"""By name: what transformers' classes begin with, and what differs from the other families."""
+"""By family: the prefix of transformers' classes, and the differences from the other families."""
 
 
 def tiny_checkpoint(family: str, folder: Path, **changes: Any) -> Path:
@@ -137,7 +138,7 @@ def tiny_checkpoint(family: str, folder: Path, **changes: Any) -> Path:
 
 
 def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
-    """The same model in memory, with attention as it is written in transformers ("eager")."""
+    """The same model in memory, with transformers' "eager" attention."""
     import transformers
 
     kind, values = FAMILIES[family]
@@ -152,8 +153,8 @@ def tiny_model(family: str, **changes: Any) -> PreTrainedModel:
 
 
 def _scatter(parameters: Callable[[], Any]) -> None:
-    """Weights that let every part of a layer matter: matrices that keep the scale of what goes
-    through them, and norms and biases that are no identities.
+    """Set weights for which every part of a layer matters: matrices that keep the scale of their
+    inputs, and norms and biases that are not identities.
     """
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Folders of tiny models with everything beside the weights: vocabulary, template, defaults."""
+"""Folders of tiny models with all files besides the weights: vocabulary, template, defaults."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ Tensors = dict[str, Tensor]
 
 
 def tiny_folder(family: str, folder: Path, **changes: Any) -> Path:
-    """A checkpoint as `tiny_checkpoint` writes it, with a vocabulary of words cut as Qwen2's."""
+    """A checkpoint as `tiny_checkpoint` writes it, with a vocabulary whose words are split as
+    Qwen2's.
+    """
     tiny_checkpoint(family, folder, **changes)
     add_vocabulary(folder)
     return folder
 
 
 def add_vocabulary(folder: Path) -> None:
-    """`tokenizer.json` and the files beside it: the vocabulary of `gguf_builder.tiny_vocabulary`,
-    fewer tokens than the embedding has rows.
+    """Write `tokenizer.json` and related files: the vocabulary of `gguf_builder.tiny_vocabulary`,
+    with fewer tokens than the embedding has rows.
     """
     words = tiny_vocabulary()
     ends = words.id_of("<|end|>")
@@ -51,7 +53,7 @@ def add_vocabulary(folder: Path) -> None:
 
 
 def rewrite(folder: Path, change: Callable[[Tensors], object]) -> Path:
-    """Changes the tensors of a checkpoint in one file."""
+    """Change the tensors of a checkpoint in one file."""
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
     save_file(tensors, folder / WEIGHTS)
@@ -59,7 +61,7 @@ def rewrite(folder: Path, change: Callable[[Tensors], object]) -> Path:
 
 
 def pack_experts(folder: Path) -> Path:
-    """The checkpoint of a gpt-oss with other experts, in MXFP4."""
+    """Replace the experts of a gpt-oss checkpoint by others, in MXFP4."""
     generator = torch.Generator().manual_seed(2)
 
     def change(tensors: Tensors) -> None:
@@ -81,7 +83,7 @@ def byte_level(
     expression: str = QWEN2_EXPRESSION,
     **model: Any,
 ) -> dict[str, Any]:
-    """A `tokenizer.json` that cuts words and spells them in bytes."""
+    """A `tokenizer.json` that splits words and encodes them in bytes."""
     ids = {text: ident for ident, text in enumerate(tokens)}
     cut = {
         "type": "Split",
@@ -103,10 +105,10 @@ def byte_level(
 def scored(
     pieces: Sequence[str], specials: Mapping[str, int], *, scheme: str = "prepend", **model: Any
 ) -> dict[str, Any]:
-    """A `tokenizer.json` as transformers makes it of a SentencePiece model.
+    """A `tokenizer.json` as transformers makes it from a SentencePiece model.
 
     Args:
-        pieces: by id; those of several characters that are no <0x..> are merged in that order.
+        pieces: by id; pieces of several characters, except <0x..>, are merged in that order.
         specials: added tokens, by their ids.
         scheme: "prepend": a normalizer puts ▁ in front; or a `prepend_scheme` of Metaspace.
     """
@@ -176,6 +178,6 @@ def write_json(path: Path, values: Any) -> Path:
 
 
 def change_json(path: Path, **changes: Any) -> Path:
-    """The object at `path` with other values; None takes a key out."""
+    """Change values of the object at `path`; None removes a key."""
     values = json.loads(path.read_text(encoding="utf-8")) | changes
     return write_json(path, {key: value for key, value in values.items() if value is not None})

@@ -1,7 +1,7 @@
-"""GGUF files of tiny decoders, written without our converter: names and keys as llama.cpp has them.
+"""GGUF files of tiny decoders, written without Hearth's converter: names and keys as in llama.cpp.
 
-The one thing borrowed from the code under test is where a parameter's tensors lie; llama.cpp, which
-reads the same file, would not find them elsewhere.
+The one thing taken from the code under test is which tensors make up a parameter; llama.cpp, which
+reads the same file, would not find them under other names.
 """
 
 from __future__ import annotations
@@ -135,6 +135,6 @@ def _split(
 
 
 def _interleaved(rows: Tensor, heads: int) -> Tensor:
-    """What llama.cpp's converter does to queries and keys."""
+    """Reorder the rows of queries and keys as llama.cpp's converter does."""
     halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)

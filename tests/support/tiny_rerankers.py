@@ -91,7 +91,7 @@ def tiny_jina_reranker(path: Path) -> Tensors:
 def tiny_qwen3_reranker(
     path: Path, *, labels: tuple[str, ...] = ("yes", "no"), context: int = 512, head: bool = True
 ) -> Tensors:
-    """Writes one layer of a decoder whose last token is answered by the labels' probabilities.
+    """Writes one layer of a decoder whose score is the labels' probabilities after its last token.
 
     Returns:
         The tensors of the head, matrices as [outputs, inputs].
@@ -145,7 +145,7 @@ def _add_words(writer: gguf.GGUFWriter) -> int:
 
 
 def _add_word_pieces(writer: gguf.GGUFWriter) -> int:
-    """Adds a vocabulary of word pieces as BERT has them; returns its size."""
+    """Adds a vocabulary of word pieces as in BERT; returns its size."""
     specials = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     letters = "abcdefghijklmnopqrstuvwxyz.?"
     tokens = [*specials, *(f"\u2581{letter}" for letter in letters), *letters]

@@ -37,7 +37,7 @@ def _finish(tokenizer: Tokenizer, trainer: trainers.Trainer) -> Tokenizer:
 
 
 def byte_level() -> Tokenizer:
-    """As Qwen's and Llama 3's."""
+    """Like the tokenizers of Qwen and Llama 3."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -54,7 +54,7 @@ def byte_level() -> Tokenizer:
 
 
 def sentence_piece() -> Tokenizer:
-    """As Llama 2's and Mistral's: ▁ for spaces, bytes for what is unknown, <s> put first."""
+    """Like those of Llama 2 and Mistral: ▁ for spaces, bytes for unknown text, <s> in front."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
@@ -79,7 +79,7 @@ def sentence_piece() -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """As T5's and XLM-R's."""
+    """Like those of T5 and XLM-R."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -90,7 +90,7 @@ def unigram() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """As BERT's, with a token at both ends."""
+    """Like that of BERT, with a token at both ends."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -121,7 +121,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
 
 
 def write_folder(folder: Path, tokenizer: Tokenizer, **files: dict[str, Any]) -> Path:
-    """`tokenizer.json` and further files: `tokenizer_config={...}` becomes
+    """Write `tokenizer.json` and further files: `tokenizer_config={...}` becomes
     `tokenizer_config.json`.
     """
     folder.mkdir(parents=True, exist_ok=True)

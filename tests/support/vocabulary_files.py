@@ -17,7 +17,7 @@ KINDS = {
     str: gguf.GGUFValueType.STRING,
 }
 SAMPLE = "aBz '\n\r\t10,!$sTé語한\u0301あñΩ½—€\u3000A<|."
-"""Characters of all kinds that word patterns tell apart."""
+"""Characters of all kinds that word patterns distinguish."""
 
 
 def write_vocabulary(

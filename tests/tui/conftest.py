@@ -27,8 +27,8 @@ from scripted import Script, ScriptedHost
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The cases of one test are one worker's, so that what they share is made once: all snapshots
-    are of one walk through the app.
+    """Run the cases of one test in one worker, so that shared objects are made once: all snapshots
+    come from one walk through the app.
     """
     if config.getoption("dist") != "load":
         return None
@@ -43,8 +43,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(autouse=True, scope="module")
 def seldom_collected() -> Iterator[None]:
-    """Garbage is looked for about once an app, which makes some 100,000 objects: at Python's own
-    thresholds that is a quarter of the time of these tests.
+    """Collect garbage about once per app, which makes some 100,000 objects: with Python's own
+    thresholds collections take a quarter of the time of these tests.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, 10, 10)
@@ -54,8 +54,8 @@ def seldom_collected() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def styles_read_once() -> Iterator[None]:
-    """Each app reads the style sheets of all widgets, several times; here all of them share what
-    was read for the same colours.
+    """Each app parses the style sheets of all widgets, several times; here all of them share the
+    parsed sheets for the same colours.
     """
     read: dict[frozenset[tuple[str, str]], Any] = {}
 
@@ -76,8 +76,8 @@ def styles_read_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def short_looks() -> Iterator[None]:
-    """Whether an app is idle is looked for in half the time that Textual takes for it, after each
-    key twice.
+    """Halve the time that Textual waits to detect that an app is idle, which it does twice after
+    each key.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("textual._wait.SLEEP_GRANULARITY", 0.01)
@@ -87,14 +87,14 @@ def short_looks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def drawn_when_waited_for() -> Iterator[None]:
-    """What an app has changed is drawn when a test waits for it, not whenever Textual would send
-    the terminal a frame: nobody looks at those in between.
+    """Draw changes of an app when a test waits, instead of whenever Textual would send the terminal
+    a frame, because the frames in between are not used.
     """
     is_waited_for = False
     draw = Compositor.render_update
 
     def draw_or_wait(compositor: Compositor, full: bool = False, **kwargs: Any) -> Any:
-        # What is not drawn stays among the compositor's dirty regions; screenshots are full.
+        # Undrawn regions stay among the compositor's dirty regions; screenshots are full.
         return draw(compositor, full, **kwargs) if full or is_waited_for else None
 
     def drawing(wait: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -120,13 +120,13 @@ def drawn_when_waited_for() -> Iterator[None]:
 
 @pytest.fixture
 def host() -> ScriptedHost:
-    """Models that say that they work; a test changes `scripts["guide"]`."""
+    """Models that reply that they work; a test changes `scripts["guide"]`."""
     return ScriptedHost({"guide": Script(), "guide-draft": Script("I am the draft.")})
 
 
 @pytest.fixture
 def services(tmp_path: Path, host: ScriptedHost) -> Iterator[Services]:
-    """Services in a folder of their own, with an empty history and the bundled models."""
+    """Services in a separate folder, with an empty history and the bundled models."""
     paths = find_paths({"HEARTH_HOME": str(tmp_path / "hearth")})
     paths.data.mkdir(parents=True)
     settings = load_settings(paths.settings_file, {})

@@ -1,4 +1,4 @@
-"""Text that streams into a view: what is shown at the end does not depend on how it came."""
+"""Text that streams into a view: the final display does not depend on how the text was split."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ The end of [it](https://a.example/b%20c) and ![a *picture*](https://pixel.exampl
 
 
 class Page(App[None]):
-    """One answer."""
+    """A page with one answer."""
 
     def __init__(self, view: AnswerView) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Page(App[None]):
 
     @property
     def text(self) -> str:
-        """What the screen shows."""
+        """The text on the screen."""
         rows = self.screen._compositor.render_strips()
         return "\n".join("".join(part.text for part in row).rstrip() for row in rows).rstrip()
 

@@ -1,4 +1,4 @@
-"""What all screens have: their keys, the top bar, errors, suspending and leaving."""
+"""Common to all screens: their keys, the top bar, errors, suspending and quitting."""
 
 from __future__ import annotations
 

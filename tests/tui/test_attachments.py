@@ -1,4 +1,4 @@
-"""Files that a message names: what is read, what is refused, and what stays text."""
+"""Files that a message names: which are read, which are refused, and which names stay text."""
 
 from __future__ import annotations
 

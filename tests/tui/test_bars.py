@@ -1,4 +1,4 @@
-"""The bars of a screen: what a click and the mouse do there, and what stays where it is narrow."""
+"""The bars of a screen: clicks and the mouse on them, and what remains on narrow screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown that is still being written, cut into pieces that stay as they are."""
+"""Markdown that is still being written, split into pieces that do not change any more."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ end
 
 
 def pieces_of(text: str, size: int) -> list[Piece]:
-    """The pieces of a text that comes so many characters at a time."""
+    """The pieces of a text that comes `size` characters at a time."""
     splitter = BlockSplitter()
     found: list[Piece] = []
     for start in range(0, len(text), size):
@@ -55,7 +55,7 @@ def pieces_of(text: str, size: int) -> list[Piece]:
 
 
 def joined(pieces: list[Piece]) -> list[tuple[str, str, int]]:
-    """Kind, text and indent, with the lines of one fence together."""
+    """Kind, text and indent, with the lines of one fence joined."""
     found: list[tuple[str, str, int]] = []
     for piece in pieces:
         if piece.kind == "code" and not piece.first:
@@ -104,12 +104,12 @@ def test_nothing_is_lost_or_added(lines: list[str], size: int) -> None:
     text = safe_text("\n".join(lines))
     pieces = pieces_of(text, size)
     shown = "".join((piece.info if piece.first else "") + piece.text for piece in pieces)
-    # Only white space and the marks of fences are not in the pieces.
+    # Only white space and the marks of fences are missing in the pieces.
     assert written(shown) == written(text)
 
 
 def written(text: str) -> list[str]:
-    """The characters of a text in order of their numbers, without white space and fences' marks."""
+    """The characters of a text in sorted order, without white space and the marks of fences."""
     return sorted(mark for mark in text if not mark.isspace() and mark not in "`~")
 
 

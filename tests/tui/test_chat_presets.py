@@ -1,4 +1,4 @@
-"""Presets, by the chat's own commands."""
+"""Presets, with the chat's own commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chat, by its keys: every action, over scripted models."""
+"""The chat, with its keys: every action, over scripted models."""
 
 from __future__ import annotations
 
@@ -274,9 +274,9 @@ def test_search_finds_a_message_on_another_branch(services: Services) -> None:
             await until(pilot, lambda: isinstance(app.screen, SearchScreen))
             await until(pilot, lambda: isinstance(app.focused, Input))
             await pilot.press(*"needle")
-            await until_shown(pilot, "2 found")  # in the title, and in the message
+            await until_shown(pilot, "2 found")  # In the title, and in the message.
             await pilot.press("down", "down", "down", "enter")
-            # The title stands in the list of chats too: what is shown of it says nothing.
+            # The title is in the list of chats too, so its text on the screen proves nothing.
             await until(
                 pilot,
                 lambda: (
@@ -351,7 +351,7 @@ def test_commands_confirm_and_errors_stay_until_the_next_key(services: Services)
             await say(pilot, "/set temprature 1")
             await until_shown(pilot, "Did you mean temperature?")
             assert chat_of(pilot).prompt.text == "/set temprature 1"
-            await pilot.pause(0.5)  # the draft is counted meanwhile
+            await pilot.pause(0.5)  # The draft is counted meanwhile.
             assert "Did you mean temperature?" in text_of(app)
             await pilot.press("end")
             await pilot.pause()
@@ -551,7 +551,7 @@ def test_the_model_of_a_chat(services: Services, host: ScriptedHost) -> None:
 
 
 def test_a_new_chat_shows_the_model_as_it_is_now(services: Services) -> None:
-    """The model of the settings was changed, and then downloaded, on other screens."""
+    """The model in the settings was changed and then downloaded, on other screens."""
     text = 'model = "later"\n'
 
     async def go() -> None:

@@ -1,4 +1,4 @@
-"""The list in columns: what is chosen stays chosen, and each line has a key of its own."""
+"""The list in columns: the selected line stays selected, and each line has its own key."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ async def test_two_lines_with_one_key_are_refused_and_the_list_stays() -> None:
         with pytest.raises(ValueError, match="the key 'x'"):
             app.lines.show(rows("x", "y", "x"))
         assert app.lines.list.option_count == 2
-        app.lines.show(rows("", "a", "", "b"))  # headings have none
+        app.lines.show(rows("", "a", "", "b"))  # Headings have none.
         assert app.lines.list.option_count == 4

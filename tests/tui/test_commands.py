@@ -1,4 +1,4 @@
-"""The slash commands: what is understood, what is refused, and the palette over them."""
+"""The slash commands: which are understood, which are refused, and the palette over them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class PaletteApp(App[None]):
 
 
 async def chosen(folder: Path, query: str) -> tuple[list[Command], str]:
-    """What the first entry of the palette for `query` does: commands, and the text of the box."""
+    """Effects of the palette's first entry for `query`: commands, and the text of the box."""
     app = PaletteApp(folder)
     async with app.run_test() as pilot:
         app.action_command_palette()

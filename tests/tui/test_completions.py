@@ -1,4 +1,4 @@
-"""What the word at the cursor may become: commands and files, by keys and by mouse."""
+"""Completions of the word at the cursor: commands and files, by keys and by mouse."""
 
 from __future__ import annotations
 

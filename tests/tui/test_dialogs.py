@@ -1,4 +1,4 @@
-"""Small questions: what each key answers, and that what they show is safe."""
+"""Small dialogs: the answer of each key, and that their texts are displayed safely."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN = object()
 
 
 class Asker(App[None]):
-    """Asks one question and notes the answer."""
+    """Asks one question and records the answer."""
 
     def __init__(self, question: ModalScreen[Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The doctor's screen: what it finds, again, and as text."""
+"""The doctor's screen: its findings, a repeated check, and the findings as text."""
 
 import asyncio
 import threading
@@ -19,7 +19,7 @@ BROKEN = Finding("llama.cpp", "fault", "evil \x1b[31m[bold]text", "First line.\n
 
 @pytest.fixture
 def shown(services, monkeypatch):
-    """Runs `test(app, pilot)` on the doctor's screen; `found` are lists, one an examination."""
+    """Runs `test(app, pilot)` on the doctor's screen; `found` has a list of findings per check."""
 
     def run(test, *found, size=(100, 30)):
         left = iter(found)

@@ -27,7 +27,7 @@ FAILS = "import sys; sys.exit('error: the port is in use.\\nTake another port: -
 
 @pytest.fixture
 def shown(services, monkeypatch):
-    """Runs `test(app, pilot)` on the endpoint screen; `code` is what stands for hearth serve."""
+    """Runs `test(app, pilot)` on the endpoint screen; `code` replaces hearth serve."""
     monkeypatch.delenv("HEARTH_API_KEY", raising=False)
 
     def run(test, code=STANDS_IN, size=(100, 30)):

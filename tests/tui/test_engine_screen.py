@@ -1,4 +1,4 @@
-"""The engine screen: a live table of models and requests, and what can be done with them."""
+"""The engine screen: a live table of models and requests, and the actions on them."""
 
 import asyncio
 import time
@@ -57,7 +57,7 @@ def idle(name, path):
 
 @pytest.fixture
 def shown(services, host):
-    """Runs `test(app, pilot)` on the engine screen, once it has looked at `told`."""
+    """Runs `test(app, pilot)` on the engine screen, once it has read `told`."""
 
     def run(test, told, size=(120, 40)):
         host.told = told
@@ -161,7 +161,7 @@ def test_nothing_is_asked_while_it_is_not_shown(shown, host):
         await until(pilot, lambda: not isinstance(app.screen, EngineScreen))
         await pilot.pause()
         seen = len(looks)
-        await pilot.pause(0.5)  # Longer than from one look to the next.
+        await pilot.pause(0.5)  # Longer than the time between two updates.
         assert len(looks) == seen
         await pilot.press("escape")
         await until(pilot, lambda: len(looks) > seen)
@@ -259,7 +259,7 @@ def test_the_rate_is_that_of_the_last_minute():
     rate = TokenRate()
     rate.feed(0.0, {1: 1000})
     assert rate.now == 0.0 and sum(rate.per_second()) == 0.0
-    rate.feed(10.0, {1: 1100, 2: 50})  # The second worker is new: all it has said came now.
+    rate.feed(10.0, {1: 1100, 2: 50})  # The second worker is new: all its tokens count now.
     assert rate.now == pytest.approx(15.0)
     assert rate.per_second()[-10:] == pytest.approx([15.0] * 10)
     rate.feed(20.0, {2: 50})  # The first is gone.

@@ -1,4 +1,4 @@
-"""Help, which lists the keys that hold now, and jump mode, which puts the focus anywhere."""
+"""Help, which lists the current keys, and jump mode, which moves the focus anywhere."""
 
 import asyncio
 

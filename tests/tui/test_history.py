@@ -1,4 +1,4 @@
-"""The file of what was written before: bounded, shared, and read whatever it holds."""
+"""The file of earlier inputs: bounded, shared, and read whatever it contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of others in files of models and of settings: the terminal gets them as text alone."""
+"""Foreign texts in model files and settings: the terminal gets them only as text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from pilots import ask, chat_of, opened, say, until, until_shown
 from scripted import Script, ScriptedHost, ScriptedModel
 
 EACH = (*PAYLOADS[::6], *MARKDOWN_PAYLOADS)
-"""Every sequence once, without a frame around it."""
+"""Every sequence once, without surrounding text."""
 REPO = "organisation/name-GGUF"
 SIZE = (100, 32)
 
@@ -48,7 +48,7 @@ SIZE = (100, 32)
 
 
 def sound(text: str) -> RawGguf:
-    """A model whose header says `text` wherever it may say anything."""
+    """A model whose header has `text` wherever it may have any text."""
     raw = small_llama()
     for key in ("name", "author", "basename", "description", "license", "license.link", "url"):
         raw.put(f"general.{key}", string(text))
@@ -62,21 +62,21 @@ def sound(text: str) -> RawGguf:
 
 
 def of_no_architecture(text: str) -> RawGguf:
-    """One that calls its architecture `text`."""
+    """A model whose architecture is called `text`."""
     raw = sound(text)
     raw.put("general.architecture", string(text))
     return raw
 
 
 def with_unknown_type(text: str) -> RawGguf:
-    """One with a tensor called `text`, of a type that there is not."""
+    """A model with a tensor called `text`, of an unknown type."""
     raw = sound(text)
     raw.tensors[5].name, raw.tensors[5].type = text, 999
     return raw
 
 
 def with_key_twice(text: str) -> RawGguf:
-    """One with a key called `text`, twice."""
+    """A model with a key called `text`, twice."""
     raw = sound(text)
     raw.keys += [(text, u32(1)), (text, u32(2))]
     return raw
@@ -90,8 +90,8 @@ DAMAGED: tuple[Callable[[str], RawGguf], ...] = (
 
 
 def put(services: Services) -> list[Path]:
-    """For each text a sound model with the text in its file's name too, and a damaged one; returns
-    the sound ones.
+    """Write, for each text, a valid model that also has the text in its file name, and a damaged
+    one; returns the valid ones.
     """
     folder = services.paths.models
     folder.mkdir(parents=True)
@@ -130,7 +130,7 @@ async def test_the_library_shows_them(services: Services) -> None:
 
 
 class Told:
-    """Stands in for `Job`: tells what it does with tensors called as `EACH`, then fails."""
+    """Replaces `Job`: reports progress on tensors called as in `EACH`, then fails."""
 
     @classmethod
     async def start(cls, *_: object) -> Told:
@@ -181,13 +181,13 @@ async def test_the_quantize_screen_shows_them(
         await pilot.pause(0.5)
         check(app)
         for path, text in list(zip(paths, EACH, strict=True))[1::8]:
-            path.write_bytes(of_no_architecture(text).build())  # It changes while one looks.
+            path.write_bytes(of_no_architecture(text).build())  # Changes meanwhile.
             await choose(path)
             await every_row(pilot, screen.query_one("#types", ColumnList))
 
 
 class FromHeader(ScriptedModel):
-    """What a worker tells of the file: its names and its template, as they are in the header."""
+    """A worker's report on the file: its names and its template, as in the header."""
 
     def __init__(self, path: Path) -> None:
         found = preflight.check(path).metadata
@@ -236,7 +236,7 @@ async def test_the_chat_shows_them(services: Services, host: ScriptedHost) -> No
 
 @pytest.fixture
 def online(services: Services, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repo]:
-    """A repository of the stand-in for the Hub that says the texts wherever it may say anything."""
+    """A repository of the stand-in for the Hub that has the texts wherever it may have any text."""
     from huggingface_hub import constants
     from huggingface_hub.utils import close_session
 
@@ -282,7 +282,7 @@ async def test_a_repository_is_found_and_a_file_picked(services: Services, onlin
 
 
 def as_toml(value: Any) -> str:
-    """`value` as TOML has it: its strings are those of JSON, but for DEL."""
+    """`value` in TOML, whose strings are those of JSON, except for DEL."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -308,7 +308,7 @@ async def test_values_and_origins_of_settings(
             if screen.chosen is not None:
                 await pilot.press("e")
                 check(app)
-                await pilot.press("x", "enter")  # What is wrong with it is said.
+                await pilot.press("x", "enter")  # The error is shown.
                 await pilot.pause()
                 check(app)
                 await pilot.press("escape")
@@ -342,7 +342,7 @@ async def test_a_settings_file_that_says_them(services: Services, tmp_path: Path
             await pilot.press("escape")
         file.write_text(f'model = "{"".join(MARKUP)}\n', "utf-8")
         screen.list.select("set:max_sessions")
-        await pilot.press("delete")  # The file cannot be read any more, which is told.
+        await pilot.press("delete")  # The file cannot be read any more, and the screen reports it.
         await until(pilot, lambda: bool(app.error_lines))
         await pilot.pause()
         check(app)

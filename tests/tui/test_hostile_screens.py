@@ -1,4 +1,4 @@
-"""Texts of others reach no terminal as anything but text, on the screens beside the chat."""
+"""Foreign texts reach the terminal only as text, on the screens other than the chat."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from pilots import opened, until, until_shown
 from scripted import Script, ScriptedHost, ScriptedModel
 
 FEW = 40
-"""Where each takes a widget, a file or a request of its own: this many in one text."""
+"""The number of payloads in one text, where each text takes a separate widget, file or request."""
 
 
 # ---- the status line, the engine, logs

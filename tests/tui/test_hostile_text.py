@@ -1,4 +1,4 @@
-"""Texts of others reach no terminal as anything but text, wherever the app shows them."""
+"""Foreign texts reach the terminal only as text, wherever the app shows them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from scripted import Script, ScriptedHost
 
 TALL = (140, 120)
 WORDS = 40
-"""Of an answer that streams, from one look to the next."""
+"""Words of a streaming answer between two checks."""
 FEW = 40
-"""Where each takes a widget, a file or a request of its own: this many in one text."""
+"""The number of payloads in one text, where each text takes a separate widget, file or request."""
 
 
 # ---- messages
@@ -99,7 +99,7 @@ async def test_an_answer_as_it_streams(services: Services, host: ScriptedHost) -
 
 @in_loop
 async def test_titles_of_chats(services: Services) -> None:
-    for text in reversed(ALL):  # The newest stands first.
+    for text in reversed(ALL):  # The newest is first.
         services.chats.create(title=text)
     async with opened(services, LARGE) as (app, pilot):
         await until_shown(pilot, "[link=")

@@ -1,4 +1,4 @@
-"""Two bindings of one place that the settings give the same key."""
+"""Two bindings of one place to which the settings give the same key."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The app is left while its screens still work: that is no failure."""
+"""Quitting the app while its screens still work is not an error."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ FOUND = Finding("python", "ok", "CPython 3.11")
 
 
 async def left(app: HearthApp, after=lambda app: None) -> None:
-    """Let `app` begin, do something with it, and leave at once, as ctrl+q does."""
+    """Start `app`, do something with it, and quit at once, as ctrl+q does."""
 
     async def leave() -> None:
         after(app)

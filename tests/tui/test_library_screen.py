@@ -1,4 +1,4 @@
-"""The library by its keys: models that are here, the catalogue, the Hub, downloads."""
+"""The library, with its keys: installed models, the catalogue, the Hub, downloads."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
 
 @pytest.fixture
 def online(services: Services, hub: HubServer, tmp_path: Path) -> Services:
-    """Services that ask the stand-in, and find what comes from there."""
+    """Services that use the stand-in, and find models downloaded from it."""
     place, asks = tmp_path / "hub", Hub()
     services.hub = asks
     services.downloads = Downloads(services.paths.downloads_file, place, asks)
@@ -85,7 +85,7 @@ def online(services: Services, hub: HubServer, tmp_path: Path) -> Services:
 
 
 def put(services: Services, name: str = "mine") -> Path:
-    """A model in the library folder."""
+    """Put a model into the library folder."""
     services.paths.models.mkdir(parents=True, exist_ok=True)
     path = services.paths.models / f"{name}.gguf"
     shutil.copyfile(DRAFT, path)
@@ -103,7 +103,7 @@ async def library(services: Services, size: tuple[int, int] = (120, 34)) -> Any:
 
 
 async def choose(pilot: Pilot[Any], tab: str, key: str) -> None:
-    """Mark a line of a list."""
+    """Select a line of a list."""
     found = pilot.app.screen.query_one(f"#{tab}-list", ColumnList)
     found.select(key)
     await until(pilot, lambda: found.selected == key)
@@ -187,7 +187,7 @@ def test_what_was_measured_of_a_model_is_shown(services: Services) -> None:
 
 
 def quantized_from_guide(services: Services, name: str = "mine") -> None:
-    """A model in the library folder whose manifest names `guide` as its source."""
+    """Put a model into the library folder whose manifest names `guide` as its source."""
     path = put(services, name)
     facts = {
         "method": "convert",
@@ -311,7 +311,7 @@ def test_a_repository_that_is_not_there(online: Services) -> None:
     async def go() -> None:
         async with library(online) as (_, pilot):
             await look_for(pilot, "nobody/tiny")
-            await until_shown(pilot, REPO)  # what the Hub has instead
+            await until_shown(pilot, REPO)  # The Hub's search results instead.
             await look_for(pilot, "nothing at all")
             await until_shown(pilot, "no GGUF repository")
 
@@ -520,7 +520,7 @@ def test_memory_is_timed_once_where_nobody_has_so_that_speeds_are_told(services:
     async def measure() -> Bandwidth:
         nonlocal times
         times += 1
-        return Bandwidth(20e9, 2, "a processor", "2026-01-01", is_busy=True)  # it is not kept
+        return Bandwidth(20e9, 2, "a processor", "2026-01-01", is_busy=True)  # It is not kept.
 
     services.measure_bandwidth = measure
 

@@ -1,4 +1,4 @@
-"""Links in answers: never opened by themselves, and told by their real host."""
+"""Links in answers: never opened by themselves, and shown with their real host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Theme and keys as the settings have them."""
+"""Theme and keys from the settings."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""One message: its parts, its keys, and that nothing in it steers the terminal."""
+"""One message: its parts, its keys, and that nothing in it controls the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polling import until
 
 
 class Page(App[None]):
-    """A transcript that notes what its messages ask for."""
+    """A transcript that records the actions of its messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,13 +34,15 @@ class Page(App[None]):
 
     @property
     def text(self) -> str:
-        """What the screen shows."""
+        """The text on the screen."""
         rows = self.screen._compositor.render_strips()
         return "\n".join("".join(part.text for part in row).rstrip() for row in rows)
 
 
 def found_in(app: App[None]) -> tuple[str, set[str]]:
-    """All text on the screen, and every key of the styles' notes; links of terminals are none."""
+    """All text on the screen, and every key of the styles' metadata; there must be no terminal
+    links.
+    """
     notes: set[str] = set()
     text = []
     for row in app.screen._compositor.render_strips():
@@ -53,7 +55,7 @@ def found_in(app: App[None]) -> tuple[str, set[str]]:
 
 
 def message_with(payload: str) -> Shown:
-    """A message that has `payload` everywhere."""
+    """A message that has `payload` in every part."""
     return Shown(
         "a",
         "assistant",
@@ -85,7 +87,7 @@ async def test_no_hostile_text_reaches_the_terminal() -> None:
             assert transcript.max_scroll_y == 0, "not all is on the screen"
             text, notes = found_in(app)
             assert text == safe_text(text), some
-            # "offset": what text can be selected by; "url": links of Markdown.
+            # "offset": for selecting text; "url": for links of Markdown.
             assert notes <= {"offset", "url"}, some
 
 

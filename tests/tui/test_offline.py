@@ -1,4 +1,4 @@
-"""The app asks nobody: on every screen, and while one chats."""
+"""The app makes no network connection: on every screen, and during a chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How soon a key is seen is set before Textual is imported, and not against the user."""
+"""The delay until a key is shown is set before Textual is imported, unless the user has set it."""
 
 from __future__ import annotations
 

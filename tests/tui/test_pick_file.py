@@ -31,7 +31,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 def a_menu(
     folder: Path, *, free: int = 12 * GIB, gated: bool = False, disk: int = 500 * GIB
 ) -> Menu:
-    """Files of 3 to 16 GiB, a pickle, and so much free memory."""
+    """Files of 3 to 16 GiB, a pickle, and that much free memory."""
     files = [
         RepositoryFile(f"model-{name}.gguf", size * GIB, f"{size:064x}", f"{size:040x}")
         for name, size in QUANTS.items()
@@ -48,7 +48,7 @@ def a_menu(
 
 
 class Shell(App[None]):
-    """Shows one picker, and keeps what was picked."""
+    """Shows one picker, and records the choice."""
 
     def __init__(self, picker: PickFile) -> None:
         super().__init__()

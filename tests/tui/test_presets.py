@@ -1,4 +1,4 @@
-"""The list of presets: each key, and that what it does is on disk."""
+"""The list of presets: each key, and that its effect is on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CURRENT = Preset("Chat", "Now.", "guide", {"set": {"top_k": 3}})
 
 
 class ListApp(App[None]):
-    """Shows the presets once, and notes the one to use."""
+    """Shows the presets once, and records the one to use."""
 
     def __init__(self, presets: Presets, current: Preset | None) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ async def test_the_chat_is_kept_under_a_name(presets: Presets) -> None:
         await pilot.press(*"Mine", "enter")
         await settle(app, pilot)
         assert presets.get("Mine") == Preset("Mine", "Now.", "guide", {"set": {"top_k": 3}})
-        assert "Now." in text_of(app)  # The new one is marked.
+        assert "Now." in text_of(app)  # The new one is selected.
 
 
 @in_loop

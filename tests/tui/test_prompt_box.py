@@ -1,4 +1,4 @@
-"""The box in which a person says something: what each key does, on screen and on disk."""
+"""The box for the user's messages: the effect of each key, on screen and on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact prompt: text, tokens, windows, and what is told about it."""
+"""The exact prompt: text, tokens, windows, and the notes about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXTS = (b"<s>", b"<|user|>", b"Hi [b]", b"\xf0\x9f", b"\x99\x82", b"\n", b"\x1b
 
 
 class Tokens(ScriptedModel):
-    """A model with a small vocabulary, which counts what it is asked for."""
+    """A model with a small vocabulary, which counts its requests."""
 
     def __init__(self, prompt: Prompt) -> None:
         super().__init__(SPEC, Script())
@@ -158,7 +158,7 @@ async def test_why_there_is_no_prompt_is_told() -> None:
 
 @in_loop
 async def test_tokens_that_have_other_texts_alone_do_not_change_the_text() -> None:
-    model = ScriptedModel(SPEC, Script())  # Its tokens are numbers, whatever the text says.
+    model = ScriptedModel(SPEC, Script())  # Its tokens are numbers, whatever the text is.
     async with viewing(PromptView(model, REQUEST)) as (app, _):
         assert tokens_of(app) == "<user>hi"
 

@@ -1,4 +1,4 @@
-"""The terminal app in a real terminal: what reaches it, and how it is left."""
+"""The terminal app in a real terminal: its output, and the state of the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def app(folder: Path, script: dict[str, Any], name: str = "home") -> AppTerminal
 
 
 def spoken(texts: Sequence[str]) -> dict[str, Any]:
-    """A script whose answers, thoughts, calls, names and errors are made of `texts`."""
+    """A script whose answers, thoughts, calls, names and errors consist of `texts`."""
     call = {"position": 0, "id": "c", "name": texts[3], "arguments": json.dumps([*texts[:20]])}
     pieces = [{"text": text + "\n\n"} for text in texts]
     return {
@@ -54,7 +54,7 @@ def spoken(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def session(folder: Path, texts: Sequence[str], name: str) -> bytes:
-    """Everything that a conversation with such answers and titles sends to a terminal."""
+    """All output to the terminal in a conversation with such answers and titles."""
     with app(folder, spoken(texts), name) as opened:
         opened.until_ready()
         opened.say("first")
@@ -119,7 +119,7 @@ def test_what_was_suspended_is_drawn_again_and_says_nothing(tmp_path: Path) -> N
         opened.until(lambda: psutil.Process(opened.pid).status() == psutil.STATUS_STOPPED)
         os.kill(opened.pid, signal.SIGCONT)
         opened.until(lambda: opened.sent.decode("utf-8", "replace").count(ALTERNATE_ON) == 3)
-        opened.until_shown("Type to filter")  # Keys before get lost with the old modes.
+        opened.until_shown("Type to filter")  # Earlier keys would be lost with the old modes.
         assert opened.leave() == 0
         opened.check_left()
 

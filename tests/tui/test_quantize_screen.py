@@ -1,4 +1,4 @@
-"""The quantize menu: plans, options, a real job, and what it did to the model."""
+"""The quantize menu: plans, options, a real job, and its effect on the model."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def choose(pilot: Pilot[Any], target: str) -> None:
 
 
 async def start(pilot: Pilot[Any], target: str) -> None:
-    """Ask for `target`, and say yes."""
+    """Ask for `target`, and confirm."""
     await choose(pilot, target)
     await pilot.press("enter")
     await until(pilot, lambda: isinstance(pilot.app.screen, Confirm))
@@ -127,7 +127,7 @@ def test_guide_to_q4_k_m_with_numbers_before_and_after(
 
 
 class EndlessJob:
-    """Stands in for `Job`: tells that half is done, and ends when it is stopped."""
+    """Replaces `Job`: reports that half is done, and ends when it is stopped."""
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
@@ -189,7 +189,7 @@ class SlowlyStopped(EndlessJob):
 
 
 async def silent(job: EndlessJob) -> AsyncIterator[dict[str, Any]]:
-    """The updates of a job that has nothing to tell yet."""
+    """The updates of a job that has nothing to report yet."""
     await job.stopped.wait()
     for nothing in ():
         yield nothing
@@ -200,7 +200,7 @@ class Enough(Exception):
 
 
 def interrupted(services: Services) -> Path:
-    """The target of a quantization that was killed half way."""
+    """The target of a quantization that was killed halfway."""
     target = services.paths.models / "guide-Q4_K_M.gguf"
     calls = iter(range(30))
 
@@ -329,7 +329,7 @@ def test_every_width_shows_types_and_sizes(services: Services, width: int) -> No
 
 
 def test_a_folder_of_safetensors_is_a_source(services: Services) -> None:
-    from tiny_folders import tiny_folder  # It imports torch, which no other test here needs.
+    from tiny_folders import tiny_folder  # Imports torch; only needed here.
 
     folder = tiny_folder("llama3", services.paths.models / "Tiny")
     expected = GgufMethod().plan(folder, "Q8_0", {}).size_bytes
@@ -369,7 +369,7 @@ async def in_models(pilot: Pilot[Any], key: str) -> None:
 def test_what_another_process_writes_is_followed_to_its_end(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the app is killed, its job ends seconds later: the row must not stay as it was."""
+    """After the app is killed, its job ends seconds later: the row must change."""
     question = question_of("Q4_K_M", services)
     target = Path(question["target"])
     request = {name: question[name] for name in ("method", "source", "type", "options", "replace")}
@@ -463,7 +463,7 @@ def test_a_download_that_cannot_be_noted_as_quantized_is_no_crash(
 def test_a_look_that_is_late_hides_nothing(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks end in the order in which they began, though the first takes longer: it saw the job
+    """Scans end in the order in which they began, although the first takes longer: it found the job
     that was stopped meanwhile.
     """
     question = question_of("Q4_K_M", services)

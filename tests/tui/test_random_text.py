@@ -1,4 +1,4 @@
-"""Whatever strings there are, nothing of the app breaks on them: 10,000 random ones."""
+"""10,000 random strings: none of them breaks the app."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _RANGES = (
 
 
 def strings(count: int, seed: int, most: int = 60) -> Iterator[str]:
-    """Random strings: a half of characters with a meaning in Markdown or markup, else of anything,
-    controls and lone surrogates too.
+    """Random strings: half of them of characters with a meaning in Markdown or markup, the others
+    of any characters, including controls and lone surrogates.
     """
     drawn = random.Random(seed)
     for _ in range(count):
@@ -127,7 +127,7 @@ async def test_dialogs(services: Services) -> None:
             ):
                 if len(app.screen_stack) == 1:
                     app.push_screen(screen)
-                else:  # The chat below it need not come back in between.
+                else:  # The chat below it need not be shown in between.
                     app.switch_screen(screen)
                 await pilot.pause()
                 assert app.screen is screen

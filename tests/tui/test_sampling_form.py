@@ -1,4 +1,4 @@
-"""The settings of a chat as a form: every key of the table, checked while it is written."""
+"""The settings of a chat as a form: every key of the table, validated during input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = [key for key in SAMPLING if key.name != "logprobs"]
 
 
 class FormApp(App[None]):
-    """Shows the form once, and notes its answer."""
+    """Shows the form once, and records its answer."""
 
     def __init__(self, settings: dict[str, Any], inherited: Settings, model: str) -> None:
         super().__init__()

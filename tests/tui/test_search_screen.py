@@ -1,4 +1,4 @@
-"""Searching all chats, by its keys."""
+"""Searching all chats, with the keys of the screen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_chat(services: Services, *texts: str, title: str = "", archived: bool = Fa
 
 
 async def search_for(pilot: Any, words: str) -> SearchScreen:
-    """Open the search and write `words`."""
+    """Open the search and type `words`."""
     await pilot.press("ctrl+f")
     await until(pilot, lambda: isinstance(pilot.app.screen, SearchScreen))
     screen = pilot.app.screen
@@ -75,7 +75,7 @@ def test_the_chosen_result_stays_chosen_while_one_still_writes(services: Service
             await until_shown(pilot, "2 found")
             await pilot.press("down", "down")
             chosen = screen._hits[1]
-            await pilot.press("l", "enter")  # whether or not that was looked for by then
+            await pilot.press("l", "enter")  # Whether or not it was found by then.
             await until(pilot, lambda: chat_of(pilot).session is not None)
             session = chat_of(pilot).session
             assert session is not None and session.thread.id == chosen.thread_id
@@ -125,7 +125,7 @@ def test_enter_opens_the_place(services: Services) -> None:
         wanted = a_chat(services, *texts, title="Long")
         async with opened(services) as (_, pilot):
             await search_for(pilot, "needle")
-            await pilot.press("enter")  # before anything was shown
+            await pilot.press("enter")  # Before any result is shown.
             await until(
                 pilot,
                 lambda: (

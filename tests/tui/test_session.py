@@ -1,4 +1,4 @@
-"""A chat session over scripted models: turns, branches, and what is kept whatever happens."""
+"""A chat session over scripted models: messages, branches, and what is saved whatever happens."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_a_full_context_leaves_the_oldest_turn_out_and_says_so(
         marks = [one.note for one in shown_of(session)]
         assert [bool(mark) for mark in marks] == [False, True, False, False, False, False]
         assert "left out of the prompt" in marks[1]
-        # Another version of the first question has nothing before it.
+        # Another version of the first question has no earlier messages.
         await session.edit(session.messages[0].id, "one, again")
         await session.wait()
         assert session.left_out == 0 and texts(session)[-1] == ("assistant", "Fits.")

@@ -17,7 +17,7 @@ FILE = "# mine\n\n[load]\n# enough\ncontext = 4096\n"
 
 @pytest.fixture
 def shown(services):
-    """Runs `test(app, pilot)` on the settings screen, with what `text` and `environ` set."""
+    """Runs `test(app, pilot)` on the settings screen, with the settings of `text` and `environ`."""
 
     def run(test, text=FILE, environ=None, size=(120, 40)):
         file = services.paths.settings_file
@@ -39,7 +39,7 @@ def shown(services):
 
 
 async def choose(app, pilot, name):
-    """Choose the setting of this name by searching for it."""
+    """Select the setting of this name by searching for it."""
     await pilot.press("slash")
     app.screen.query_one("#search", Input).value = name
     await pilot.press("enter")

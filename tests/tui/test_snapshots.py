@@ -1,4 +1,4 @@
-"""Every screen beside the chat at four widths, in one walk through the app."""
+"""Every screen except the chat at four widths, in one walk through the app."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ SETTING_NAMES = (
     *("max_sessions", "kv_type", "temperature", "top_k", "top_p", "stop", "seed"),
     *("app.help", "engine.unload", "settings.search"),
 )
-"""Those that the settings screen lists here; a new one changes no snapshot."""
+"""The settings that the settings screen lists here, so that a new setting changes no snapshot."""
 
 VIEWS = (
     "chats",
@@ -108,7 +108,7 @@ VIEWS = (
 
 @dataclass
 class Walk:
-    """One run of the app, and what its screens showed by their names and widths."""
+    """One run of the app, and the texts of its screens by name and width."""
 
     app: HearthApp
     pilot: Pilot[int]
@@ -116,18 +116,18 @@ class Walk:
     texts: dict[tuple[str, int], str] = field(default_factory=dict)
 
     async def keep(self, name: str, *shown: str) -> None:
-        """Keep the screen as `name` at every width, once all of `shown` stand on it."""
+        """Record the screen as `name` at every width, once all of `shown` are on it."""
         for text in shown:
             await until(self.pilot, lambda text=text: text in " ".join(self.text.split()))
         for width in WIDTHS:
             await self.pilot.resize_terminal(width, HEIGHT)
-            self.app.show_activity()  # It is shown once a second.
+            self.app.show_activity()  # It is updated once a second.
             before, now, same = "", self.text, 0
-            while same < 6:  # A list may be drawn a moment after the screen has a new size.
+            while same < 6:  # A list may be drawn shortly after the screen has a new size.
                 await self.pilot.pause(0.01)
                 before, now = now, self.text
                 same = same + 1 if before == now else 0
-            for _ in range(MOST_LOOKS):  # On a busy machine later than that.
+            for _ in range(MOST_LOOKS):  # On a busy machine even later.
                 if is_as_kept(self.text, f"{name}-{width}"):
                     break
                 await self.pilot.pause(0.02)
@@ -135,7 +135,7 @@ class Walk:
 
     @property
     def text(self) -> str:
-        """What the screen shows."""
+        """The text on the screen."""
         return text_of(self.app)
 
     async def go(self, name: str) -> Screen[Any]:
@@ -148,7 +148,7 @@ class Walk:
 
     @asynccontextmanager
     async def over(self, screen: Screen[Any]) -> Any:
-        """A dialog over the screen that is shown."""
+        """Show a dialog over the current screen."""
         self.app.push_screen(screen)
         await until(self.pilot, lambda: self.app.screen is screen and screen.is_running)
         await self.pilot.pause()
@@ -167,7 +167,7 @@ class Walk:
         await until(self.pilot, lambda: session.is_busy)
         screen: Any = self.app.screen
         await screen.refresh_list()
-        # Narrow terminals show the list only if it is wanted: hidden and shown again, it is.
+        # Narrow terminals show the list only on request: it is hidden and then shown again.
         threads = screen.query_one(ThreadList)
         for is_shown in (False, True):
             while threads.display is not is_shown:
@@ -242,7 +242,7 @@ class Walk:
         await self.keep("quantize-done", "Perplexity +")
 
     async def dialogs(self, folder: Path) -> None:
-        """Over the findings of the doctor, which stay as they are."""
+        """Dialogs over the doctor's findings, which do not change."""
         await self.go("doctor")
         async with self.over(PickFile(filled.a_menu(), "https://huggingface.co")):
             await self.keep("pick-file", "Recommended", "fits: needs")
@@ -281,7 +281,7 @@ class Walk:
 
 
 def services_in(folder: Path, host: BusyHost, chats: ChatStore) -> Services:
-    """Services over `host`, with a few chats and no model but the bundled ones."""
+    """Services over `host`, with a few chats and only the bundled models."""
     paths = find_paths({"HEARTH_HOME": str(folder)})
     paths.settings_file.parent.mkdir(parents=True, exist_ok=True)
     paths.settings_file.write_text(SETTINGS)
@@ -307,7 +307,7 @@ def services_in(folder: Path, host: BusyHost, chats: ChatStore) -> Services:
 
 
 def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
-    """Let what the screens ask of this machine and of the Hub be what `filled_screens` says."""
+    """Replace all that the screens read from this machine and the Hub by `filled_screens`."""
     for name in ("HEARTH_API_KEY", "HF_ENDPOINT"):
         patch.delenv(name, raising=False)
     patch.setattr(engine, "time", host)
@@ -333,7 +333,7 @@ def script(patch: pytest.MonkeyPatch, host: BusyHost) -> None:
 
 
 async def walk_through(services: Services, host: BusyHost) -> dict[tuple[str, int], str]:
-    """What each screen shows at each width."""
+    """The text of each screen at each width."""
     filled.ScriptedJob.may_end = asyncio.Event()
     gate = asyncio.Semaphore(6)
     host.scripts["guide"] = Script("one two three four five six seven", gate=gate)
@@ -353,7 +353,7 @@ async def walk_through(services: Services, host: BusyHost) -> dict[tuple[str, in
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, int], str]]:
-    """What each screen shows at each width."""
+    """The text of each screen at each width."""
     folder = tmp_path_factory.mktemp("hearth")
     host = BusyHost()
     (folder / "data").mkdir()

@@ -1,4 +1,4 @@
-"""The line above the prompt: what it shows where it has little room."""
+"""The line above the prompt: its contents where space is limited."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTINGS = {"constraint": {"kind": "json"}, "set": {"temperature": 0.25}}
 
 
 class Page(App[None]):
-    """A status line."""
+    """A page with a status line."""
 
     def compose(self) -> ComposeResult:
         yield StatusLine()

@@ -1,4 +1,4 @@
-"""A theme that is chosen in the command palette is kept."""
+"""A theme that is selected in the command palette is saved."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ FILE = "# mine\n\n[load]\n# enough\ncontext = 4096\n"
 
 @pytest.fixture
 def chosen(services):
-    """Chooses a theme in the palette over a screen, runs `test(app)`, and returns the file."""
+    """Selects a theme in the palette over a screen, runs `test(app)`, and returns the file."""
 
     def run(name, test, screen="endpoint", flags=None):
         file = services.paths.settings_file

@@ -17,7 +17,7 @@ THREAD = Thread("", "", 0, 0, False, False, "", "", {}, None, 2)
 
 
 class Page(App[None]):
-    """A list of chats."""
+    """A page with a list of chats."""
 
     def compose(self) -> ComposeResult:
         yield ThreadList()
@@ -32,7 +32,7 @@ class Page(App[None]):
 
 
 def chats() -> list[Thread]:
-    """One of each group, the newest first."""
+    """One chat of each group, the newest first."""
     days = (0, 1, 5, 400)
     found = [
         replace(THREAD, id=f"c{day}", title=f"Chat {day}", changed_at=time.time() - day * 86400)

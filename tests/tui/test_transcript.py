@@ -1,4 +1,4 @@
-"""The transcript: a window of messages that scrolls, follows and never yanks."""
+"""The transcript: a window of messages that scrolls, follows the end, and never jumps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Chat(App[None]):
 
     @property
     def text(self) -> str:
-        """What the screen shows, without the scroll bar."""
+        """The text on the screen, without the scroll bar."""
         rows = self.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in row)[:-2].rstrip() for row in rows)
 
@@ -157,7 +157,7 @@ async def test_a_jump_right_after_opening_ends_at_the_message(name: str) -> None
     app = Chat()
     async with app.run_test(size=(80, 24)) as pilot:
         await app.transcript.show(chat_of(60, tall=True))
-        await app.transcript.jump_to(name)  # while older messages are still being mounted
+        await app.transcript.jump_to(name)  # While older messages are still being mounted.
         await until(pilot, lambda: app.transcript._mounted.first <= 40)
         await pilot.pause()
         assert f"message {name[1:]}" in app.text

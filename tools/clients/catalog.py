@@ -1,4 +1,4 @@
-"""The clients: what is installed for each, and what runs it."""
+"""The clients: which packages are installed for each, and which script runs it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Client:
     """One client.
 
     Attributes:
-        packages: what is installed; the first one's version is reported.
+        packages: packages to install; the version of the first is reported.
         script: file in `scripts/`; .mjs is run by node in the client's environment, .py by the
-            environment's Python, or by this one's for an agent.
-        first: what an agent's scripted model says first, with `{note}` for the path of the note.
-        awaited: text that a tool result must contain for the model to say `last`; none: the model
-            always says `first`.
+            environment's Python, or by this Python for an agent.
+        first: first output of an agent's scripted model, with `{note}` for the path of the note.
+        awaited: text that a tool result must contain for the model to output `last`; if empty, the
+            model always outputs `first`.
     """
 
     name: str

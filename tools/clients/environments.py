@@ -1,4 +1,4 @@
-"""An environment for each client: a virtual environment, or a folder with node_modules."""
+"""The environment of each client: a virtual environment, or a folder with node_modules."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Environment:
 
     @property
     def bin(self) -> Path:
-        """Folder of its programs."""
+        """Folder of the environment's programs."""
         if self._client.registry == "npm":
             return self.folder / "node_modules" / ".bin"
         return self.folder / ("Scripts" if sys.platform == "win32" else "bin")
 
     def install(self, *, upgrade: bool) -> None:
-        """Install what is missing.
+        """Install missing packages.
 
         Args:
-            upgrade: also replace what is older than the registry's newest version.
+            upgrade: also replace packages that are older than the registry's newest version.
 
         Raises:
             subprocess.CalledProcessError: pip or npm failed; its output is in `stderr`.

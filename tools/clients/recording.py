@@ -1,4 +1,4 @@
-"""A reverse proxy that writes each request, and how it was answered, to a file of JSON."""
+"""A reverse proxy that writes each request and its response to a JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"}
 _KEPT_BYTES = 8192
-"""Of each answer."""
+"""Bytes that are kept of each response."""
 
 
 @contextmanager
@@ -29,12 +29,12 @@ def recorded(target: str, folder: Path) -> Iterator[str]:
     host = urlsplit(target).netloc
 
     class Handler(BaseHTTPRequestHandler):
-        """Passes one request on."""
+        """Forwards one request."""
 
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: the files are the log."""
+            """Log nothing: the files are the log."""
 
         def _pass_on(self) -> None:
             body = self._body()
@@ -75,12 +75,12 @@ def recorded(target: str, folder: Path) -> Iterator[str]:
         do_GET = do_HEAD = do_POST = do_DELETE = do_PUT = do_OPTIONS = _pass_on  # noqa: N815 - http.server looks for these
 
     class Proxy(ThreadingHTTPServer):
-        """Clients that leave early are no error."""
+        """Does not report clients that disconnect early as errors."""
 
         daemon_threads = True
 
         def handle_error(self, *_: Any) -> None:
-            """Nothing: the client sees a closed connection."""
+            """Log nothing: the client sees a closed connection."""
 
     with Proxy(("127.0.0.1", 0), Handler) as proxy:
         thread = threading.Thread(target=proxy.serve_forever)

@@ -2,8 +2,8 @@
 
     python tools/clients/run.py [NAME ...] [--record DIR] [--results FILE]
 
-Each client gets an environment of its own in build/clients/NAME (HEARTH_CLIENTS_DIR: another
-folder), and no settings but those by which its documentation names a server; telemetry is off.
+Each client gets its own environment in build/clients/NAME (HEARTH_CLIENTS_DIR sets another folder),
+and only the settings with which its documentation selects a server; telemetry is off.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ TIMEOUT_S = 1200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a client's script reported; neither version nor steps: it could not be installed."""
+    """What a client's script reported; without version and steps, it could not be installed."""
 
     client: Client
     version: str
     passed: Sequence[str]
     failed: Sequence[str]
     code: int | None
-    """Exit code; None: it did not end in time."""
+    """Exit code; None if the script did not end in time."""
     seconds: float
 
     @property
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def run(client: Client, environment: Environment, url: str, log: Path) -> Outcome:
-    """Run the client's script against `url`; what it prints goes to `log`."""
+    """Run the client's script against `url`; its output is written to `log`."""
     settings = {
         "HEARTH_URL": url,
         "HEARTH_CLIENT_MODEL": TRAINED,
@@ -107,7 +107,7 @@ def project_of(client: Client) -> Path:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Markdown."""
+    """The outcomes as a Markdown table."""
     rows = ["| client | version | from | what ran | result |", "|---|---|---|---|---|"]
     for outcome in outcomes:
         ran = "; ".join([*outcome.passed, *outcome.failed])

@@ -1,4 +1,4 @@
-"""`hearth serve` in a home of its own, with the clients' models in its library."""
+"""`hearth serve` in its own home, with the clients' models in its library."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _END_TIMEOUT_S = 60
 def served(
     models: Mapping[str, Path], default: str, long: frozenset[str], log: Path
 ) -> Iterator[str]:
-    """Yield the address, without a path, of a server; it and its host have ended afterwards.
+    """Yield the address, without a path, of a server; the server and its host are stopped at exit.
 
     Args:
-        models: GGUF files by the names that requests give.
-        default: the one that serves requests that name none.
+        models: GGUF files, by their names in requests.
+        default: the model for requests that name none.
         log: file that the server's own log is copied to.
-        long: names of those that are loaded with a context of `LONG_CONTEXT`.
+        long: names of models that are loaded with a context of `LONG_CONTEXT`.
 
     Raises:
         RuntimeError: the server did not start.
@@ -35,7 +35,7 @@ def served(
         paths = find_paths({"HEARTH_HOME": home})
         paths.models.mkdir(parents=True)
         for name, path in models.items():
-            # Hard links, as a client may delete a model; a copy on another file system.
+            # Hard links, because a client may delete a model; copies across file systems.
             _link(path, paths.models / f"{name}.gguf")
         paths.settings_file.parent.mkdir(parents=True, exist_ok=True)
         paths.settings_file.write_text(

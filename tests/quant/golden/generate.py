@@ -1,9 +1,9 @@
-"""Makes the files of this folder with the code of the libraries that own their formats.
+"""Makes the files of this folder with the code of the libraries that define their formats.
 
-Each holds one matrix as the library packs it, what the library reads of it in float32 ("expected"),
-and in its metadata the `quantization_config` (of compressed-tensors as its own models dump it) and
-the versions. `manifest.json` has their sha256. The reader is compared with "expected", and the
-writer with how the matrix is packed.
+Each file holds one matrix as the library packs it, the library's own float32 reading of it
+("expected"), and in its metadata the `quantization_config` (for compressed-tensors as its own
+models dump it) and the versions. `manifest.json` has their sha256. Hearth's reader is compared with
+"expected", and its writer with the packed tensors.
 
     python -m venv golden && golden/bin/pip install torch safetensors numpy transformers \
         accelerate bitsandbytes compressed-tensors
@@ -11,9 +11,10 @@ writer with how the matrix is packed.
     golden/bin/pip download --no-deps --no-binary :all: --no-build-isolation gptqmodel autoawq
     golden/bin/python tests/quant/golden/generate.py gptqmodel-*.tar.gz autoawq-*.tar.gz old
 
-gptqmodel and autoawq need a card, or much else, to be imported: the functions that pack and unpack
-are taken out of their archives and run. The old compressed-tensors is for the order of activations,
-which later versions read no more; it runs in a process of its own (`--old FOLDER`).
+Importing gptqmodel and autoawq needs a card or many other packages: therefore the functions that
+pack and unpack are extracted from their archives and run. The old compressed-tensors is for
+activation order, which later versions no longer read; it runs in a separate process (`--old
+FOLDER`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Archive:
             return ast.parse(found.read().decode())
 
     def functions(self, name: str, wanted: list[str], space: dict[str, Any]) -> None:
-        """Defines functions of a module in `space`."""
+        """Define functions of a module in `space`."""
         body = [
             one
             for one in self.tree(name).body
@@ -93,7 +94,7 @@ class Archive:
 def write(name: str, tensors: Tensors, expected: torch.Tensor, **about: Any) -> None:
     stored = {f"{MODULE}{leaf}": one.contiguous() for leaf, one in tensors.items()}
     stored["expected"] = expected.to(torch.float32).contiguous()
-    # One entry, since safetensors writes several in any order.
+    # One entry, because safetensors writes several in arbitrary order.
     save_file(stored, HERE / f"{name}.safetensors", {"about": json.dumps(about)})
 
 
@@ -139,7 +140,7 @@ def of_gptq(archive: Archive) -> None:
         for sym, order, version in ((True, False, 1), (False, True, 2))
     ]
     cases += [(4, False, False, 1, 16), (4, True, True, 1, 16), (3, False, False, 1, 16)]
-    # What is written here.
+    # Formats that Hearth writes.
     cases += [(bits, sym, False, 2, 16) for bits in (4, 8) for sym in (True, False)]
     cases += [(4, False, False, 2, INPUTS)]
     for seed, (bits, sym, order, version, group) in enumerate(cases):
@@ -254,7 +255,7 @@ def of_compressed() -> None:
             {**floats, "strategy": "block", "block_structure": [8, 128]},
         ),
     }
-    # What is written here: its scales are not bfloat16.
+    # A format that Hearth writes: its scales are not bfloat16.
     eights = {**integers, "num_bits": 8}
     cases |= {
         "written-int4": ("pack-quantized", {**integers, "strategy": "group", "group_size": 16}),
@@ -385,7 +386,7 @@ def of_transformers() -> None:
             scale = tensors[".weight_scale_inv"] = scale.reshape([])
         plain = _dequantize_fp8_weight(tensors[".weight"], scale, block, torch.float32)
         write(name, tensors, plain, config=config.to_dict(), made_by=made_by)
-    # Blocks that the matrix ends in: transformers reads them, and quantizes whole ones alone.
+    # Blocks in which the matrix ends: transformers reads them, but quantizes only whole ones.
     config = FineGrainedFP8Config(weight_block_size=(8, 128))
     generator = drawn(401)
     values = torch.randn((20, 200), generator=generator).mul_(50).to(torch.float8_e4m3fn)
@@ -396,7 +397,7 @@ def of_transformers() -> None:
     generator = drawn(402)
     blocks = torch.randint(0, 256, (2, 8, 2, 16), generator=generator).to(torch.uint8)
     scales = torch.randint(110, 130, (2, 8, 2), generator=generator).to(torch.uint8)
-    # [experts, inputs, outputs] there.
+    # transformers has [experts, inputs, outputs].
     plain = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2)
     tensors = {"_blocks": blocks, "_scales": scales}
     write("mxfp4", tensors, plain, config={"quant_method": "mxfp4"}, made_by=made_by)
@@ -419,8 +420,8 @@ def of_bitsandbytes() -> None:
         )
         plain = dequantize_4bit(packed, state)
         if shape[1] % block:
-            # The kernel for processors begins a block with each output (0.50.2), which is not what
-            # was quantized; the library's own reference does as its kernels for cards do.
+            # The kernel for processors begins a block with each output (0.50.2), unlike the
+            # quantized data; the library's own reference agrees with its kernels for cards.
             absmax = state.absmax
             if nested:
                 absmax = dequantize_blockwise(absmax, state.state2) + state.offset

@@ -1,4 +1,4 @@
-"""The terminal app with Textual as it is: none of the patches that make the other tests fast."""
+"""The terminal app with unmodified Textual: none of the patches that make the other tests fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drawn import Drawn
 
 @pytest.fixture(autouse=True, scope="module")
 def styles_read_once() -> None:
-    """Each app reads its style sheets."""
+    """Each app parses its style sheets."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,7 +25,7 @@ def drawn_when_waited_for() -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """A terminal of 80 by 24 characters that gets everything that an app writes."""
+    """A terminal of 80 by 24 characters that gets all output of an app."""
     drawn = Drawn((80, 24))
     monkeypatch.setattr(HeadlessDriver, "is_headless", False)
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: drawn.feed(data.encode()))

@@ -1,5 +1,5 @@
-"""What a terminal shows after all partial updates is what the widgets are: Textual's own style
-sheets, compositor and timing, over a handful of screens.
+"""After all partial updates a terminal shows the current state of the widgets: Textual's own style
+sheets, compositor and timing, over a few screens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE = (80, 24)
 
 
 async def same(pilot: Any, terminal: Drawn, text: str, *, is_shown: bool = True) -> str:
-    """Wait until the terminal shows what the widgets are, with `text` or without; returns it."""
+    """Wait until the terminal shows the state of the widgets, with or without `text`; return it."""
     await until(
         pilot,
         lambda: (

@@ -1,5 +1,5 @@
-"""The private names of Textual that the terminal app uses or overrides; pyproject.toml says below
-which version they are known to exist.
+"""The private names of Textual that the terminal app uses or overrides; the upper version limit in
+pyproject.toml is the one below which they are known to exist.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the scripts of the command-line agents share: a project folder, a home folder and a run.
+"""Shared by the scripts of the command-line agents: a project folder, a home folder and a run.
 
-Each agent runs twice: against a model of random weights with a long context, where only the exit
-code counts, and against a scripted one, which makes one tool call and says `FOUND` only if the
+Each agent runs twice: against a model with random weights and a long context, where only the exit
+code counts, and against a scripted model, which makes one tool call and answers `FOUND` only if the
 result contains the note's `WORD`.
 """
 
@@ -15,21 +15,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 LONG = os.environ["HEARTH_CLIENT_LONG"]
-"""Random weights, context of at least 40k tokens."""
+"""Name of a model with random weights and a context of at least 40k tokens."""
 SCRIPTED = os.environ["HEARTH_CLIENT_SCRIPTED"]
-"""This agent's scripted model."""
+"""Name of this agent's scripted model."""
 BIN = Path(os.environ["HEARTH_CLIENT_BIN"])
 PROJECT = Path(os.environ["HEARTH_CLIENT_PROJECT"])
-"""Its file note.txt contains `WORD`; the scripted calls name files in it."""
+"""Project folder. Its file note.txt contains `WORD`; the scripted calls name files in it."""
 WORD = "tangerine"
 FOUND = "The note says tangerine."
 PROMPT = "Read note.txt and say its word."
 CAP = 256
-"""Output tokens, where the agent has a setting for them."""
+"""Limit of output tokens, for agents that have such a setting."""
 TIMEOUT_S = 300
 
 HOME = Path(tempfile.mkdtemp(prefix="agent-"))
-"""The agents' settings and sessions, instead of the user's."""
+"""Home folder for the agents' settings and sessions, instead of the user's."""
 
 
 def run(program: str, *arguments: str, environ: Mapping[str, str] | None = None) -> str:
@@ -39,7 +39,7 @@ def run(program: str, *arguments: str, environ: Mapping[str, str] | None = None)
         subprocess.CalledProcessError: its exit code is not 0.
         subprocess.TimeoutExpired: it did not end in time.
     """
-    # Its own home is all that it may know of this machine: no keys, no settings of the user's.
+    # The agent sees nothing of this machine but its own home: no keys, no settings of the user.
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
     homes = {
         "HOME": str(HOME),

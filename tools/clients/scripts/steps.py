@@ -1,4 +1,4 @@
-"""What the client scripts share: named steps, and where the server is.
+"""Shared by the client scripts: named steps, and the server's address.
 
 A script prints `step ok NAME` or `step failed NAME` for each step; `run.py` reads those lines.
 """
@@ -15,9 +15,11 @@ ROOT = os.environ["HEARTH_URL"]
 API = f"{ROOT}/v1"
 KEY = "none"
 MODEL = os.environ["HEARTH_CLIENT_MODEL"]
-"""A trained model."""
+"""Name of a trained model."""
 CALLER = os.environ["HEARTH_CLIENT_CALLER"]
-"""A scripted model: it calls `get_weather`, and says `ANSWER` after the result `WEATHER`."""
+"""Name of a scripted model: it calls `get_weather`, and answers `ANSWER` after the result
+`WEATHER`.
+"""
 CITY = "Lisbon"
 WEATHER = "sunny, 31 degrees"
 ANSWER = "It is sunny there."

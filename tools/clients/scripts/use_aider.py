@@ -20,7 +20,7 @@ def aider(model: str, environ: dict[str, str]) -> str:
 
 
 reset_project()
-# It writes its history to the root of the repository that it is run in, also with --no-git.
+# aider writes its history to the root of the repository that it runs in, even with --no-git.
 subprocess.run(["git", "init", "--quiet", PROJECT], check=True)
 
 for route, environ in ROUTES.items():

@@ -1,4 +1,4 @@
-"""guidance: a chat turn, and `json` with a pydantic schema."""
+"""guidance: one chat message, and `json` with a pydantic schema."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ for method in ("json_schema", "function_calling"):
 
 @step("embeddings")
 def _() -> None:
-    # Its documentation: check_embedding_ctx_length=False for servers other than OpenAI's.
+    # langchain-openai's documentation asks for check_embedding_ctx_length=False for other servers.
     embed = OpenAIEmbeddings(
         base_url=API, api_key=KEY, model=MODEL, check_embedding_ctx_length=False
     )

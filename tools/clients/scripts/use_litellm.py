@@ -42,7 +42,7 @@ for route, settings in ROUTES.items():
         stream = litellm.completion(route + MODEL, HELLO, max_tokens=16, stream=True, **settings)
         assert "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
-    # It asks for a call as JSON in the prompt, which the scripted model does not read.
+    # LiteLLM asks for a call as JSON in the prompt, which the scripted model does not read.
     if route == "ollama/":
         continue
 

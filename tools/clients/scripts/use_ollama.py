@@ -1,6 +1,6 @@
-"""ollama: every method of its `Client` that asks the server, or the server's stated refusal.
+"""ollama: every method of its `Client` that calls the server, or the server's documented refusal.
 
-`web_search` and `web_fetch` ask ollama.com.
+`web_search` and `web_fetch` are left out: they call ollama.com.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Person(BaseModel):
 
 
 def refused(call: object, status: int) -> None:
-    """`call` must end with the server's own error, of that status and with a message."""
+    """Require that `call` fails with the server's own error, with `status` and a message."""
     try:
         call()  # type: ignore[operator]
     except ollama.ResponseError as error:
