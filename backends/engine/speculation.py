@@ -47,7 +47,7 @@ MOST_EXPLORING: Final = 4
 """Upper limit of each balance for exploring, in steps without drafts."""
 MOST_OWED: Final = 0.5
 """Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
-tried."""
+tried, and maximum debt of a drafter at which its drafts may go on growing."""
 PROBE_TOKENS: Final = 2
 LEAST_GROWTH: Final = 1
 """Number of drafted tokens that is allowed even if no larger steps were observed."""
@@ -274,6 +274,10 @@ class Speculation:
         """Number of steps since the last one that was learned from."""
         self._trying = PLAIN
         """The drafter on trial in the last step, i.e. other than the best; else `PLAIN`."""
+        self._is_growing = False
+        """The drafts of the last step were cut, because the time of larger steps is unknown."""
+        self._lost_s = 0.0
+        """Time that the trial has lost, without what catching up with a text took."""
         # State of the current step:
         self._seen: tuple[StepPlan, Any] | None = None
         """The last step and its hidden states, if not passed on to the drafters yet."""
@@ -416,10 +420,11 @@ class Speculation:
             return
         plain_s = self._token_s * decoding
         brought, best = 1 + self._right / decoding, 0.0
-        if way != NGRAM:
+        cost = (seconds + self._way_s) / plain_s
+        self._lost_s += (cost - brought) * plain_s
+        if way != NGRAM and (brought > cost or way != self._trying or not self._is_growing):
             at = way, decoding.bit_length()
-            ratio = self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW))
-            ratio.add(brought, (seconds + self._way_s) / plain_s)
+            self._speed_ups.setdefault(at, Ratio(STEPS_WINDOW)).add(brought, cost)
         if way == self._trying:
             best = max(map(self._speed_up, self._drafters))
         self._charge(seconds - brought * plain_s / max(1.0, best))
@@ -469,9 +474,23 @@ class Speculation:
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
         return 0.0 if ratio is None else ratio.value
 
+    def _goes_on(self, kind: int) -> bool:
+        """Whether the drafter that was tried in the last step is tried again: while its drafts
+        grow and are right often enough to pay, or until its speed-up is known.
+        """
+        if self._is_growing:
+            is_promising = self._may_pay(kind, self.chances.of(kind))
+            return is_promising and self._lost_s < self._most_owed_s
+        ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
+        return ratio is not None and ratio.steps < LEAST_STEPS and ratio.so_far > 1
+
     def _pays(self) -> bool:
         """Whether a drafter is known to pay off with about `_decoding` sequences."""
         return any(self._speed_up(kind) >= 1 for kind in self._drafters)
+
+    @property
+    def _most_owed_s(self) -> float:
+        return MOST_OWED * self._most_s / MOST_EXPLORING
 
     def _overdue_s(self) -> float:
         """Step time until enough of the debt from earlier trials is paid off for another drafter to
@@ -479,7 +498,7 @@ class Speculation:
         """
         owing = [kind for kind, balance_s in self._balance_s.items() if balance_s < 0]
         owed_s = -sum(self._balance_s[kind] for kind in owing)
-        more_s = owed_s - MOST_OWED * self._most_s / MOST_EXPLORING
+        more_s = owed_s - self._most_owed_s
         return more_s / sum(map(self._share, owing)) if more_s > 0 else 0.0
 
     def _pay_in(self) -> None:
@@ -519,26 +538,26 @@ class Speculation:
         if is_auto and self._speed_up(best) < 1:
             best = PLAIN
         last, self._trying = self._trying, PLAIN
-        begun = self._speed_ups.get((last, self._decoding.bit_length()))
-        if begun is not None and last != best and begun.steps < LEAST_STEPS and begun.so_far > 1:
-            self._trying = last  # Continue the trial until enough is known.
+        if last and last != best and self._goes_on(last):
+            self._trying = last
         else:
             others = [kind for kind in kinds if kind != best and self._may_pay(kind)]
             other = max(others, key=self._left, default=PLAIN)
             if other and self._left(other) > 0 and not self._overdue_s():
-                self._trying = other
+                self._trying, self._lost_s = other, 0.0
         return self._trying or best
 
-    def _may_pay(self, kind: int) -> bool:
-        """Whether this drafter would pay off if all of its drafts were right; True while its cost
-        is unknown.
+    def _may_pay(self, kind: int, chance: float = 1.0) -> bool:
+        """Whether this drafter would pay off if each token of its drafts were right with `chance`;
+        True while its cost is unknown.
         """
         drafter, plain_s = self._drafters[kind], self._token_s * self._decoding
-        if not drafter.token_s:
+        if not _seconds(drafter, 1):
             return True
         for length in _LENGTHS:
             step_s = max(plain_s, self.costs.seconds(self._decoding * (1 + length)) or 0.0)
-            if (1 + length) * plain_s >= LEAST_GAIN * (step_s + _seconds(drafter, length)):
+            tokens = 1 + sum(chance**ahead for ahead in range(1, length + 1))
+            if tokens * plain_s >= LEAST_GAIN * (step_s + _seconds(drafter, length)):
                 return True
         return False
 
@@ -594,6 +613,7 @@ class Speculation:
         lengths = [0 if state.mode == "auto" else offer.most for _, state, offer in offers]
         forced = sum(lengths)
         before = self._decoding + forced
+        self._is_growing = False
         if all(lengths) or not self.costs.is_measured(before):
             return lengths
         places = [
@@ -603,15 +623,19 @@ class Speculation:
             for ahead in range(1, offer.most + 1)
         ]
         places.sort(reverse=True)
-        most = spare - forced
         # At most 1.5 times the tokens of the largest step whose time is known.
-        most = min(most, max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before))
-        del places[max(0, most) :]
-        for _, _, index in places[: self._worth(places, offers, before)]:
+        most = max(LEAST_GROWTH, self.costs.most_tokens * 3 // 2 - before)
+        is_cut = most < min(spare - forced, len(places))
+        del places[max(0, min(most, spare - forced)) :]
+        chosen = places[: self._worth(places, offers, before)]
+        kind = self._trying
+        if kind and not chosen:
+            chosen = [place for place in places if offers[place[2]][2].kind == kind]
+            if not is_cut or not self._may_pay(kind, self.chances.of(kind)):
+                del chosen[PROBE_TOKENS:]
+        self._is_growing = is_cut and len(chosen) == len(places)
+        for _, _, index in chosen:
             lengths[index] += 1
-        for index, (_, _, offer) in enumerate(offers):
-            if offer.kind == self._trying and self._trying and sum(lengths) == forced:
-                lengths[index] = min(offer.most, PROBE_TOKENS)
         return lengths
 
     def _worth(self, places: list[tuple[float, int, int]], offers: Offers, before: int) -> int:
