@@ -91,4 +91,4 @@ def test_no_less_is_set_aside_than_is_taken(path, header):
     ids=str,
 )
 def test_attention_changes_where_the_worker_chooses_it(header, settings, turns):
-    assert (memory_of(header, plan_for(header, settings)).turning > 0) is turns
+    assert (memory_of(header, plan_for(header, settings)).transposing > 0) is turns

@@ -128,7 +128,7 @@ def test_a_memory_that_cannot_be_turned_stays_as_it_is(runner, monkeypatch):
     def refuse(state, *, by_channel):
         raise UnknownLayout("not today")
 
-    monkeypatch.setattr(store_module, "turned", refuse)
+    monkeypatch.setattr(store_module, "transposed", refuse)
     with pytest.raises(Busy, match="not today"):
         runner.store.transpose()
     assert np.array_equal(runner.store.context.export(), expected)
@@ -151,7 +151,7 @@ def test_a_memory_that_cannot_be_turned_back_ends_the_worker(runner, monkeypatch
         return transposed(state, by_channel=by_channel)
 
     monkeypatch.setattr(store, "_make_context", making)
-    monkeypatch.setattr(store_module, "turned", turning)
+    monkeypatch.setattr(store_module, "transposed", turning)
     monkeypatch.setattr(LlamaContext, "close", lambda one: (closed.append(one), close(one)))
     with pytest.raises(RunnerLost, match="moved back"):
         store.transpose()
