@@ -33,7 +33,7 @@ from hearth.backends.contract.wire import (
 )
 from hearth.backends.errors import TemplateError
 from hearth.backends.machine.process import die_with_parent
-from hearth.backends.worker.worker import Desk, Outbox, _next_frame
+from hearth.backends.worker.worker import Outbox, RequestHandler, _next_frame
 
 
 def test_an_answer_that_cannot_be_sent_fails_and_the_next_one_is_sent():
@@ -121,8 +121,8 @@ RANK = Rank("a", ("b",))
 RENDER = Render(Request(messages=(Message("user", "x"),)))
 
 
-def desk_of(notes, preparer):
-    return Desk(notes, preparer, Words(), notes)
+def handler_of(notes, preparer):
+    return RequestHandler(notes, preparer, Words(), notes)
 
 
 @pytest.mark.parametrize("error", [None, TemplateError("no")])
@@ -131,13 +131,13 @@ def desk_of(notes, preparer):
 )
 def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, error):
     notes, preparer = Notes(), SlowPreparer(error)
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, call))
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, call))
     assert preparer.begun.wait(10)
-    desk.take(Frame(7, Cancel()))
+    handler.take(Frame(7, Cancel()))
     assert notes.said == [(7, Finished("cancelled"))]
     preparer.let.set()
-    desk._pool.shutdown()
+    handler._pool.shutdown()
     assert notes.said == [(7, Finished("cancelled"))]
     assert notes.submitted == [] and notes.cancelled == []
 
@@ -156,10 +156,10 @@ def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, err
 def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
     notes, preparer = Notes(), SlowPreparer()
     preparer.let.set()
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, call))
-    desk._pool.shutdown()
-    desk.take(Frame(7, Cancel()))
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, call))
+    handler._pool.shutdown()
+    handler.take(Frame(7, Cancel()))
     assert notes.submitted == [work] and notes.cancelled == [7] and notes.said == []
 
 
@@ -176,9 +176,9 @@ def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
 def test_calls_that_need_no_sequence_are_answered(call, answer):
     notes, preparer = Notes(), SlowPreparer()
     preparer.let.set()
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, call))
-    desk._pool.shutdown()
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, call))
+    handler._pool.shutdown()
     assert notes.said == [(7, answer)] and notes.submitted == []
 
 
@@ -186,9 +186,9 @@ def test_calls_that_need_no_sequence_are_answered(call, answer):
 def test_a_call_that_is_refused_is_not_the_engine_s(call):
     notes, preparer = Notes(), SlowPreparer(TemplateError("no"))
     preparer.let.set()
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, call))
-    desk._pool.shutdown()
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, call))
+    handler._pool.shutdown()
     [(ident, failed)] = notes.said
     assert ident == 7 and failed.error.code == TemplateError.code
     assert notes.submitted == []
@@ -200,23 +200,23 @@ def test_a_library_that_panics_is_answered_for():
 
     notes, preparer = Notes(), SlowPreparer(Panic("index out of bounds"))
     preparer.let.set()
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, GENERATE))
-    desk._pool.shutdown()
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, GENERATE))
+    handler._pool.shutdown()
     [(ident, failed)] = notes.said
     assert ident == 7 and failed.error.code == "internal_error"
 
 
 def test_stats_are_answered_at_once_and_name_what_is_prepared():
     notes, preparer = Notes(), SlowPreparer()
-    desk = desk_of(notes, preparer)
-    desk.take(Frame(7, GENERATE, session="me"))
-    desk.take(Frame(8, SCORE))
-    desk.take(Frame(9, GetEngineStats()))
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, GENERATE, session="me"))
+    handler.take(Frame(8, SCORE))
+    handler.take(Frame(9, GetEngineStats()))
     coming = (RequestStats(7, "me", "queued"), RequestStats(8, "", "queued"))
     assert notes.said == [(9, replace(STATS, waiting=STATS.waiting + 2, requests=coming))]
     preparer.let.set()
-    desk._pool.shutdown()
+    handler._pool.shutdown()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
@@ -244,14 +244,14 @@ def test_nobody_waits_for_the_grammars_of_others(hard):
             return super().generations(ident, request, emit, clock) if request == hard else [ident]
 
     notes, preparer = Notes(), Patient()
-    desk = desk_of(notes, preparer)
+    handler = handler_of(notes, preparer)
     for ident in range(9):
-        desk.take(Frame(ident, Generate(hard)))
-    desk.take(Frame(9, GENERATE))
-    desk._pool.shutdown()
+        handler.take(Frame(ident, Generate(hard)))
+    handler.take(Frame(9, GENERATE))
+    handler._pool.shutdown()
     assert notes.submitted == [(9,)]
     preparer.let.set()
-    desk._form_pool.shutdown()
+    handler._form_pool.shutdown()
     assert len(notes.submitted) == 10
 
 
