@@ -479,8 +479,7 @@ class Speculation:
         grow and are right often enough to pay, or until its speed-up is known.
         """
         if self._is_growing:
-            is_promising = self._may_pay(kind, self.chances.of(kind))
-            return is_promising and self._lost_s < self._most_owed_s
+            return self._lost_s < self._most_owed_s and self._is_promising(kind)
         ratio = self._speed_ups.get((kind, self._decoding.bit_length()))
         return ratio is not None and ratio.steps < LEAST_STEPS and ratio.so_far > 1
 
@@ -535,8 +534,9 @@ class Speculation:
         if is_auto and self._unknown_steps:
             return PLAIN
         best = max(kinds, key=self._speed_up, default=PLAIN)
-        if is_auto and self._speed_up(best) < 1:
-            best = PLAIN
+        if is_auto:
+            paying = [one for one in kinds if self._speed_up(one) >= 1 and self._is_promising(one)]
+            best = max(paying, key=self._speed_up, default=PLAIN)
         last, self._trying = self._trying, PLAIN
         if last and last != best and self._goes_on(last):
             self._trying = last
@@ -546,6 +546,10 @@ class Speculation:
             if other and self._left(other) > 0 and not self._overdue_s():
                 self._trying, self._lost_s = other, 0.0
         return self._trying or best
+
+    def _is_promising(self, kind: int) -> bool:
+        """Whether this drafter would pay off if its tokens were right as often as lately."""
+        return self._may_pay(kind, self.chances.of(kind))
 
     def _may_pay(self, kind: int, chance: float = 1.0) -> bool:
         """Whether this drafter would pay off if each token of its drafts were right with `chance`;
@@ -631,8 +635,8 @@ class Speculation:
         kind = self._trying
         if kind and not chosen:
             chosen = [place for place in places if offers[place[2]][2].kind == kind]
-            if not is_cut or not self._may_pay(kind, self.chances.of(kind)):
-                del chosen[PROBE_TOKENS:]
+            if not is_cut or not self._is_promising(kind):
+                del chosen[max(PROBE_TOKENS, self._decoding) :]
         self._is_growing = is_cut and len(chosen) == len(places)
         for _, _, index in chosen:
             lengths[index] += 1
