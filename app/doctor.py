@@ -339,7 +339,7 @@ def _keys(settings: Settings) -> Iterator[Finding]:
 
 
 def _models(library: Library) -> Iterator[Finding]:
-    models = library.list(anew=True)
+    models = library.list(refresh=True)
     for model in models:
         if model.error:
             state: Literal["warning", "fault"] = "fault" if model.origin == "bundled" else "warning"

@@ -155,13 +155,13 @@ class Library:
             taken.add(name.lower())
             yield replace(stored, name=name, also=(stored.name, *stored.also))
 
-    def list(self, *, anew: bool = False) -> Sequence[LocalModel]:
+    def list(self, *, refresh: bool = False) -> Sequence[LocalModel]:
         """Every model with the facts of its header, or with the error of reading it.
 
         Args:
-            anew: whether to read the headers of unchanged files again, too.
+            refresh: whether to read the headers of unchanged files again, too.
         """
-        facts = KnownFacts(None if anew else self._facts_file)
+        facts = KnownFacts(None if refresh else self._facts_file)
         models = [describe(model, facts) for model in self.found()]
         facts.keep()
         return models

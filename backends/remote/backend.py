@@ -63,7 +63,7 @@ class RemoteBackend:
     async def info(self) -> ModelInfo:
         """The description of the model, requested from the server. Raises HearthError."""
         begun_s = time.perf_counter()
-        model = await self._finder.find(anew=True)
+        model = await self._finder.find(refresh=True)
         took_s = time.perf_counter() - begun_s
         return describe(self._server, model, self.spec.settings, took_s)
 

@@ -74,19 +74,19 @@ class ModelFinder:
         self._known: RemoteModel | None = None
         self._asking = asyncio.Lock()
 
-    async def find(self, *, anew: bool = False) -> RemoteModel:
-        """The model that the settings describe; with `anew`, the server is asked again.
+    async def find(self, *, refresh: bool = False) -> RemoteModel:
+        """The model that the settings describe; with `refresh`, the server is asked again.
 
         Raises:
             RemoteModelMissing: the server does not have it, or has several and none is named.
             RemoteError: the server cannot be reached or has no OpenAI-style API.
         """
         async with self._asking:
-            if self._known is None or anew:
+            if self._known is None or refresh:
                 server = self._connection.server
                 self._known = (
                     RemoteModel(server.model, DIALECTS[server.server])
-                    if server.model and server.server and not anew
+                    if server.model and server.server and not refresh
                     else await self._ask(server)
                 )
             return self._known

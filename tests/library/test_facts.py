@@ -65,7 +65,7 @@ def test_a_header_is_read_once(library: Library, reads: list[Path]) -> None:
 
 def test_one_that_is_asked_for_anew_is_read_anew(library: Library, reads: list[Path]) -> None:
     library.list()
-    library.list(anew=True)
+    library.list(refresh=True)
     assert len(reads) == 2
 
 

@@ -362,7 +362,7 @@ def test_what_is_to_be_known_of_a_model_is_told_once(
             await asked(session, text)
         assert [h.text for h in heard if isinstance(h, Noticed)] == list(advice)
         host.scripts["guide"] = Script(info={"notices": ("Context is 64 tokens.", *advice)})
-        await asked(session, "loaded anew")
+        await asked(session, "loaded again")
         assert [h.text for h in heard if isinstance(h, Noticed)][2:] == ["Context is 64 tokens."]
 
     run(go())
