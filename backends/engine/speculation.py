@@ -47,8 +47,9 @@ MOST_EXPLORING: Final = 4
 """Upper limit of each balance for exploring, in steps without drafts."""
 MOST_OWED: Final = 0.5
 """Maximum total debt from earlier trials, in steps without drafts, at which another drafter may be
-tried, and maximum debt of a drafter at which its drafts may go on growing."""
+tried, and maximum loss of a trial at which its drafts may go on growing."""
 PROBE_TOKENS: Final = 2
+"""Minimum number of tokens of a trial that would not pay off; one per sequence if that is more."""
 LEAST_GROWTH: Final = 1
 """Number of drafted tokens that is allowed even if no larger steps were observed."""
 STEPS_WINDOW: Final = 128
@@ -533,10 +534,11 @@ class Speculation:
             return kinds[0] if kinds else PLAIN
         if is_auto and self._unknown_steps:
             return PLAIN
-        best = max(kinds, key=self._speed_up, default=PLAIN)
+        paying = kinds
         if is_auto:
-            paying = [one for one in kinds if self._speed_up(one) >= 1 and self._is_promising(one)]
-            best = max(paying, key=self._speed_up, default=PLAIN)
+            paying = tuple(one for one in kinds if self._speed_up(one) >= 1)
+            paying = tuple(filter(self._is_promising, paying))
+        best = max(paying, key=self._speed_up, default=PLAIN)
         last, self._trying = self._trying, PLAIN
         if last and last != best and self._goes_on(last):
             self._trying = last
