@@ -50,7 +50,7 @@ gpu: export PYTHONPATH := .types:tools
 gpu: $(LINKS) ## on an NVIDIA card, with PYTHON's own torch; PART=tests, gemv, attention or end for one
 	@mkdir -p $(GPU_RESULTS)
 	@set -e; for part in $(PART); do case $$part in \
-	tests) timeout 420 $(PYTHON) -m pytest -v -m cuda $$($(PYTHON) -c 'import xdist; print("-n 8")' 2>/dev/null) --junitxml=$(GPU_RESULTS)/tests.xml $(GPU_TESTS);; \
+	tests) OMP_NUM_THREADS=1 timeout 420 $(PYTHON) -m pytest -v -m cuda $$($(PYTHON) -c 'import xdist; print("-n auto --maxprocesses 14")' 2>/dev/null) --junitxml=$(GPU_RESULTS)/tests.xml $(GPU_TESTS);; \
 	gemv) timeout 330 $(PYTHON) benchmarks/native_cuda.py $$part --seconds 270 --results $(GPU_RESULTS)/$$part.jsonl;; \
 	attention) timeout 210 $(PYTHON) benchmarks/native_cuda.py $$part --seconds 150 --results $(GPU_RESULTS)/$$part.jsonl;; \
 	end) timeout 475 $(PYTHON) benchmarks/native_cuda.py $$part --seconds 400 --results $(GPU_RESULTS)/$$part.jsonl;; \

@@ -20,7 +20,7 @@ CHUNK: Final = 256
 MOST_PARTS: Final = 32
 """Most programs of one text and KV head: with 32,768 keys and eight heads there are 256, and
 combining their sums takes little of the time."""
-NOT_RUN: Final = "run on an H100 and on H200s"
+NOT_RUN: Final = "run on H100s and on H200s"
 """Where these kernels have run."""
 
 

@@ -225,7 +225,7 @@ def test_what_multiplies_is_shown_for_each_type(
     ("kind", "said"),
     [
         ("mps", "not verified on hardware"),
-        ("cuda", "run on an H100"),
+        ("cuda", "run on H100s"),
     ],
 )
 def test_gpus_are_marked_as_not_verified(

@@ -190,7 +190,7 @@ def test_what_prepare_chooses(card: None) -> None:
     assert made["in order"].kind == "INT4, Triton, in activation order"
     with pytest.raises(ValueError, match="256 inputs, not 255"):
         made["one call"].matmul(torch.zeros(1, 255))
-    assert "run on an H100" in made["one call"].route(1, torch.bfloat16).reason
+    assert "run on H100s" in made["one call"].route(1, torch.bfloat16).reason
 
 
 def test_what_has_no_planes_is_refused() -> None:

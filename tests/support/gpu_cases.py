@@ -81,14 +81,13 @@ def exact(
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same attention in float64, token by token."""
-    found = []
-    shared = query.shape[1] // keys.shape[2]
+    shared, outputs = query.shape[1] // keys.shape[2], []
+    pools = [from_rows(one, torch.float64) for one in (keys, values)]
     for row, table in enumerate(seen.tables.long()):
         some = slice(int(seen.begins[row]), int(seen.ends[row]))
-        pages = table.clamp(min=0)
         key, value = (
-            from_rows(one[pages].flatten(0, 1)[some], torch.float64).repeat_interleave(shared, 1)
-            for one in (keys, values)
+            one[table.clamp(min=0)].flatten(0, 1)[some].repeat_interleave(shared, 1)
+            for one in pools
         )
         scores = torch.einsum("hd,khd->hk", query[row].double(), key) * scale
         if softcap:
@@ -96,8 +95,8 @@ def exact(
         if sinks is not None:
             scores = torch.cat((scores, sinks.double()[:, None]), 1)
         share = scores.softmax(1)[:, : key.shape[0]]
-        found.append(torch.einsum("hk,khd->hd", share, value))
-    return torch.stack(found)
+        outputs.append(torch.einsum("hk,khd->hd", share, value))
+    return torch.stack(outputs)
 
 
 CASES: dict[str, dict[str, Any]] = {
