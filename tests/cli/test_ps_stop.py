@@ -19,9 +19,8 @@ ENGINE = {
 
 
 def worker(name="tiny", **more):
-    known = {"name": name, "path": f"/models/{name}.gguf", "pid": 77, "running": 0, "waiting": 0}
-    info = {"name": name, "path": f"/models/{name}.gguf"}
-    return {**known, "restarts": 0, "idle_s": 30.0, "info": info, "keep_alive_s": 300.0, **more}
+    known = {"name": name, "path": f"/models/{name}.gguf", "pid": 77, "info": {}}
+    return {**known, "idle_s": 30.0, "keep_alive_s": 300.0, **more}
 
 
 def cells(line: str) -> list[str]:

@@ -52,8 +52,7 @@ def test_a_damaged_file_can_be_deleted(hearth, tiny) -> None:
 
 
 def test_a_loaded_model_is_unloaded_first(hearth, tiny) -> None:
-    worker = {"name": "tiny", "path": str(tiny), "pid": 7, "running": 2, "waiting": 0}
-    worker |= {"restarts": 0, "idle_s": 0.0}
+    worker = {"name": "tiny", "path": str(tiny), "running": 2}
     result = hearth("rm", "tiny", "--yes", workers=[worker])
     assert result.code == 0
     assert result.host.unloaded == [str(tiny)]

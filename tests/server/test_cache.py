@@ -31,18 +31,7 @@ KEPT = {
 
 
 def worker(path, name="tiny", **more):
-    return {
-        "name": name,
-        "path": str(path),
-        "pid": 1,
-        "running": 0,
-        "waiting": 0,
-        "restarts": 0,
-        "idle_s": 0.0,
-        "info": {"name": name, "path": str(path)},
-        "engine": KEPT,
-        **more,
-    }
+    return {"name": name, "path": str(path), "info": {}, "engine": KEPT, **more}
 
 
 def delete(made, path="/v1/cache"):

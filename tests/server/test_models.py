@@ -34,10 +34,8 @@ def test_the_opened_model_comes_first_then_the_library(endpoint, tmp_path, tiny_
 
 
 def test_what_is_known_of_a_model_stands_beside(endpoint, tiny_model) -> None:
-    info = {"name": "tiny", "path": str(tiny_model), "context": 256}
-    worker = {"name": "tiny", "path": str(tiny_model), "pid": 1, "info": info}
-    counts = dict.fromkeys(("running", "waiting", "restarts"), 0)
-    made = endpoint(workers=[{**worker, **counts, "idle_s": 0.0}])
+    worker = {"name": "tiny", "path": str(tiny_model), "info": {"context": 256}}
+    made = endpoint(workers=[worker])
     tiny, guide = made.get("/v1/models").json["data"]
     assert tiny["created"] == int(tiny_model.stat().st_mtime)
     assert tiny["hearth"]["size_bytes"] == tiny_model.stat().st_size

@@ -91,9 +91,8 @@ def test_only_files_of_the_library_are_deleted(endpoint, name) -> None:
 
 def test_a_loaded_model_is_not_deleted(endpoint, tmp_path, tiny_model) -> None:
     put(tmp_path, tiny_model, "mine")
-    path = str(tmp_path / "models" / "mine.gguf")
-    worker = {"name": "mine", "path": path, "pid": 1, "running": 0, "waiting": 0, "restarts": 0}
-    made = endpoint(manage=True, workers=[{**worker, "idle_s": 1.0}])
+    worker = {"name": "mine", "path": str(tmp_path / "models" / "mine.gguf")}
+    made = endpoint(manage=True, workers=[worker])
     reply = delete(made, "mine")
     assert reply.status == 409 and reply.json["code"] == "model_in_use" and "mine" in names(made)
 

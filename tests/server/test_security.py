@@ -73,14 +73,6 @@ def ask(made, method, path, *headers):
     return asyncio.run(exchange(made.app, method, path, body, given))
 
 
-def code_of(reply, path):
-    """An error's code, or its type for clients that do not have codes."""
-    said = reply.json["error"]
-    if path.startswith("/api/"):
-        return said
-    return said["type"] if path.startswith("/v1/messages") else said["code"]
-
-
 @pytest.fixture
 def made(endpoint, monkeypatch):
     """A server on loopback, on a machine whose name is mybox.example.org."""

@@ -19,9 +19,9 @@ Text, reasoning and calls are one token each, numbered from 1, unless they have 
 After the last answer, questions are echoed. With "loads_forever" true, no model is ever loaded;
 with "unreachable": "why", there is no host, and with "no_host" true none may be started. "workers"
 are the loaded models: `WorkerStats` as objects, "engine" an object of `EngineStats`; fields that
-are missing in "info" and "engine" come from `INFO` and `ENGINE`. "refused": {"rank": {"code": ...,
-"message": ...}} makes that call of a backend fail, and "vectors" are the embeddings to return, in
-order.
+are missing come from `WORKER`, in "info" from `INFO` and in "engine" from `ENGINE`. "refused":
+{"rank": {"code": ..., "message": ...}} makes that call of a backend fail, and "vectors" are the
+embeddings to return, in order.
 
 A text is one token per character, 1000 more than its code point; <5>, where it is read as a special
 token, is the token 5. Every prompt has 7 tokens unless its steps set another number.
@@ -83,6 +83,7 @@ INFO = {
     "max_sessions": 8,
     "max_batch_tokens": 512,
 }
+WORKER = {"pid": 1, "running": 0, "waiting": 0, "restarts": 0, "idle_s": 0.0}
 ENGINE = {
     "running": 0,
     "waiting": 0,
@@ -266,13 +267,14 @@ def _likeliest(top):
 
 
 def _worker(worker):
-    engine = worker.get("engine")
-    info = worker.get("info")
+    named = {name: worker[name] for name in ("name", "path")}
+    engine, info = worker.get("engine"), worker.get("info")
     return WorkerStats(
         **{
+            **WORKER,
             **worker,
-            "engine": engine and EngineStats(**{**ENGINE, **engine}),
-            "info": info and _info({**INFO, **info}),
+            "engine": None if engine is None else EngineStats(**{**ENGINE, **engine}),
+            "info": None if info is None else _info({**INFO, **named, **info}),
         }
     )
 
