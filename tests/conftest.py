@@ -1,4 +1,6 @@
-"""For every test: its own folders, no network, and a skip reason where a device is missing."""
+"""For every test: its own folders, no network, a skip reason where a device is missing, and a tiny
+model.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,14 @@ def hearth_home() -> Iterator[Path]:
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield home
     shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF of two layers in float32, with a trained context of 512."""
+    from gguf_builder import tiny_llama
+
+    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

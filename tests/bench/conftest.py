@@ -1,4 +1,4 @@
-"""A tiny model, and jobs that measure it in a second."""
+"""Jobs that measure a tiny model in a second."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gguf_builder import tiny_llama
 from hearth.backends.bench.job import Job
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two layers, float32, trained context 512."""
-    return tiny_llama(tmp_path_factory.mktemp("bench") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 import pytest
 
 import fake_host
-from gguf_builder import tiny_llama
 from hearth.app.cli.main import main
 from hearth.backends.host import client
 from terminals import Terminal, open_terminal
@@ -50,11 +49,6 @@ class Keyboard(NoTerminal):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 
 from endpoints import Endpoint
 from fake_host import FakeHost
-from gguf_builder import tiny_llama
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
@@ -25,11 +24,6 @@ from hearth.backends.host import client
 from hearth.backends.remote.server import RemoteServer
 from hosts import place_in
 from second_hearth import ForEachLoop, Settled, served
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture

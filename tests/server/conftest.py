@@ -11,7 +11,6 @@ import pytest
 
 from endpoints import Endpoint
 from fake_host import FakeHost
-from gguf_builder import tiny_llama
 from hearth.app.chosen import with_settings
 from hearth.app.host_connection import HostConnection
 from hearth.app.library.local import FoundModel, Library
@@ -23,11 +22,6 @@ from hearth.app.server.services import Services
 from hearth.app.settings import Setting, Settings
 from hearth.backends.host import client
 from hosts import place_in
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
 
 
 @pytest.fixture
