@@ -97,9 +97,11 @@ def test_what_is_wrong_is_refused_by_its_name(endpoint, of) -> None:
     async def try_all() -> int:
         tried = 0
         for place in places(of.table, LEVELS):
+            made.host.requests.clear()
             for written in wrong_values(place):
                 await refused(made.app, of, place, written)
                 tried += 1
+            assert place.tells or not made.host.requests
             await answered(made.app)
             if not place.parameter.required:
                 await absent(made.app, of, place)
