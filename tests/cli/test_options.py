@@ -76,22 +76,6 @@ def test_commands_that_only_load_have_no_options_of_sampling() -> None:
     assert "--top-k" in said
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--kv-budget", "much"), "512MiB"),
-        (("--kv-budget", "0"), "512MiB"),
-        (("--kv-pool", "shrink"), "grow, static"),
-        (("--memory-fraction", "0"), "above 0 to 1"),
-        (("--max-waiting", "-1"), "from 0"),
-        (("--target-itl-ms", "0"), "from 1"),
-    ],
-)
-def test_values_that_are_refused_say_what_is_expected(args: tuple[str, str], said: str) -> None:
-    _, output = typed(loading_options, *args, expected_code=2)
-    assert args[0] in output and said in " ".join(output.split())
-
-
 def test_flash_attention_is_switched_on_and_off() -> None:
     for flag, value in (("--flash-attention", True), ("--no-flash-attention", False)):
         layer, _ = typed(loading_options, flag)

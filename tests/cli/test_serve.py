@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import signal
 import socket
 import sys
@@ -40,7 +39,7 @@ def test_the_first_signal_lets_requests_finish_the_second_ends_them(serving) -> 
     with closing(server.open("POST", "/v1/chat/completions", HELLO)) as connection:
         response = connection.getresponse()
         assert response.status == 200 and response.readline().startswith(b"data: ")
-        server.end(signal.SIGINT)
+        server.end(signal.SIGTERM)
         assert server.process.stderr is not None
         while "Finishing 1 running" not in server.process.stderr.readline():
             assert server.process.poll() is None
@@ -48,24 +47,6 @@ def test_the_first_signal_lets_requests_finish_the_second_ends_them(serving) -> 
         with pytest.raises(http.client.IncompleteRead) as cut:
             response.read()
         assert b'"code":"interrupted"' in cut.value.partial
-    code, said = server.ended()
-    assert code == 0 and "Traceback" not in said
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
-def test_who_waits_for_a_whole_answer_is_told_that_the_endpoint_ended(serving, home) -> None:
-    server = serving("tiny", answers=[WAITS], log=str(home / "asked"))
-    body = {**HELLO, "stream": False}
-    with closing(server.open("POST", "/v1/chat/completions", body)) as connection:
-        wait_until((home / "asked").exists)
-        server.end(signal.SIGINT)
-        assert server.process.stderr is not None
-        while "Finishing 1 running" not in server.process.stderr.readline():
-            assert server.process.poll() is None
-        server.end(signal.SIGINT)
-        response = connection.getresponse()
-        assert (response.status, response.getheader("x-should-retry")) == (503, "false")
-        assert json.loads(response.read())["error"]["code"] == "interrupted"
     code, said = server.ended()
     assert code == 0 and "Traceback" not in said
 
@@ -93,13 +74,6 @@ def test_off_loopback_without_a_key_it_does_not_start(hearth, monkeypatch) -> No
     result = hearth("serve", "--host", "0.0.0.0", "--port", "0")
     assert result.code == 2 and "HEARTH_API_KEY" in result.err
     assert "--generate-key" in result.err
-    assert result.host.attached == 0
-
-
-def test_off_loopback_a_short_key_is_refused(hearth, monkeypatch) -> None:
-    monkeypatch.setenv("HEARTH_API_KEY", "too-short")
-    result = hearth("serve", "--host", "0.0.0.0", "--port", "0")
-    assert result.code == 2 and "at least 16" in result.err and "too-short" not in result.err
     assert result.host.attached == 0
 
 
@@ -176,27 +150,6 @@ def test_while_its_model_is_loaded_it_answers_and_says_so(serving, tmp_path_fact
     code, said = server.ended()
     assert code == 0 and "Traceback" not in said
     assert server.process.stdout is not None and not path.exists()
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
-def test_while_running_requests_finish_new_ones_are_told_to_come_again(serving) -> None:
-    server = serving(answers=[WAITS])
-    with closing(server.open("POST", "/v1/chat/completions", HELLO)) as connection:
-        response = connection.getresponse()
-        assert response.readline().startswith(b"data: ")
-        server.end(signal.SIGTERM)
-        assert server.process.stderr is not None
-        while "Finishing 1 running" not in server.process.stderr.readline():
-            assert server.process.poll() is None
-        with closing(server.open("GET", "/v1/models")) as late:
-            refused = late.getresponse()
-            assert refused.status == 503 and refused.getheader("connection") == "close"
-            assert int(refused.getheader("retry-after", "0")) > 0
-        server.end(signal.SIGTERM)
-        with pytest.raises(http.client.IncompleteRead):
-            response.read()
-    code, said = server.ended()
-    assert code == 0 and "Traceback" not in said
 
 
 def test_an_unknown_model_or_address_is_refused(hearth) -> None:

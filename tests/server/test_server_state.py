@@ -134,6 +134,7 @@ def test_told_again_it_ends_at_once_and_no_stream_looks_finished(endpoint) -> No
     assert b'"code":"interrupted"' in stream and b"[DONE]" not in stream
     assert not stream.endswith(b"0\r\n\r\n")
     assert statuses(whole) == [503] and b"interrupted" in whole
+    assert b"x-should-retry: false" in whole
     assert made.host.cancelled == 2
 
 
