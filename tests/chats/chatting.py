@@ -62,11 +62,7 @@ def chat(store: ChatStore, thread: str, name: str, turns: int) -> None:
             text += TEXT_OF_A_SECOND
             tell(made=answer.id, characters=len(text), in_a_second=len(TEXT_OF_A_SECOND))
             store.save_answer(answer.id, text, "")
-        store.end_answer(
-            ChatMessage(
-                answer.id, None, "assistant", text, "", state="complete", finish_reason="stop"
-            )
-        )
+        store.end_answer(ChatMessage(answer.id, None, "assistant", text, finish_reason="stop"))
         tell(ended=answer.id, characters=len(text))
         parent = answer.id
 

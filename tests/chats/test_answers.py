@@ -38,14 +38,7 @@ def test_an_answer_grows_and_ends(store: ChatStore) -> None:
     measured = Numbers(ttft_s=0.5, tok_per_s=12.5, completion_tokens=3)
     store.end_answer(
         ChatMessage(
-            answer.id,
-            None,
-            "assistant",
-            "Hello",
-            "thought",
-            state="complete",
-            finish_reason="stop",
-            numbers=measured,
+            answer.id, None, "assistant", "Hello", "thought", finish_reason="stop", numbers=measured
         )
     )
     ended = store.message(answer.id)
@@ -62,12 +55,10 @@ def test_another_answer_is_a_sibling(store: ChatStore) -> None:
     second = store.begin_answer(thread.id, asked.id)
     assert second.siblings == (first.id, second.id)
     store.end_answer(
-        ChatMessage(
-            first.id, None, "assistant", "one", "", state="stopped", finish_reason="cancelled"
-        )
+        ChatMessage(first.id, None, "assistant", "one", state="stopped", finish_reason="cancelled")
     )
     store.end_answer(
-        ChatMessage(second.id, None, "assistant", "", "", state="failed", error="The worker died.")
+        ChatMessage(second.id, None, "assistant", "", state="failed", error="The worker died.")
     )
     assert [message.state for message in store.path(thread.id)] == ["complete", "failed"]
     assert store.message(second.id).error == "The worker died."
@@ -77,14 +68,12 @@ def test_another_answer_is_a_sibling(store: ChatStore) -> None:
 def test_an_answer_goes_on(store: ChatStore, state: str) -> None:
     thread = store.create()
     answer = store.begin_answer(thread.id, None, "guide")
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state=state, error="x"))  # type: ignore[arg-type]
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", state=state, error="x"))  # type: ignore[arg-type]
     store.continue_answer(answer.id)
     resumed = store.message(answer.id)
     assert (resumed.state, resumed.content, resumed.error) == ("streaming", "one", "")
     store.save_answer(answer.id, "one two", "")
-    store.end_answer(
-        ChatMessage(answer.id, None, "assistant", "one two three", "", state="complete")
-    )
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two three"))
     assert store.message(answer.id).content == "one two three"
 
 
@@ -94,7 +83,7 @@ def test_what_others_build_on_does_not_change(store: ChatStore) -> None:
     answer = store.begin_answer(thread.id, asked.id)
     with pytest.raises(MessageInUse, match="already"):
         store.continue_answer(answer.id)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="stopped"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", state="stopped"))
     with pytest.raises(MessageInUse, match="Only answers"):
         store.continue_answer(asked.id)
     after = store.add(thread.id, answer.id, "user", "and?")
@@ -110,11 +99,11 @@ def test_what_others_build_on_does_not_change(store: ChatStore) -> None:
 def test_an_answer_that_ended_is_written_no_more(store: ChatStore) -> None:
     thread = store.create()
     answer = store.begin_answer(thread.id, None)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="complete"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one"))
     with pytest.raises(MessageInUse):
         store.save_answer(answer.id, "two", "")
     with pytest.raises(MessageInUse):
-        store.end_answer(ChatMessage(answer.id, None, "assistant", "two", "", state="stopped"))
+        store.end_answer(ChatMessage(answer.id, None, "assistant", "two", state="stopped"))
     assert store.message(answer.id).content == "one"
 
 
@@ -133,7 +122,7 @@ def test_a_clone_of_an_answer_under_way_has_what_is_there(store: ChatStore) -> N
     answer = store.begin_answer(thread.id, None)
     store.save_answer(answer.id, "one", "")
     clone = store.clone(thread.id)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two", "", state="complete"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two"))
     (copy,) = store.path(clone.id)
     assert (copy.content, copy.state) == ("one", "stopped")
 
@@ -148,7 +137,7 @@ def test_the_answers_of_an_open_store_are_left_alone(store: ChatStore, path: Pat
             other.save_answer(answer.id, "mine", "")
         with pytest.raises(MessageInUse, match="already"):
             other.continue_answer(answer.id)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two", "", state="complete"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one two"))
 
 
 def test_a_store_that_closes_stops_its_answers_and_leaves_no_files(path: Path) -> None:

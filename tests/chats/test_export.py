@@ -26,7 +26,7 @@ def thread(store: ChatStore) -> Thread:
     asked = store.add(made.id, None, "user", "Why is the sky blue?")
     first = store.begin_answer(made.id, asked.id, "guide")
     store.end_answer(
-        ChatMessage(first.id, None, "assistant", "Hidden", "", state="failed", error="It\ndied.")
+        ChatMessage(first.id, None, "assistant", "Hidden", state="failed", error="It\ndied.")
     )
     second = store.begin_answer(made.id, asked.id, "guide")
     store.end_answer(

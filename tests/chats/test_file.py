@@ -261,18 +261,14 @@ def test_a_full_disk_loses_nothing_that_was_kept(
         for act in (
             lambda: store.add(thread.id, kept.id, "user", "more " * 10_000),
             lambda: store.save_answer(answer.id, "long " * 10_000, ""),
-            lambda: store.end_answer(
-                ChatMessage(answer.id, None, "assistant", "long " * 10_000, "", state="complete")
-            ),
+            lambda: store.end_answer(ChatMessage(answer.id, None, "assistant", "long " * 10_000)),
         ):
             with pytest.raises(ChatsDiskFull) as caught:
                 act()
             assert "Free some space" in caught.value.hint
         assert [message.content[:4] for message in store.path(thread.id)] == ["kept", "long"]
         made[0].execute("PRAGMA max_page_count = 100000")
-        store.end_answer(
-            ChatMessage(answer.id, None, "assistant", "long " * 10_000, "", state="complete")
-        )
+        store.end_answer(ChatMessage(answer.id, None, "assistant", "long " * 10_000))
         assert store.message(answer.id).content == "long " * 10_000
         assert made[0].execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

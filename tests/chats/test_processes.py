@@ -104,7 +104,7 @@ def test_threads_share_one_store(store: ChatStore) -> None:
 
 def test_only_one_of_two_stores_continues_an_answer(store: ChatStore, path: Path) -> None:
     answer = store.begin_answer(store.create().id, None)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="stopped"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "one", state="stopped"))
     with ChatStore(path) as other:
         with ThreadPoolExecutor(2) as pool:
             tries = [pool.submit(each.continue_answer, answer.id) for each in (store, other)]

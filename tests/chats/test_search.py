@@ -91,9 +91,7 @@ def test_a_hit_leads_to_its_place(store: ChatStore) -> None:
     thread = store.create(title="Foxes")
     asked = store.add(thread.id, None, "user", "Tell me of animals")
     answer = store.begin_answer(thread.id, asked.id)
-    store.end_answer(
-        ChatMessage(answer.id, None, "assistant", "A fox is\n red.", "", state="complete")
-    )
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "A fox is\n red."))
     store.edit(thread.id, answer.id, "other")
     title, message = store.search("fox")
     assert (title.thread_id, title.message_id, title.role) == (thread.id, "", "title")
@@ -134,10 +132,10 @@ def test_the_index_follows_every_change(store: ChatStore, path: Path) -> None:
     answer = store.begin_answer(thread.id, None)
     store.save_answer(answer.id, "cedar", "")
     assert store.search("cedar") == []
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "cedar", "", state="stopped"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "cedar", state="stopped"))
     assert len(store.search("cedar")) == 1
     store.continue_answer(answer.id)
-    store.end_answer(ChatMessage(answer.id, None, "assistant", "oak", "", state="complete"))
+    store.end_answer(ChatMessage(answer.id, None, "assistant", "oak"))
     assert (store.search("cedar"), len(store.search("oak"))) == ([], 1)
     store.update(thread.id, title="elm")
     assert (store.search("birch"), len(store.search("elm"))) == ([], 1)

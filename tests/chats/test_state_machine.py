@@ -165,7 +165,7 @@ class Model(RuleBasedStateMachine):
         if state == "streaming":
             self.store.save_answer(message, content, "")
         else:
-            self.store.end_answer(ChatMessage(message, None, "assistant", content, "", state=state))  # type: ignore[arg-type]
+            self.store.end_answer(ChatMessage(message, None, "assistant", content, state=state))  # type: ignore[arg-type]
         self.said[message].content, self.said[message].state = content, state
 
     @rule(at=PICK)

@@ -48,9 +48,7 @@ def test_pinned_threads_come_first_then_the_newest_change(store: ChatStore) -> N
     assert titles(limit=2) == ["b", "a"]
     store.update(c.id, model="m")
     assert titles() == ["b", "a", "c"]
-    store.end_answer(
-        ChatMessage(store.begin_answer(c.id, None).id, None, "assistant", "x", "", state="complete")
-    )
+    store.end_answer(ChatMessage(store.begin_answer(c.id, None).id, None, "assistant", "x"))
     assert titles() == ["b", "c", "a"]
 
 

@@ -142,9 +142,7 @@ def test_a_chat_goes_on_as_soon_as_the_lock_is_free(path: Path) -> None:
         answer = store.begin_answer(thread.id, None)
         with locked(path):
             with pytest.raises(ChatsLocked):
-                store.end_answer(
-                    ChatMessage(answer.id, None, "assistant", TEXT, "", state="complete")
-                )
+                store.end_answer(ChatMessage(answer.id, None, "assistant", TEXT))
             shown = store.message(answer.id)
             assert (shown.content, shown.state) == (TEXT, "complete")
             assert store.tree(thread.id)[1] == store.path(thread.id) == [shown]
@@ -159,7 +157,7 @@ def test_the_end_is_saved_by_itself(path: Path) -> None:
         answer = store.begin_answer(store.create().id, None)
         with locked(path), pytest.raises(ChatsLocked):
             store.end_answer(
-                ChatMessage(answer.id, None, "assistant", TEXT, "", state="failed", error="why")
+                ChatMessage(answer.id, None, "assistant", TEXT, state="failed", error="why")
             )
         deadline = time.monotonic() + 10
         while not store.message(answer.id).hash and time.monotonic() < deadline:
@@ -174,7 +172,7 @@ def test_an_older_end_does_not_replace_a_continued_answer(path: Path) -> None:
         thread = store.create()
         answer = store.begin_answer(thread.id, None)
         with locked(path), pytest.raises(ChatsLocked):
-            store.end_answer(ChatMessage(answer.id, None, "assistant", "one", "", state="stopped"))
+            store.end_answer(ChatMessage(answer.id, None, "assistant", "one", state="stopped"))
         store.continue_answer(answer.id)
         store.save_answer(answer.id, "one two", "")
         (file,) = path.parent.glob("*-unsaved-*")
