@@ -459,5 +459,9 @@ def test_a_model_of_another_machine_is_not_ours_to_keep(endpoint) -> None:
 )
 def test_arguments_that_json_lacks_break_no_answer(endpoint, written, read) -> None:
     call = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": written}}
-    reply = chat(endpoint([START, call, {"finish": "tool_calls"}]), stream=False, tools=[WEATHER])
+    steps = [START, call, {"finish": "tool_calls"}]
+    made = endpoint(steps, steps)
+    reply = chat(made, stream=False, tools=[WEATHER])
     assert reply.json["message"]["tool_calls"][0]["function"]["arguments"] == read
+    reply = made.post("/v1/messages", {**HELLO, "max_tokens": 64})
+    assert reply.json["content"][0]["input"] == read

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from endpoints import HI, START, THINKS_AND_CALLS
+
 HELLO = {"model": "tiny", "input": "hello"}
-START = {"prompt_tokens": 7}
-HI = [START, {"text": "Hi"}, {"text": " there"}, {"finish": "stop"}]
-CALL = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": ""}}
-MORE = {"call": {"position": 0, "arguments": '{"city":"Bern"}'}}
-THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "Let me see."}, CALL, MORE]
-THINKS_AND_CALLS += [{"finish": "tool_calls"}]
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 TIME = {"type": "function", "name": "time"}
 EVENT = TypeAdapter(ResponseStreamEvent)
@@ -26,16 +21,9 @@ def ask(made, **more):
 
 
 def events(reply):
-    found = []
-    for block in reply.lines:
-        if block.startswith(":"):
-            continue
-        first, _, second = block.partition("\n")
-        data = json.loads(second.removeprefix("data: "))
-        assert data["type"] == first.removeprefix("event: ")
-        found.append(data)
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    return found
+    numbered = reply.named_events
+    assert [event["sequence_number"] for event in numbered] == list(range(len(numbered)))
+    return numbered
 
 
 def test_a_whole_answer_is_what_the_client_expects(endpoint) -> None:

@@ -68,6 +68,17 @@ class Reply:
         found = [line.removeprefix("data: ") for line in self.lines if line.startswith("data: ")]
         return [text if text == "[DONE]" else json.loads(text) for text in found]
 
+    @property
+    def named_events(self) -> list[Any]:
+        """The JSON of each event with a name, which must be the event's type too."""
+        events = []
+        for line in self.lines:
+            if not line.startswith(":"):
+                name, _, data = line.partition("\ndata: ")
+                events.append(json.loads(data))
+                assert name == f"event: {events[-1]['type']}"
+        return events
+
 
 async def exchange(
     app: Any,

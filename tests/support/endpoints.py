@@ -12,6 +12,13 @@ from hearth.backends.machine.fair_pool import FairPool
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 ONCE = {"model": "tiny", "prompt": "Once"}
+START = {"prompt_tokens": 7}
+HI = [START, {"text": "Hi"}, {"text": " there"}, {"finish": "stop"}]
+CALL = {"call": {"position": 0, "id": "call_1", "name": "weather", "arguments": ""}}
+MORE = {"call": {"position": 0, "arguments": '{"city":"Bern"}'}}
+THINKS_AND_CALLS = [START, {"reasoning": "Hm."}, {"text": "Let me see."}, CALL, MORE]
+THINKS_AND_CALLS += [{"finish": "tool_calls"}]
+"""Scripts of `fake_host`."""
 
 
 @dataclass
