@@ -48,10 +48,6 @@ def test_what_is_said_is_read_back(store: ChatStore, thread: Thread) -> None:
     assert store.thread(thread.id).messages == 2
 
 
-def test_an_empty_thread_has_no_path(store: ChatStore, thread: Thread) -> None:
-    assert store.path(thread.id) == []
-
-
 def test_a_path_may_end_earlier(store: ChatStore, thread: Thread) -> None:
     said = say(store, thread, "a", "b", "c")
     assert texts(store.path(thread.id, said[1].id)) == ["a", "b"]

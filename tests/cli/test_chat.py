@@ -129,9 +129,13 @@ def test_the_text_of_a_broken_answer_stays_in_the_chat(hearth) -> None:
     assert contents(result.host.requests[1]) == ["one", "Hal", "two"]
 
 
-def test_a_question_without_an_answer_leaves_no_trace(hearth) -> None:
-    died = {"error": {"code": "worker_died", "message": "The process died."}}
-    result = hearth("chat", stdin=say("one", "two"), answers=[[died]])
+@pytest.mark.parametrize(
+    "end",
+    [{"error": {"code": "worker_died", "message": "The process died."}}, {"finish": "cancelled"}],
+    ids=["failed", "stopped"],
+)
+def test_a_question_without_an_answer_leaves_no_trace(hearth, end) -> None:
+    result = hearth("chat", stdin=say("one", "two"), answers=[[{"prompt_tokens": 7}, end]])
     assert contents(result.host.requests[1]) == ["two"]
 
 
@@ -150,12 +154,6 @@ def test_piped_bytes_that_are_no_text_are_refused_as_in_run(hearth) -> None:
 def test_a_stop_text_can_be_taken_away_again(hearth) -> None:
     result = hearth("chat", "--stop", "END", stdin=say("one", "/set stop", "two"))
     assert [request["stop"] for request in result.host.requests] == [("END",), ()]
-
-
-def test_an_answer_stopped_before_its_first_word_leaves_no_trace(hearth) -> None:
-    nothing = [{"prompt_tokens": 7}, {"finish": "cancelled"}]
-    result = hearth("chat", stdin=say("one", "two"), answers=[nothing])
-    assert contents(result.host.requests[1]) == ["two"]
 
 
 def test_another_model_brings_its_own_system_prompt(hearth, home) -> None:

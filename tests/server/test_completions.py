@@ -219,9 +219,3 @@ def test_an_echo_that_fails_ends_the_others(endpoint) -> None:
 
     reply, seen = asyncio.run(ask())
     assert reply.status == 503 and seen == [3, 2, -3]
-
-
-def test_what_the_end_notices_is_said_in_a_stream(endpoint) -> None:
-    steps = [START, {"text": "a"}, {"finish": "stop", "notices": ["It was cut."]}]
-    *_, last, _done = endpoint(steps).complete(stream=True).events
-    assert last["notices"] == ["It was cut."] and last["choices"][0]["finish_reason"] == "stop"

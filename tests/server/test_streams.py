@@ -112,14 +112,6 @@ def test_a_stream_that_waits_long_begins_before_its_first_event(endpoint) -> Non
     assert reply.status == 200 and reply.events == [] and not reply.complete
 
 
-def test_a_host_that_was_lost_is_attached_to_again(endpoint) -> None:
-    made = endpoint()
-    assert made.chat().status == 200
-    made.host.lost = True
-    assert made.chat().status == 200
-    assert made.host.attached == 2
-
-
 def test_one_attachment_serves_many(endpoint) -> None:
     made = endpoint()
 
