@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from hearth.app.answer import Answer
+from hearth.app.server.body import without_surrogates
 from hearth.backends.contract.events import TokenLogprob
 from hearth.backends.contract.messages import ToolCall
 from hearth.backends.text.cut_json import read_json
@@ -55,7 +56,7 @@ def arguments(text: str) -> dict[str, Any]:
     cannot express them.
     """
     try:
-        value = _plain(read_json(text or "{}", parse_constant=str, parse_float=_number))
+        value = without_surrogates(read_json(text or "{}", parse_constant=str, parse_float=_number))
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -64,16 +65,6 @@ def arguments(text: str) -> dict[str, Any]:
 def _number(text: str) -> float | str:
     value = float(text)
     return value if math.isfinite(value) else text
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {_plain(name): _plain(item) for name, item in value.items()}
-    return value
 
 
 def reasoning(text: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def parse(body: bytes | bytearray, reading: Reading) -> Any:
     if not _check_shape(value):
         return value
     reading.has_surrogates = True
-    return _repaired(value)
+    return without_surrogates(value)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -206,14 +206,14 @@ def _has_surrogates(text: str) -> bool:
     return False
 
 
-def _repaired(value: Any) -> Any:
-    """`value` with U+FFFD in place of each lone surrogate."""
+def without_surrogates(value: Any) -> Any:
+    """`value` with U+FFFD in place of each lone surrogate in its strings and names."""
     if isinstance(value, str):
         return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, list):
-        return [_repaired(item) for item in value]
+        return [without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {name: _repaired(item) for name, item in value.items()}
+        return {without_surrogates(name): without_surrogates(item) for name, item in value.items()}
     return value
 
 

@@ -281,9 +281,9 @@ class Metrics:
         self.running += 1
         return Recorder(self, self._of(route, model), self.clock(), parts)
 
-    def answered(self, route: str, status: int, model: str = "") -> None:
+    def answered(self, route: str, status: int) -> None:
         """Count a request without tokens, or one that was refused before it began."""
-        self.count(self._of(route, model), status)
+        self.count(self._of(route, ""), status)
 
     def count(self, series: Series, status: int) -> float:
         """Count a request of `series` that ended with `status`; returns the clock's time."""

@@ -25,7 +25,6 @@ from hearth.backends.contract.version import hearth_version
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PERCENTS: Final = (50, 95, 99)
 _LABEL: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
-_HELP: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 Labels = Mapping[str, str]
 
@@ -233,7 +232,7 @@ def exposition(families: Iterable[Family]) -> bytes:
         name = family.name
         measured = [(labels, value) for labels, value in family.samples if value is not None]
         if measured:
-            lines.append(f"# HELP {name} {family.help.translate(_HELP)}")
+            lines.append(f"# HELP {name} {family.help}")
             lines.append(f"# TYPE {name} {family.kind}")
         for labels, value in measured:
             lines += _lines(name, labels, value)

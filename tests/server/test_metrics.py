@@ -104,7 +104,7 @@ def test_each_end_is_counted_once(metrics, status, counted, begun) -> None:
         recorder.end(status)
         recorder.end(500)
     else:
-        metrics.answered(CHAT, status, "tiny")
+        metrics.answered(CHAT, status)
     series = only(metrics)
     names = ("requests", "refused", "cancelled", "failed")
     assert {name: n for name in names if (n := getattr(series, name))} == counted
