@@ -76,7 +76,7 @@ class Server(uvicorn.Server):
         A second call stops at once.
         """
         at_once = at_once or self._state.draining
-        self._state.drain()
+        self._state.draining = True
         self._ends_at = time.monotonic() + (0 if at_once else DRAIN_S)
         self._woken.set()
 

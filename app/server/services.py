@@ -56,10 +56,6 @@ class ServerState:
             return "draining"
         return "loading" if self._loading else "ok"
 
-    def drain(self) -> None:
-        """Accept no new requests from now on."""
-        self.draining = True
-
     @contextmanager
     def loading(self) -> Iterator[None]:
         """Report `loading` within the block."""

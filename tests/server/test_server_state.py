@@ -38,7 +38,7 @@ def test_health_says_when_it_is_not_the_time(endpoint) -> None:
     assert (loading.status, loading.json["status"]) == (503, "loading")
     assert int(loading.headers["retry-after"]) > 0
     assert made.get("/health").status == 200
-    state_of(made).drain()
+    state_of(made).draining = True
     draining = made.get("/health")
     assert (draining.status, draining.json["status"]) == (503, "draining")
     assert draining.headers["connection"] == "close"
@@ -59,7 +59,7 @@ def test_requests_are_answered_while_the_model_is_loaded(endpoint) -> None:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/nothing"])
 def test_while_it_drains_new_requests_are_told_to_come_again(endpoint, path) -> None:
     made = endpoint()
-    state_of(made).drain()
+    state_of(made).draining = True
     reply = made.post(path, HELLO)
     assert reply.status == 503 and reply.headers["connection"] == "close"
     assert int(reply.headers["retry-after"]) > 0 and "x-should-retry" not in reply.headers
@@ -72,7 +72,7 @@ def test_while_it_drains_new_requests_are_told_to_come_again(endpoint, path) -> 
 
 def test_who_may_not_ask_learns_nothing_of_it(endpoint) -> None:
     made = endpoint()
-    state_of(made).drain()
+    state_of(made).draining = True
     assert made.get("/v1/models", (("host", "evil.example"),)).status == 403
 
 
