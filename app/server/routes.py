@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from hearth.app.server import ollama, ollama_models
@@ -43,9 +44,12 @@ from hearth.app.server.text import (
     tokenize,
 )
 
+_get = partial(Endpoint, "GET")
+_post = partial(Endpoint, "POST")
+_delete = partial(Endpoint, "DELETE")
+
 ENDPOINTS: Final = (
-    Endpoint(
-        "POST",
+    _post(
         "/v1/chat/completions",
         create_chat_completion,
         "Chat completion",
@@ -53,8 +57,7 @@ ENDPOINTS: Final = (
         answer=answers.CHAT,
         event=answers.CHAT_EVENT,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/completions",
         create_completion,
         "Text completion, without a chat template",
@@ -62,8 +65,7 @@ ENDPOINTS: Final = (
         answer=answers.COMPLETION,
         event=answers.COMPLETION_EVENT,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/responses",
         create_response,
         "OpenAI's Responses API",
@@ -71,8 +73,7 @@ ENDPOINTS: Final = (
         answer=answers.RESPONSE,
         event=answers.RESPONSE_EVENT,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/messages",
         create_message,
         "Anthropic's Messages API",
@@ -80,24 +81,21 @@ ENDPOINTS: Final = (
         answer=answers.MESSAGE,
         event=answers.MESSAGE_EVENT,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/messages/count_tokens",
         count_tokens,
         "Count the tokens of a conversation, as in Anthropic's API",
         table=COUNT_TOKENS,
         answer=answers.COUNT_TOKENS,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/embeddings",
         create_embedding,
         "Embeddings",
         table=EMBEDDINGS,
         answer=answers.EMBEDDINGS,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/chat",
         ollama.chat,
         "Ollama's chat API",
@@ -106,8 +104,7 @@ ENDPOINTS: Final = (
         event=ollama_answers.CHAT_LINE,
         stream_media=ollama.NDJSON,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/generate",
         ollama.generate,
         "Ollama's completion API",
@@ -116,53 +113,46 @@ ENDPOINTS: Final = (
         event=ollama_answers.GENERATE_LINE,
         stream_media=ollama.NDJSON,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/embed",
         ollama.embed,
         "Ollama's embeddings API",
         table=ollama_tables.EMBED,
         answer=ollama_answers.EMBED,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/embeddings",
         ollama.embeddings,
         "Ollama's older embeddings API, for one text",
         table=ollama_tables.EMBEDDINGS,
         answer=ollama_answers.EMBEDDINGS,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/api/tags",
         ollama_models.tags,
         "List the models, as in Ollama's API",
         answer=ollama_answers.TAGS,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/show",
         ollama_models.show,
         "Describe a model, as in Ollama's API",
         table=ollama_tables.SHOW,
         answer=ollama_answers.SHOW,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/api/ps",
         ollama_models.ps,
         "List the loaded models, as in Ollama's API",
         answer=ollama_answers.PS,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/api/version",
         ollama_models.version,
         "The version of Ollama's API that is served",
         answer=ollama_answers.VERSION,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/pull",
         ollama_models.pull,
         "Download a model, as in Ollama's API",
@@ -171,24 +161,21 @@ ENDPOINTS: Final = (
         event=ollama_answers.PULL_LINE,
         stream_media=ollama.NDJSON,
     ),
-    Endpoint(
-        "DELETE",
+    _delete(
         "/api/delete",
         ollama_models.delete,
         "Delete a model, as in Ollama's API",
         table=ollama_tables.DELETE,
         answer=ollama_answers.DONE,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/copy",
         ollama_models.copy,
         "Copy a model into the library folder, as in Ollama's API",
         table=ollama_tables.COPY,
         answer=ollama_answers.DONE,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/create",
         ollama_models.not_offered(
             "Models cannot be created over HTTP.",
@@ -199,8 +186,7 @@ ENDPOINTS: Final = (
         "Not offered: use hearth import",
         answer=ollama_answers.NEVER,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/push",
         ollama_models.not_offered(
             "Models cannot be pushed from this server.",
@@ -209,8 +195,7 @@ ENDPOINTS: Final = (
         "Not offered: models cannot be pushed",
         answer=ollama_answers.NEVER,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/api/blobs/{digest}",
         ollama_models.not_offered(
             "Files cannot be uploaded over HTTP.",
@@ -220,16 +205,14 @@ ENDPOINTS: Final = (
         "Not offered: use hearth import",
         answer=ollama_answers.NEVER,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/rerank",
         rerank,
         "Rank texts by relevance to a query",
         table=RERANK,
         answer=answers.RERANK,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/generate",
         generate_text,
         "Complete one prompt, with timings",
@@ -237,98 +220,84 @@ ENDPOINTS: Final = (
         answer=answers.GENERATE,
         event=answers.GENERATE_EVENT,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/v1/generate/batch",
         generate_batch,
         "Complete several prompts, with timings",
         table=GENERATE_BATCH,
         answer=answers.GENERATE_BATCH,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/tokenize",
         tokenize,
         "Tokenize a text",
         table=TOKENIZE,
         answer=answers.TOKENIZE,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/detokenize",
         detokenize,
         "Convert token ids to text",
         table=DETOKENIZE,
         answer=answers.DETOKENIZE,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/tokenizer_info",
         get_tokenizer_info,
         "Special tokens and the chat template",
         query=(OF_MODEL,),
         answer=answers.TOKENIZER_INFO,
     ),
-    Endpoint(
-        "POST",
+    _post(
         "/apply-template",
         apply_template,
         "Render the prompt of a conversation",
         table=APPLY_TEMPLATE,
         answer=answers.APPLY_TEMPLATE,
     ),
-    Endpoint("GET", "/v1/models", list_models, "List the models", answer=answers.MODELS),
-    Endpoint(
-        "GET", "/v1/models/{name:path}", retrieve_model, "Describe a model", answer=answers.MODEL
-    ),
-    Endpoint(
-        "GET",
+    _get("/v1/models", list_models, "List the models", answer=answers.MODELS),
+    _get("/v1/models/{name:path}", retrieve_model, "Describe a model", answer=answers.MODEL),
+    _get(
         "/v1/capabilities",
         get_capabilities,
         "What every endpoint does with each field",
         answer=answers.CAPABILITIES,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/openapi.json",
         get_openapi,
         "This API as an OpenAPI document",
         answer=answers.OPENAPI,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/v1/model/info",
         get_model_info,
         "Properties of a model, loaded or not",
         query=(OF_MODEL,),
         answer=answers.MODEL_INFO,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/v1/cache/stats",
         get_cache_stats,
         "Statistics of the KV cache",
         query=(OF_MODEL,),
         answer=answers.CACHE_STATS,
     ),
-    Endpoint(
-        "DELETE",
+    _delete(
         "/v1/cache",
         clear_cache,
         "Drop the kept prefixes of the KV cache, also on disk",
         query=(OF_MODEL,),
         answer=answers.CLEARED,
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/metrics",
         get_metrics,
         "Metrics in Prometheus' format, or as JSON if the client accepts it",
         answer=answers.METRICS,
         media="text/plain",
     ),
-    Endpoint(
-        "GET",
+    _get(
         "/health",
         health,
         "Whether the server is ready",
