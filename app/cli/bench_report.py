@@ -51,7 +51,6 @@ class Report:
     """
 
     def __init__(self, state: State, job: Job, *, as_json: bool) -> None:
-        self._state = state
         self._output = state.output
         self._job = job
         self._as_json = as_json
