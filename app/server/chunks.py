@@ -193,10 +193,8 @@ class Chunks(ABC):
 
     def _token(self, answer: Answer, event: Token) -> bytes:
         if event.logprobs or not self._is_plain:
-            content, logprobs = (
-                self.content(event.text, event.channel),
-                self.logprobs(answer, event),
-            )
+            content = self.content(event.text, event.channel)
+            logprobs = self.logprobs(answer, event)
             return self.chunk(answer, event.index, content, None, logprobs, event.ids)
         key = (answer.position, event.index, event.channel)
         repeated = self._repeated.get(key)

@@ -98,9 +98,8 @@ def test_two_keys_are_one_too_many(hearth, home, monkeypatch) -> None:
     assert not (home / "state" / "api-key").exists()
 
 
-@pytest.mark.parametrize("origin", ["*", "null", "https://*.example.org", "example.org"])
-def test_an_origin_is_named_in_full(hearth, origin) -> None:
-    result = hearth("serve", "--port", "0", "--cors-origin", origin)
+def test_an_origin_is_named_in_full(hearth) -> None:
+    result = hearth("serve", "--port", "0", "--cors-origin", "https://*.example.org")
     assert result.code == 2 and "--cors-origin" in result.err
     assert result.host.attached == 0
 

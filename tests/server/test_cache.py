@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-
-import asgi
 
 KEPT = {
     "live_tokens": 100,
@@ -35,7 +31,7 @@ def worker(path, name="tiny", **more):
 
 
 def delete(made, path="/v1/cache"):
-    return asyncio.run(asgi.exchange(made.app, "DELETE", path, headers=asgi.JSON))
+    return made.send("DELETE", path)
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ If a client sends a conversation with a tool result back, that is the request he
 
 from __future__ import annotations
 
-import asyncio
-import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from asgi import JSON, Headers, exchange
+from asgi import JSON, Headers
 
 HELLO = [{"prompt_tokens": 7}, {"text": "Hello."}, {"finish": "stop"}]
 HOST = ("host", "localhost:4242")
@@ -459,8 +457,7 @@ def test_what_a_client_sends_is_answered(endpoint, shape: Shape) -> None:
     made = endpoint(HELLO)
     headers = [*(JSON if shape.typed else (HOST, ("user-agent", "litellm/1.0"))), *shape.headers]
     body = shape.body if "name" in shape.body else {"model": "tiny", **shape.body}
-    data = json.dumps(body).encode()
-    reply = asyncio.run(exchange(made.app, "POST", shape.path, data, headers))
+    reply = made.post(shape.path, body, headers)
     assert reply.status == 200, reply.body
     assert reply.complete
     if shape.roles:

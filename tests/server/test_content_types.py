@@ -4,12 +4,8 @@ send, unless a web page could have sent the request.
 
 from __future__ import annotations
 
-import asyncio
-import json
-
 import pytest
 
-from asgi import exchange
 from endpoints import HELLO
 from hearth.app.server.security import policy_for
 
@@ -30,7 +26,7 @@ CHAT = {**HELLO, "stream": False}
 
 
 def send(made, path, *headers, body=CHAT):
-    return asyncio.run(exchange(made.app, "POST", path, json.dumps(body).encode(), headers))
+    return made.post(path, body, headers)
 
 
 @pytest.mark.parametrize("kind", [(), (FORM,)])

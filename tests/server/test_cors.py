@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from asgi import exchange
 from endpoints import HELLO
 from hearth.app.server.security import parse_origin, policy_for
 from hearth.backends.errors import InvalidParameter
@@ -29,8 +26,8 @@ def named(endpoint):
     return endpoint(policy=policy_for("localhost", "127.0.0.1", "a-key", [PAGE, "app://notes"]))
 
 
-def ask(made, method, path, *headers, body=b""):
-    return asyncio.run(exchange(made.app, method, path, body, headers))
+def ask(made, method, path, *headers):
+    return made.send(method, path, headers)
 
 
 def shared(reply):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 
@@ -23,8 +22,7 @@ def names(made) -> set[str]:
 
 
 def delete(made, name: str) -> asgi.Reply:
-    body = json.dumps({"model": name}).encode()
-    return asyncio.run(asgi.exchange(made.app, "DELETE", "/api/delete", body, asgi.JSON))
+    return made.send("DELETE", "/api/delete", body=json.dumps({"model": name}).encode())
 
 
 def copy(made, source: str, destination: str) -> asgi.Reply:

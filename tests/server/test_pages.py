@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
 from html.parser import HTMLParser
 
 import pytest
 
-from asgi import exchange
 from endpoints import HELLO
 from hearth.app.server.endpoint import UNPREFIXED
 from hearth.app.server.routes import ENDPOINTS
@@ -49,7 +47,7 @@ def locked(endpoint):
 
 
 def ask(made, method, path, *headers):
-    return asyncio.run(exchange(made.app, method, path, headers=(HOST, *headers)))
+    return made.send(method, path, (HOST, *headers))
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -108,8 +106,7 @@ def test_names_are_escaped(open_made, tmp_path, tiny_model) -> None:
 
 def test_a_host_is_escaped(locked) -> None:
     """With the right key the Host is not checked, so it can be anything."""
-    headers = (("host", "<script>"), BEARER)
-    reply = asyncio.run(exchange(locked.app, "GET", "/", headers=headers))
+    reply = locked.get("/", (("host", "<script>"), BEARER))
     assert reply.status == 200 and "script" not in Read(reply.body.decode()).tags
 
 

@@ -4,7 +4,6 @@ are accepted without effect.
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import unquote
 
 import pytest
@@ -244,7 +243,7 @@ def test_unknown_urls_and_methods(endpoint) -> None:
     assert_error(made.get("/v1/nothing"), 404, None, "unknown_url")
     for path, allowed in (("/v1/chat/completions", "POST"), ("/health", "GET, HEAD")):
         for method in ("DELETE", "OPTIONS", "PUT"):
-            reply = asyncio.run(asgi.exchange(made.app, method, path, headers=asgi.JSON))
+            reply = made.send(method, path)
             assert_error(reply, 405, None, "method_not_allowed")
             assert reply.headers["allow"] == allowed
     assert_error(made.get("/v1/chat/completions"), 405, None, "method_not_allowed")

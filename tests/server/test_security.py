@@ -7,7 +7,6 @@ from itertools import product
 
 import pytest
 
-from asgi import exchange
 from hearth.app.server import security
 from hearth.app.server.endpoint import UNPREFIXED
 from hearth.app.server.pages import PAGES
@@ -70,7 +69,7 @@ FOREIGN = (
 def ask(made, method, path, *headers):
     given = (*headers, ("content-type", "application/json"))
     body = b"{}" if method == "POST" else b""
-    return asyncio.run(exchange(made.app, method, path, body, given))
+    return made.send(method, path, given, body)
 
 
 @pytest.fixture

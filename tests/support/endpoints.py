@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,11 @@ class Endpoint:
 
     def post(self, path: str, body: Any, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
         return asgi.post(self.app, path, body, headers)
+
+    def send(
+        self, method: str, path: str, headers: asgi.Headers = asgi.JSON, body: bytes = b""
+    ) -> asgi.Reply:
+        return asyncio.run(asgi.exchange(self.app, method, path, body, headers))
 
     def chat(self, **more: Any) -> asgi.Reply:
         return self.post("/v1/chat/completions", {**HELLO, **more})
