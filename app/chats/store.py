@@ -249,16 +249,13 @@ class ChatStore:
             _touch(connection, thread_id)
             return added
 
-    def edit(
-        self, thread_id: str, message_id: str, content: str, reasoning: str | None = None
-    ) -> ChatMessage:
-        """Add a sibling with different text (`reasoning` None: the same reasoning) and show it. The
-        message itself and its descendants stay.
+    def edit(self, thread_id: str, message_id: str, content: str) -> ChatMessage:
+        """Add a sibling with different text and show it. The message itself and its descendants
+        stay.
         """
         with self._tree(self._write, thread_id, message_id) as (connection, _, shape):
             (old,) = messages.read(connection, shape, [message_id])
-            thoughts = old.reasoning if reasoning is None else reasoning
-            other = ChatMessage("", old.parent, old.role, content, thoughts, old.tool_calls)
+            other = ChatMessage("", old.parent, old.role, content, old.reasoning, old.tool_calls)
             _touch(connection, thread_id)
             return messages.append(connection, thread_id, other)
 
