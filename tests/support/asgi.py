@@ -131,16 +131,6 @@ async def exchange(
 JSON: Headers = (("host", "127.0.0.1:4242"), ("content-type", "application/json"))
 
 
-def post(app: Any, path: str, body: Any, headers: Headers = JSON) -> Reply:
-    """POST `body`, as JSON unless it is bytes."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(exchange(app, "POST", path, data, headers))
-
-
-def get(app: Any, path: str, headers: Headers = JSON) -> Reply:
-    return asyncio.run(exchange(app, "GET", path, headers=headers))
-
-
 def streaming(app: Any) -> Any:
     """`app` behind a server with `protocol.StreamedBody`, for clients that speak plain ASGI."""
 

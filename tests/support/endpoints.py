@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +32,9 @@ class Endpoint:
     catalog: Catalog = field(repr=False)
 
     def post(self, path: str, body: Any, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
-        return asgi.post(self.app, path, body, headers)
+        """POST `body`, as JSON unless it is bytes."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.send("POST", path, headers, data)
 
     def send(
         self, method: str, path: str, headers: asgi.Headers = asgi.JSON, body: bytes = b""
@@ -45,7 +48,7 @@ class Endpoint:
         return self.post("/v1/completions", {**ONCE, **more})
 
     def get(self, path: str, headers: asgi.Headers = asgi.JSON) -> asgi.Reply:
-        return asgi.get(self.app, path, headers)
+        return self.send("GET", path, headers)
 
     def unpaced(self) -> Endpoint:
         """The same application without its limit on the rate of large bodies of one client."""
