@@ -39,6 +39,7 @@ from typing import Any
 
 import paired
 import psutil
+from overload import message
 
 SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 STEP_S = 0.010
@@ -197,17 +198,9 @@ def body(tokens: int, *, stream: bool) -> dict[str, Any]:
     }
 
 
-def message(port: int, content: dict[str, Any]) -> bytes:
-    data = json.dumps(content).encode()
-    return (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    ).encode() + data
-
-
 async def measure_latency(port: int, clients: int, requests: int) -> Latency:
     """Latency of requests for one token each, over connections that stay open."""
-    ask = message(port, body(1, stream=False))
+    ask = message(port, "/v1/chat/completions", body(1, stream=False))
     took: list[float] = []
 
     async def client(count: int) -> None:
@@ -231,7 +224,7 @@ async def measure_latency(port: int, clients: int, requests: int) -> Latency:
 
 async def read_streams(port: int, streams: int, tokens: int) -> float:
     """Seconds for all streams; fails unless every stream has all its tokens and its end."""
-    ask = message(port, body(tokens, stream=True))
+    ask = message(port, "/v1/chat/completions", body(tokens, stream=True))
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -14,7 +14,6 @@ import argparse
 import json
 import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from interference import random_model
 
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine.cached_runner import CachedRunner
@@ -32,7 +32,6 @@ from hearth.backends.llamacpp.load import open_model
 SESSIONS = (1, 4)
 CONTEXT = 1024
 ROUNDS = 6
-SUPPORT = Path(__file__).resolve().parent.parent / "tests" / "support"
 
 
 class RawLoop:
@@ -137,22 +136,6 @@ def summary(pairs: list[tuple[float, float]]) -> dict[str, float]:
         "c_us": statistics.median(inside for _, inside in pairs) * 1e6,
         "python_us": statistics.median(total - inside for total, inside in pairs) * 1e6,
     }
-
-
-def random_model(folder: Path) -> Path:
-    sys.path.insert(0, str(SUPPORT))  # the tests' model builder is not an installed package
-    from gguf_builder import tiny_llama
-
-    return tiny_llama(
-        folder / "random-100m.gguf",
-        hidden=768,
-        layers=8,
-        heads=12,
-        kv_heads=4,
-        context=CONTEXT,
-        vocab=32000,
-        quant="Q8_0",
-    )
 
 
 def main() -> None:

@@ -26,7 +26,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -115,21 +114,11 @@ class Ours:
         self._side = side
 
     @classmethod
-    def of_folder(
-        cls,
-        folder: Path,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        sessions: int | None = None,
-    ) -> Ours:
-        """Args: sessions: most sessions at the same time; None: the default."""
+    def of_folder(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Ours:
         fields = read_fields(folder / "config.json")
         family = family_of_hf(fields)
         config = family.from_hf(fields).for_context(2048)
         settings = ModelSettings(context=2048, kv_type="f32" if dtype == torch.float32 else "f16")
-        if sessions is not None:
-            settings = replace(settings, max_sessions=sessions)
         compute_dtype = dtype if multiplies(device, dtype) else torch.float32
         plan = plan_memory(
             settings,

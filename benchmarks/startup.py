@@ -22,6 +22,9 @@ from collections.abc import Callable, Mapping
 HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 ASK = [*HEARTH, "run", "guide", "hi"]
 
+Measure = tuple[str, Callable[[], float]]
+"""What is measured, and a function that measures it once, in seconds."""
+
 
 def whole(command: list[str], env: Mapping[str, str]) -> float:
     """Seconds until `command` has ended."""
@@ -49,6 +52,17 @@ def cold_first_byte(env: Mapping[str, str]) -> float:
         return first_byte(ASK, {**env, "HEARTH_HOME": home, "HEARTH_KEEP_ALIVE_S": "0"})
 
 
+def print_table(rows: list[Measure], runs: int) -> None:
+    """Take each measure `runs` times, and print the least, the median and the most."""
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, s of {runs}")
+    print(f"\n| {'what':<38} | {'min':>6} | {'median':>6} | {'max':>6} |")
+    print(f"|{'-' * 40}|{'-' * 7}:|{'-' * 7}:|{'-' * 7}:|")
+    for name, measure in rows:
+        took = [measure() for _ in range(runs)]
+        low, middle, high = min(took), statistics.median(took), max(took)
+        print(f"| {name:<38} | {low:>6.3f} | {middle:>6.3f} | {high:>6.3f} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -57,20 +71,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="hearth-") as home:
         env = {**os.environ, "HEARTH_HOME": home, "HEARTH_KEEP_ALIVE_S": "20"}
         first_byte(ASK, env)
-        rows: list[tuple[str, Callable[[], float]]] = [
+        rows: list[Measure] = [
             ("hearth --help, whole", lambda: whole([*HEARTH, "--help"], env)),
             ("hearth list, whole", lambda: whole([*HEARTH, "list"], env)),
             ("hearth run guide hi, warm, first byte", lambda: first_byte(ASK, env)),
             ("hearth run guide hi, warm, whole", lambda: whole(ASK, env)),
             ("hearth run guide hi, cold, first byte", lambda: cold_first_byte(env)),
         ]
-        print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, s of {runs}")
-        print(f"\n| {'what':<38} | {'min':>6} | {'median':>6} | {'max':>6} |")
-        print(f"|{'-' * 40}|{'-' * 7}:|{'-' * 7}:|{'-' * 7}:|")
-        for name, measure in rows:
-            took = [measure() for _ in range(runs)]
-            low, middle, high = min(took), statistics.median(took), max(took)
-            print(f"| {name:<38} | {low:>6.3f} | {middle:>6.3f} | {high:>6.3f} |", flush=True)
+        print_table(rows, runs)
 
 
 if __name__ == "__main__":

@@ -11,22 +11,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
-import platform
 import pty
 import select
 import signal
 import site
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
+from startup import HEARTH, Measure, print_table, whole
+
 PROMPT_BOX = b"essage, or /"
 """The placeholder of the prompt box, without the letter under the cursor."""
 PATIENCE_S = 60.0
@@ -54,13 +52,6 @@ def first_paint() -> float:
             finally:
                 process.send_signal(signal.SIGKILL)
                 os.close(ours)
-
-
-def help_page() -> float:
-    """Seconds that `hearth --help` takes."""
-    began = time.perf_counter()
-    subprocess.run([*HEARTH, "--help"], check=True, capture_output=True)
-    return time.perf_counter() - began
 
 
 def forget_files() -> None:
@@ -94,19 +85,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=7)
     runs = parser.parse_args().runs
     first_paint()
-    rows: list[tuple[str, Callable[[], float]]] = [
+    help_page = partial(whole, [*HEARTH, "--help"], os.environ)
+    rows: list[Measure] = [
         ("hearth --help, warm, whole", help_page),
         ("hearth, warm, prompt box drawn", first_paint),
         ("hearth --help, cold, whole", lambda: cold(help_page)),
         ("hearth, cold, prompt box drawn", lambda: cold(first_paint)),
     ]
-    print(f"{platform.machine()}, {os.cpu_count()} CPUs, {datetime.date.today()}, s of {runs}")
-    print(f"\n| {'what':<38} | {'min':>6} | {'median':>6} | {'max':>6} |")
-    print(f"|{'-' * 40}|{'-' * 7}:|{'-' * 7}:|{'-' * 7}:|")
-    for name, measure in rows:
-        took = [measure() for _ in range(runs)]
-        low, middle, high = min(took), statistics.median(took), max(took)
-        print(f"| {name:<38} | {low:>6.3f} | {middle:>6.3f} | {high:>6.3f} |", flush=True)
+    print_table(rows, runs)
 
 
 if __name__ == "__main__":
