@@ -122,12 +122,17 @@ def is_light(part: Planes | Tensor) -> bool:
     return isinstance(part, Tensor) or part.bits == 4 or part.value == "fp8"
 
 
-def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
-    """Compile-time constants of the kernel for a packed matrix."""
+def constants_of(
+    part: Planes | Tensor, rows: int, dtype: torch.dtype, out: torch.dtype
+) -> Constants:
+    """Compile-time constants of the kernel for a matrix, packed or of the activations' `dtype`."""
+    kinds: Constants = {"WIDE": int(dtype == torch.bfloat16), "TO_F32": int(out == torch.float32)}
+    if isinstance(part, Tensor):
+        tiles = _tiles(len(part), part.shape[1], rows, 16, is_light=True)
+        return {**kinds, **_PLAIN, **_PLAIN_END, **tiles}
     shape = (part.outputs, part.inputs, rows, part.bits)
     return {
-        "WIDE": int(dtype == torch.bfloat16),
-        "TO_F32": int(out == torch.float32),
+        **kinds,
         "BITS": part.bits,
         "VALUE": part.value.upper(),
         "SCALE": _SCALES[part.scale],
@@ -137,17 +142,6 @@ def constants_of(part: Planes, rows: int, dtype: torch.dtype, out: torch.dtype) 
         "HAS_ZEROS": int(part.zeros is not None and part.scale != "k"),
         **_PLAIN_END,
         **_tiles(*shape, is_light=is_light(part)),
-    }
-
-
-def plain_constants(weight: Tensor, rows: int, out: torch.dtype) -> Constants:
-    """Compile-time constants for a matrix [outputs, inputs] of half precision."""
-    return {
-        "WIDE": int(weight.dtype == torch.bfloat16),
-        "TO_F32": int(out == torch.float32),
-        **_PLAIN,
-        **_PLAIN_END,
-        **_tiles(weight.shape[0], weight.shape[1], rows, 16, is_light=True),
     }
 
 
@@ -170,7 +164,7 @@ def is_there(device: torch.device) -> bool:
         return False
     plain = torch.empty((16, BLOCK), dtype=torch.float16)
     try:
-        constants = plain_constants(plain, 1, plain.dtype)
+        constants = constants_of(plain, 1, plain.dtype, plain.dtype)
         Kernel(compile_for(device, _SOURCE, constants), "few_rows", device)
     except CompileError as error:
         log.warning("Products of few rows are left to others: %s", error)
@@ -230,12 +224,6 @@ def gated_product(part: Planes | Tensor, x: Unnormalised) -> Tensor:
     return out
 
 
-def _constants(part: Planes | Tensor, rows: int, dtype: torch.dtype, out: torch.dtype) -> Constants:
-    if isinstance(part, Tensor):
-        return plain_constants(part, rows, out)
-    return constants_of(part, rows, dtype, out)
-
-
 def _launch(
     part: Planes | Tensor,
     x: Tensor | Unnormalised,
@@ -246,7 +234,7 @@ def _launch(
 ) -> None:
     given = x if isinstance(x, Unnormalised) else Unnormalised(x)
     rows, squares = given.rows, given.squares
-    constants = _constants(part, len(rows), rows.dtype, out.dtype) | end
+    constants = constants_of(part, len(rows), rows.dtype, out.dtype) | end
     parts = 0 if squares is None else squares.shape[1]
     is_few = constants["COLUMNS"] == 1 and int(constants["WARPS"]) >= _FEW_WARPS
     constants["EARLY"] = int(bool(end or parts) and is_few and parts <= _LANES * _MOST_PARTS)

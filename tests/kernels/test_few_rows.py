@@ -20,7 +20,7 @@ from torch import Tensor
 
 from card_on_processor import SHIM, SOURCE, OnProcessor, on_processor
 from hearth.kernels.cuda import compiled, few_rows
-from hearth.kernels.cuda.few_rows import Constants, Unnormalised, constants_of, plain_constants
+from hearth.kernels.cuda.few_rows import Constants, Unnormalised, constants_of
 from hearth.kernels.cuda.matrix import TritonMatrix
 from hearth.kernels.cuda.planes import Planes, planes_of
 from hearth.kernels.linear import cuda_linear, cuda_wide_linear
@@ -265,7 +265,8 @@ def variants() -> dict[str, Constants]:
             made = constants_of(part, rows, torch.bfloat16, torch.bfloat16)
             found[f"{case}, {rows} rows"] = {**made, "WARPS": 16, "PROGRAMS": 1}
     weight = torch.zeros(4096, 4096, dtype=torch.bfloat16)
-    found |= {f"plain, {n} rows": plain_constants(weight, n, torch.float32) for n in (1, 16)}
+    for rows in (1, 16):
+        found[f"plain, {rows} rows"] = constants_of(weight, rows, weight.dtype, torch.float32)
     return found
 
 
