@@ -146,7 +146,7 @@ def _read_metadata(
             raise corrupt(cursor.path, field, "appears twice")
         kind = _value_type(cursor, f"{field} type")
         value_types[key] = kind
-        metadata[key] = _read_value(cursor, kind, field)
+        metadata[key] = read_value(cursor, kind, field)
     return metadata, value_types
 
 
@@ -172,7 +172,8 @@ def _value_type(cursor: HeaderCursor, field: str) -> ValueType:
     return ValueType(number)
 
 
-def _read_value(cursor: HeaderCursor, kind: ValueType, field: str) -> Value:
+def read_value(cursor: HeaderCursor, kind: ValueType, field: str) -> Value:
+    """The value of type `kind` at the cursor. Raises `CorruptFile`."""
     if kind in NUMBER_FORMATS:
         return cursor.number(kind, field)
     if kind is ValueType.STRING:

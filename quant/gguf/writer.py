@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hearth.quant.gguf.cursor import HeaderCursor
-from hearth.quant.gguf.reader import DEFAULT_ALIGNMENT
+from hearth.quant.gguf.reader import DEFAULT_ALIGNMENT, read_value
 from hearth.quant.gguf.types import NUMBER_FORMATS, TensorType, ValueType
 
 _START = struct.Struct("<4sIQQ")
@@ -62,24 +62,9 @@ def metadata_bytes(path: Path) -> dict[str, bytes]:
         for _ in range(cursor.u64("header key count")):
             start = cursor.pos
             key = cursor.text("key").decode("utf-8")
-            _skip_value(cursor, key)
+            read_value(cursor, ValueType(cursor.u32(key)), key)
             pairs[key] = bytes(cursor.buffer[start : cursor.pos])
     return pairs
-
-
-def _skip_value(cursor: HeaderCursor, key: str) -> None:
-    kind = ValueType(cursor.u32(key))
-    if kind is ValueType.STRING:
-        cursor.text(key)
-    elif kind is not ValueType.ARRAY:
-        cursor.number(kind, key)
-    else:
-        element = ValueType(cursor.u32(key))
-        count = cursor.u64(key)
-        if element is ValueType.STRING:
-            cursor.strings(key, count)
-        else:
-            cursor.numbers(key, element, count)
 
 
 def pair_bytes(key: str, kind: ValueType, value: int | float | bool | str) -> bytes:
