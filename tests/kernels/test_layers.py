@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from hearth.backends.native.kv_rows import Q8_0, from_rows, row_elements, to_rows
-from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.layers import (
     Attention,
     ExpertWeights,
@@ -25,6 +24,7 @@ from hearth.kernels.cpu.layers import (
 from hearth.kernels.cpu.layouts import Instructions
 from hearth.kernels.cpu.library import CpuLibrary
 from hearth.kernels.packed import GroupedLinear, TiledMatrix
+from product_cases import library_with
 from random_weights import random_weight
 
 PAGE = 16
@@ -52,10 +52,7 @@ LENGTHS = (1, 2, 15, 16, 17, 255, 256, 257, 600, 601, 602, 640)
 
 @pytest.fixture(params=SETS)
 def library(request: pytest.FixtureRequest) -> CpuLibrary:
-    try:
-        return CpuLibrary(library_path(), request.param)
-    except ValueError:
-        pytest.skip(f"this processor has no {request.param}")
+    return library_with(request.param)
 
 
 @dataclass
@@ -219,10 +216,7 @@ def test_many_tokens_of_a_sequence_by_amx(
 ) -> None:
     if Q8_0 in types and shape.head_dim % 32:
         pytest.skip("Q8_0 has no heads of this size")
-    try:
-        library = CpuLibrary(library_path(), "amx")
-    except ValueError:
-        pytest.skip("this processor has no AMX")
+    library = library_with("amx")
     rng = np.random.default_rng()
     end = start + count
     table = [int(block) for block in rng.permutation(-(-end // PAGE) + 3)]
@@ -363,10 +357,7 @@ def test_experts(library: CpuLibrary, gate: Gate, weighs_all: bool) -> None:
 
 
 def test_experts_of_many_rows_by_amx() -> None:
-    try:
-        library = CpuLibrary(library_path(), "amx")
-    except ValueError:
-        pytest.skip("this processor has no AMX")
+    library = library_with("amx")
     case = mixture(library, "silu", weighs_all=False, exact=False)
     hidden = torch.randn(300, WIDTH)
     found, expected = case.fed(hidden), case.wanted(hidden)

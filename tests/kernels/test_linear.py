@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from hearth.kernels import linear
-from hearth.kernels.cpu.build_library import library_path
 from hearth.kernels.cpu.layouts import Instructions
-from hearth.kernels.cpu.library import CpuLibrary
 from hearth.kernels.linear import (
     plain_linear,
     processor_linear,
@@ -17,13 +15,7 @@ from hearth.kernels.linear import (
     wide_linear,
     widened_linear,
 )
-
-
-def library_with(instructions: Instructions) -> CpuLibrary:
-    try:
-        return CpuLibrary(library_path(), instructions)
-    except ValueError:
-        pytest.skip(f"this processor has no {instructions}")
+from product_cases import library_with
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:

@@ -18,6 +18,7 @@ from hearth.kernels.cpu.library import CpuLibrary, cpu_library
 from hearth.kernels.dequantize_codes import CODE_BITS
 from hearth.kernels.packed import BlockMatrix, GroupedLinear, JoinedMatrix, TiledMatrix, prepare
 from hearth.kernels.packed_weight import PackedWeight
+from product_cases import error, library_with
 from random_weights import random_weight
 
 ROWS = (1, 2, 3, 4, 5, 8, 16, 17, 64, 65, 128)
@@ -57,20 +58,10 @@ def half(kind: str, rows: int, inputs: int) -> PackedWeight:
     return PackedWeight(torch.randn(rows, inputs, generator=torch.Generator()).to(dtype))
 
 
-def error(found: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> float:
-    """The squared error of `found`, relative to the squares of the product in float64."""
-    wanted = x.double() @ weight.double().T
-    return float((found - wanted).square().sum() / wanted.square().sum())
-
-
 @pytest.fixture(params=["plain", "avx2", "avx512"])
 def library(request: pytest.FixtureRequest) -> CpuLibrary:
     """The library with each set of instructions that this processor has."""
-    instructions: Instructions = request.param
-    try:
-        return CpuLibrary(library_path(), instructions)
-    except ValueError:
-        pytest.skip(f"this processor has no {instructions}")
+    return library_with(request.param)
 
 
 @pytest.fixture
@@ -190,10 +181,7 @@ def test_groups_that_are_no_multiple_of_32(packing: str, inputs: int, group: int
 
 
 def test_many_rows_go_through_amx_in_bfloat16(fresh_seed: int) -> None:
-    try:
-        library = CpuLibrary(library_path(), "amx")
-    except ValueError:
-        pytest.skip("this processor has no AMX")
+    library = library_with("amx")
     for case in (*CASES, *HALVES):
         weight = half(case, 100, 1034) if case in HALVES else weight_of(case, fresh_seed)
         matrix = TiledMatrix(library, [weight, weight], exact=False)
@@ -262,10 +250,7 @@ def test_groups_of_rows_have_matrices_of_their_own(
 
 
 def test_a_group_of_many_rows_goes_through_amx() -> None:
-    try:
-        library = CpuLibrary(library_path(), "amx")
-    except ValueError:
-        pytest.skip("this processor has no AMX")
+    library = library_with("amx")
     matrix, plain = grouped(library, 0, exact=False)
     offsets = torch.tensor([0, *COUNTS]).cumsum(0)
     x = torch.randn(sum(COUNTS), 512)
@@ -341,10 +326,7 @@ def test_kernels_can_be_forced_and_left_out(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("packing", ["Q4_K", "FP8"])
 @pytest.mark.parametrize("instructions", ["avx2", "avx512", "amx"])
 def test_rows_of_one_route_have_the_same_bits(packing: str, instructions: Instructions) -> None:
-    try:
-        library = CpuLibrary(library_path(), instructions)
-    except ValueError:
-        pytest.skip(f"this processor has no {instructions}")
+    library = library_with(instructions)
     matrix = TiledMatrix(library, [random_weight(packing, 37, 512)], exact=False)
     x = torch.randn(200, 512, generator=torch.Generator().manual_seed(3))
     first = {rows: matrix.matmul(x[:rows])[0] for rows in (1, *range(5, 30), 128, 129, 200)}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from hearth.kernels.cpu.build_library import library_path
+from hearth.kernels.cpu.layouts import Instructions
+from hearth.kernels.cpu.library import CpuLibrary
 from hearth.kernels.cuda.packings import PACKINGS
 from hearth.kernels.packed_weight import PackedWeight
 from random_weights import random_weight
@@ -27,6 +31,14 @@ CASES: dict[str, dict[str, Any]] = {
     "NF4 of a row": {"group": 0, "scales": torch.float32},
 }
 """Every layout, and for codes every kind of scales and zeros."""
+
+
+def library_with(instructions: Instructions) -> CpuLibrary:
+    """The library with these instructions; skips the test where the processor lacks them."""
+    try:
+        return CpuLibrary(library_path(), instructions)
+    except ValueError:
+        pytest.skip(f"this processor has no {instructions}")
 
 
 def weight_of(case: str, seed: int = 0) -> PackedWeight:
