@@ -45,7 +45,7 @@ from quantized_checkpoints import (
     packed_config,
     quantize_folder,
 )
-from quantizing import GUIDE
+from quantizing import GUIDE, Stopped, stop_after
 from tiny_checkpoints import tiny_checkpoint
 from tiny_folders import tiny_folder
 
@@ -53,10 +53,6 @@ TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).
 FORMATS = ("compressed-tensors", "gptq", "awq", "gguf")
 WEIGHTS = "model.safetensors"
 Config = dict[str, Any]
-
-
-class Interrupted(Exception):
-    pass
 
 
 def made(
@@ -377,20 +373,11 @@ def test_interruptions_change_no_byte(kind: str, tmp_path: Path) -> None:
     """Stopped at every check, each time later; the remaining files say how to resume."""
     source = source_of("gptq", tmp_path / "source")
     whole = made(source, tmp_path / "whole", format=kind)
-    target, at, notes, count = tmp_path / "made", 1, list[str](), 0
-
-    def check() -> None:
-        nonlocal count
-        count += 1
-        if count == at:
-            raise Interrupted
-
+    target, at, notes = tmp_path / "made", 0, list[str]()
     while not target.exists():
-        count = 0
-
         try:
-            made(source, target, "convert", check, notes, format=kind)
-        except Interrupted:
+            made(source, target, "convert", stop_after(at), notes, format=kind)
+        except Stopped:
             (left,) = unfinished_in(tmp_path)
             assert left.target == target and left.request["method"] == "convert"
             assert left.request["options"] == {"format": kind}

