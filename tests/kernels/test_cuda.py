@@ -140,7 +140,7 @@ def test_attention_in_triton_is_near_and_the_same_every_time(dtype: torch.dtype)
         torch.testing.assert_close(found.cpu().double(), torch.stack(wanted), rtol=0, atol=limit)
 
 
-@pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+@TRITON
 @pytest.mark.parametrize("kind", [None, Q8_0, FP8])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("case", CASES)
@@ -157,7 +157,7 @@ def test_prompts_see_their_texts(case: str, dtype: torch.dtype, kind: torch.dtyp
     assert torch.equal(found, prompts.found())
 
 
-@pytest.mark.skipif(not has_triton("cuda"), reason="triton does not work on this card")
+@TRITON
 def test_a_token_has_the_same_bits_next_to_few_others_and_to_many() -> None:
     """Kernels are compiled differently for more programs than a card runs at once."""
     pages = torch.randn(2, 300, 16, 2, 128, device=CUDA, dtype=torch.bfloat16)
