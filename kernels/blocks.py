@@ -11,34 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-_BLOCKS: dict[str, tuple[int, int]] = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q5_0": (32, 22),
-    "Q5_1": (32, 24),
-    "Q8_0": (32, 34),
-    "Q2_K": (256, 84),
-    "Q3_K": (256, 110),
-    "Q4_K": (256, 144),
-    "Q5_K": (256, 176),
-    "Q6_K": (256, 210),
-    "IQ1_S": (256, 50),
-    "IQ1_M": (256, 56),
-    "IQ2_XXS": (256, 66),
-    "IQ2_XS": (256, 74),
-    "IQ2_S": (256, 82),
-    "IQ3_XXS": (256, 98),
-    "IQ3_S": (256, 110),
-    "IQ4_NL": (32, 18),
-    "IQ4_XS": (256, 136),
-    "TQ1_0": (256, 54),
-    "TQ2_0": (256, 66),
-    "MXFP4": (32, 17),
-    "NVFP4": (64, 36),
-}
+from hearth.kernels.block_sizes import BLOCKS
 
 _HALVES: dict[str, tuple[int, ...]] = {
     "Q4_0": (0,),
@@ -66,7 +39,7 @@ _HALVES: dict[str, tuple[int, ...]] = {
 
 def packings() -> tuple[str, ...]:
     """Every type that can be dequantized, by its GGUF name."""
-    return tuple(_BLOCKS)
+    return tuple(BLOCKS)
 
 
 def block_of(packing: str) -> tuple[int, int]:
@@ -75,9 +48,9 @@ def block_of(packing: str) -> tuple[int, int]:
     Raises:
         ValueError: the type is unknown or cannot be dequantized.
     """
-    if packing not in _BLOCKS:
-        raise ValueError(f"{packing!r} cannot be dequantized; the types are {', '.join(_BLOCKS)}")
-    return _BLOCKS[packing]
+    if packing not in BLOCKS:
+        raise ValueError(f"{packing!r} cannot be dequantized; the types are {', '.join(BLOCKS)}")
+    return BLOCKS[packing]
 
 
 def scale_offsets(packing: str) -> tuple[int, ...]:

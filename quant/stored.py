@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hearth.kernels.block_sizes import BLOCKS
+
 ELEMENT_BYTES = {
     "BOOL": 1,
     "U8": 1,
@@ -28,13 +30,8 @@ STAYS_PACKED = frozenset({"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4"}) | CO
 """Types that can stay packed without a kernel: if memory is short, they are unpacked in each step.
 For the types that CPU kernels multiply in packed form, see `hearth.kernels.cpu.layouts`.
 """
-DEQUANTIZED = STAYS_PACKED - CODES | {
-    *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"),
-    *("IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "NVFP4"),
-}
-"""Packed GGUF types that can be unpacked: the same as `hearth.kernels.blocks.packings`, for modules
-that must not import torch.
-"""
+DEQUANTIZED = frozenset(BLOCKS) - {"F32", "F16", "BF16"}
+"""Packed GGUF types that can be unpacked."""
 LOADED = DEQUANTIZED | CODES | {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 """Tensor types that the native runner can load."""
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from hearth.kernels.block_sizes import BLOCKS
+
 
 class ValueType(IntEnum):
     """Type of a metadata value."""
@@ -104,40 +106,14 @@ class TensorType(IntEnum):
         return _BLOCKS[self][1]
 
 
-_BLOCKS: dict[TensorType, tuple[int, int]] = {
-    TensorType.F32: (1, 4),
-    TensorType.F16: (1, 2),
-    TensorType.Q4_0: (32, 18),
-    TensorType.Q4_1: (32, 20),
-    TensorType.Q5_0: (32, 22),
-    TensorType.Q5_1: (32, 24),
-    TensorType.Q8_0: (32, 34),
+_BLOCKS = {TensorType[name]: size for name, size in BLOCKS.items()} | {
     TensorType.Q8_1: (32, 36),
-    TensorType.Q2_K: (256, 84),
-    TensorType.Q3_K: (256, 110),
-    TensorType.Q4_K: (256, 144),
-    TensorType.Q5_K: (256, 176),
-    TensorType.Q6_K: (256, 210),
     TensorType.Q8_K: (256, 292),
-    TensorType.IQ2_XXS: (256, 66),
-    TensorType.IQ2_XS: (256, 74),
-    TensorType.IQ3_XXS: (256, 98),
-    TensorType.IQ1_S: (256, 50),
-    TensorType.IQ4_NL: (32, 18),
-    TensorType.IQ3_S: (256, 110),
-    TensorType.IQ2_S: (256, 82),
-    TensorType.IQ4_XS: (256, 136),
     TensorType.I8: (1, 1),
     TensorType.I16: (1, 2),
     TensorType.I32: (1, 4),
     TensorType.I64: (1, 8),
     TensorType.F64: (1, 8),
-    TensorType.IQ1_M: (256, 56),
-    TensorType.BF16: (1, 2),
-    TensorType.TQ1_0: (256, 54),
-    TensorType.TQ2_0: (256, 66),
-    TensorType.MXFP4: (32, 17),
-    TensorType.NVFP4: (64, 36),
     TensorType.Q1_0: (128, 18),
     TensorType.Q2_0: (64, 18),
 }
