@@ -180,10 +180,7 @@ def test_agrees_with_gguf_py_on_custom_alignment_and_every_value_type(tmp_path: 
     writer.add_array("x.flags", [True, False])
     writer.add_tensor("a", np.ones((3, 5), dtype=np.float32))
     writer.add_tensor("b", np.ones(7, dtype=np.float16))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_builder.save(writer)
     ours, theirs = read_header(path), gguf.GGUFReader(path)
     for key, value in ours.metadata.items():
         found = list(value) if isinstance(value, NumberArray) else value

@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from gguf_builder import tiny_llama
+from gguf_builder import save, tiny_llama
 from hearth.quant.errors import UnsupportedModel
 from hearth.quant.ggml import Ggml
 from hearth.quant.gguf import imatrix, preflight
@@ -271,10 +271,7 @@ def test_a_model_in_parts_becomes_one_file(tmp_path: Path, wide: Path) -> None:
         writer.add_int32("split.tensors.count", len(reader.tensors))
         for tensor in part:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        save(writer)
     made = run(planned(tmp_path / "model-00001-of-00002.gguf", "Q4_K_M"), tmp_path / "one.gguf")
     one, other = preflight.check(made.path), preflight.check(whole)
     assert one.tensors == other.tensors and "split.count" not in one.metadata

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gguf_builder import tiny_llama
+from gguf_builder import save, tiny_llama
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile
 from hearth.quant.gguf import check, read_header
@@ -71,10 +71,7 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
         writer.add_uint16("split.count", 2)
         writer.add_int32("split.tensors.count", 2)
         writer.add_tensor(name, values[name])
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        save(writer)
     file = GgufTensorFile(with_shards(read_header(first)))
     assert {name: file.read(name).tolist() for name in file.stored} == {
         name: value.tolist() for name, value in values.items()

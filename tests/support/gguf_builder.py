@@ -121,11 +121,16 @@ def tiny_llama(
         gguf.GGMLQuantizationType[(quant or dtype).upper()],
         seed,
     )
+    save(writer)
+    return Path(path)
+
+
+def save(writer: gguf.GGUFWriter) -> None:
+    """Write the metadata and the tensors of `writer`, and close its file."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Path(path)
 
 
 def _add_tokenizer(

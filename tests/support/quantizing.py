@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import pytest
 
+from gguf_builder import save
 from hearth.quant.gguf import preflight
 from hearth.quant.gguf.mixes import read_recipe
 from hearth.quant.gguf.quantize import QuantizePlan, plan
@@ -69,10 +70,7 @@ def save_imatrix(path: Path, values: dict[str, np.ndarray], counts: float = 4.0)
     for name, rows in values.items():
         writer.add_tensor(f"{name}.in_sum2", (rows * counts).astype(np.float32))
         writer.add_tensor(f"{name}.counts", np.full((rows.shape[0], 1), counts, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     return path
 
 
@@ -116,8 +114,5 @@ def with_experts(source: Path, path: Path, experts: int = 4) -> Path:
         if rest.startswith("norm"):
             gate = rng.standard_normal((experts, tensor.data.size)).astype(np.float32)
             writer.add_tensor(f"{block}.ffn_gate_inp.weight", gate)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     return path

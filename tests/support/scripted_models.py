@@ -12,7 +12,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from gguf_builder import byte_alphabet
+from gguf_builder import byte_alphabet, save
 
 END = "<|end|>"
 _FFN = 32
@@ -80,10 +80,7 @@ def scripted_model(
     writer.add_chat_template(template)
     for name, tensor in _tensors(hidden, len(tokens), output).items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     return path
 
 

@@ -14,7 +14,7 @@ import gguf
 import torch
 from torch import Tensor
 
-from gguf_builder import tiny_vocabulary
+from gguf_builder import save, tiny_vocabulary
 from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.models.rope import inverse_frequencies
 from hearth.quant.families.config import ModelConfig, Rope, RopeScaling
@@ -40,10 +40,7 @@ def write_gguf(path: Path, architecture: str, family: Family, decoder: Decoder) 
             writer.add_tensor(part.names[0], rows.contiguous().numpy())
     for name, factors in _factors(config).items():
         writer.add_tensor(name, torch.tensor(factors).numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     return path
 
 

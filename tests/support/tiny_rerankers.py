@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from gguf_builder import tiny_vocabulary
+from gguf_builder import save, tiny_vocabulary
 
 WIDTH = 64
 Tensors = dict[str, NDArray[np.float32]]
@@ -173,7 +173,4 @@ def _random(rng: np.random.Generator, rows: int) -> NDArray[np.float32]:
 def _finish(writer: gguf.GGUFWriter, tensors: Tensors) -> None:
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
