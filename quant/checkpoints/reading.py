@@ -23,7 +23,7 @@ Read = Callable[[str], Tensor]
 """Reads a stored tensor by name; it must not be written to."""
 _CODES: Final = 1 << 22
 """Codes that are moved at a time: 4 MiB, which fit into the processor's cache."""
-_COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
+AWQ_COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 """AWQ: the column of each code within its word, from the lowest bits on."""
 
 
@@ -100,7 +100,7 @@ def _awq_params(tensor: QuantizedTensor, read: Read) -> CodeParams:
 def _in_columns(words: Tensor) -> Tensor:
     """AWQ's [rows, words] int32 -> [rows, 8 · words] uint8: the code of each column."""
     codes = torch.empty((*words.shape, 8), dtype=torch.uint8)
-    for place, column in enumerate(_COLUMNS):
+    for place, column in enumerate(AWQ_COLUMNS):
         codes[..., column] = words.bitwise_right_shift(4 * place).bitwise_and_(15)
     return codes.flatten(1)
 

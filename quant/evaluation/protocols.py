@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from hearth.quant.evaluation.errors import TextTooShort
 
@@ -17,7 +17,6 @@ Protocol = Literal["windows", "second-half"]
 of 2,048 tokens. second-half: scores only the second half of such windows, as llama.cpp's
 `llama-perplexity` does, usually with 512 tokens.
 """
-PROTOCOLS: Final[tuple[Protocol, ...]] = get_args(Protocol)
 FEWEST_TOKENS: Final = 32
 
 

@@ -12,10 +12,8 @@ from hearth.kernels.bits import pack_bits, unpack_bits
 from hearth.kernels.dequantize_codes import CODE_BITS, NF4
 from hearth.kernels.packed_weight import PackedWeight
 from hearth.quant.checkpoints.modules import STATE
+from hearth.quant.checkpoints.reading import AWQ_COLUMNS
 from hearth.quant.folders.storage import FP8_BLOCK, Storage
-
-_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
-"""AWQ: the column of each code within its word, from the lowest bits on."""
 
 
 def stored_tensors(storage: Storage, weight: PackedWeight) -> dict[str, Tensor]:
@@ -137,5 +135,5 @@ def _words(codes: Tensor) -> Tensor:
 
 def _in_columns(codes: Tensor) -> Tensor:
     """[rows, columns] uint8 of 4 bits -> [rows, columns / 8] int32, in AWQ's order."""
-    moved = torch.unflatten(codes.cpu(), 1, (-1, 8))[:, :, _COLUMNS].flatten(1)
+    moved = torch.unflatten(codes.cpu(), 1, (-1, 8))[:, :, AWQ_COLUMNS].flatten(1)
     return _words(moved[:, 0::2] | moved[:, 1::2] << 4)
