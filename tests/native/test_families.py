@@ -13,6 +13,7 @@ from torch import Tensor
 
 from native_decoders import decoder_of, greedy, logits_of
 from tiny_checkpoints import FAMILIES, VOCABULARY, WINDOW, tiny_model
+from tiny_folders import Tensors, change_json, rewrite
 
 TOLERANCE = 1e-4
 # Longer than windows, than longrope's threshold for long texts, and than YaRN's original context.
@@ -22,6 +23,13 @@ LENGTH = 48
 def text_of(length: int, seed: int = 0) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
+
+
+def assert_same(model: Any, folder: Path, length: int = LENGTH, context: int | None = None) -> None:
+    """Require that the checkpoint in `folder` gives the logits of `model`."""
+    text = text_of(length)
+    found = logits_of(decoder_of(folder, context=context), text)
+    assert (found - theirs(model, text)).abs().max() < TOLERANCE
 
 
 def theirs(model: Any, text: list[int]) -> Tensor:
@@ -135,15 +143,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_variants_of_a_family(variant: str, tmp_path: Path) -> None:
     family, changes = VARIANTS[variant]
     model = saved(family, tmp_path, **changes)
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path)
 
 
 def test_a_context_within_the_original_one_uses_short_factors(tmp_path: Path) -> None:
     model = saved("phi3", tmp_path)
+    assert_same(model, tmp_path, 30, context=32)
     text = text_of(30)
-    ours = logits_of(decoder_of(tmp_path, context=32), text)
-    assert (ours - theirs(model, text)).abs().max() < TOLERANCE
     long = logits_of(decoder_of(tmp_path, context=33), text)
     assert (long - theirs(model, text)).abs().max() > TOLERANCE
 
@@ -151,9 +157,7 @@ def test_a_context_within_the_original_one_uses_short_factors(tmp_path: Path) ->
 def test_a_window_of_the_trained_context_is_kept_beyond_it(tmp_path: Path) -> None:
     window = {"sliding_window": WINDOW, "max_position_embeddings": WINDOW}
     model = saved("mistral", tmp_path, **window)
-    text = text_of(LENGTH)
-    decoder = decoder_of(tmp_path, context=LENGTH)
-    assert (logits_of(decoder, text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path, context=LENGTH)
 
 
 @pytest.mark.parametrize("family", ["llama2", "qwen3"])
@@ -191,22 +195,16 @@ def test_texts_side_by_side_do_not_see_each_other(family: str, tmp_path: Path) -
     assert (together - apart).abs().max() < 1e-4
 
 
-def rewritten(folder: Path, **changes: Any) -> None:
-    """Write config.json with `changes`; None removes a key."""
-    path = folder / "config.json"
-    values = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
-
-
 def test_a_config_of_the_generation_before(tmp_path: Path) -> None:
     """`rope_theta` and `rope_scaling`, with "type" instead of "rope_type"."""
     model = saved("llama3", tmp_path)
     parameters = dict(model.config.rope_parameters)
     theta = parameters.pop("rope_theta")
     parameters["type"] = parameters.pop("rope_type")
-    rewritten(tmp_path, rope_parameters=None, rope_theta=theta, rope_scaling=parameters)
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    change_json(
+        tmp_path / "config.json", rope_parameters=None, rope_theta=theta, rope_scaling=parameters
+    )
+    assert_same(model, tmp_path)
 
 
 ADDED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -227,18 +225,17 @@ def test_rope_scaling_beside_rope_parameters(added: str, tmp_path: Path) -> None
 
     family, scaling = ADDED[added]
     saved(family, tmp_path)
-    rewritten(tmp_path, rope_scaling=scaling)
+    change_json(tmp_path / "config.json", rope_scaling=scaling)
     model = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path, dtype=torch.float32, attn_implementation="eager"
     )
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path)
 
 
 def test_gemma_3_of_the_generation_before(tmp_path: Path) -> None:
     model = saved("gemma3", tmp_path)
-    rewritten(
-        tmp_path,
+    change_json(
+        tmp_path / "config.json",
         rope_parameters=None,
         layer_types=None,
         _sliding_window_pattern=None,
@@ -248,8 +245,7 @@ def test_gemma_3_of_the_generation_before(tmp_path: Path) -> None:
         rope_scaling={"rope_type": "linear", "factor": 8.0},
         tie_word_embeddings=None,
     )
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path)
 
 
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
@@ -268,24 +264,18 @@ def test_the_text_of_a_gemma_3_with_eyes(prefix: str, tmp_path: Path) -> None:
     renamed = {prefix + name.removeprefix("model."): tensor for name, tensor in stored.items()}
     renamed["vision_tower.vision_model.post_layernorm.weight"] = torch.ones(32)
     save_file(renamed, tmp_path / "model.safetensors")
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path)
 
 
-@pytest.mark.parametrize("names", ["head only", "both", "no prefix"])
-def test_a_tied_matrix_however_it_is_stored(names: str, tmp_path: Path) -> None:
+def test_names_without_a_prefix(tmp_path: Path) -> None:
     model = saved("qwen2", tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
-    embedding = stored["model.embed_tokens.weight"]
-    if names == "no prefix":
-        stored = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
-    else:
-        stored["lm_head.weight"] = embedding.clone()
-    if names == "head only":
-        del stored["model.embed_tokens.weight"]
-    save_file(stored, tmp_path / "model.safetensors")
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+
+    def change(tensors: Tensors) -> None:
+        for name in [*tensors]:
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    rewrite(tmp_path, change)
+    assert_same(model, tmp_path)
 
 
 def test_experts_that_are_stored_stacked(tmp_path: Path) -> None:
@@ -295,5 +285,4 @@ def test_experts_that_are_stored_stacked(tmp_path: Path) -> None:
         tmp_path / "model.safetensors",
     )
     assert "model.layers.0.mlp.experts.gate_up_proj" in model.state_dict()
-    text = text_of(LENGTH)
-    assert (logits_of(decoder_of(tmp_path), text) - theirs(model, text)).abs().max() < TOLERANCE
+    assert_same(model, tmp_path)

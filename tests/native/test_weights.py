@@ -4,7 +4,6 @@ refused by name before anything is read.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,60 +11,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import nn
 
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.models.packed import PackedEmbedding, PackedExperts, PackedLinear
 from hearth.kernels import packed
 from hearth.kernels.dequantize import dequantize
 from hearth.quant.errors import CorruptFile, UnsupportedModel
-from hearth.quant.json_fields import read_fields
 from hearth.quant.mxfp4 import pack_mxfp4
 from hearth.quant.stored import STAYS_PACKED
 from loaded_weights import WatchedFolder, load_folder, load_gguf, shard
 from model_shapes import Shape
-from native_decoders import decoder_of, family_and_config, logits_of
+from native_decoders import decoder_of, logits_of
 from random_models import write_model
-from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
-from tiny_ggufs import write_gguf
+from tiny_checkpoints import VOCABULARY, tiny_checkpoint
+from tiny_folders import WEIGHTS, Tensors, pack_experts, rewrite
 
-Tensors = dict[str, Tensor]
 TEXT = torch.randint(3, 270, (24,), generator=torch.Generator().manual_seed(1)).tolist()
-WEIGHTS = "model.safetensors"
-ARCHITECTURES = {
-    **dict.fromkeys(("llama2", "llama3", "smollm2", "mistral", "mixtral"), "llama"),
-    "qwen3_moe": "qwen3moe",
-    "gpt_oss": "gpt-oss",
-}
-
-
-def rewrite(folder: Path, change: Callable[[Tensors], object]) -> Path:
-    """Change the tensors of a checkpoint in place."""
-    tensors = load_file(folder / WEIGHTS)
-    change(tensors)
-    save_file(tensors, folder / WEIGHTS)
-    return folder
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_from_safetensors(family: str, tmp_path: Path) -> None:
-    folder = tiny_checkpoint(family, tmp_path)
-    decoder, report = load_folder(folder)
-    assert torch.equal(logits_of(decoder, TEXT), logits_of(decoder_of(folder), TEXT))
-    assert not report.unknown
-    assert report.weight_bytes == sum(one.nbytes for one in decoder.parameters())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_from_gguf(family: str, tmp_path: Path) -> None:
-    reference = decoder_of(tiny_checkpoint(family, tmp_path))
-    kind, _ = family_and_config(read_fields(tmp_path / "config.json"))
-    architecture = ARCHITECTURES.get(family, family)
-    path = write_gguf(tmp_path / "x.gguf", architecture, kind, reference)
-    decoder, report = load_gguf(path)
-    assert (logits_of(decoder, TEXT) - logits_of(reference, TEXT)).abs().max() < 1e-4
-    assert not report.unknown
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -328,31 +291,8 @@ def test_a_packed_tied_matrix_is_there_once(tmp_path: Path) -> None:
     assert (logits_of(decoder, TEXT) - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def mxfp4_checkpoint(folder: Path) -> Path:
-    """gpt-oss in its published format: experts in blocks and scales."""
-    tiny_checkpoint("gpt_oss", folder)
-    generator = torch.Generator().manual_seed(3)
-
-    def change(tensors: Tensors) -> None:
-        for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
-            experts, inputs, outputs = tensors.pop(name).shape
-            shape = (experts, outputs, inputs // 32)
-            tensors[f"{name}_blocks"] = torch.randint(
-                0, 256, (*shape, 16), dtype=torch.uint8, generator=generator
-            )
-            tensors[f"{name}_scales"] = torch.randint(
-                118, 122, shape, dtype=torch.uint8, generator=generator
-            )
-
-    rewrite(folder, change)
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4"}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
 def test_experts_in_mxfp4(tmp_path: Path) -> None:
-    folder = mxfp4_checkpoint(tmp_path)
+    folder = pack_experts(tiny_checkpoint("gpt_oss", tmp_path))
     decoder, report = load_folder(folder, exact=True)
     plain, _ = load_folder(folder, packed=frozenset())
     assert isinstance(decoder.layers[0].experts.gate_up, PackedExperts)
@@ -371,7 +311,7 @@ def test_packed_experts_can_be_made_deterministic(
 ) -> None:
     """On a processor with kernels they already are: see `Prepared.is_row_invariant`."""
     monkeypatch.setattr(packed, "cpu_library", lambda: None)
-    decoder, _ = load_folder(mxfp4_checkpoint(tmp_path))
+    decoder, _ = load_folder(pack_experts(tiny_checkpoint("gpt_oss", tmp_path)))
     experts = decoder.layers[0].get_submodule("experts.down")
     assert isinstance(experts, PackedExperts)
     expected = logits_of(decoder, TEXT)

@@ -16,14 +16,13 @@ from hearth.backends.native.weights import LoadReport, TensorFile, load_weights
 from hearth.quant.checkpoints.config import read_checkpoint
 from hearth.quant.checkpoints.scheme import Checkpoint
 from hearth.quant.families.gguf_fields import GgufFields
-from hearth.quant.families.table import family_of_gguf
+from hearth.quant.families.table import family_of_gguf, family_of_hf
 from hearth.quant.gguf.preflight import check
 from hearth.quant.gguf.tensor_file import GgufTensorFile
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
 from hearth.quant.safetensors_shards import read_folder
 from hearth.quant.tied_weights import as_stored
-from native_decoders import family_and_config
 
 CPU = torch.device("cpu")
 
@@ -51,14 +50,15 @@ def load_folder(
     *,
     file: TensorFile | None = None,
     activations: torch.dtype | None = None,
+    context: int | None = None,
     **options: Any,
 ) -> tuple[Decoder, LoadReport]:
     """The decoder of a folder with config.json and safetensors."""
     fields = read_fields(folder / "config.json")
-    family, config = family_and_config(fields)
+    family = family_of_hf(fields)
     file = file or SafetensorsFolder(folder, read_checkpoint(fields))
-    stored = as_stored(config, read_folder(folder), file.stored)
-    decoder = Decoder(stored, CPU, dtype, activations=activations)
+    stored = as_stored(family.from_hf(fields), read_folder(folder), file.stored)
+    decoder = Decoder(stored, CPU, dtype, activations=activations, context=context)
     report = load_weights(decoder, family, file, CPU, **options)
     return decoder, report
 
