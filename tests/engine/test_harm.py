@@ -7,7 +7,7 @@ from hearth.backends.contract.events import Failed, Finished
 from hearth.backends.engine.choices import ChoiceGroup
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import Busy, InternalError
-from speakers import Listener, at_rest, drain, generation
+from speakers import Listener, ask, at_rest, drain, generation
 
 
 class Small(FakeRunner):
@@ -45,15 +45,6 @@ class Picky(FakeRunner):
         if any(self.bad in row.tokens for row in plan.rows):
             raise InternalError("a bad token", lost_slots=self._lose(plan))
         return super().step(plan)
-
-
-def ask(engine, runner, prompts, **how):
-    heard = []
-    for ident, prompt in enumerate(prompts):
-        made, listener = generation(ident, prompt, runner, **how)
-        engine.submit(made)
-        heard.append(listener)
-    return heard
 
 
 def test_a_step_that_fails_for_one_choice_ends_its_request_and_no_other():

@@ -13,7 +13,7 @@ from hearth.backends.engine import background
 from hearth.backends.engine import engine as engine_module
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.kv import offload
-from speakers import Listener, at_rest, drain, engine_of, generation
+from speakers import Listener, ask, at_rest, drain, engine_of, generation
 
 KINDS = ["full", "recurrent", "sliding"]
 
@@ -21,11 +21,7 @@ KINDS = ["full", "recurrent", "sliding"]
 def run_all(runner, prompts, tokens, **how):
     """The answers to `prompts`, all submitted at once, and the engine that generated them."""
     engine = engine_of(runner)
-    heard = []
-    for ident, prompt in enumerate(prompts):
-        made, listener = generation(ident, prompt, runner, tokens=tokens, **how)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, prompts, tokens=tokens, **how)
     drain(engine, 100_000)
     return [listener.ids for listener in heard], engine
 
@@ -46,11 +42,7 @@ def test_twelve_requests_in_a_pool_for_three_all_finish_with_their_own_words(kin
 def test_who_came_last_makes_way_and_the_first_is_never_put_aside():
     runner = FakeRunner(context=200, pool=200, slots=3, chunk=64)
     engine = engine_of(runner)
-    heard = []
-    for ident in range(3):
-        made, listener = generation(ident, [ident] * 40, runner, tokens=60)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, [[i] * 40 for i in range(3)], tokens=60)
     ended = []
     while engine.run_once():
         ended += [i for i, h in enumerate(heard) if h.over and i not in ended]
@@ -88,11 +80,7 @@ def test_a_higher_priority_is_admitted_first():
 def test_a_higher_priority_takes_a_slot_and_gives_it_back():
     runner = FakeRunner(slots=2)
     engine = engine_of(runner)
-    low = []
-    for ident in range(2):
-        made, heard = generation(ident, [ident] * 5, runner, tokens=40)
-        engine.submit(made)
-        low.append(heard)
+    low = ask(engine, runner, [[i] * 5 for i in range(2)], tokens=40)
     for _ in range(8):
         engine.run_once()
     made, urgent = generation(7, [77] * 5, runner, tokens=10, priority=1)
@@ -199,11 +187,7 @@ def test_prefill_is_shared_out_and_the_short_one_is_not_held_up_by_the_long():
 def test_of_equal_prompts_one_is_done_after_the_other():
     runner = FakeRunner(context=200, pool=800, slots=4, chunk=32)
     engine = engine_of(runner)
-    heard = []
-    for ident in range(4):
-        made, listener = generation(ident, [ident] * 64, runner, tokens=8)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, [[i] * 64 for i in range(4)], tokens=8)
     for _ in range(3):
         engine.run_once()
     assert [len(listener.ids) > 0 for listener in heard] == [True, False, False, False]
@@ -269,11 +253,7 @@ def test_prompts_that_arrive_together_are_computed_together():
     """
     runner = FakeRunner(context=600, pool=4800, slots=8, chunk=256, tile=16, mixed_tokens=48)
     engine = Engine(runner, clock=Costs(runner))
-    heard = []
-    for ident in range(8):
-        made, listener = generation(ident, prompt_of(ident), runner, tokens=20)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, map(prompt_of, range(8)), tokens=20)
     engine.run_once()
     while not all(listener.ids for listener in heard):
         engine.run_once()
@@ -496,11 +476,7 @@ def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
     copies = Copies(0.015)
     runner = copying_runner(copies)
     engine = engine_of(runner)
-    heard = []
-    for ident in range(3):
-        made, listener = generation(ident, [ident] * 120, runner, tokens=120)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, [[i] * 120 for i in range(3)], tokens=120)
     most = 0.0
     while True:
         before, streaming = copies.now, engine.stats().running > 1
@@ -593,11 +569,7 @@ def test_every_preempted_sequence_of_a_recurrent_model_is_saved():
         kept_sequences=0,
     )
     engine = engine_of(runner)
-    low = []
-    for ident in range(3):
-        made, heard = generation(ident, [ident] * 100, runner, tokens=60)
-        engine.submit(made)
-        low.append(heard)
+    low = ask(engine, runner, [[i] * 100 for i in range(3)], tokens=60)
     for _ in range(16):
         engine.run_once()
     urgent, heard = generation(9, [9] * 500, runner, tokens=5, priority=1)
@@ -666,11 +638,7 @@ def test_saved_states_are_in_the_account_and_dropped_where_memory_is_short(free)
         clock=lambda: copies.now,
     )
     engine = engine_of(runner)
-    low = []
-    for ident in range(3):
-        made, heard = generation(ident, [ident] * 100, runner, tokens=60)
-        engine.submit(made)
-        low.append(heard)
+    low = ask(engine, runner, [[i] * 100 for i in range(3)], tokens=60)
     for _ in range(16):
         engine.run_once()
     urgent, heard = generation(9, [9] * 500, runner, tokens=12, priority=1)

@@ -125,21 +125,27 @@ def test_a_cancelled_score_says_so_once():
     assert heard.events == [Finished("cancelled")]
 
 
-def test_vectors_come_in_order_and_beside_streams():
+@pytest.mark.parametrize("pooling", ["mean", None])
+def test_vectors_and_ranks_come_in_order_and_beside_streams(pooling):
     runner = FakeRunner(chunk=16, context=400, pool=400)
     engine = Engine(runner)
     made, heard = generation(1, [1, 2, 3], runner, tokens=40)
     engine.submit(made)
     texts = [[n + 1] * (n + 3) for n in range(12)]
     got = Listener()
-    engine.submit(TextJob(2, texts, "mean", got))
+    engine.submit(TextJob(2, texts, pooling, got, session="a"))
     drain(engine)
     [answer] = got.events
-    assert isinstance(answer, Embeddings)
     assert answer.prompt_tokens == sum(map(len, texts))
-    one_by_one = [runner.embed([text], "mean")[0] for text in texts]
-    np.testing.assert_allclose(answer.vectors, one_by_one, rtol=1e-6)
+    if pooling is None:
+        assert isinstance(answer, Ranks)
+        assert answer.scores == tuple(float(runner.rank([text])[0]) for text in texts)
+    else:
+        assert isinstance(answer, Embeddings)
+        one_by_one = [runner.embed([text], pooling)[0] for text in texts]
+        np.testing.assert_allclose(answer.vectors, one_by_one, rtol=1e-6)
     assert heard.ids == runner.greedy([1, 2, 3], 40)
+    assert engine.stats().waiting == 0
 
 
 def test_vectors_that_cannot_be_had_fail_alone():
@@ -158,23 +164,6 @@ def test_vectors_that_cannot_be_had_fail_alone():
     assert heard.ids == runner.greedy([1, 2, 3], 10)
 
 
-def test_ranks_come_in_order_and_beside_streams():
-    runner = FakeRunner(chunk=16, context=400, pool=400)
-    engine = Engine(runner)
-    made, heard = generation(1, [1, 2, 3], runner, tokens=40)
-    engine.submit(made)
-    pairs = [[n + 1] * (n + 3) for n in range(12)]
-    got = Listener()
-    engine.submit(TextJob(2, pairs, None, got, session="a"))
-    drain(engine)
-    [answer] = got.events
-    assert isinstance(answer, Ranks)
-    assert answer.prompt_tokens == sum(map(len, pairs))
-    assert answer.scores == tuple(float(runner.rank([pair])[0]) for pair in pairs)
-    assert heard.ids == runner.greedy([1, 2, 3], 40)
-    assert engine.stats().waiting == 0
-
-
 def test_ranks_that_cannot_be_had_fail_alone_and_can_be_cancelled():
     runner = FakeRunner(chunk=16)
     engine = Engine(runner)
@@ -187,16 +176,6 @@ def test_ranks_that_cannot_be_had_fail_alone_and_can_be_cancelled():
     assert isinstance(failed.last, Failed) and failed.last.error.code == "prompt_too_long"
     assert cancelled.events == [Finished("cancelled")]
     assert isinstance(fine.last, Ranks)
-
-
-def test_cancelled_vectors():
-    runner = FakeRunner()
-    engine = Engine(runner)
-    got = Listener()
-    engine.submit(TextJob(1, [[1, 2]], "mean", got))
-    engine.cancel(1)
-    drain(engine)
-    assert got.events == [Finished("cancelled")]
 
 
 def test_the_first_score_and_the_shortest_share_what_a_step_has_of_outputs():

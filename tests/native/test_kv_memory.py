@@ -15,9 +15,9 @@ from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.worker.footprint import taken_bytes
-from native_runners import runner_of
-from speakers import drain, generation
-from tiny_checkpoints import VOCABULARY, tiny_checkpoint
+from native_runners import runner_of, some_tokens
+from speakers import ask, drain, generation
+from tiny_checkpoints import tiny_checkpoint
 
 EXACT = ModelSettings(
     kv_type="f32", flash_attention=False, context=480, max_sessions=2, max_batch_tokens=64
@@ -30,11 +30,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         family: tiny_checkpoint(family, tmp_path_factory.mktemp(family))
         for family in ("qwen3", "gemma3")
     }
-
-
-def some_tokens(count: int, seed: int = 0) -> list[int]:
-    generator = np.random.default_rng(seed)
-    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
 
 
 def feed(runner: Driven, slot: int, tokens: list[int]) -> NDArray[np.float32]:
@@ -152,11 +147,7 @@ def test_many_in_few_blocks_say_what_each_says_alone(
 def said_by(runner: Driven, prompts: list[list[int]]) -> list[list[int]]:
     """The answers to `prompts`, all submitted at once."""
     engine = runner.engine()
-    heard = []
-    for ident, prompt in enumerate(prompts):
-        made, listener = generation(ident, prompt, runner, tokens=20, end_ids=frozenset())
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, prompts, tokens=20, end_ids=frozenset())
     drain(engine)
     runner.cache.check_integrity()
     return [listener.ids for listener in heard]

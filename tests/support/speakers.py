@@ -70,6 +70,14 @@ def generation(
     return made, listener
 
 
+def ask(engine: Engine, runner, prompts, **how) -> list[Listener]:
+    """Submit a generation for each of `prompts`, with ids from 0; returns their listeners."""
+    made = [generation(ident, prompt, runner, **how) for ident, prompt in enumerate(prompts)]
+    for one, _ in made:
+        engine.submit(one)
+    return [listener for _, listener in made]
+
+
 def engine_of(runner) -> Engine:
     """An engine whose KV cache has the clock of `runner`."""
     return Engine(runner, kv_clock=runner.clock)
