@@ -25,8 +25,8 @@ from hearth.backends.native.graphs import CudaGraphs
 from hearth.backends.native.load import open_model
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels.cuda.matrix import has_triton
-from native_runners import runner_of
-from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
+from native_runners import loaded_of, runner_of, some_tokens
+from tiny_checkpoints import FAMILIES, tiny_checkpoint
 
 pytestmark = pytest.mark.cuda
 
@@ -46,18 +46,6 @@ def full_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
-
-
-class Silent:
-    """Replaces a tokenizer: no text is decoded."""
-
-    def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        return b""
-
-
-def some_tokens(count: int, seed: int = 0) -> list[int]:
-    generator = np.random.default_rng(seed)
-    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
 
 
 def ends(runner: Driven, slot: int, tokens: list[int], *mates: Row) -> NDArray[np.float32]:
@@ -92,11 +80,6 @@ def written(loaded: Loaded, prompts: Sequence[list[int]], count: int) -> list[li
     side.start(list(prompts), max(map(len, prompts)) + count + 1)
     side.decode(count - 1)
     return side.histories()
-
-
-def loaded_of(runner: Driven) -> Loaded:
-    """A `Loaded` for an engine, which has its own KV cache."""
-    return Loaded(runner.runner, Silent(), None, None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -25,7 +25,6 @@ from driven import Driven
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native import (
@@ -57,7 +56,7 @@ from hearth.kernels.cuda.packings import CHUNK
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
-from native_runners import runner_of
+from native_runners import loaded_of, runner_of
 from peak_memory import Peak
 from recorded_graphs import Recorder
 from tiny_checkpoints import VOCABULARY, tiny_checkpoint, tiny_model
@@ -517,7 +516,7 @@ def test_answers_through_the_engine_are_those_without_graphs(
     for driven in (both.graphs, both.eager):
         engine_runner = driven.runner
         engine_runner.info = replace(engine_runner.info, has_shortlists=True)  # type: ignore[misc]
-        side = EngineSide(Loaded(engine_runner, Silent(), None, None))  # type: ignore[arg-type]
+        side = EngineSide(loaded_of(driven))
         side.params = params
         prompts = [both.tokens[at : at + 5 + 3 * at] for at in range(3)]
         found = [one.tokens for one in side.answer(prompts, 30)]
@@ -535,13 +534,6 @@ def test_answers_through_the_engine_are_those_without_graphs(
     # One step was discarded when another session arrived.
     assert ahead.taken > 40 and ahead._needed == 2 * steps_ahead._LEAST_STEADY
     steps_ahead.guesses_on.cache_clear()
-
-
-class Silent:
-    """Replaces a tokenizer: no text is decoded."""
-
-    def piece(self, token_id: int, *, special: bool = False) -> bytes:
-        return b""
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 8, 64, 65, 256])

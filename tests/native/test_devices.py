@@ -17,7 +17,7 @@ from hearth.backends.native import load
 from hearth.backends.native.load import open_model
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.workspace import Workspace
-from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
+from native_runners import llama_8b
 from tiny_folders import tiny_folder
 
 MIB = 1 << 20
@@ -141,20 +141,3 @@ def test_graphs_are_planned_with_the_rest() -> None:
     for changed in (deterministic, replace(settings, flash_attention=False)):
         settings = changed
         assert not plan(30 << 30, graphs=True).graphs
-
-
-def llama_8b() -> ModelConfig:
-    rope = Rope(500_000.0, 128)
-    return ModelConfig(
-        "llama",
-        vocab_size=128_256,
-        width=4096,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        feed_forward=14_336,
-        layers=(LayerConfig(rope),) * 32,
-        context=131_072,
-        norm_eps=1e-5,
-        tied=False,
-    )

@@ -181,28 +181,37 @@ def test_a_quantized_checkpoint_answers_as_its_numbers_do(
     assert not structure.unknown and not structure.skipped
 
 
-def test_a_gpu_unpacks_a_quantized_checkpoint_that_fits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["checkpoint", "gguf"])
+def test_a_gpu_unpacks_what_fits_with_a_context(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tiny_folder("qwen2", tmp_path / "model")
-    quantize_folder(folder, gptq(), gptq_config())
-    read = read_model_folder(folder)
-    packed, unpacked = (weight_bytes(read.tensors, read.dtype, packed=p) for p in (CODES, set()))
+    if kind == "checkpoint":
+        path = tiny_folder("qwen2", tmp_path / "model")
+        quantize_folder(path, gptq(), gptq_config())
+        read = read_model_folder(path)
+        config, stored, dtype, codes = read.config, read.tensors, read.dtype, CODES
+    else:
+        path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
+        header = preflight.check(path)
+        stored = [tensor.stored for tensor in header.all_tensors]
+        (_, config), dtype, codes = read_gguf_config(header), "bf16", STAYS_PACKED
+    packed, unpacked = (weight_bytes(stored, dtype, packed=kept) for kept in (codes, set()))
     settings = ModelSettings(context=64, memory_fraction=0.5)
-    beside = footprint.least_bytes(read.config, settings)
+    beside = footprint.least_bytes(config, settings)
     monkeypatch.setattr(footprint, "has_cuda", lambda: True)
     monkeypatch.setattr(footprint, "is_installed", lambda: False)
 
     def needed(free_bytes: int) -> int:
         monkeypatch.setattr(footprint, "card_free_bytes", lambda number: free_bytes)
-        return footprint.needed_bytes(folder, settings)
+        return footprint.needed_bytes(path, settings)
 
     enough = 2 * (unpacked + beside)
     assert unpacked > packed and needed(enough) - needed(enough - 2) == unpacked - packed
-    few = needed(enough - 2)
-    monkeypatch.setattr(footprint, "is_installed", lambda: True)
-    monkeypatch.setenv(NO_GRAPHS, "off")
-    assert needed(enough) == few, "there are kernels for them"
+    if kind == "checkpoint":
+        few = needed(enough - 2)
+        monkeypatch.setattr(footprint, "is_installed", lambda: True)
+        monkeypatch.setenv(NO_GRAPHS, "off")
+        assert needed(enough) == few, "there are kernels for them"
 
 
 def test_a_window_lasts_beyond_the_trained_context(opened: Open, tmp_path: Path) -> None:
@@ -263,26 +272,6 @@ def test_the_memory_fraction_that_is_named_keeps_weights_packed(free: int) -> No
     fraction = float(notice.split("(--memory-fraction) of ")[1].split()[0])
     assert packed(fraction)
     assert fraction * free > 16, "and there is room beside them"
-
-
-def test_a_gpu_unpacks_what_fits_with_a_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_model(SHAPES["tiny-llama"], "q8_0", tmp_path / "made.gguf")
-    stored = [tensor.stored for tensor in preflight.check(path).all_tensors]
-    packed, unpacked = (weight_bytes(stored, "bf16", packed=kept) for kept in (STAYS_PACKED, set()))
-    settings = ModelSettings(context=64, memory_fraction=0.5)
-    _, config = read_gguf_config(preflight.check(path))
-    beside = footprint.least_bytes(config, settings)
-    monkeypatch.setattr(footprint, "has_cuda", lambda: True)
-    monkeypatch.setattr(footprint, "is_installed", lambda: False)
-
-    def needed(free_bytes: int) -> int:
-        monkeypatch.setattr(footprint, "card_free_bytes", lambda number: free_bytes)
-        return footprint.needed_bytes(path, settings)
-
-    enough = 2 * (unpacked + beside)
-    assert unpacked > packed and needed(enough) - needed(enough - 2) == unpacked - packed
 
 
 def test_a_fingerprint_is_of_what_keys_and_values_depend_on(opened: Open, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from hearth.backends.native import paged_attention
-from hearth.backends.native.kv_pool import KvPool
 from hearth.backends.native.kv_rows import Q8_0
 from hearth.backends.native.paged_attention import PagedAttention, PagedRow
 from hearth.kernels.cpu.layers import Pages
@@ -59,10 +58,7 @@ def test_kernels_need_no_masks(takes_runs: bool, monkeypatch: pytest.MonkeyPatch
     assert [len(pages.runs) for pages in seen] == [takes_runs] * 2
 
 
-def test_pages_of_any_size_say_the_same() -> None:
-    texts = Texts()
-    for rows in STEPS:
-        assert_right(texts, rows)
+def test_long_texts_in_large_pages() -> None:
     texts = Texts(**LONG)
     for rows in LONG_STEPS:
         assert_right(texts, rows)
@@ -103,27 +99,6 @@ def test_what_others_left_in_a_page_does_not_reach_who_gets_it_next() -> None:
     texts.tables[1], texts.tables[0] = texts.tables[0], texts.tables[1]
     assert_right(texts, [(1, 0, 5), (2, 0, 9)])
     assert_right(texts, [(1, 5, 1), (2, 9, 1)])
-
-
-def test_a_pool_grows_to_its_budget_and_keeps_what_it_holds() -> None:
-    texts = Texts()
-    pool = KvPool(
-        texts.config,
-        page=4,
-        dtypes=(torch.float32, torch.float32),
-        device=torch.device("meta"),
-        most=(10, 6),
-        start=(2, 2),
-    )
-    assert (pool.capacity(0), pool.capacity(1)) == (2, 2)
-    assert pool.grow(0, 3)
-    assert pool.capacity(0) == 4  # doubled
-    assert pool.grow(0, 5)
-    assert pool.grow(0, 9)
-    assert pool.capacity(0) == 10  # its budget
-    assert not pool.grow(0, 11)
-    assert pool.capacity(1) == 2
-    assert pool.layer(0)[0].shape == (KV_HEADS, 10, 4, WIDTH)
 
 
 def test_a_block_is_copied_up_to_a_token() -> None:

@@ -27,7 +27,7 @@ from hearth.backends.native import text_pages
 from hearth.backends.native.attention import Attend
 from hearth.backends.native.models.decoder import Decoder
 from native_decoders import decoder_of, logits_of
-from native_runners import advance, runner_of
+from native_runners import advance, runner_of, some_tokens
 from tiny_checkpoints import FAMILIES, VOCABULARY, tiny_checkpoint
 
 EXACT = ModelSettings(
@@ -39,11 +39,6 @@ KINDS = ("qwen3", "gemma3", "mixtral", "gpt_oss")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_checkpoint("qwen3", tmp_path_factory.mktemp("qwen3"))
-
-
-def some_tokens(count: int, seed: int = 0) -> list[int]:
-    generator = np.random.default_rng(seed)
-    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -267,14 +262,3 @@ def test_texts_that_cannot_be_embedded(folder: Path) -> None:
         runner.embed([[VOCABULARY]], "mean")
     with pytest.raises(PromptTooLong):
         runner.embed([[5] * 257], "mean")
-
-
-def test_pages_of_twelve_sessions_waste_less_than_a_twentyfifth(folder: Path) -> None:
-    settings = ModelSettings(kv_type="f32", context=1024, max_sessions=12, max_batch_tokens=1024)
-    runner = runner_of(folder, settings)
-    lengths = [120, 250, 300, 333, 411, 480, 512, 555, 601, 640, 700, 777]
-    for slot, length in enumerate(lengths):
-        assert runner.cache.reserve(slot, length)
-        runner.step(StepPlan((Row(slot, 0, some_tokens(length, seed=slot), 1),)))
-    in_pages = runner.cache._leaves.groups[0].used * runner.plan.page
-    assert sum(lengths) <= in_pages <= 1.04 * sum(lengths)

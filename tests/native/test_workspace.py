@@ -13,8 +13,7 @@ from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native import page_kernels
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.workspace import _BASE_BYTES, Workspace
-from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
-from native_runners import runner_of
+from native_runners import llama_8b, runner_of
 from peak_memory import Peak
 from tiny_checkpoints import tiny_checkpoint
 
@@ -58,20 +57,7 @@ def test_a_step_takes_no_more_than_the_plan_says(
 
 def test_a_large_step_takes_more_than_a_quarter_of_a_gigabyte() -> None:
     """For 2,048 tokens, with the shapes of Llama 3.1 8B."""
-    rope = Rope(500_000.0, 128)
-    config = ModelConfig(
-        "llama",
-        vocab_size=128_256,
-        width=4096,
-        heads=32,
-        kv_heads=8,
-        head_dim=128,
-        feed_forward=14_336,
-        layers=(LayerConfig(rope),) * 32,
-        context=131_072,
-        norm_eps=1e-5,
-        tied=False,
-    )
+    config = llama_8b()
 
     def taken(**settings: Any) -> int:
         wanted = ModelSettings(max_sessions=1, **settings)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
+from hearth.backends.engine.loaded_model import Loaded
 from hearth.backends.engine.runner import Row, StepPlan
 from hearth.backends.native.determinism import make_deterministic
 from hearth.backends.native.graphs import GraphDevice
@@ -17,9 +18,11 @@ from hearth.backends.native.models.decoder import Decoder
 from hearth.backends.native.plan import plan_memory
 from hearth.backends.native.runner import NativeRunner
 from hearth.backends.native.weights import load_weights
+from hearth.quant.families.config import LayerConfig, ModelConfig, Rope
 from hearth.quant.families.table import family_of_hf
 from hearth.quant.json_fields import read_fields
 from hearth.quant.safetensors import SafetensorsFolder
+from tiny_checkpoints import VOCABULARY
 
 CPU = torch.device("cpu")
 
@@ -84,3 +87,38 @@ def advance(runner: Driven, slot: int, tokens: list[int], *others: Row) -> NDArr
     assert runner.cache.reserve(slot, held + len(tokens))
     row = Row(slot, held, tokens, len(tokens))
     return runner.step(StepPlan((*others, row))).logits[slot].copy()
+
+
+def some_tokens(count: int, seed: int = 0) -> list[int]:
+    """Random tokens of the vocabulary of tiny checkpoints."""
+    generator = np.random.default_rng(seed)
+    return [int(token) for token in generator.integers(3, VOCABULARY, count)]
+
+
+class Silent:
+    """Replaces a tokenizer: no text is decoded."""
+
+    def piece(self, token_id: int, *, special: bool = False) -> bytes:
+        return b""
+
+
+def loaded_of(runner: Driven) -> Loaded:
+    """A `Loaded` for an engine, which has its own KV cache."""
+    return Loaded(runner.runner, Silent(), None, None)  # type: ignore[arg-type]
+
+
+def llama_8b() -> ModelConfig:
+    """The config of Llama 3.1 8B."""
+    return ModelConfig(
+        "llama",
+        vocab_size=128_256,
+        width=4096,
+        heads=32,
+        kv_heads=8,
+        head_dim=128,
+        feed_forward=14_336,
+        layers=(LayerConfig(Rope(500_000.0, 128)),) * 32,
+        context=131_072,
+        norm_eps=1e-5,
+        tied=False,
+    )
