@@ -114,11 +114,6 @@ def disk(tmp_path) -> Disk:
     return Disk(tmp_path)
 
 
-@pytest.fixture(params=[Memory, PagedMemory])
-def kind(request):
-    return request.param
-
-
 def found_after_restart(disk: Disk, tokens=(*CHAT, 1), kind=Memory, key=b"model", **ask) -> int:
     disk.restart(key)
     return disk.chats(kind).open([*tokens], **ask)

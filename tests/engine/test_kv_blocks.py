@@ -1,4 +1,6 @@
-"""Which prefixes the paged memory finds, shares, copies, keeps, evicts and refuses."""
+"""Which prefixes the paged memory finds, shares, copies, keeps, pins, evicts and refuses. Tests
+with a `kind` are of the memory of whole sequences, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from fake_pages import FakePages, PagedMemory
 from hearth.backends.contract.loaded import CacheStats
 from hearth.backends.engine.kv.manager import KvLimits, KvManager
 from hearth.backends.errors import Busy, InternalError
+from sequence_memory import Memory
 
 PREFIX = list(range(100, 120))
 
@@ -25,8 +28,8 @@ def test_a_hit_ends_within_a_page():
     assert memory.stats.live_tokens == len(PREFIX) + 2
 
 
-def test_at_least_one_token_is_left_to_compute():
-    memory = PagedMemory()
+def test_at_least_one_token_is_left_to_compute(kind):
+    memory = kind()
     memory.keep(PREFIX)
     assert memory.cache.match(PREFIX) == len(PREFIX) - 1
     assert memory.cache.match([*PREFIX, 1]) == len(PREFIX)
@@ -144,8 +147,9 @@ def test_a_reservation_evicts_until_it_fits():
     assert [memory.cache.match([token] * 29) for token in range(3)] == [0, 28, 28]
 
 
-def test_a_refused_reservation_changes_nothing():
-    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+@pytest.mark.parametrize(("kind", "most"), [(Memory, 59), (PagedMemory, 56)])
+def test_a_refused_reservation_changes_nothing(kind, most):
+    memory = kind(pool=100, kept_tokens=100)
     memory.keep([1] * 30)
     memory.run(0, [2] * 40)
     before = memory.stats
@@ -157,7 +161,7 @@ def test_a_refused_reservation_changes_nothing():
     assert memory.cache.reserve(1, 60)
     assert memory.cache.free_tokens() == 0
     assert not memory.cache.reserve(0, 41)
-    assert memory.cache.reserve(1, 56) and memory.cache.reserve(0, 41)
+    assert memory.cache.reserve(1, most) and memory.cache.reserve(0, 41)
 
 
 def test_promises_are_counted_in_whole_pages():
@@ -178,12 +182,13 @@ def test_a_sequence_of_the_whole_context_always_fits_alone():
     assert memory.cache.free_tokens() == 0
 
 
-def test_what_was_found_needs_no_room_of_its_own():
-    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+def test_what_was_found_needs_no_room_of_its_own(kind):
+    memory = kind(pool=100, kept_tokens=100)
     memory.keep([1] * 80)
     assert memory.cache.open(0, [1] * 81) == 80
     assert memory.cache.reserve(0, 96)
     assert memory.cache.free_tokens() == 4
+    memory.compute(0, [1] * 16)
 
 
 def test_without_a_block_for_a_copy_a_hit_ends_with_a_page():
@@ -230,20 +235,20 @@ def test_memory_grows_with_what_is_held():
     assert memory.stats.allocated_tokens == 20
 
 
-def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again():
-    memory = PagedMemory(page=4, pool=100, kept_tokens=100)
+def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again(kind):
+    memory = kind(pool=100, kept_tokens=100)
     memory.keep([3] * 28)
     memory.run(0, [1] * 20)
     memory.run(1, [2] * 20)
     assert memory.cache.reserve(0, 30) and memory.cache.reserve(1, 40)
     memory.cache.limit(60)
     assert memory.cache.pool_tokens == 60
-    assert memory.stats.kept_tokens == 0
+    assert memory.stats.kept_tokens == memory.stats.kept_prefixes == 0
     assert memory.cache.free_tokens() == 20
     assert memory.cache.reserve(0, 40) and not memory.cache.reserve(1, 21)
     memory.cache.limit(1000)
     assert memory.cache.pool_tokens == 60
-    memory.cache.limit(30)
+    memory.cache.limit(28)
     assert memory.cache.free_tokens() == 0 and not memory.cache.reserve(1, 21)
     memory.cache.release(0, keep=True)
     assert memory.cache.reserve(1, 28)
@@ -277,8 +282,8 @@ def test_what_was_not_wanted_of_a_step_is_written_over():
     assert memory.holds(0, [*PREFIX[:6], 1, 7, 8])
 
 
-def test_a_checkpoint_stays_when_the_sequence_goes_on_and_away():
-    memory = PagedMemory(page=8)
+def test_a_checkpoint_stays_when_the_sequence_goes_on_and_away(kind):
+    memory = kind()
     memory.run(0, PREFIX)
     memory.cache.checkpoint(0)
     memory.cache.checkpoint(0)
@@ -289,15 +294,15 @@ def test_a_checkpoint_stays_when_the_sequence_goes_on_and_away():
     assert memory.cache.match([*PREFIX, 1, 2, 3]) == len(PREFIX)
 
 
-def test_clear_forgets_what_is_kept_and_nothing_that_runs():
-    memory = PagedMemory()
+def test_clear_forgets_what_is_kept_and_nothing_that_runs(kind):
+    memory = kind()
     memory.keep([1] * 10)
     memory.run(0, PREFIX)
     memory.cache.checkpoint(0)
     memory.cache.clear()
     assert memory.stats == CacheStats(200, len(PREFIX), 0, 0)
     memory.cache.release(0, keep=False)
-    assert memory.blocks() == 0
+    assert memory.stats == CacheStats(200, 0, 0, 0)
 
 
 def test_a_lost_slot_holds_nothing_and_reserves_nothing():
@@ -351,6 +356,39 @@ def test_a_slot_in_the_wrong_state_is_refused():
         memory.cache.commit(0, [1])
     with pytest.raises(InternalError, match="without any group"):
         KvManager(FakePages((), 4, ()), KvLimits(1, pool_tokens=8, context=8, kept_tokens=0))
+
+
+# ---- pins
+
+
+def test_pinning_again_keeps_the_longer_time_wherever_the_tokens_are():
+    memory = PagedMemory(page=8)
+    memory.run(0, PREFIX)
+    assert memory.cache.pin(0, 18, 100.0)
+    memory.run(1, [*PREFIX[:19], 1])
+    assert memory.cache.pin(1, 18, 10.0)
+    memory.cache.release(0, keep=False)
+    memory.cache.release(1, keep=False)
+    assert memory.stats.pinned_tokens == 18 and memory.blocks() == 3
+    memory.now = 99.0
+    assert memory.stats.pinned_tokens == 18
+    memory.now = 100.0
+    assert memory.stats.pinned_tokens == 0
+
+
+def test_nested_pins_hold_their_tokens_once_and_move_to_the_page_that_stays():
+    memory = PagedMemory(page=8, slots=3)
+    for slot in (0, 1):
+        memory.cache.open(slot, PREFIX)
+        memory.cache.reserve(slot, 20)
+    memory.compute(0, PREFIX[:6])
+    assert memory.cache.pin(0, 6, 5.0) and memory.cache.pin(0, 3, 5.0)
+    memory.compute(1, PREFIX[:8])
+    memory.compute(0, PREFIX[6:8])
+    memory.cache.release(1, keep=False)
+    memory.cache.release(0, keep=False)
+    assert memory.stats.pinned_tokens == 6 and memory.blocks() == 1
+    assert memory.cache.match([*PREFIX[:6], 1]) == 6
 
 
 # ---- how much of it is of use

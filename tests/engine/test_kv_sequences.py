@@ -26,14 +26,6 @@ def test_a_live_donor_shares_while_it_generates():
     assert memory.stats.live_tokens == len(PREFIX) + 2
 
 
-def test_at_least_one_token_is_left_to_compute():
-    memory = Memory()
-    memory.keep(PREFIX)
-    assert memory.cache.match(PREFIX) == len(PREFIX) - 1
-    assert memory.cache.match([*PREFIX, 1]) == len(PREFIX)
-    assert memory.cache.match(PREFIX[:1]) == memory.cache.match([]) == 0
-
-
 def test_a_released_sequence_is_kept_under_its_own_id_and_found():
     memory = Memory()
     memory.run(0, PREFIX)
@@ -103,32 +95,6 @@ def test_a_reservation_evicts_one_by_one_until_it_fits():
     assert memory.cache.reserve(0, 40)
     assert [memory.cache.match([token] * 31) for token in range(3)] == [0, 30, 30]
     assert memory.cache.free_tokens() == 60
-
-
-def test_a_refused_reservation_changes_nothing():
-    memory = Memory(pool=100, kept_tokens=100)
-    memory.keep([1] * 30)
-    memory.run(0, [2] * 40)
-    before = memory.stats
-    assert not memory.cache.reserve(1, 61)
-    assert not memory.cache.reserve(0, 201)
-    assert not memory.cache.reserve(0, 101)
-    assert memory.stats == before and memory.cache.match([1] * 31) == 30
-    assert memory.cache.free_tokens() == 60
-    assert memory.cache.reserve(1, 60)
-    assert memory.cache.free_tokens() == 0
-    assert not memory.cache.reserve(0, 41)
-    assert memory.cache.reserve(1, 59)
-    assert memory.cache.reserve(0, 41)
-
-
-def test_what_was_found_needs_no_room_of_its_own():
-    memory = Memory(pool=100, kept_tokens=100)
-    memory.keep([1] * 80)
-    assert memory.cache.open(0, [1] * 81) == 80
-    assert memory.cache.reserve(0, 95)
-    assert memory.cache.free_tokens() == 5
-    memory.compute(0, [1] * 15)
 
 
 def test_the_donor_is_not_evicted_for_the_id_of_who_wants_it():
@@ -219,16 +185,6 @@ def test_a_longer_one_takes_the_place_of_those_it_covers():
     memory.keep([1] * 20)
     assert memory.stats.kept_prefixes == 1
     assert memory.stats.kept_tokens == 20
-
-
-def test_a_checkpoint_stays_when_the_sequence_goes_on_and_away():
-    memory = Memory()
-    memory.run(0, PREFIX)
-    memory.cache.checkpoint(0)
-    memory.compute(0, [1, 2])
-    memory.cache.release(0, keep=False)
-    assert memory.stats == CacheStats(200, 0, len(PREFIX), 1)
-    assert memory.cache.match([*PREFIX, 1, 2, 3]) == len(PREFIX)
 
 
 def test_a_checkpoint_without_an_id_to_spare_is_none():
@@ -326,34 +282,6 @@ def test_a_lost_slot_holds_nothing_and_reserves_nothing():
     assert memory.cache.match([*PREFIX, 1]) == 0
     memory.cache.release(0, keep=True)
     assert memory.stats == CacheStats(200, 0, 0, 0)
-
-
-def test_a_lower_limit_evicts_and_lets_those_who_run_reserve_again():
-    memory = Memory(pool=100)
-    memory.keep([3] * 30)
-    memory.run(0, [1] * 20)
-    memory.run(1, [2] * 20)
-    assert memory.cache.reserve(0, 30) and memory.cache.reserve(1, 40)
-    memory.cache.limit(60)
-    assert memory.cache.pool_tokens == 60
-    assert memory.stats.kept_prefixes == 0
-    assert memory.cache.free_tokens() == 20
-    assert memory.cache.reserve(0, 40) and not memory.cache.reserve(1, 21)
-    memory.cache.limit(1000)
-    assert memory.cache.pool_tokens == 60
-    memory.cache.limit(30)
-    assert memory.cache.free_tokens() == 0 and not memory.cache.reserve(1, 21)
-    memory.cache.release(0, keep=True)
-    assert memory.cache.reserve(1, 30)
-    memory.check()
-
-
-def test_clear_forgets_what_is_kept_and_nothing_that_runs():
-    memory = Memory()
-    memory.keep([1] * 10)
-    memory.run(0, PREFIX)
-    memory.cache.clear()
-    assert memory.stats == CacheStats(200, len(PREFIX), 0, 0)
 
 
 def test_a_slot_in_the_wrong_state_is_refused():

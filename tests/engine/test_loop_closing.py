@@ -5,19 +5,11 @@ import json
 import pytest
 
 from byte_tokenizer import ByteTokenizer
-from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.loop_closing import repeated_bytes
 from hearth.backends.text.output.rules import json_rule
 
 TOKENIZER = ByteTokenizer()
 END = min(TOKENIZER.end_ids)
-
-
-@pytest.fixture(scope="module")
-def grammars():
-    made = Grammars(TOKENIZER, TOKENIZER.vocab_size, TOKENIZER.end_ids)
-    yield made
-    made.close()
 
 
 def written(matcher, begin, unit, most=3000):

@@ -9,7 +9,7 @@ from hearth.backends.engine import background
 from hearth.backends.engine.engine import Engine
 from hearth.backends.errors import InternalError
 from sequence_memory import Memory
-from speakers import at_rest, drain, generation
+from speakers import ask, at_rest, drain, generation
 
 KINDS = ["full", "recurrent", "sliding"]
 SYSTEM = [(k * 7) % 97 for k in range(40)]
@@ -21,8 +21,8 @@ def fill(memory, *tokens, count=20):
         memory.keep([token] * count)
 
 
-def test_a_pinned_prefix_outlives_those_that_were_used_after_it():
-    memory = Memory(kept=3, kept_tokens=60)
+def test_a_pinned_prefix_outlives_those_that_were_used_after_it(kind):
+    memory = kind(kept_tokens=60)
     memory.run(0, SYSTEM)
     assert memory.cache.pin(0, 30, 60.0)
     memory.cache.release(0, keep=False)
@@ -36,8 +36,8 @@ def test_a_pinned_prefix_outlives_those_that_were_used_after_it():
     assert memory.cache.match([*SYSTEM[:30], 99]) == 0
 
 
-def test_a_hit_renews_a_pin_and_less_than_a_hit_does_not():
-    memory = Memory()
+def test_a_hit_renews_a_pin_and_less_than_a_hit_does_not(kind):
+    memory = kind()
     memory.run(0, SYSTEM)
     memory.cache.pin(0, 30, 10.0)
     memory.cache.release(0, keep=False)
@@ -79,16 +79,16 @@ def test_nested_pins_hold_their_cells_once():
     assert memory.stats.pinned_tokens == 42
 
 
-def test_pins_hold_half_of_the_pool_at_most():
-    memory = Memory(pool=60, kept_tokens=60)
+def test_pins_hold_half_of_the_pool_at_most(kind):
+    memory = kind(pool=64, kept_tokens=64)
     memory.run(0, SYSTEM)
-    assert memory.cache.pin(0, 30, 5.0) and not memory.cache.pin(0, 31, 5.0)
+    assert memory.cache.pin(0, 32, 5.0) and not memory.cache.pin(0, 33, 5.0)
     memory.cache.release(0, keep=True)
-    assert (memory.stats.pinned_tokens, memory.stats.kept_tokens) == (30, 40)
+    assert (memory.stats.pinned_tokens, memory.stats.kept_tokens) == (32, 40)
     assert memory.cache.match([*SYSTEM, 1]) == 40, "what is not pinned is kept as any other"
-    few = Memory(pool=60, kept_tokens=10)
+    few = kind(pool=64, kept_tokens=8)
     few.run(0, SYSTEM)
-    assert not few.cache.pin(0, 11, 5.0) and few.cache.pin(0, 10, 5.0)
+    assert not few.cache.pin(0, 9, 5.0) and few.cache.pin(0, 8, 5.0)
 
 
 def test_slots_find_an_id_whatever_is_pinned():
@@ -127,8 +127,8 @@ def test_a_pin_that_asks_for_longer_is_not_given_up():
     assert memory.stats.pinned_tokens == 40
 
 
-def test_others_find_no_room_beside_pins_but_one_alone_does():
-    memory = Memory(pool=100, kept_tokens=100)
+def test_others_find_no_room_beside_pins_but_one_alone_does(kind):
+    memory = kind(pool=100, kept_tokens=100)
     memory.run(0, SYSTEM)
     memory.cache.pin(0, 40, 5.0)
     memory.cache.release(0, keep=True)
@@ -277,14 +277,11 @@ def test_what_needs_the_whole_pool_gets_it_when_it_runs_alone():
 def test_those_who_run_make_way_before_pins_do():
     world = World(context=120, pool=120)
     world.ask([*SYSTEM, 1], pins=((40, 300.0),))
-    heard = []
-    for ident, token in ((90, 1), (91, 2)):
-        made, listener = generation(ident, [token] * 20, world.runner, tokens=50)
-        world.engine.submit(made)
-        heard.append((token, listener))
+    prompts = [[1] * 20, [2] * 20]
+    heard = ask(world.engine, world.runner, prompts, tokens=50)
     drain(world.engine)
-    for token, listener in heard:
-        assert listener.ids == world.runner.greedy([token] * 20, 50)
+    for prompt, listener in zip(prompts, heard, strict=True):
+        assert listener.ids == world.runner.greedy(prompt, 50)
     assert world.engine.stats().preemptions > 0
     assert world.engine.stats().pinned_tokens == 40
 
@@ -314,24 +311,18 @@ def test_a_request_that_reuses_nothing_computes_all_of_its_prompt(kind):
 
 def test_one_that_reuses_nothing_says_the_same_after_it_was_put_aside():
     world = World(context=120, pool=120, can_save=False)
-    heard = []
-    for ident in range(2):
-        prompt = [*SYSTEM[:30], ident]
-        made, listener = generation(ident, prompt, world.runner, tokens=60, reuse_prefix=False)
-        world.engine.submit(made)
-        heard.append((prompt, listener))
+    prompts = [[*SYSTEM[:30], last] for last in range(2)]
+    heard = ask(world.engine, world.runner, prompts, tokens=60, reuse_prefix=False)
     drain(world.engine)
     assert world.engine.stats().preemptions > 0
-    for prompt, listener in heard:
+    for prompt, listener in zip(prompts, heard, strict=True):
         assert listener.ids == world.runner.greedy(prompt, 60)
         assert listener.last.usage.cached_tokens == 0
 
 
 def test_steps_and_their_rows_are_counted():
     world = World(chunk=64)
-    for ident in range(2):
-        made, _ = generation(ident, [ident + 1] * 5, world.runner, tokens=10)
-        world.engine.submit(made)
+    ask(world.engine, world.runner, [[1] * 5, [2] * 5], tokens=10)
     drain(world.engine)
     stats = world.engine.stats()
     assert (stats.steps, stats.rows) == (10, 20)

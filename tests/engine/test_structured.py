@@ -13,7 +13,6 @@ from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.engine import grammar_library
 from hearth.backends.engine.engine import Engine
 from hearth.backends.engine.generation import Generation, Limits
-from hearth.backends.engine.grammars import Grammars
 from hearth.backends.engine.sampler import Sampler
 from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.output.rules import content_rule
@@ -145,13 +144,6 @@ def test_a_banned_end_is_drawn_where_nothing_else_may_follow():
     sampler = Sampler(SamplingParams(seed=1))
     assert sampler.draw(LOGITS, 0, matcher=Allowed(5, 6), banned={5, 6, 7}).id == 5
     assert sampler.draw(LOGITS, 0, matcher=Allowed(2, 6), banned={5, 6, 7}).id == 2
-
-
-@pytest.fixture(scope="module")
-def grammars():
-    made = Grammars(TOKENIZER, TOKENIZER.vocab_size, TOKENIZER.end_ids)
-    yield made
-    made.close()
 
 
 def answers(grammars, *constraints, tokens=120, params=None, min_tokens=0, ignore_eos=False):

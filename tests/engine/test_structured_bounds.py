@@ -5,18 +5,10 @@ import json
 import pytest
 
 from byte_tokenizer import ByteTokenizer
-from hearth.backends.engine.grammars import Grammars
 from hearth.backends.errors import InvalidParameter
 from hearth.backends.text.output.rules import json_rule
 
 TOKENIZER = ByteTokenizer()
-
-
-@pytest.fixture(scope="module")
-def grammars():
-    made = Grammars(TOKENIZER, TOKENIZER.vocab_size, TOKENIZER.end_ids)
-    yield made
-    made.close()
 
 
 def fits(grammars, schema, text):
