@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from pathlib import Path
 
-from hearth.backends.engine.kv.disk_files import DiskPart, KvFolder, ident_of, owner_of, part_path
+from hearth.backends.engine.kv.disk_files import DiskPart, KvFolder, ident_of, owner_of, part_name
 
 
 def store(home: Path, model: str, name: str, session: str, nbytes: int) -> None:
@@ -15,7 +15,7 @@ def store(home: Path, model: str, name: str, session: str, nbytes: int) -> None:
     owner, tokens = owner_of(session), array("i", [1, 2, 3])
     folder.begin(model, owner, name)
     ident = ident_of(b"0" * 16, 0, tokens)
-    path = part_path(folder.path / model / owner, 0, ident)
+    path = folder.path / model / owner / part_name(0, ident)
     data = memoryview(bytes(nbytes))
     folder.write(DiskPart(path, b"0" * 16, ident, 0, tokens, b"", nbytes), data)
 

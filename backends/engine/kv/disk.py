@@ -20,7 +20,7 @@ from hearth.backends.engine.kv.disk_files import (
     PartData,
     ident_of,
     owner_of,
-    part_path,
+    part_name,
 )
 from hearth.backends.engine.kv.tree import TOKEN_TYPE, common_prefix
 
@@ -234,8 +234,7 @@ class DiskTier:
         """
         ids = array(TOKEN_TYPE, tokens)
         ident = ident_of(parent, start, ids)
-        folder = self._folder.path / self.model / owner_of(session)
-        path = part_path(folder, start, ident)
+        path = self._folder.path / self.model / owner_of(session) / part_name(start, ident)
         part = DiskPart(path, parent, ident, start, ids, meta, data.nbytes)
         with self._lock:
             siblings = self._below.setdefault(parent, [])
@@ -387,9 +386,8 @@ class DiskTier:
         try:
             with self._lock:
                 is_wanted = part in self._below.get(part.parent, ())
-            if is_wanted and self._clock() >= self._retry_at:
-                self._write_now(part, data)
-            else:
+            may_write = is_wanted and self._clock() >= self._retry_at
+            if not may_write or not self._write_now(part, data):
                 with self._lock:
                     self._forget(part)
         finally:
@@ -397,23 +395,18 @@ class DiskTier:
                 self._queued_bytes -= part.nbytes
             self._wake()
 
-    def _write_now(self, part: DiskPart, data: memoryview) -> None:
+    def _write_now(self, part: DiskPart, data: memoryview) -> bool:
+        """Whether `part` was written."""
         if not self._begin(part.owner):  # Needed again if all was cleared since the session began.
-            with self._lock:
-                self._forget(part)
-            return
+            return False
         try:
             evicted = set(self._folder.write(part, data))
         except FileNotFoundError:
-            with self._lock:
-                self._forget(part)
             self._gone(part.owner)
-            return
+            return False
         except OSError as error:
-            with self._lock:
-                self._forget(part)
             self._refused(error)
-            return
+            return False
         with self._lock:
             self.written_bytes += part.nbytes
             if part in self._below.get(part.parent, ()):  # Otherwise `_clear` comes next.
@@ -423,6 +416,7 @@ class DiskTier:
                 for one in [one for parts in self._below.values() for one in parts]:
                     if one.path in evicted:
                         self._forget(one)
+        return True
 
     def _gone(self, owner: str) -> None:
         """The folder of `owner` was deleted: with its chat, unless the whole model was cleared."""

@@ -116,8 +116,8 @@ def read_part(path: Path) -> DiskPart:
     said = head[: data_at - _HASH_BYTES]
     if _digest(said) != head[data_at - _HASH_BYTES : data_at]:
         raise Damaged(f"the header of {path} was changed")
-    tokens = _int32(said[tokens_at:meta_at])
-    if ident != ident_of(parent, start, tokens) or path.name != _name(start, ident):
+    tokens = _little(array(TOKEN_TYPE, said[tokens_at:meta_at]))
+    if ident != ident_of(parent, start, tokens) or path.name != part_name(start, ident):
         raise Damaged(f"{path} is not the part that it says it is")
     return DiskPart(
         *(path, parent, ident, start, tokens, said[meta_at:], nbytes, checksum, data_at), True
@@ -244,7 +244,7 @@ class KvFolder:
     def scan(self, model: str) -> list[DiskPart]:
         """Every part of `model`; damaged files are deleted."""
         parts = []
-        for path in _files(self.path / model):
+        for path in (self.path / model).glob("*/*.kv"):
             try:
                 parts.append(read_part(path))
             except (Damaged, OSError):
@@ -366,12 +366,8 @@ class KvFolder:
             lock.release()
 
 
-def part_path(folder: Path, start: int, ident: bytes) -> Path:
-    """The path of a part in the `folder` of its owner."""
-    return folder / _name(start, ident)
-
-
-def _name(start: int, ident: bytes) -> str:
+def part_name(start: int, ident: bytes) -> str:
+    """Name of the file of a part."""
     return f"{start:08x}-{ident.hex()}.kv"
 
 
@@ -406,19 +402,10 @@ def _little(tokens: array[int]) -> array[int]:
     return swapped
 
 
-def _int32(data: bytes) -> array[int]:
-    return _little(array(TOKEN_TYPE, data))
-
-
 def _write_all(file: int, data: memoryview) -> None:
     at = 0
     while at < len(data):
         at += os.write(file, data[at:])
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """The parts of one model."""
-    return folder.glob("*/*.kv")
 
 
 def _sizes(folder: Path) -> Iterator[tuple[Path, int, int]]:

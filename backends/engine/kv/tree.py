@@ -317,10 +317,8 @@ class PrefixTree:
     def change(self, prefix: Prefix, kind: Kind) -> None:
         """Change the kind of `prefix`."""
         for node in prefix.node.upwards():
-            self._count(node, -1)
-            node.holders.add(prefix.kind, -1)
-            node.holders.add(kind, 1)
-            self._count(node, 1)
+            self._hold(node, prefix.kind, -1)
+            self._hold(node, kind, 1)
         prefix.kind = kind
 
     def twin(self, node: Node) -> Node | None:
