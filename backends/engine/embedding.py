@@ -34,11 +34,9 @@ class TextJob:
         pooling: Pooling | None,
         emit: Emit,
         *,
-        priority: int = 0,
         session: str = "",
     ) -> None:
         self.id = ident
-        self.priority = priority
         self.session = session
         self.done = False
         self._texts = texts

@@ -48,8 +48,8 @@ class Engine:
     """Runs sequences over one runner.
 
     `submit`, `cancel`, `clear_cache`, `close` and `stats` may be called from any thread; `run` (or
-    `turn`, one iteration at a time) belongs to one thread, the only one that touches the runner. An
-    error in one sequence ends that sequence alone.
+    `run_once`, one iteration at a time) belongs to one thread, the only one that touches the
+    runner. An error in one sequence ends that sequence alone.
 
     Args:
         target_itl_s: target inter-token latency in seconds; limits prefill while others stream.
@@ -379,7 +379,7 @@ class Engine:
         if not jobs:
             return None
         # Sessions take turns; within a session, jobs follow their order in the list.
-        job = min(jobs, key=lambda job: (-job.priority, self._last_turn[job.session]))
+        job = min(jobs, key=lambda job: self._last_turn[job.session])
         self._turns += 1
         self._last_turn[job.session] = self._turns
         return within if within is not None and job.exceeds(tokens) else job

@@ -66,10 +66,6 @@ class SeenTokens:
         made._ids, made._counts = self._ids.copy(), self._counts.copy()
         return made
 
-    def counts(self) -> dict[int, int]:
-        """Occurrences in the window, by token id."""
-        return {token: int(self._counts[place]) for token, place in self._place.items()}
-
     def entries(self) -> Sparse | None:
         """Token ids in the window and how often each occurs; None if the window is empty. Valid
         until the next token is added.

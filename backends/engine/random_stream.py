@@ -56,7 +56,15 @@ def uniform(seed: int, position: int, stream: int = DRAW) -> float:
         position: index of the drawn token, in [0, 2**64).
         stream: selects independent numbers for the same position, in [0, 2**64).
     """
-    return float(_bits(seed, position, stream) >> 11) * 2.0**-53
+    return float(random_bits(seed, position, stream) >> 11) * 2.0**-53
+
+
+def random_bits(seed: int, position: int, stream: int = DRAW) -> int:
+    """64 random bits: the first word of a Philox block. With the token ids they determine the
+    exponential numbers of a race.
+    """
+    key = np.array((seed, stream), dtype=np.uint64)
+    return int(np.random.Philox(key=key, counter=position).random_raw())
 
 
 def race(
@@ -73,7 +81,7 @@ def race(
         seed, position, stream: as for `uniform`.
         ids: [n], the token ids of `weights`; None: 0 to n - 1.
     """
-    key = np.uint64(race_key(seed, position, stream))
+    key = np.uint64(random_bits(seed, position, stream))
     if weights.size <= _FEW:
         near = np.arange(weights.size)
     else:
@@ -94,25 +102,14 @@ def race(
     return int(near[(weights[near] / numbers).argmax()])
 
 
-def race_key(seed: int, position: int, stream: int = DRAW) -> int:
-    """The 64-bit key that, with the token ids, determines the exponential numbers of a race."""
-    return _bits(seed, position, stream)
-
-
 def choice_seed(seed: int, index: int) -> int:
     """The seed of choice `index` of a request with `seed`: the seed itself for the first."""
-    return seed if index == 0 else _bits(seed, index, CHOICE)
+    return seed if index == 0 else random_bits(seed, index, CHOICE)
 
 
 def fresh_seed() -> int:
     """An unpredictable seed for a request that specified none."""
     return secrets.randbelow(SEED_LIMIT)
-
-
-def _bits(seed: int, position: int, stream: int) -> int:
-    """64 random bits: the first word of a Philox block."""
-    key = np.array((seed, stream), dtype=np.uint64)
-    return int(np.random.Philox(key=key, counter=position).random_raw())
 
 
 def _hashes(ids: NDArray[np.intp], key: np.uint64) -> NDArray[np.uint64]:

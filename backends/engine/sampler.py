@@ -32,7 +32,7 @@ from hearth.backends.engine.random_stream import (
     XTC,
     fresh_seed,
     race,
-    race_key,
+    random_bits,
     uniform,
 )
 from hearth.backends.engine.selection import FIRST_LOOK, Indices, Sparse, largest, smallest_cover
@@ -179,7 +179,7 @@ class Sampler:
             return ShortlistSpec(count, np.concatenate(adjusted))
         spec = ShortlistSpec(count, np.empty(0, dtype=np.intp))
         if not (self.is_greedy or params.xtc_probability) and params.typical_p == 1.0:
-            key = race_key(self.seed, position)
+            key = random_bits(self.seed, position)
             some = params.temperature, params.top_k, params.top_p, params.min_p
             spec.race = RaceSpec(key, *some)
         return spec

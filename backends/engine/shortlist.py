@@ -18,7 +18,7 @@ class RaceSpec:
     """How a token is drawn from a shortlist, for a device that guesses the result."""
 
     key: int
-    """Key of the race's random numbers (`random_stream.race_key`)."""
+    """Key of the race's random numbers (`random_stream.random_bits`)."""
     temperature: float
     top_k: int
     """0: off."""

@@ -55,13 +55,6 @@ def test_penalty_grows_with_the_run():
     assert RepeatedRuns(-1, frozenset(), [1, 2, 3]).penalties(params) is None
 
 
-def test_a_breaker_ends_the_run():
-    text = [1, 2, 3, 4, 9, 1, 2, 3]
-    assert RepeatedRuns(-1, {2}, text).run_lengths(2) == {}
-    assert RepeatedRuns(-1, {3}, text).run_lengths(1) == {}
-    assert RepeatedRuns(-1, {4}, text).run_lengths(2) == {}
-
-
 def test_the_penalty_of_a_very_long_run_is_finite():
     params = SamplingParams(dry_multiplier=100.0, dry_base=10.0)
     ids, penalties = RepeatedRuns(-1, frozenset(), [1] * 5000).penalties(params)
