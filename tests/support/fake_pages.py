@@ -18,8 +18,8 @@ from fake_runner import FakeRunner
 from hearth.backends.engine.kv.disk import DiskTier
 from hearth.backends.engine.kv.manager import KvLimits, KvManager
 from hearth.backends.engine.kv.store import GroupSpec
-from hearth.backends.engine.runner import RunnerInfo, RunnerLost, StepPlan, StepResult
-from hearth.backends.errors import Busy, InternalError
+from hearth.backends.engine.runner import StepPlan, StepResult
+from hearth.backends.errors import InternalError
 
 NOTHING = b""
 """The digest before the first token."""
@@ -226,54 +226,22 @@ class FakePagedRunner(FakeRunner):
         window_blocks: Seq[int] | None = None,
         memory: int | None = None,
         start: int | None = None,
-        vocab: int = 97,
-        context: int = 256,
-        pool: int = 256,
-        slots: int = 4,
-        chunk: int = 16,
-        kept_while_running: int | None = None,
-        part_tokens: int = 16,
         most_offloaded: int = 0,
         **how: object,
     ) -> None:
-        super().__init__(
-            vocab=vocab,
-            context=context,
-            pool=pool,
-            slots=slots,
-            chunk=chunk,
-            kept_while_running=kept_while_running,
-            part_tokens=part_tokens,
-            **how,
-        )
+        super().__init__(**how)
         specs = specs_of(windows, window_blocks)
-        blocks = -(-(pool if memory is None else memory) // page)
+        blocks = -(-(self.info.pool_tokens if memory is None else memory) // page)
         self.store = FakePages(specs, page, [blocks] * len(specs), start, most_offloaded)
-        self.limits = replace(self.limits, step_tokens=chunk)
-        self.info = RunnerInfo(
-            vocab_size=vocab,
-            context=context,
-            pool_tokens=pool,
-            max_sequences=slots,
-            max_batch_tokens=chunk,
-            max_outputs=max(slots, chunk),
-            kv_bytes_per_token=8,
-            end_ids=self.info.end_ids,
-            keeps_past=windows == (None,),
-            embedding_width=16,
-        )
+        self.limits = replace(self.limits, step_tokens=self.info.max_batch_tokens)
+        self.info = replace(self.info, kv_bytes_per_token=8, keeps_past=windows == (None,))
 
     @property
     def pages(self) -> FakePages:
         return self.store
 
     def step(self, plan: StepPlan) -> StepResult:
-        self._check(plan)
-        self.tape.append(plan)
-        if len(self.tape) == self.lose_at:
-            raise RunnerLost("the fake runner was told to get lost")
-        if len(self.tape) == self.busy_at:
-            raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
+        self._record(plan)
         before = {row.slot: self.store.read(row.handle, row.start) for row in plan.rows}
         if len(self.tape) == self.fail_at:
             for row in plan.rows:  # What the failed step wrote stays there.
@@ -297,15 +265,6 @@ class FakePagedRunner(FakeRunner):
     def _after(self, past: bytes) -> np.ndarray:
         seed = int.from_bytes(past[:8], "little")
         return np.random.default_rng(seed).normal(size=self.info.vocab_size).astype(np.float32)
-
-    def _check(self, plan: StepPlan) -> None:
-        info = self.info
-        assert not self.closed
-        assert 0 < plan.tokens <= info.max_batch_tokens
-        assert sum(row.outputs for row in plan.rows) <= info.max_outputs
-        assert len({row.slot for row in plan.rows}) == len(plan.rows), "one row a slot"
-        for row in plan.rows:
-            assert row.start + len(row.tokens) <= info.context
 
 
 class PagedMemory:

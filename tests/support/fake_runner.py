@@ -142,15 +142,15 @@ class FakeRunner:
         self._given: list[np.ndarray] = []
 
     def step(self, plan: StepPlan) -> StepResult:
-        self._check(plan)
-        self.tape.append(plan)
+        for row in plan.rows:
+            held = self.store.tokens(row.handle)
+            assert row.start == len(held), "positions must be continuous"
+        assert plan.cells == self.store.cells
+        assert plan.cells + plan.tokens <= self.info.pool_tokens, "not enough was reserved"
         for array in self._given:
             array.fill(np.nan)  # Logits are valid only until the next step.
         self._given = []
-        if len(self.tape) == self.lose_at:
-            raise RunnerLost("the fake runner was told to get lost")
-        if len(self.tape) == self.busy_at:
-            raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
+        self._record(plan)
         if len(self.tape) == self.fail_at:
             raise InternalError("The fake runner was told to fail.", lost_slots=self._lose(plan))
         logits = {}
@@ -231,7 +231,7 @@ class FakeRunner:
             if len(text) > self.info.max_batch_tokens:
                 raise prompt_too_long("texts", len(text), self.info.max_batch_tokens)
 
-    def _check(self, plan: StepPlan) -> None:
+    def _record(self, plan: StepPlan) -> None:
         info = self.info
         assert not self.closed
         assert 0 < plan.tokens <= info.max_batch_tokens
@@ -240,11 +240,12 @@ class FakeRunner:
         for row in plan.rows:
             assert row.tokens and 0 <= row.outputs <= len(row.tokens)
             assert all(0 <= token < info.vocab_size for token in row.tokens)
-            held = self.store.tokens(row.handle)
-            assert row.start == len(held), "positions must be continuous"
             assert row.start + len(row.tokens) <= info.context
-        assert plan.cells == self.store.cells
-        assert plan.cells + plan.tokens <= info.pool_tokens, "not enough was reserved"
+        self.tape.append(plan)
+        if len(self.tape) == self.lose_at:
+            raise RunnerLost("the fake runner was told to get lost")
+        if len(self.tape) == self.busy_at:
+            raise Busy("The fake runner was told to be busy.", retry_after_s=1.0)
 
     def _lose(self, plan: StepPlan) -> list[int]:
         """The slots of `plan` that are empty after a failure."""
