@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLParserLimits
 
-from byte_tokenizer import ByteTokenizer
+from byte_tokenizer import ByteTokenizer, fits
 from hearth.backends.contract.requests import Constraint
 from hearth.backends.engine import grammars as module
 from hearth.backends.engine.grammar_library import Vocabulary, make_tokenizer
@@ -45,15 +45,6 @@ def lark(kind, source=""):
 
 def texts(mask):
     return {TOKENIZER.piece(int(token), special=True).decode() for token in np.flatnonzero(mask)}
-
-
-def fits(matcher, text):
-    """Does the grammar let `text` be written, byte by byte, and end there?"""
-    for byte in text.encode():
-        if not matcher.allows(byte):
-            return False
-        matcher.accept(byte)
-    return matcher.allows(min(TOKENIZER.end_ids))
 
 
 def test_every_way_to_cut_the_text_is_allowed(grammars):

@@ -70,32 +70,27 @@ def test_a_step_that_fails_for_one_choice_ends_its_request_and_no_other():
     assert at_rest(engine, runner)
 
 
-def test_want_of_memory_that_stays_is_no_endless_loop():
-    runner = Lonely(slots=3, chunk=64)
+class TakenApart(Lonely):
+    """Its first step of one row finds no memory; steps of several rows fail."""
+
+    def step(self, plan):
+        if len(plan.rows) > 1:
+            raise RuntimeError("too many")
+        if plan.rows[0].slot == 0 and len(self.tape) < 1:
+            self.tape.append(plan)
+            raise Busy("No room.", retry_after_s=1.0)
+        return super().step(plan)
+
+
+@pytest.mark.parametrize("kind", [Lonely, TakenApart])
+def test_want_of_memory_that_stays_is_no_endless_loop(kind):
+    runner = kind(slots=3, chunk=64)
     engine = Engine(runner)
     prompts = [[n + 1] * 9 for n in range(3)]
     heard = ask(engine, runner, prompts)
     drain(engine, 1000)
     assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
     assert at_rest(engine, runner)
-
-
-def test_want_of_memory_in_a_step_that_is_taken_apart():
-    class Both(Lonely):
-        def step(self, plan):
-            if len(plan.rows) > 1:
-                raise RuntimeError("too many")
-            if plan.rows[0].slot == 0 and len(self.tape) < 1:
-                self.tape.append(plan)
-                raise Busy("No room.", retry_after_s=1.0)
-            return super().step(plan)
-
-    runner = Both(slots=3, chunk=64)
-    engine = Engine(runner)
-    prompts = [[n + 1] * 9 for n in range(3)]
-    heard = ask(engine, runner, prompts)
-    drain(engine, 1000)
-    assert [listener.ids for listener in heard] == [runner.greedy(p, 10) for p in prompts]
 
 
 def test_kept_prefixes_make_way_before_the_only_one_that_runs_fails():

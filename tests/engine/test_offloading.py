@@ -18,6 +18,14 @@ def memory(**changes):
     return Memory(**{**settings, "kept_while_running": 0, **changes})
 
 
+def next_to_old(**changes):
+    """A memory in which `OTHER` runs and `OLD` was kept before."""
+    held = memory(**changes)
+    held.keep(OLD)
+    held.run(0, OTHER)
+    return held
+
+
 def test_a_kept_prefix_leaves_the_pool_when_another_sequence_begins():
     held = memory()
     held.keep(OLD)
@@ -28,9 +36,7 @@ def test_a_kept_prefix_leaves_the_pool_when_another_sequence_begins():
 
 
 def test_it_comes_back_when_it_is_asked_for():
-    held = memory()
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old()
     assert held.run(1, [*OLD, 7]) == 80
     assert held.held(1) == [*OLD, 7]
 
@@ -53,21 +59,25 @@ def test_a_sequence_that_ends_while_others_run_leaves_the_pool():
     assert held.stats.offloaded_tokens == 80
 
 
-def test_nothing_is_moved_while_nobody_runs_or_where_it_is_not_wanted():
+def test_nothing_is_moved_while_nobody_runs():
     held = memory()
     held.keep(OLD)
     held.keep(OTHER[:70])
     assert held.stats.kept_tokens == 70 and held.stats.offloaded_tokens == 80
-    held = memory(kept_while_running=None)
-    held.keep(OLD)
-    held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
-def test_few_cells_may_stay():
-    held = memory(kept_while_running=80)
-    held.keep(OLD)
-    held.run(0, OTHER)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kept_while_running": None},
+        {"kept_while_running": 80},
+        {"available_bytes": lambda: 8 * 100},
+        {"can_save": False},
+    ],
+    ids=["not wanted", "few cells", "no memory", "not able"],
+)
+def test_it_may_stay_in_the_pool(changes):
+    held = next_to_old(**changes)
     assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
 
 
@@ -90,9 +100,7 @@ def test_a_pinned_prefix_stays():
 
 @pytest.mark.parametrize("kind", ["recurrent", "sliding"])
 def test_memories_without_a_past_move_nothing(kind):
-    held = memory(kind=kind)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(kind=kind)
     assert held.stats.offloaded_tokens == 0 and held.cache.match([*OLD, 1]) == 80
 
 
@@ -112,12 +120,12 @@ def test_offloaded_prefixes_stay_within_their_budget():
     assert held.stats.offloaded_tokens == 0
 
 
-@pytest.mark.parametrize("error", [None, MemoryError(), RuntimeError("CUDA out of memory")])
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory")])
 def test_without_memory_for_a_copy_it_stays_in_the_pool(error):
     def fail(tokens):
         raise error
 
-    held = memory(can_save=error is not None)
+    held = memory()
     held.store.on_copy = fail
     held.keep(OLD)
     held.run(0, OTHER)
@@ -125,9 +133,7 @@ def test_without_memory_for_a_copy_it_stays_in_the_pool(error):
 
 
 def test_what_cannot_be_brought_back_is_computed():
-    held = memory()
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old()
     held.store.refuses_restore = True
     assert held.cache.open(1, [*OLD, 7]) == 0
     assert held.cache.reserve(1, 81)
@@ -136,9 +142,7 @@ def test_what_cannot_be_brought_back_is_computed():
 
 
 def test_clearing_forgets_offloaded_prefixes():
-    held = memory()
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old()
     held.cache.clear()
     assert held.stats.offloaded_prefixes == held.stats.offloaded_tokens == 0
     assert held.cache.match([*OLD, 1]) == 0
@@ -185,9 +189,7 @@ def test_only_the_parts_that_a_prompt_begins_with_come_back():
 
 
 def test_nothing_comes_back_for_less_than_half_of_what_is_copied():
-    held = memory(part_tokens=64)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(part_tokens=64)
     held.copied.clear()
     assert held.cache.match([*OLD[:20], 7]) == 0
     assert held.run(1, [*OLD[:20], 7]) == 0
@@ -222,9 +224,7 @@ def test_without_cells_for_a_part_the_rest_is_computed():
 
 
 def test_what_came_back_and_went_on_is_copied_out_from_where_it_went_on():
-    held = memory(part_tokens=16)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(part_tokens=16)
     held.run(1, [*OLD, *[5] * 20])
     held.copied.clear()
     held.cache.release(1, keep=True)
@@ -278,9 +278,7 @@ def test_copies_out_are_spread_over_steps():
 
 
 def test_copies_in_are_spread_over_steps():
-    held = memory(part_tokens=16)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(part_tokens=16)
     held.part_s = 0.03
     assert held.cache.open(1, [*OLD, 7]) == 0
     assert held.cache.reserve(1, 81)
@@ -292,9 +290,7 @@ def test_copies_in_are_spread_over_steps():
 
 
 def test_what_is_dropped_while_it_is_copied_in_is_computed():
-    held = memory(part_tokens=16)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(part_tokens=16)
     held.part_s = 0.03
     held.cache.open(1, [*OLD, 7])
     assert held.cache.reserve(1, 81)
@@ -306,9 +302,7 @@ def test_what_is_dropped_while_it_is_copied_in_is_computed():
 
 
 def test_a_slot_that_is_released_gets_no_more_copies():
-    held = memory(part_tokens=16)
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old(part_tokens=16)
     held.part_s = 0.03
     held.cache.open(1, [*OLD, 7])
     assert held.tend() == {1: 16}
@@ -354,17 +348,8 @@ def test_offloaded_prefixes_leave_as_much_memory_free_as_they_take():
     assert held.run(1, [*[2] * 80, 7]) == 0
 
 
-def test_without_memory_nothing_is_offloaded():
-    held = memory(available_bytes=lambda: 8 * 100)
-    held.keep(OLD)
-    held.run(0, OTHER)
-    assert (held.stats.kept_tokens, held.stats.offloaded_tokens) == (80, 0)
-
-
 def test_offloaded_prefixes_can_be_dropped():
-    held = memory()
-    held.keep(OLD)
-    held.run(0, OTHER)
+    held = next_to_old()
     assert held.cache.drop_offloaded()
     assert held.stats.offloaded_bytes == 0
     assert not held.cache.drop_offloaded()

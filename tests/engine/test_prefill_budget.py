@@ -24,6 +24,16 @@ def settle(budget, step, decoding, rounds=60):
     return took
 
 
+def settled():
+    """A budget that knows a machine, the machine, and its allowance next to one stream."""
+    budget = PrefillBudget(0.05, 4096)
+    step = machine(0.01, 0.0005)
+    budget.observe(1, 0, step(1, 0))
+    settle(budget, step, 1)
+    usual = budget.allowance(1)
+    return budget, step, usual
+
+
 def test_alone_a_step_is_whole():
     assert PrefillBudget(0.05, 512).allowance(0) == 512
 
@@ -81,11 +91,7 @@ def test_one_lucky_timing_at_most_doubles_the_next_step():
 
 
 def test_a_short_prefill_does_not_make_the_next_one_begin_anew():
-    budget = PrefillBudget(0.05, 4096)
-    step = machine(0.01, 0.0005)
-    budget.observe(1, 0, step(1, 0))
-    settle(budget, step, 1)
-    usual = budget.allowance(1)
+    budget, step, usual = settled()
     budget.observe(1, 3, step(1, 3))
     assert budget.allowance(1) == usual
 
@@ -104,22 +110,14 @@ def test_a_clock_that_stands_still_is_no_division_by_zero():
 
 
 def test_one_slow_step_does_not_hold_prefill_up_for_ever():
-    budget = PrefillBudget(0.05, 4096)
-    step = machine(0.01, 0.0005)
-    budget.observe(1, 0, step(1, 0))
-    settle(budget, step, 1)
-    usual = budget.allowance(1)
+    budget, step, usual = settled()
     budget.observe(1, usual, 60.0)
     settle(budget, step, 1, rounds=100)
     assert budget.allowance(1) >= 0.8 * usual
 
 
 def test_one_slow_step_without_prefill_allows_no_long_one():
-    budget = PrefillBudget(0.05, 4096)
-    step = machine(0.01, 0.0005)
-    budget.observe(1, 0, step(1, 0))
-    settle(budget, step, 1)
-    usual = budget.allowance(1)
+    budget, _, usual = settled()
     budget.observe(1, 0, 3.0)
     assert budget.allowance(1) <= 1.1 * usual
 

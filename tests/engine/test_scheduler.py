@@ -16,6 +16,7 @@ from hearth.backends.engine.kv import offload
 from speakers import Listener, ask, at_rest, drain, engine_of, generation
 
 KINDS = ["full", "recurrent", "sliding"]
+OLD = [k % 89 for k in range(200)]
 
 
 def run_all(runner, prompts, tokens, **how):
@@ -459,6 +460,19 @@ def copying_runner(copies, **changes):
     return runner
 
 
+def with_an_offloaded_chat(**changes):
+    """A runner, its engine, and the listener to a stream during which `OLD` was offloaded."""
+    runner = copying_runner(Copies(0.015), kept_while_running=0, pool=1024, **changes)
+    engine = engine_of(runner)
+    ask(engine, runner, [OLD], tokens=2)
+    drain(engine)
+    stream, listener = generation(9, [5] * 20, runner, tokens=100)
+    engine.submit(stream)
+    while engine.kv.stats().offloaded_tokens < 201:
+        engine.run_once()
+    return runner, engine, listener
+
+
 def test_preemption_copies_every_token_once():
     copies = Copies(0.001)
     runner = copying_runner(copies, kept_while_running=0)
@@ -492,19 +506,9 @@ def test_a_preemption_takes_no_longer_than_copies_may_between_two_steps():
 
 
 def test_a_conversation_comes_back_in_parts_while_others_stream():
-    copies = Copies(0.015)
-    runner = copying_runner(copies, kept_while_running=0, pool=1024)
-    old = [k % 89 for k in range(200)]
-    first, heard = generation(1, old, runner, tokens=2)
-    engine = engine_of(runner)
-    engine.submit(first)
-    drain(engine)
-    stream, listener = generation(2, [5] * 20, runner, tokens=100)
-    engine.submit(stream)
-    while engine.kv.stats().offloaded_tokens < 201:
-        engine.run_once()
+    runner, engine, listener = with_an_offloaded_chat()
     computed, said = runner.computed_tokens, len(listener.ids)
-    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    again, heard = generation(3, [*OLD, 7, 8], runner, tokens=3)
     engine.submit(again)
     turns = 0
     while not heard.ids:
@@ -513,7 +517,7 @@ def test_a_conversation_comes_back_in_parts_while_others_stream():
         assert len(listener.ids) == said + turns, "a token in each turn"
     assert turns >= 200 // 16
     drain(engine)
-    assert heard.ids == runner.greedy([*old, 7, 8], 3)
+    assert heard.ids == runner.greedy([*OLD, 7, 8], 3)
     assert listener.ids == runner.greedy([5] * 20, 100)
     assert heard.last.usage.cached_tokens == 200
     assert runner.computed_tokens - computed == (100 - said) + 2 + 2
@@ -522,39 +526,25 @@ def test_a_conversation_comes_back_in_parts_while_others_stream():
 
 
 def test_what_does_not_come_back_is_not_counted_as_cached():
-    copies = Copies(0.015)
-    runner = copying_runner(copies, kept_while_running=0, pool=1024)
-    old = [k % 89 for k in range(200)]
-    engine = engine_of(runner)
-    engine.submit(generation(1, old, runner, tokens=2)[0])
-    drain(engine)
-    engine.submit(generation(2, [5] * 20, runner, tokens=100)[0])
-    while engine.kv.stats().offloaded_tokens < 201:
-        engine.run_once()
-    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    runner, engine, _ = with_an_offloaded_chat()
+    again, heard = generation(3, [*OLD, 7, 8], runner, tokens=3)
     engine.submit(again)
     for _ in range(4):
         engine.run_once()
     engine.clear_cache(Listener())
     drain(engine)
-    assert heard.ids == runner.greedy([*old, 7, 8], 3)
+    assert heard.ids == runner.greedy([*OLD, 7, 8], 3)
     assert heard.last.usage.cached_tokens == 4 * 16 == engine.stats().cached_tokens
 
 
 def test_all_comes_back_at_once_where_nobody_streams():
-    copies = Copies(0.015)
-    runner = copying_runner(copies, kept_while_running=0, pool=1024)
-    old = [k % 89 for k in range(200)]
-    engine = engine_of(runner)
-    engine.submit(generation(1, old, runner, tokens=2)[0])
-    drain(engine)
-    engine.submit(generation(2, [5] * 20, runner, tokens=40)[0])
+    runner, engine, _ = with_an_offloaded_chat()
     drain(engine)
     assert engine.stats().kept_tokens < 200 < engine.stats().offloaded_tokens
-    again, heard = generation(3, [*old, 7, 8], runner, tokens=3)
+    again, heard = generation(3, [*OLD, 7, 8], runner, tokens=3)
     engine.submit(again)
     engine.run_once()
-    assert heard.ids == runner.greedy([*old, 7, 8], 1)
+    assert heard.ids == runner.greedy([*OLD, 7, 8], 1)
     drain(engine)
 
 
@@ -675,26 +665,13 @@ def test_an_engine_at_rest_notices_that_memory_is_short(monkeypatch):
 
 
 def test_a_conversation_that_several_go_on_with_comes_back_once():
-    copies = Copies(0.015)
-    runner = copying_runner(copies, kept_while_running=0, pool=1024, slots=5)
-    old = [k % 89 for k in range(200)]
-    engine = engine_of(runner)
-    engine.submit(generation(1, old, runner, tokens=2)[0])
-    drain(engine)
-    stream, _ = generation(2, [5] * 20, runner, tokens=100)
-    engine.submit(stream)
-    while engine.kv.stats().offloaded_tokens < 201:
-        engine.run_once()
+    runner, engine, _ = with_an_offloaded_chat(slots=5)
     restored = []
     restore = runner.store.restore_part
     runner.store.restore_part = lambda *how: restored.append(how[2]) or restore(*how)
-    heard = []
-    for ident in range(3):
-        made, listener = generation(10 + ident, [*old, ident], runner, tokens=4)
-        engine.submit(made)
-        heard.append(listener)
+    heard = ask(engine, runner, [[*OLD, n] for n in range(3)], tokens=4)
     drain(engine)
-    said = [runner.greedy([*old, ident], 4) for ident in range(3)]
+    said = [runner.greedy([*OLD, ident], 4) for ident in range(3)]
     assert [listener.ids for listener in heard] == said
     assert restored == list(range(0, 200, 16))
     assert [listener.last.usage.cached_tokens for listener in heard] == [200] * 3

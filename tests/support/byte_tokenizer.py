@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hearth.backends.engine.matcher import Matcher
+
 LONGER = (
     '{"',
     '":',
@@ -62,3 +64,12 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int], *, special: bool = True) -> str:
         return b"".join(self.piece(one, special=special) for one in ids).decode(errors="replace")
+
+
+def fits(matcher: Matcher, text: str) -> bool:
+    """Whether the grammar lets `text` be written, byte by byte, and end there."""
+    for byte in text.encode():
+        if not matcher.allows(byte):
+            return False
+        matcher.accept(byte)
+    return matcher.allows(min(ByteTokenizer().end_ids))
