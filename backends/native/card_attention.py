@@ -13,6 +13,7 @@ from hearth.backends.native.kv_pool import KvPool, by_token
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.backends.native.reaches import Reaches, to_device
+from hearth.backends.native.split_attention import PoolAttention
 from hearth.kernels.cuda.attention import (
     Seen,
     Texts,
@@ -29,8 +30,8 @@ _FEW: Final = 16
 the keys of a long text among programs."""
 
 
-class CardAttention:
-    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`) for one step.
+class CardAttention(PoolAttention):
+    """Attention for one step.
 
     Each layer takes one launch for the rows of few tokens and one for the others.
 
@@ -44,8 +45,6 @@ class CardAttention:
     def __init__(
         self, pool: KvPool, config: ModelConfig, rows: Sequence[PagedRow], compute: torch.dtype
     ) -> None:
-        self._pool = pool
-        self._config = config
         device = pool.layer(0)[0].device
         counts = np.array([row.count for row in rows], np.int32)
         firsts = np.cumsum(counts, dtype=np.int32) - counts
@@ -83,7 +82,7 @@ class CardAttention:
         sent = iter(to_device(parts, device))
         self._few = next(sent).view(torch.int64)
         """[tokens of short rows] int64: their indices among all tokens."""
-        self._slots = [next(sent).view(torch.int64) for _ in reaches]
+        super().__init__(pool, config, [next(sent).view(torch.int64) for _ in reaches])
         self._groups: list[tuple[Seen | None, Texts | None]] = []
         for longest, width in zip(most, widths, strict=True):
             first, last, table = (next(sent) for _ in range(3))
@@ -94,25 +93,6 @@ class CardAttention:
                 table = table.view(len(many), -1)
                 texts = Texts(table, places.view(-1, 3), blocks.view(-1, 2), block)
             self._groups.append((seen, texts))
-
-    def __call__(
-        self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
-    ) -> Tensor:
-        self._pool.write(layer, self._slots[self._pool.group_of[layer]], key_value)
-        return self._attended(layer, query, sinks)
-
-    def finished(
-        self,
-        layer: int,
-        heads: Tensor,
-        norms: tuple[Tensor, Tensor, float] | None,
-        rotary: tuple[Tensor, Tensor] | None,
-        sinks: Tensor | None,
-    ) -> Tensor:
-        """See `FinishesHeads`."""
-        queries, slots = self._config.heads, self._slots[self._pool.group_of[layer]]
-        self._pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
-        return self._attended(layer, heads[:, :queries], sinks)
 
     def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         config, group = self._config, self._pool.group_of[layer]

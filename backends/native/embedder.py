@@ -111,23 +111,23 @@ class Embedder:
         """Number of layers of the decoder."""
         return len(self._decoder.layers)
 
-    def hidden(self, pages: TextPages, parts: Sequence[Sequence[int]], start: int = 0) -> Tensor:
-        """[tokens of all parts, width] float32: hidden states of the next part of each text.
-
-        Args:
-            pages: of the texts.
-            start: tokens before the part, the same number in each text.
-        """
-        *_, hidden = self.by_layer(pages, parts, start)
+    def hidden(self, pages: TextPages, texts: Sequence[Sequence[int]]) -> Tensor:
+        """[tokens of all texts, width] float32: hidden states."""
+        *_, hidden = self.by_layer(pages, texts, 0)
         assert hidden is not None
         return hidden
 
     def by_layer(
         self, pages: TextPages, parts: Sequence[Sequence[int]], start: int
     ) -> Iterator[Tensor | None]:
-        """`hidden` layer by layer: yields None after each layer, then the hidden states.
+        """The hidden states of the next part of each text, layer by layer: yields None after each
+        layer, then the hidden states [tokens of all parts, width] float32.
 
         Other forward passes may run in between.
+
+        Args:
+            pages: of the texts.
+            start: tokens before the part, the same number in each text.
         """
         device = self._plan.device
         tokens = torch.tensor([token for part in parts for token in part], device=device)

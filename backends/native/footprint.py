@@ -190,8 +190,12 @@ def least_bytes(config: ModelConfig, settings: ModelSettings) -> int:
 
 def may_have_graphs(settings: ModelSettings) -> bool:
     """Whether decode steps on a GPU may run as CUDA graphs, as far as is known without torch."""
-    is_free = settings.flash_attention is not False and not settings.deterministic
-    return has_cuda() and is_installed() and has_graphs() and is_free
+    return has_cuda() and is_installed() and has_graphs() and rounds_freely(settings)
+
+
+def rounds_freely(settings: ModelSettings) -> bool:
+    """Whether kernels may round a prompt differently than the same tokens one by one."""
+    return settings.flash_attention is not False and not settings.deterministic
 
 
 def growth_factor(settings: ModelSettings, *, on_gpu: bool) -> float:

@@ -43,7 +43,7 @@ def step_result(rows: Sequence[Row], logits: Tensor) -> StepResult:
             copied += range(at, at + row.outputs)
         at += row.outputs
     made = shortlists(logits, last, list(specs.values())) if specs else []
-    on_host = _some(logits, copied).cpu().numpy()
+    on_host = chosen_rows(logits, copied).cpu().numpy()
     return StepResult(
         {slot: on_host[places] for slot, places in whole.items()},
         dict(zip(specs, made, strict=True)),
@@ -60,7 +60,9 @@ def shortlists(
         rows: indices of the rows that get shortlists.
         specs: the requested shortlist of each row.
     """
-    some = Columns(_some(logits, rows), max(spec.count for spec in specs), [s.ids for s in specs])
+    some = Columns(
+        chosen_rows(logits, rows), max(spec.count for spec in specs), [s.ids for s in specs]
+    )
     fetches = [partial(fetch_row, logits, row) for row in rows]
     lines = some.every.cpu().numpy()
     return [some.shortlist(line, fetch) for line, fetch in zip(lines, fetches, strict=True)]
@@ -146,13 +148,12 @@ def fetch_row(logits: Tensor, row: int) -> Logits:
     return row_logits
 
 
-def _some(logits: Tensor, rows: Sequence[int]) -> Tensor:
-    """The given rows of `logits`, in ascending order.
-
-    Copies nothing if they are the first rows. Does not wait for the device.
+def chosen_rows(numbers: Tensor, rows: Sequence[int]) -> Tensor:
+    """The given rows of `numbers`. Copies nothing if they are the first rows, in order. Does not
+    wait for the device.
     """
-    if not rows or rows[-1] == len(rows) - 1:
-        return logits[: len(rows)]
+    if list(rows) == [*range(len(rows))]:
+        return numbers[: len(rows)]
     # CUDA stages a copy of unpinned memory before the call returns.
-    places = torch.tensor(rows).to(logits.device, non_blocking=logits.is_cuda)
-    return logits.index_select(0, places)
+    places = torch.tensor(rows).to(numbers.device, non_blocking=numbers.is_cuda)
+    return numbers.index_select(0, places)

@@ -176,14 +176,10 @@ class PagedAttention:
         sinks: Tensor | None,
     ) -> Tensor:
         """See `FinishesHeads`."""
-        slots, queries, count = (
-            self._plan_of(layer).slots,
-            self._config.heads,
-            self._config.kv_heads,
-        )
+        slots, queries = self._plan_of(layer).slots, self._config.heads
         assert isinstance(slots, Tensor)
         self.pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
-        key_value = heads[:, queries:].view(len(heads), 2, count, heads.shape[2])
+        key_value = heads[:, queries:].view(len(heads), 2, -1, heads.shape[2])
         return self._attended(layer, heads[:, :queries], key_value, sinks)
 
     def _attended(
@@ -206,25 +202,15 @@ class PagedAttention:
             for singles in plan.singles:
                 some = grouped[singles.tokens]
                 out[singles.tokens] = self._attend_singles(singles, some, pool, sinks)
-            self._attend_runs(plan, grouped, key_value, pool, sinks, out)
+            for run in plan.runs:
+                part = slice(run.begin, run.end)
+                new = grouped[part], key_value[part]
+                out[part] = self._attend_run(run, *new, pool, sinks)
         return out.flatten(1, 2).to(query.dtype)
 
     def step(self, layer: int, rotary: tuple[Tensor, Tensor] | None) -> Step:
         """The `Step` for `HalfLayers` of all layers with the group and the rope of `layer`."""
         return self._pages_of(layer).step(self.pool.layer(layer)[0].shape[1], rotary)
-
-    def _attend_runs(
-        self,
-        plan: _GroupPlan,
-        query: Tensor,
-        key_value: Tensor,
-        pool: _Sides,
-        sinks: Tensor | None,
-        out: Tensor,
-    ) -> None:
-        for run in plan.runs:
-            part = slice(run.begin, run.end)
-            out[part] = self._attend_run(run, query[part], key_value[part], pool, sinks)
 
     def _attend_singles(
         self, plan: _Singles, query: Tensor, pool: _Sides, sinks: Tensor | None

@@ -13,6 +13,7 @@ from hearth.backends.native.footprint import (
     PAGE,
     START_TOKENS,
     growth_factor,
+    rounds_freely,
 )
 from hearth.backends.native.kv_rows import FP8, Q8_0
 from hearth.backends.native.kv_sizes import kv_sizes, step_tokens
@@ -127,7 +128,9 @@ def plan_memory(
     factor = growth_factor(settings, on_gpu=device.type != "cpu")
     usable = int(available_bytes * settings.memory_fraction)
     splits_decode = (
-        triton and splits_rows(config, device, (keys, values), compute_dtype) and _is_free(settings)
+        triton
+        and splits_rows(config, device, (keys, values), compute_dtype)
+        and rounds_freely(settings)
     )
     graphs = graphs and splits_decode
     workspace = Workspace(config, settings, graphs=graphs)
@@ -191,11 +194,6 @@ def plan_memory(
         has_shortlists=device.type != "cpu" and not settings.deterministic,
         notices=_notices(settings, context, config.context, is_budget=allowed < fits),
     )
-
-
-def _is_free(settings: ModelSettings) -> bool:
-    """Whether kernels may round a prompt differently than the same tokens one by one."""
-    return settings.flash_attention is not False and not settings.deterministic
 
 
 def _start_blocks(

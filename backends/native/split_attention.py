@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -32,25 +33,19 @@ def splits_rows(
     return set(kv) <= {dtype, *packed}
 
 
-class SingleTokens:
-    """Implements `Attend` and `FinishesHeads` for rows of one token each.
-
-    See `hearth.backends.native.attention`. All inputs are on the device: of the numbers of a step,
-    the host uses only `Seen.most`.
+class PoolAttention(ABC):
+    """Implements `Attend` and `FinishesHeads` (`hearth.backends.native.attention`): keys and values
+    go into the pool, and attention reads them there.
 
     Args:
-        pool: keys and values, see `SplitAttention`.
-        slots: for each group [rows] int64: where keys and values go, as token indices in the pool.
-        seen: for each group.
+        slots: for each group [tokens] int64: where keys and values go, as token indices in the
+            pool.
     """
 
-    def __init__(
-        self, pool: KvPool, config: ModelConfig, slots: Sequence[Tensor], seen: Sequence[Seen]
-    ) -> None:
+    def __init__(self, pool: KvPool, config: ModelConfig, slots: Sequence[Tensor]) -> None:
         self._pool = pool
         self._config = config
         self._slots = slots
-        self._seen = seen
 
     def __call__(
         self, layer: int, query: Tensor, key_value: Tensor, sinks: Tensor | None
@@ -70,6 +65,26 @@ class SingleTokens:
         queries, slots = self._config.heads, self._slots[self._pool.group_of[layer]]
         self._pool.finish_and_write(layer, slots, heads, queries, norms, rotary)
         return self._attended(layer, heads[:, :queries], sinks)
+
+    @abstractmethod
+    def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor: ...
+
+
+class SingleTokens(PoolAttention):
+    """Attention of rows of one token each.
+
+    All inputs are on the device: of the numbers of a step, the host uses only `Seen.most`.
+
+    Args:
+        pool: keys and values, see `SplitAttention`.
+        seen: for each group.
+    """
+
+    def __init__(
+        self, pool: KvPool, config: ModelConfig, slots: Sequence[Tensor], seen: Sequence[Seen]
+    ) -> None:
+        super().__init__(pool, config, slots)
+        self._seen = seen
 
     def _attended(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         keys, values = map(by_token, self._pool.layer(layer))

@@ -34,7 +34,7 @@ from hearth.backends.engine.shortlist import RaceSpec, ShortlistSpec
 from hearth.backends.engine.truncation import SMALLEST_TEMPERATURE
 from hearth.backends.native.decode_graphs import DecodeGraphs
 from hearth.backends.native.kv_pool import KvPool
-from hearth.backends.native.outputs import Columns, fetch_row, step_result
+from hearth.backends.native.outputs import Columns, chosen_rows, fetch_row, step_result
 from hearth.backends.native.paged_attention import PagedRow
 from hearth.kernels.cuda.elementwise import guess_tokens
 from hearth.kernels.cuda.matrix import has_triton
@@ -140,7 +140,7 @@ class StepsAhead:
         on_host = None if guessed is None else self._to_host(guessed)
         done = self._mark()
         if self._steady >= self._needed:
-            best = self._some(step.columns.peaks, places)[:, 2]
+            best = chosen_rows(step.columns.peaks, places)[:, 2]
             self._ahead = self._next(paged, step, best if guessed is None else guessed)
         if done is not None:
             done.synchronize()
@@ -209,19 +209,11 @@ class StepsAhead:
         largest = step.columns.largest
         if largest is None or all(spec.race is None for spec in specs):
             return None
-        values, ids, peaks = (self._some(one, places) for one in (*largest, step.columns.peaks))
+        values, ids, peaks = (chosen_rows(one, places) for one in (*largest, step.columns.peaks))
         about = torch.from_numpy(np.stack([_about(spec.race) for spec in specs]))
         if peaks.is_cuda:
             about = about.pin_memory().to(peaks.device, non_blocking=True)
         return guess_tokens(values, ids, peaks, about)
-
-    @staticmethod
-    def _some(numbers: Tensor, places: Sequence[int]) -> Tensor:
-        """Some rows of `numbers`, without waiting for the device."""
-        if places == [*range(len(numbers))]:
-            return numbers
-        chosen = torch.tensor(places).to(numbers.device, non_blocking=True)
-        return numbers.index_select(0, chosen)
 
     @staticmethod
     def _to_host(numbers: Tensor) -> Tensor:
