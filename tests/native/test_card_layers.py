@@ -15,7 +15,7 @@ from card_on_processor import OnProcessor, on_processor
 from decode_reference import reference_decode
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import StepPlan
 from hearth.backends.native import split_attention
 from hearth.backends.native.card_layers import CardLayers
 from hearth.backends.native.models import layers, parts
@@ -49,10 +49,9 @@ def logits_of(driven: Driven, rows: int) -> np.ndarray:  # type: ignore[type-arg
     for count, outputs in ((4, 1), (1, 1), (1, 1)):
         plan = []
         for slot in range(rows):
-            held = driven.cache.length(slot)
-            assert driven.cache.reserve(slot, held + count)
-            tokens = [3 + (slot * 7 + held + at) % 50 for at in range(count)]
-            plan.append(Row(slot, held, tokens, outputs))
+            first = slot * 7 + driven.cache.length(slot)
+            tokens = [3 + (first + at) % 50 for at in range(count)]
+            plan.append(driven.row(slot, tokens, outputs))
         result = driven.step(StepPlan(tuple(plan)))
         found.append(np.concatenate([result.logits[slot] for slot in range(rows)]))
     return np.stack(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,17 +49,8 @@ def full_precision() -> Iterator[None]:
 
 def ends(runner: Driven, slot: int, tokens: list[int], *mates: Row) -> NDArray[np.float32]:
     """Logits of the last tokens of `tokens`, at the end of `slot`: [16 or fewer, vocabulary]."""
-    held = runner.cache.length(slot)
-    assert runner.cache.reserve(slot, held + len(tokens))
-    row = Row(slot, held, tokens, min(len(tokens), 16))
+    row = runner.row(slot, tokens, min(len(tokens), 16))
     return runner.step(StepPlan((*mates, row))).logits[slot].copy()
-
-
-def mate(runner: Driven, slot: int, tokens: list[int]) -> Row:
-    """More tokens of another sequence, for the same step."""
-    held = runner.cache.length(slot)
-    assert runner.cache.reserve(slot, held + len(tokens))
-    return Row(slot, held, tokens, 0)
 
 
 def in_pieces(runner: Driven) -> NDArray[np.float32]:
@@ -68,7 +58,7 @@ def in_pieces(runner: Driven) -> NDArray[np.float32]:
     tokens = some_tokens(CUTS[-1])
     found = []
     for number, (start, end) in enumerate(pairwise(CUTS)):
-        others = (mate(runner, 1, [7]), mate(runner, 2, some_tokens(1 + 5 * number, number)))
+        others = (runner.row(1, [7]), runner.row(2, some_tokens(1 + 5 * number, number)))
         found.append(ends(runner, 0, tokens[start:end], *others))
     runner.cache.check_integrity()
     return np.concatenate(found)
@@ -146,12 +136,11 @@ def test_deterministic_logits_have_the_same_bits_in_any_company(
     settings = ModelSettings(kv_type=kv_type, context=256, max_sessions=40, deterministic=True)
     tokens = some_tokens(40)
     alone = runner_of(tmp_path, settings, device=CUDA)
-    assert alone.cache.reserve(0, 40)
-    whole = alone.step(StepPlan((Row(0, 0, tokens, 40),))).logits[0].copy()
+    whole = alone.step(StepPlan((alone.row(0, tokens, 40),))).logits[0].copy()
     runner = runner_of(tmp_path, settings, device=CUDA)
     found = []
     for number, (start, end) in enumerate(pairwise((0, 16, 17, 33, 34, 40))):
-        other = mate(runner, 2, some_tokens(number * 3 + 1, seed=number))
+        other = runner.row(2, some_tokens(number * 3 + 1, seed=number))
         found.append(ends(runner, 0, tokens[start:end], other))
     np.testing.assert_array_equal(np.concatenate(found), whole)
 
@@ -210,11 +199,11 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
                 held = runner.cache.length(slot)
                 for at in range(held, held + count, 500):
                     part = tokens[at : min(at + 500, held + count)]
-                    runner.step(StepPlan((mate(runner, slot, part),)))
+                    runner.step(StepPlan((runner.row(slot, part),)))
         for _ in range(4):
             found = []
             for runner in runners:
-                rows = [replace(mate(runner, slot, [7 + slot]), outputs=1) for slot in range(3)]
+                rows = [runner.row(slot, [7 + slot], 1) for slot in range(3)]
                 logits = runner.step(StepPlan(tuple(rows))).logits
                 found.append(np.concatenate([logits[slot] for slot in range(3)]))
             # Rows are padded to four: PyTorch's products may round differently for them.
@@ -227,10 +216,7 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
     for _ in range(24):  # Greedy steps are started ahead.
         lists = []
         for one in runners:
-            rows = [
-                replace(mate(one, slot, [tokens_of[slot]]), outputs=1, shortlist=best)
-                for slot in range(3)
-            ]
+            rows = [one.row(slot, [tokens_of[slot]], 1, shortlist=best) for slot in range(3)]
             lists.append(one.step(StepPlan(tuple(rows))).shortlists)
         was_ahead += runner.runner._ahead._ahead is not None  # type: ignore[attr-defined]
         found = [np.stack([some[slot].row() for slot in range(3)]) for some in lists]
@@ -240,7 +226,7 @@ def test_steps_by_graphs_are_those_without_and_wait_once(family: str, tmp_path: 
         tokens_of = [lists[0][slot].best for slot in range(3)]
     assert was_ahead >= 12  # Steps in which no session needs another block.
     spec = ShortlistSpec(1024, np.array([5, 6]))
-    rows = [replace(mate(runner, slot, [9]), outputs=1, shortlist=spec) for slot in range(3)]
+    rows = [runner.row(slot, [9], 1, shortlist=spec) for slot in range(3)]
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")

@@ -25,7 +25,7 @@ from driven import Driven
 from hearth.backends.bench.engine_side import EngineSide
 from hearth.backends.contract.models import ModelSettings
 from hearth.backends.contract.sampling import SamplingParams
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import StepPlan
 from hearth.backends.engine.shortlist import ShortlistSpec
 from hearth.backends.native import (
     decode_graphs,
@@ -99,11 +99,9 @@ class Both:
     ) -> dict[int, NDArray[np.float32]]:
         rows = []
         for slot, count in enumerate(counts):
-            held = driven.cache.length(slot)
             if count:
-                assert driven.cache.reserve(slot, held + count)
-                more = self.tokens[held + 100 * slot :][:count]
-                rows.append(Row(slot, held, more, min(count, outputs)))
+                more = self.tokens[driven.cache.length(slot) + 100 * slot :][:count]
+                rows.append(driven.row(slot, more, min(count, outputs)))
         result = driven.step(StepPlan(tuple(rows)))
         return {slot: logits.copy() for slot, logits in result.logits.items()}
 
@@ -192,11 +190,7 @@ def test_replayed_steps_give_the_states_that_logits_are_made_of(make: Make, tmp_
     for _ in range(3):
         found = []
         for driven in (both.graphs, both.eager):
-            rows = []
-            for slot in range(3):
-                held = driven.cache.length(slot)
-                assert driven.cache.reserve(slot, held + 1)
-                rows.append(Row(slot, held, [7 + slot], 1))
+            rows = [driven.row(slot, [7 + slot], 1) for slot in range(3)]
             result = driven.step(StepPlan(tuple(rows)))
             logits = driven.decoder.logits(result.hidden).numpy()
             np.testing.assert_array_equal(logits, np.concatenate([*result.logits.values()]))
@@ -225,9 +219,7 @@ def test_sizes_are_recorded_when_they_come_again_and_only_for_single_tokens(make
     both.step([1, 2, 0, 0, 0])  # With the rest of a prompt,
     both.step([1, 1, 0, 0, 0], outputs=0)  # and without outputs.
     assert sum(both.replays) == before
-    drafted = Row(0, both.graphs.cache.length(0), [7], 1, drafts=1)
-    both.graphs.cache.reserve(0, drafted.start + 1)
-    both.graphs.step(StepPlan((drafted,)))
+    both.graphs.step(StepPlan((both.graphs.row(0, [7], 1, drafts=1),)))
     assert sum(both.replays) == before
 
 
@@ -363,12 +355,8 @@ def test_shortlists_come_of_replayed_logits_in_one_copy(make: Make) -> None:
         both.step([1, 1, 1, 0, 0])
         found = {}
         for driven in (both.graphs, both.eager):
-            rows = []
-            for slot in range(3):
-                held = driven.cache.length(slot)
-                assert driven.cache.reserve(slot, held + 1)
-                spec = ShortlistSpec(8, np.array([3, number + 4]))
-                rows.append(Row(slot, held, [5 + slot], 1, shortlist=spec))
+            spec = ShortlistSpec(8, np.array([3, number + 4]))
+            rows = [driven.row(slot, [5 + slot], 1, shortlist=spec) for slot in range(3)]
             result = driven.step(StepPlan(tuple(rows)))
             assert not result.logits and len(result.shortlists) == 3
             found[driven is both.eager] = [result.shortlists[slot] for slot in range(3)]
@@ -406,12 +394,11 @@ class Greedy:
         """
         found = []
         for driven in (self.both.graphs, self.both.eager):
-            rows = []
-            for slot in slots or self.tokens:
-                held = driven.cache.length(slot)
-                assert driven.cache.reserve(slot, held + 1)
-                spec = ShortlistSpec(1, np.array([], np.int64))
-                rows.append(Row(slot, held, [self.tokens[slot]], 1, shortlist=spec))
+            spec = ShortlistSpec(1, np.array([], np.int64))
+            rows = [
+                driven.row(slot, [self.tokens[slot]], 1, shortlist=spec)
+                for slot in slots or self.tokens
+            ]
             result = driven.step(StepPlan(tuple(rows)))
             assert not result.logits
             found.append(result.shortlists)

@@ -13,7 +13,7 @@ from driven import Driven
 from fake_host import INFO
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import StepPlan
 from hearth.backends.worker.footprint import taken_bytes
 from native_runners import runner_of, some_tokens
 from speakers import ask, drain, generation
@@ -34,9 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def feed(runner: Driven, slot: int, tokens: list[int]) -> NDArray[np.float32]:
     """Compute `tokens` at the end of `slot`; logits after the last one."""
-    held = runner.cache.length(slot)
-    assert runner.cache.reserve(slot, held + len(tokens))
-    return runner.step(StepPlan((Row(slot, held, tokens, 1),))).logits[slot].copy()
+    return runner.step(StepPlan((runner.row(slot, tokens, 1),))).logits[slot].copy()
 
 
 def layer_token(runner: Driven) -> int:

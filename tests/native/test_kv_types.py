@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from driven import Driven
 from hearth.backends.contract.models import KvType, ModelSettings, ModelSpec
-from hearth.backends.engine.runner import Row, StepPlan
+from hearth.backends.engine.runner import StepPlan
 from hearth.backends.native.load import open_model
 from hearth.backends.native.page_kernels import LayersInC
 from hearth.backends.native.runner import NativeRunner
 from hearth.kernels.cpu.layouts import multiplied
 from hearth.quant.gguf.quantize_run import run
+from native_runners import advance
 from quantizing import GUIDE, planned
 
 Open = Callable[[KvType, KvType], Driven]
@@ -61,13 +62,8 @@ def opened(tmp_path: Path) -> Iterator[Open]:
 
 def law(runner: Driven, tokens: list[int]) -> NDArray[np.float64]:
     """Log probabilities [tokens, vocabulary] of the next token, computed a few at a time."""
-    found = []
-    assert runner.cache.reserve(0, len(tokens))
-    for at in range(0, len(tokens), 4):
-        some = tokens[at : at + 4]
-        row = Row(0, at, some, len(some))
-        found.append(runner.step(StepPlan((row,))).logits[0].astype(np.float64))
-    logits = np.concatenate(found)
+    found = [advance(runner, 0, tokens[at : at + 4]) for at in range(0, len(tokens), 4)]
+    logits = np.concatenate(found).astype(np.float64)
     return logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
 
 
@@ -92,13 +88,10 @@ def test_a_row_has_the_same_bits_whoever_else_runs(opened: Open) -> None:
     wanted = []
     for slot, text in enumerate(texts):
         for runner in (alone, together):
-            assert runner.cache.reserve(slot, len(text) + 2)
             for at in range(0, len(text), 4):
-                some = text[at : at + 4]
-                runner.step(StepPlan((Row(slot, at, some, 0),)))
-        row = Row(slot, len(text), (7, 8), 2)
-        wanted.append(alone.step(StepPlan((row,))).logits[slot])
-    rows = tuple(Row(slot, len(text), (7, 8), 2) for slot, text in enumerate(texts))
+                runner.step(StepPlan((runner.row(slot, text[at : at + 4]),)))
+        wanted.append(advance(alone, slot, [7, 8]))
+    rows = tuple(together.row(slot, [7, 8], 2) for slot in range(len(texts)))
     found = together.step(StepPlan(rows)).logits
     for slot, logits in enumerate(wanted):
         assert np.array_equal(found[slot], logits)

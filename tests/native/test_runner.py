@@ -51,9 +51,7 @@ def test_in_pages_and_pieces_it_says_what_the_decoder_says_of_the_whole_text(
     pieces = (tokens[:20], tokens[20:21], tokens[21:22], tokens[22:37], tokens[37:38], tokens[38:])
     found = []
     for piece in pieces:
-        mate = Row(1, runner.cache.length(1), [7], 0)
-        assert runner.cache.reserve(1, runner.cache.length(1) + 1)
-        found.append(advance(runner, 0, piece, mate))
+        found.append(advance(runner, 0, piece, runner.row(1, [7])))
     np.testing.assert_allclose(np.concatenate(found), wanted, atol=2e-4)
     runner.cache.check_integrity()
 
@@ -74,8 +72,7 @@ def test_deterministic_logits_have_the_same_bits_however_they_are_computed(
     found = []
     for number, piece in enumerate(pieces):
         mates = some_tokens(number * 3 + 1, seed=number)
-        assert runner.cache.reserve(2, 60)
-        found.append(advance(runner, 0, piece, Row(2, runner.cache.length(2), mates, 0)))
+        found.append(advance(runner, 0, piece, runner.row(2, mates)))
     np.testing.assert_array_equal(np.concatenate(found), whole)
     hit = runner.cache.open(1, tokens)
     assert hit == len(tokens) - 1
@@ -107,9 +104,7 @@ def _seeing(attend: Callable[..., Attend], seen: list[int], *args: Any, **how: A
 def test_only_wanted_logits_are_given(folder: Path) -> None:
     runner = runner_of(folder, EXACT)
     tokens = some_tokens(12)
-    for slot in (0, 1, 2):
-        assert runner.cache.reserve(slot, 12)
-    rows = (Row(0, 0, tokens, 0), Row(1, 0, tokens, 3), Row(2, 0, tokens[:5], 1))
+    rows = (runner.row(0, tokens), runner.row(1, tokens, 3), runner.row(2, tokens[:5], 1))
     logits = runner.step(StepPlan(rows)).logits
     assert {slot: found.shape for slot, found in logits.items()} == {
         1: (3, VOCABULARY),

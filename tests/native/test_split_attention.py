@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 pytest.importorskip("triton", minversion="3.9")
 
 from hearth.backends.contract.models import KvType, ModelSettings
-from hearth.backends.engine.runner import Row
 from hearth.backends.native import (
     card_attention,
     kv_pool,
@@ -90,11 +89,7 @@ def test_logits_are_those_of_attention_over_gathered_pages(
                 *((of, "has_metal") for of in (layers, split_attention)),
             ):
                 monkeypatch.setattr(module, name, lambda _, yes=is_here[name]: yes)
-            others = []
-            for slot, more in ((1, 1), (2, 3)):
-                held = one.cache.length(slot)
-                assert one.cache.reserve(slot, held + more)
-                others.append(Row(slot, held, tokens[start : start + more], 0))
+            others = [one.row(slot, tokens[start:][:more]) for slot, more in ((1, 1), (2, 3))]
             results.append(advance(one, 0, tokens[start:end], *others))
             if kv_types == ("f32",) and start == 30:
                 vectors.append(one.embed([tokens[:20], tokens[5:35]], "mean"))

@@ -12,7 +12,6 @@ import torch
 
 from driven import Driven
 from hearth.backends.contract.models import ModelSettings, ModelSpec
-from hearth.backends.engine.runner import Row
 from hearth.backends.native import load
 from hearth.backends.native.load import is_tiled
 from hearth.backends.native.models.experts import Router
@@ -119,8 +118,7 @@ def test_layers_in_c_compute_what_those_of_torch_do(
         found = [advance(runner, 0, TEXT[:3])]
         # Attention of more than 16 tokens is torch's, next to a row of one.
         for piece in (TEXT[3:20], TEXT[20:21], TEXT[21:]):
-            assert runner.cache.reserve(1, runner.cache.length(1) + 1)
-            found.append(advance(runner, 0, piece, Row(1, runner.cache.length(1), [7], 0)))
+            found.append(advance(runner, 0, piece, runner.row(1, [7])))
         vectors = runner.embed([TEXT[:9], TEXT], "mean")
     np.testing.assert_allclose(np.concatenate(found), expected, atol=2e-4)
     runner.runner.decoder.fused = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hearth.backends.engine.cached_runner import CachedRunner
@@ -28,6 +28,12 @@ class Driven:
     @property
     def cache(self) -> KvManager:
         return self._cached.kv
+
+    def row(self, slot: int, tokens: Sequence[int], outputs: int = 0, **how: Any) -> Row:
+        """The row of `tokens` at the end of `slot`; reserves memory for them."""
+        held = self.cache.length(slot)
+        assert self.cache.reserve(slot, held + len(tokens))
+        return Row(slot, held, tokens, outputs, **how)
 
     def step(self, plan: StepPlan) -> StepResult:
         return self._cached.advance(plan)

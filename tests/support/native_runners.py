@@ -83,9 +83,7 @@ def advance(runner: Driven, slot: int, tokens: list[int], *others: Row) -> NDArr
     """Compute `tokens` at the end of `slot` in one step with `others`; returns [tokens,
     vocabulary].
     """
-    held = runner.cache.length(slot)
-    assert runner.cache.reserve(slot, held + len(tokens))
-    row = Row(slot, held, tokens, len(tokens))
+    row = runner.row(slot, tokens, len(tokens))
     return runner.step(StepPlan((*others, row))).logits[slot].copy()
 
 
