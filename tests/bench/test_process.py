@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app import bench_job
 from hearth.app.bench_job import run_bench
@@ -80,16 +81,14 @@ def test_a_damaged_file_is_a_typed_error(job: Callable[..., Job], tmp_path: Path
         messages(job(spec=ModelSpec(str(path))), tmp_path)
 
 
-def test_a_process_that_dies_is_an_error(job: Callable[..., Job], tmp_path: Path) -> None:
-    async def kill() -> None:
-        process = await Process.start(bench_job.measure, {"job": asdict(job(repeats=50))}, tmp_path)
-        await anext(process.updates())
-        psutil.Process(process.pid).kill()
-        with pytest.raises(HearthError, match="without an answer"):
-            await process.result()
-        await process.close()
-
-    asyncio.run(kill())
+@in_loop
+async def test_a_process_that_dies_is_an_error(job: Callable[..., Job], tmp_path: Path) -> None:
+    process = await Process.start(bench_job.measure, {"job": asdict(job(repeats=50))}, tmp_path)
+    await anext(process.updates())
+    psutil.Process(process.pid).kill()
+    with pytest.raises(HearthError, match="without an answer"):
+        await process.result()
+    await process.close()
 
 
 def test_leaving_early_ends_the_process(job: Callable[..., Job], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from hearth.backends.contract.loaded import EngineStats
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.wire import ClearCache, Load
@@ -58,36 +59,30 @@ async def ask(supervisor, call, spec=SPEC):
 
 
 @pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(context=99)])
-def test_a_loaded_model_forgets_whatever_settings_it_has(tmp_path, monkeypatch, settings):
-    async def main():
-        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
-            await ask(supervisor, Load())
-            other = replace(SPEC, settings=settings)
-            assert await ask(supervisor, ClearCache(load=False), other) == [LEFT]
-            assert len(children) == 1
-
-    asyncio.run(main())
+@in_loop
+async def test_a_loaded_model_forgets_whatever_settings_it_has(tmp_path, monkeypatch, settings):
+    async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+        await ask(supervisor, Load())
+        other = replace(SPEC, settings=settings)
+        assert await ask(supervisor, ClearCache(load=False), other) == [LEFT]
+        assert len(children) == 1
 
 
-def test_one_that_is_not_loaded_stays_so(tmp_path, monkeypatch):
-    async def main():
-        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
-            with pytest.raises(ModelNotFound, match="not loaded"):
-                await ask(supervisor, ClearCache(load=False))
-            assert (children, supervisor.loaded) == ([], 0)
-            await ask(supervisor, Load())
-            await supervisor.unload(None)
-            with pytest.raises(ModelNotFound):
-                await ask(supervisor, ClearCache(load=False))
-            assert len(children) == 1
-
-    asyncio.run(main())
+@in_loop
+async def test_one_that_is_not_loaded_stays_so(tmp_path, monkeypatch):
+    async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+        with pytest.raises(ModelNotFound, match="not loaded"):
+            await ask(supervisor, ClearCache(load=False))
+        assert (children, supervisor.loaded) == ([], 0)
+        await ask(supervisor, Load())
+        await supervisor.unload(None)
+        with pytest.raises(ModelNotFound):
+            await ask(supervisor, ClearCache(load=False))
+        assert len(children) == 1
 
 
-def test_otherwise_it_is_loaded_for_it(tmp_path, monkeypatch):
-    async def main():
-        async with supervising(tmp_path, monkeypatch) as (supervisor, children):
-            assert await ask(supervisor, ClearCache()) == [LEFT]
-            assert len(children) == 1
-
-    asyncio.run(main())
+@in_loop
+async def test_otherwise_it_is_loaded_for_it(tmp_path, monkeypatch):
+    async with supervising(tmp_path, monkeypatch) as (supervisor, children):
+        assert await ask(supervisor, ClearCache()) == [LEFT]
+        assert len(children) == 1

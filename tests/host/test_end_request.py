@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.host_connection import HostConnection
 from hearth.backends.contract.events import Finished
@@ -36,37 +37,33 @@ def decodes(worker):
     return any(request.state == "decoding" for request in requests)
 
 
-def test_a_request_is_ended_for_whoever_asked_it(model, tmp_path):
-    async def main():
-        place = place_in(tmp_path)
-        async with attached(place) as one, HostClient.attach(place, start=False) as other:
-            await one.backend(model).info()
-            asking = asyncio.create_task(collect(one.backend(model).generate(ENDLESS)))
-            worker = await worker_when(other, decodes)
-            [request] = worker.engine.requests
-            assert (request.session, request.prompt_tokens > 0) == ("somebody", True)
-            assert not await other.end_request(worker.pid + 1, request.id)
-            assert await other.end_request(worker.pid, request.id)
-            _, ids, last = await asking
-            assert isinstance(last, Finished) and last.reason == "cancelled"
-            assert last.usage.completion_tokens == len(ids) > 0
-            assert not await other.end_request(worker.pid, request.id)
-
-    asyncio.run(main())
+@in_loop
+async def test_a_request_is_ended_for_whoever_asked_it(model, tmp_path):
+    place = place_in(tmp_path)
+    async with attached(place) as one, HostClient.attach(place, start=False) as other:
+        await one.backend(model).info()
+        asking = asyncio.create_task(collect(one.backend(model).generate(ENDLESS)))
+        worker = await worker_when(other, decodes)
+        [request] = worker.engine.requests
+        assert (request.session, request.prompt_tokens > 0) == ("somebody", True)
+        assert not await other.end_request(worker.pid + 1, request.id)
+        assert await other.end_request(worker.pid, request.id)
+        _, ids, last = await asking
+        assert isinstance(last, Finished) and last.reason == "cancelled"
+        assert last.usage.completion_tokens == len(ids) > 0
+        assert not await other.end_request(worker.pid, request.id)
 
 
-def test_looking_for_a_host_starts_none(tmp_path):
-    async def main():
-        place = place_in(tmp_path)
-        hosts = HostConnection(place, 0.2)
-        assert await hosts.stats() is None
-        assert await hosts.unload("endless") == 0
-        assert not await hosts.end_request(1, 1)
-        with pytest.raises(NoHost):
-            await hosts.host(start=False)
-        await hosts.close()
-
-    asyncio.run(main())
+@in_loop
+async def test_looking_for_a_host_starts_none(tmp_path):
+    place = place_in(tmp_path)
+    hosts = HostConnection(place, 0.2)
+    assert await hosts.stats() is None
+    assert await hosts.unload("endless") == 0
+    assert not await hosts.end_request(1, 1)
+    with pytest.raises(NoHost):
+        await hosts.host(start=False)
+    await hosts.close()
 
 
 def test_a_host_of_another_version_that_leaves_is_not_replaced(tmp_path, monkeypatch):
@@ -84,16 +81,14 @@ def test_a_host_of_another_version_that_leaves_is_not_replaced(tmp_path, monkeyp
         asyncio.run(main())
 
 
-def test_a_host_that_runs_is_found_and_asked(model, tmp_path):
-    async def main():
-        place = place_in(tmp_path)
-        hosts = HostConnection(place, 0.2)
-        async with attached(place) as host:
-            await host.backend(model).info()
-            [worker] = (await hosts.stats()).workers
-            assert worker.name == "endless"
-            assert await hosts.unload("endless") == 1
-            assert (await hosts.stats()).workers == ()
-            await hosts.close()
-
-    asyncio.run(main())
+@in_loop
+async def test_a_host_that_runs_is_found_and_asked(model, tmp_path):
+    place = place_in(tmp_path)
+    hosts = HostConnection(place, 0.2)
+    async with attached(place) as host:
+        await host.backend(model).info()
+        [worker] = (await hosts.stats()).workers
+        assert worker.name == "endless"
+        assert await hosts.unload("endless") == 1
+        assert (await hosts.stats()).workers == ()
+        await hosts.close()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from hearth.backends.contract.events import Finished, Started
 from hearth.backends.contract.loaded import ModelInfo
 from hearth.backends.contract.models import ModelSettings, ModelSpec
@@ -84,104 +85,92 @@ def gate(tmp_path, workers):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="named pipes are another matter there")
-def test_who_leaves_a_load_harms_nobody_who_waits_for_it(supervisor, workers, gate) -> None:
-    async def main():
-        first = asking(supervisor)
-        await workers.started.wait()
-        second = asking(supervisor)
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        await asyncio.to_thread(gate)
-        assert isinstance(await asyncio.wait_for(second, 30), ModelInfo)
-        assert len(workers.children) == 1, "what was loaded by then was not thrown away"
-        await supervisor.unload(None)
-
-    asyncio.run(main())
+@in_loop
+async def test_who_leaves_a_load_harms_nobody_who_waits_for_it(supervisor, workers, gate) -> None:
+    first = asking(supervisor)
+    await workers.started.wait()
+    second = asking(supervisor)
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await asyncio.to_thread(gate)
+    assert isinstance(await asyncio.wait_for(second, 30), ModelInfo)
+    assert len(workers.children) == 1, "what was loaded by then was not thrown away"
+    await supervisor.unload(None)
 
 
-def test_the_last_who_leaves_a_load_ends_it(supervisor, workers) -> None:
-    async def main():
-        both = [asking(supervisor)]
-        await workers.started.wait()
-        both.append(asking(supervisor))
-        await asyncio.sleep(0)
-        for task in both:
-            task.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
-        assert await asyncio.wait_for(workers.children[0].wait(), 30) != 0
-        assert len(workers.children) == 1 and not supervisor.loaded and not supervisor.busy
-
-    asyncio.run(main())
+@in_loop
+async def test_the_last_who_leaves_a_load_ends_it(supervisor, workers) -> None:
+    both = [asking(supervisor)]
+    await workers.started.wait()
+    both.append(asking(supervisor))
+    await asyncio.sleep(0)
+    for task in both:
+        task.cancel()
+    await asyncio.gather(*both, return_exceptions=True)
+    assert await asyncio.wait_for(workers.children[0].wait(), 30) != 0
+    assert len(workers.children) == 1 and not supervisor.loaded and not supervisor.busy
 
 
-def test_unloading_ends_a_load_for_all_who_wait_for_it(supervisor, workers) -> None:
-    async def main():
-        waiting = [asking(supervisor)]
-        await workers.started.wait()
-        waiting += [asking(supervisor, Tokenize("x", False)) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
-        for said in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30):
-            assert isinstance(said, WorkerDied) and said.data["unloaded"]
-        assert len(workers.children) == 1, "it was not loaded again at once"
-
-    asyncio.run(main())
+@in_loop
+async def test_unloading_ends_a_load_for_all_who_wait_for_it(supervisor, workers) -> None:
+    waiting = [asking(supervisor)]
+    await workers.started.wait()
+    waiting += [asking(supervisor, Tokenize("x", False)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
+    for said in await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 30):
+        assert isinstance(said, WorkerDied) and said.data["unloaded"]
+    assert len(workers.children) == 1, "it was not loaded again at once"
 
 
-def test_a_load_that_fails_fails_once_for_all_who_wait_for_it(supervisor, workers) -> None:
+@in_loop
+async def test_a_load_that_fails_fails_once_for_all_who_wait_for_it(supervisor, workers) -> None:
     workers.code = REFUSES
-
-    async def main():
-        said = await asyncio.gather(*(asking(supervisor) for _ in range(4)), return_exceptions=True)
-        assert all(isinstance(error, ModelNotFound) for error in said), said
-        assert len(workers.children) == 1
-
-    asyncio.run(main())
+    said = await asyncio.gather(*(asking(supervisor) for _ in range(4)), return_exceptions=True)
+    assert all(isinstance(error, ModelNotFound) for error in said), said
+    assert len(workers.children) == 1
 
 
-def test_a_call_that_is_cancelled_while_its_model_loads_is_over_at_once(
+@in_loop
+async def test_a_call_that_is_cancelled_while_its_model_loads_is_over_at_once(
     supervisor, workers
 ) -> None:
     """So that it holds no room: here there is only room for one."""
     one = replace(SPEC, settings=ModelSettings(max_sessions=1, max_waiting=0))
-
-    async def main():
-        loading = asking(supervisor, spec=one)
-        await workers.started.wait()
-        for _ in range(2):
-            stream = Heard()
-            call = asking(supervisor, Tokenize("x", False), stream, one)
-            await asyncio.sleep(0)
-            stream.cancel()
-            assert await asyncio.wait_for(call, 30) == Finished("cancelled")
-        assert not loading.done() and len(workers.children) == 1
-        await supervisor.unload(None)
-        await asyncio.gather(loading, return_exceptions=True)
-
-    asyncio.run(main())
+    loading = asking(supervisor, spec=one)
+    await workers.started.wait()
+    for _ in range(2):
+        stream = Heard()
+        call = asking(supervisor, Tokenize("x", False), stream, one)
+        await asyncio.sleep(0)
+        stream.cancel()
+        assert await asyncio.wait_for(call, 30) == Finished("cancelled")
+    assert not loading.done() and len(workers.children) == 1
+    await supervisor.unload(None)
+    await asyncio.gather(loading, return_exceptions=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="named pipes are another matter there")
-def test_other_settings_wait_for_a_load_and_then_for_who_uses_it(supervisor, workers, gate) -> None:
+@in_loop
+async def test_other_settings_wait_for_a_load_and_then_for_who_uses_it(
+    supervisor, workers, gate
+) -> None:
     other = replace(SPEC, settings=ModelSettings(context=9))
-
-    async def main():
-        using = asking(supervisor, Tokenize("x", False))
-        await workers.started.wait()
-        different = asking(supervisor, spec=other)
-        await asyncio.sleep(0)
-        assert not different.done()
-        await asyncio.to_thread(gate)
-        with pytest.raises(Busy, match="other settings"):
-            await asyncio.wait_for(different, 30)
-        await supervisor.unload(None)
-        await asyncio.gather(using, return_exceptions=True)
-
-    asyncio.run(main())
+    using = asking(supervisor, Tokenize("x", False))
+    await workers.started.wait()
+    different = asking(supervisor, spec=other)
+    await asyncio.sleep(0)
+    assert not different.done()
+    await asyncio.to_thread(gate)
+    with pytest.raises(Busy, match="other settings"):
+        await asyncio.wait_for(different, 30)
+    await supervisor.unload(None)
+    await asyncio.gather(using, return_exceptions=True)
 
 
-def test_a_model_is_unloaded_by_any_path_to_its_file(supervisor, workers, tmp_path) -> None:
+@in_loop
+async def test_a_model_is_unloaded_by_any_path_to_its_file(supervisor, workers, tmp_path) -> None:
     """`hearth stop` says the path that the worker was started with."""
     workers.code = answering(IS_MUTE)
     file = tmp_path / "model.gguf"
@@ -189,58 +178,48 @@ def test_a_model_is_unloaded_by_any_path_to_its_file(supervisor, workers, tmp_pa
     specs = [ModelSpec(str(tmp_path / name), "m") for name in ("one.gguf", "other.gguf")]
     for spec in specs:
         os.symlink(file, spec.path)
-
-    async def main():
-        for spec in specs:
-            assert isinstance(await asking(supervisor, spec=spec), ModelInfo)
-        (worker,) = await supervisor.stats()
-        assert await supervisor.unload(worker.path) == 1
-
-    asyncio.run(main())
+    for spec in specs:
+        assert isinstance(await asking(supervisor, spec=spec), ModelInfo)
+    (worker,) = await supervisor.stats()
+    assert await supervisor.unload(worker.path) == 1
 
 
-def test_nobody_waits_less_than_not_at_all(supervisor, workers) -> None:
+@in_loop
+async def test_nobody_waits_less_than_not_at_all(supervisor, workers) -> None:
     """A worker that hangs still runs what nobody waits for any more."""
     workers.code = answering(STARTS)
-
-    async def main():
-        said = asyncio.Queue()
-        stream = Stream(lambda answer: said.put_nowait(unsealed(answer)))
-        call = Generate(Request(text="x"))
-        calling = asyncio.create_task(supervisor.call(SPEC, call, stream))
-        assert isinstance(await asyncio.wait_for(said.get(), 30), Started)
-        calling.cancel()
-        await asyncio.gather(calling, return_exceptions=True)
-        (worker,) = await supervisor.stats()
-        assert (worker.running, worker.waiting) == (1, 0)
-        await supervisor.unload(None)
-
-    asyncio.run(main())
+    said = asyncio.Queue()
+    stream = Stream(lambda answer: said.put_nowait(unsealed(answer)))
+    call = Generate(Request(text="x"))
+    calling = asyncio.create_task(supervisor.call(SPEC, call, stream))
+    assert isinstance(await asyncio.wait_for(said.get(), 30), Started)
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    (worker,) = await supervisor.stats()
+    assert (worker.running, worker.waiting) == (1, 0)
+    await supervisor.unload(None)
 
 
-def test_paths_that_nobody_uses_are_forgotten(supervisor, workers) -> None:
+@in_loop
+async def test_paths_that_nobody_uses_are_forgotten(supervisor, workers) -> None:
     workers.code = REFUSES
-
-    async def main():
-        for number in range(5):
-            with pytest.raises(ModelNotFound):
-                await asking(supervisor, spec=ModelSpec(f"x{number}"))
-        await asyncio.gather(*(model.worker.died.wait() for model in supervisor._models.values()))
-        await supervisor.unload_idle()
-        assert supervisor._models == {}
-        assert supervisor._room._residents == {}
-
-    asyncio.run(main())
+    for number in range(5):
+        with pytest.raises(ModelNotFound):
+            await asking(supervisor, spec=ModelSpec(f"x{number}"))
+    await asyncio.gather(*(model.worker.died.wait() for model in supervisor._models.values()))
+    await supervisor.unload_idle()
+    assert supervisor._models == {}
+    assert supervisor._room._residents == {}
 
 
-def test_a_path_that_was_forgotten_and_asked_for_again_is_not_forgotten_twice(supervisor) -> None:
-    async def main():
-        before = supervisor._model(SPEC)
-        supervisor._forget(before)  # As `unload_idle` does while an `unload` waits for the worker.
-        again = supervisor._model(SPEC)
-        assert again is not before
-        again.users = 1
-        supervisor._forget(before)
-        assert supervisor._model(SPEC) is again
-
-    asyncio.run(main())
+@in_loop
+async def test_a_path_that_was_forgotten_and_asked_for_again_is_not_forgotten_twice(
+    supervisor,
+) -> None:
+    before = supervisor._model(SPEC)
+    supervisor._forget(before)  # As `unload_idle` does while an `unload` waits for the worker.
+    again = supervisor._model(SPEC)
+    assert again is not before
+    again.users = 1
+    supervisor._forget(before)
+    assert supervisor._model(SPEC) is again

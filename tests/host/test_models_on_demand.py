@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Finished, Started
 from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
@@ -77,207 +78,172 @@ async def queued(host, **counts):
 
 
 @pytest.mark.parametrize("limits", [ONE, HostLimits(models_memory_bytes=300 << 20)])
-def test_two_models_in_turn_where_one_fits(models, place, limits):
-    async def main():
-        async with attached(place, limits=limits) as host:
-            asked = Asked(host, models)
-            for name in "abab":
-                await asked.ask(name)
-                assert [worker.name for worker in (await host.stats()).workers] == [name]
-            assert asked.answered == [*"abab"]
-
-    asyncio.run(main())
+@in_loop
+async def test_two_models_in_turn_where_one_fits(models, place, limits):
+    async with attached(place, limits=limits) as host:
+        asked = Asked(host, models)
+        for name in "abab":
+            await asked.ask(name)
+            assert [worker.name for worker in (await host.stats()).workers] == [name]
+        assert asked.answered == [*"abab"]
 
 
-def test_several_live_side_by_side_while_they_fit(models, place):
-    async def main():
-        async with attached(place) as host:
-            asked = Asked(host, models)
-            await asyncio.gather(*(asked.ask(name) for name in "abc"))
-            assert {worker.name for worker in (await host.stats()).workers} == {*"abc"}
-
-    asyncio.run(main())
+@in_loop
+async def test_several_live_side_by_side_while_they_fit(models, place):
+    async with attached(place) as host:
+        asked = Asked(host, models)
+        await asyncio.gather(*(asked.ask(name) for name in "abc"))
+        assert {worker.name for worker in (await host.stats()).workers} == {*"abc"}
 
 
-def test_the_least_recently_used_is_unloaded(models, place):
-    async def main():
-        async with attached(place, limits=TWO) as host:
-            asked = Asked(host, models)
-            for name in "abac":
-                await asked.ask(name)
-            assert {worker.name for worker in (await host.stats()).workers} == {"a", "c"}
-
-    asyncio.run(main())
+@in_loop
+async def test_the_least_recently_used_is_unloaded(models, place):
+    async with attached(place, limits=TWO) as host:
+        asked = Asked(host, models)
+        for name in "abac":
+            await asked.ask(name)
+        assert {worker.name for worker in (await host.stats()).workers} == {"a", "c"}
 
 
-def test_a_busy_model_finishes_undisturbed_and_order_is_kept(models, place):
+@in_loop
+async def test_a_busy_model_finishes_undisturbed_and_order_is_kept(models, place):
     """b comes while a streams, then a again: that one waits behind b."""
-
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            asked = Asked(host, models)
-            await host.backend(models["a"]).info()
-            requests = [asked.ask("a", replace(SHORT, max_tokens=2000))]
-            await asyncio.sleep(0)
-            requests += [asked.ask(name) for name in "bac"]
-            await asyncio.gather(*requests)
-            assert asked.answered == [*"abac"]
-
-    asyncio.run(main())
+    async with attached(place, limits=ONE) as host:
+        asked = Asked(host, models)
+        await host.backend(models["a"]).info()
+        requests = [asked.ask("a", replace(SHORT, max_tokens=2000))]
+        await asyncio.sleep(0)
+        requests += [asked.ask(name) for name in "bac"]
+        await asyncio.gather(*requests)
+        assert asked.answered == [*"abac"]
 
 
-def test_who_waits_is_shown_and_goes_on_when_it_can(models, place):
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            asked = Asked(host, models)
-            async with busy(host, models["a"]):
-                requests = [asked.ask("b")]
-                await queued(host, b=1)
-                requests.append(asked.ask("a"))
-                workers = await workers_when(host, lambda workers: workers["a"].waiting == 1)
-                assert workers["a"].running == 1 and workers["b"].info is None
-            await asyncio.gather(*requests)
-            assert asked.answered == ["b", "a"]
-
-    asyncio.run(main())
+@in_loop
+async def test_who_waits_is_shown_and_goes_on_when_it_can(models, place):
+    async with attached(place, limits=ONE) as host:
+        asked = Asked(host, models)
+        async with busy(host, models["a"]):
+            requests = [asked.ask("b")]
+            await queued(host, b=1)
+            requests.append(asked.ask("a"))
+            workers = await workers_when(host, lambda workers: workers["a"].waiting == 1)
+            assert workers["a"].running == 1 and workers["b"].info is None
+        await asyncio.gather(*requests)
+        assert asked.answered == ["b", "a"]
 
 
-def test_turns_come_in_the_order_of_arrival(models, place):
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            asked = Asked(host, models)
-            async with busy(host, models["a"]):
-                requests = [asked.ask("c")]
-                await queued(host, c=1)
-                requests.append(asked.ask("b"))
-                await queued(host, c=1, b=1)
-            await asyncio.gather(*requests)
-            assert asked.answered == ["c", "b"]
-
-    asyncio.run(main())
+@in_loop
+async def test_turns_come_in_the_order_of_arrival(models, place):
+    async with attached(place, limits=ONE) as host:
+        asked = Asked(host, models)
+        async with busy(host, models["a"]):
+            requests = [asked.ask("c")]
+            await queued(host, c=1)
+            requests.append(asked.ask("b"))
+            await queued(host, c=1, b=1)
+        await asyncio.gather(*requests)
+        assert asked.answered == ["c", "b"]
 
 
-def test_many_who_wait_for_one_model_cost_one_model(models, place):
-    async def main():
-        async with attached(place, limits=TWO) as host:
-            asked = Asked(host, models)
-            await asked.ask("b")
-            async with busy(host, models["a"]):
-                before = (await workers_when(host, lambda workers: "a" in workers))["a"].pid
-                await asyncio.gather(*(asked.ask("c") for _ in range(3)))
-                workers = await workers_when(host, lambda workers: True)
-                assert set(workers) == {"a", "c"} and workers["a"].pid == before
-
-    asyncio.run(main())
+@in_loop
+async def test_many_who_wait_for_one_model_cost_one_model(models, place):
+    async with attached(place, limits=TWO) as host:
+        asked = Asked(host, models)
+        await asked.ask("b")
+        async with busy(host, models["a"]):
+            before = (await workers_when(host, lambda workers: "a" in workers))["a"].pid
+            await asyncio.gather(*(asked.ask("c") for _ in range(3)))
+            workers = await workers_when(host, lambda workers: True)
+            assert set(workers) == {"a", "c"} and workers["a"].pid == before
 
 
-def test_who_leaves_the_queue_costs_no_model(models, place):
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            async with busy(host, models["a"]):
-                before = (await workers_when(host, lambda workers: "a" in workers))["a"].pid
-                leaving = Asked(host, models).ask("b")
-                await queued(host, b=1)
-                leaving.cancel()
-                await queued(host)
-            workers = await workers_when(host, lambda workers: workers["a"].running == 0)
-            assert set(workers) == {"a"} and workers["a"].pid == before
-
-    asyncio.run(main())
-
-
-def test_a_front_end_that_is_gone_leaves_the_queue(models, place):
-    async def main():
-        async with attached(place, limits=ONE) as host, busy(host, models["a"]):
-            async with HostClient.attach(place, start=False) as other:
-                leaving = Asked(other, models).ask("b")
-                await queued(host, b=1)
-                leaving.cancel()
-                await asyncio.wait({leaving})
+@in_loop
+async def test_who_leaves_the_queue_costs_no_model(models, place):
+    async with attached(place, limits=ONE) as host:
+        async with busy(host, models["a"]):
+            before = (await workers_when(host, lambda workers: "a" in workers))["a"].pid
+            leaving = Asked(host, models).ask("b")
+            await queued(host, b=1)
+            leaving.cancel()
             await queued(host)
-
-    asyncio.run(main())
-
-
-def test_two_that_find_the_same_idle_model_are_both_served(models, place):
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            asked = Asked(host, models)
-            await asked.ask("a")
-            await asyncio.gather(asked.ask("b"), asked.ask("c"))
-            assert asked.answered == ["a", "b", "c"]
-
-    asyncio.run(main())
+        workers = await workers_when(host, lambda workers: workers["a"].running == 0)
+        assert set(workers) == {"a"} and workers["a"].pid == before
 
 
-def test_no_request_is_sent_into_a_model_that_is_being_unloaded(models, place):
+@in_loop
+async def test_a_front_end_that_is_gone_leaves_the_queue(models, place):
+    async with attached(place, limits=ONE) as host, busy(host, models["a"]):
+        async with HostClient.attach(place, start=False) as other:
+            leaving = Asked(other, models).ask("b")
+            await queued(host, b=1)
+            leaving.cancel()
+            await asyncio.wait({leaving})
+        await queued(host)
+
+
+@in_loop
+async def test_two_that_find_the_same_idle_model_are_both_served(models, place):
+    async with attached(place, limits=ONE) as host:
+        asked = Asked(host, models)
+        await asked.ask("a")
+        await asyncio.gather(asked.ask("b"), asked.ask("c"))
+        assert asked.answered == ["a", "b", "c"]
+
+
+@in_loop
+async def test_no_request_is_sent_into_a_model_that_is_being_unloaded(models, place):
     """Whatever is asked while models come and go is answered, by a model that stays."""
-
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            asked = Asked(host, models)
-            requests = []
-            for name in "abacab":
-                requests.append(asked.ask(name))
-                if len(requests) % 2 == 0:
-                    await requests[-2]
-            await asyncio.gather(*requests)
-            assert sorted(asked.answered) == sorted("abacab")
-
-    asyncio.run(main())
+    async with attached(place, limits=ONE) as host:
+        asked = Asked(host, models)
+        requests = []
+        for name in "abacab":
+            requests.append(asked.ask(name))
+            if len(requests) % 2 == 0:
+                await requests[-2]
+        await asyncio.gather(*requests)
+        assert sorted(asked.answered) == sorted("abacab")
 
 
-def test_a_model_that_is_to_stay_still_makes_way(models, place):
+@in_loop
+async def test_a_model_that_is_to_stay_still_makes_way(models, place):
     stays = replace(models["a"], settings=replace(QUICK, keep_alive_s=-1.0))
-
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            await host.backend(stays).info()
-            await host.backend(models["b"]).info()
-            assert [worker.name for worker in (await host.stats()).workers] == ["b"]
-
-    asyncio.run(main())
+    async with attached(place, limits=ONE) as host:
+        await host.backend(stays).info()
+        await host.backend(models["b"]).info()
+        assert [worker.name for worker in (await host.stats()).workers] == ["b"]
 
 
-def test_a_full_queue_is_refused_at_the_door_while_it_waits_for_room(models, place):
+@in_loop
+async def test_a_full_queue_is_refused_at_the_door_while_it_waits_for_room(models, place):
     tight = replace(models["b"], settings=replace(QUICK, max_sessions=1, max_waiting=0))
-
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            async with busy(host, models["a"]):
-                waiting = asyncio.create_task(collect(host.backend(tight).generate(SHORT)))
-                await queued(host, b=1)
-                _, _, last = await collect(host.backend(tight).generate(SHORT))
-                assert last.error.code == "busy"
-            assert isinstance((await waiting)[2], Finished)
-
-    asyncio.run(main())
+    async with attached(place, limits=ONE) as host:
+        async with busy(host, models["a"]):
+            waiting = asyncio.create_task(collect(host.backend(tight).generate(SHORT)))
+            await queued(host, b=1)
+            _, _, last = await collect(host.backend(tight).generate(SHORT))
+            assert last.error.code == "busy"
+        assert isinstance((await waiting)[2], Finished)
 
 
-def test_the_newest_limits_hold_for_all(models, place):
-    async def main():
-        async with attached(place, limits=TWO) as host:
-            for name in "ab":
-                await host.backend(models[name]).info()
-            async with HostClient.attach(place, start=False, limits=ONE):
-                pass
-            async with HostClient.attach(place, start=False):
-                pass  # It says nothing of limits, so it changes none.
-            await host.backend(models["c"]).info()
-            assert [worker.name for worker in (await host.stats()).workers] == ["c"]
-
-    asyncio.run(main())
+@in_loop
+async def test_the_newest_limits_hold_for_all(models, place):
+    async with attached(place, limits=TWO) as host:
+        for name in "ab":
+            await host.backend(models[name]).info()
+        async with HostClient.attach(place, start=False, limits=ONE):
+            pass
+        async with HostClient.attach(place, start=False):
+            pass  # It says nothing of limits, so it changes none.
+        await host.backend(models["c"]).info()
+        assert [worker.name for worker in (await host.stats()).workers] == ["c"]
 
 
-def test_a_corrupt_file_costs_no_loaded_model(models, place, tmp_path):
+@in_loop
+async def test_a_corrupt_file_costs_no_loaded_model(models, place, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(Path(models["b"].path).read_bytes()[:5000])
-
-    async def main():
-        async with attached(place, limits=ONE) as host:
-            await host.backend(models["a"]).info()
-            _, _, last = await collect(host.backend(ModelSpec(str(broken))).generate(SHORT))
-            assert last.error.code == "corrupt_file"
-            assert [worker.name for worker in (await host.stats()).workers] == ["a"]
-
-    asyncio.run(main())
+    async with attached(place, limits=ONE) as host:
+        await host.backend(models["a"]).info()
+        _, _, last = await collect(host.backend(ModelSpec(str(broken))).generate(SHORT))
+        assert last.error.code == "corrupt_file"
+        assert [worker.name for worker in (await host.stats()).workers] == ["a"]

@@ -4,11 +4,13 @@ A child process of a few lines stands for each worker.
 """
 
 import asyncio
+import functools
 import sys
 from dataclasses import replace
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished
 from hearth.backends.contract.loaded import ModelInfo
@@ -91,141 +93,120 @@ def house(tmp_path, monkeypatch):
     return House(place, monkeypatch)
 
 
-def run(house, scenario):
-    async def main():
+def in_house(test):
+    """`test`, a coroutine, as a test that stops the workers of its `house` at the end."""
+
+    @in_loop
+    @functools.wraps(test)
+    async def run(house, **fixtures):
         try:
-            await asyncio.wait_for(scenario(), 60)
+            await asyncio.wait_for(test(house, **fixtures), 60)
         finally:
             await house.supervisor.unload(None)
 
-    asyncio.run(main())
+    return run
 
 
-def test_a_load_that_does_not_fit_after_all_is_tried_again_when_others_made_way(house, specs):
+@in_house
+async def test_a_load_that_does_not_fit_after_all_is_tried_again_when_others_made_way(house, specs):
     house.codes["b"] = [DOES_NOT_FIT, answering(IS_MUTE)]
-
-    async def scenario():
-        await house.ask(specs["a"])
-        assert isinstance(await house.ask(specs["b"]), ModelInfo)
-        assert house.loads == ["a", "b", "b"]
-        assert await house.loaded() == ["b"]
-
-    run(house, scenario)
+    await house.ask(specs["a"])
+    assert isinstance(await house.ask(specs["b"]), ModelInfo)
+    assert house.loads == ["a", "b", "b"]
+    assert await house.loaded() == ["b"]
 
 
-def test_it_is_tried_again_once(house, specs):
+@in_house
+async def test_it_is_tried_again_once(house, specs):
     house.codes["b"] = [DOES_NOT_FIT]
-
-    async def scenario():
-        await house.ask(specs["a"])
-        with pytest.raises(DoesNotFit, match="needs 3, has 2"):
-            await house.ask(specs["b"])
-        assert house.loads == ["a", "b", "b"] and await house.loaded() == []
-
-    run(house, scenario)
+    await house.ask(specs["a"])
+    with pytest.raises(DoesNotFit, match="needs 3, has 2"):
+        await house.ask(specs["b"])
+    assert house.loads == ["a", "b", "b"] and await house.loaded() == []
 
 
-def test_it_is_not_tried_again_where_nothing_can_make_way(house, specs):
+@in_house
+async def test_it_is_not_tried_again_where_nothing_can_make_way(house, specs):
     house.codes["b"] = [DOES_NOT_FIT]
     house.codes["a"] = [answering(IS_MUTE)]
-
-    async def scenario():
-        await house.ask(specs["a"])
-        busy = asyncio.create_task(house.ask(specs["a"], GENERATE))
-        await asyncio.sleep(0)
-        with pytest.raises(DoesNotFit):
-            await house.ask(specs["b"])
-        assert house.loads == ["a", "b"] and not busy.done()
-        await house.supervisor.unload(None)
-        await busy
-
-    run(house, scenario)
+    await house.ask(specs["a"])
+    busy = asyncio.create_task(house.ask(specs["a"], GENERATE))
+    await asyncio.sleep(0)
+    with pytest.raises(DoesNotFit):
+        await house.ask(specs["b"])
+    assert house.loads == ["a", "b"] and not busy.done()
+    await house.supervisor.unload(None)
+    await busy
 
 
-def test_a_failed_load_leaves_its_room_to_others(house, specs):
+@in_house
+async def test_a_failed_load_leaves_its_room_to_others(house, specs):
     house.codes["a"] = [DOES_NOT_FIT]
-
-    async def scenario():
-        house.supervisor.limit(HostLimits(max_models=1))
-        asked = [asyncio.create_task(house.ask(specs[name])) for name in "ab"]
-        failed, loaded = await asyncio.gather(*asked, return_exceptions=True)
-        assert isinstance(failed, DoesNotFit) and isinstance(loaded, ModelInfo)
-
-    run(house, scenario)
+    house.supervisor.limit(HostLimits(max_models=1))
+    asked = [asyncio.create_task(house.ask(specs[name])) for name in "ab"]
+    failed, loaded = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(failed, DoesNotFit) and isinstance(loaded, ModelInfo)
 
 
-def test_without_keep_alive_a_model_goes_with_its_last_request(house, specs):
+@in_house
+async def test_without_keep_alive_a_model_goes_with_its_last_request(house, specs):
     """But not with what only prepares one."""
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-
-    async def scenario():
-        await house.ask(brief)
-        await house.ask(brief, Tokenize("x", False))
-        assert house.supervisor.loaded == 1
-        assert isinstance(await house.ask(brief, GENERATE), Finished)
-        await house.children["a"].wait()
-        assert house.supervisor.loaded == 0
-
-    run(house, scenario)
+    await house.ask(brief)
+    await house.ask(brief, Tokenize("x", False))
+    assert house.supervisor.loaded == 1
+    assert isinstance(await house.ask(brief, GENERATE), Finished)
+    await house.children["a"].wait()
+    assert house.supervisor.loaded == 0
 
 
-def test_the_keep_alive_of_the_newest_request_holds(house, specs):
+@in_house
+async def test_the_keep_alive_of_the_newest_request_holds(house, specs):
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-
-    async def scenario():
-        await house.ask(brief)
-        await house.ask(specs["a"], GENERATE)
-        await house.supervisor.unload_idle()
-        assert await house.loaded() == ["a"]
-        await house.ask(brief, Tokenize("x", False))
-        await house.supervisor.unload_idle()
-        assert await house.loaded() == []
-
-    run(house, scenario)
+    await house.ask(brief)
+    await house.ask(specs["a"], GENERATE)
+    await house.supervisor.unload_idle()
+    assert await house.loaded() == ["a"]
+    await house.ask(brief, Tokenize("x", False))
+    await house.supervisor.unload_idle()
+    assert await house.loaded() == []
 
 
-def test_a_call_that_comes_while_its_model_is_unloaded_is_answered_by_the_next(house, specs):
+@in_house
+async def test_a_call_that_comes_while_its_model_is_unloaded_is_answered_by_the_next(house, specs):
     brief = replace(specs["a"], settings=ModelSettings(keep_alive_s=0.0))
-
-    async def scenario():
-        await house.ask(brief)
-        unloading = asyncio.create_task(house.supervisor.unload_idle())
-        await asyncio.sleep(0)
-        assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
-        await unloading
-        assert house.loads == ["a", "a"]
-
-    run(house, scenario)
+    await house.ask(brief)
+    unloading = asyncio.create_task(house.supervisor.unload_idle())
+    await asyncio.sleep(0)
+    assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
+    await unloading
+    assert house.loads == ["a", "a"]
 
 
-def test_other_settings_make_the_model_ask_for_room_anew(house, specs):
+@in_house
+async def test_other_settings_make_the_model_ask_for_room_anew(house, specs):
     larger = replace(specs["b"], settings=ModelSettings(context=1_000_000))
-
-    async def scenario():
-        house.supervisor.limit(HostLimits(models_memory_bytes=700 << 20))
-        await house.ask(specs["a"])
-        await house.ask(specs["b"])
-        assert await house.loaded() == ["a", "b"]
-        await house.ask(larger)
-        assert await house.loaded() == ["b"]
-
-    run(house, scenario)
+    house.supervisor.limit(HostLimits(models_memory_bytes=700 << 20))
+    await house.ask(specs["a"])
+    await house.ask(specs["b"])
+    assert await house.loaded() == ["a", "b"]
+    await house.ask(larger)
+    assert await house.loaded() == ["b"]
 
 
-def test_a_killed_worker_is_seen_dead_and_replaced_without_any_grace(house, specs, monkeypatch):
+@in_house
+async def test_a_killed_worker_is_seen_dead_and_replaced_without_any_grace(
+    house, specs, monkeypatch
+):
     """Restarting waits for its exit alone: here a time of grace would never be over."""
     monkeypatch.setattr(worker_process, "_STOP_GRACE_S", 1e6)
     house.codes["a"] = [answering(IS_MUTE), answering(ANSWERS)]
-
-    async def scenario():
-        await house.ask(specs["a"])
-        dying = asyncio.create_task(house.ask(specs["a"], GENERATE))
-        await asyncio.sleep(0)
-        house.children["a"].kill()
-        last = await dying
-        assert isinstance(last, Failed) and isinstance(from_info(last.error), WorkerDied)
-        assert house.supervisor.loaded == 0
-        assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
-        assert house.loads == ["a", "a"]
-
-    run(house, scenario)
+    await house.ask(specs["a"])
+    dying = asyncio.create_task(house.ask(specs["a"], GENERATE))
+    await asyncio.sleep(0)
+    house.children["a"].kill()
+    last = await dying
+    assert isinstance(last, Failed) and isinstance(from_info(last.error), WorkerDied)
+    assert house.supervisor.loaded == 0
+    assert isinstance(await house.ask(specs["a"], GENERATE), Finished)
+    assert house.loads == ["a", "a"]

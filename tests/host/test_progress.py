@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished, Token
 from hearth.backends.contract.loaded import ModelInfo
@@ -78,22 +79,21 @@ def run_as(monkeypatch, code):
     monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
 
 
-def test_a_worker_that_hangs_is_ended_and_its_callers_are_told_why(supervisor, quick, monkeypatch):
+@in_loop
+async def test_a_worker_that_hangs_is_ended_and_its_callers_are_told_why(
+    supervisor, quick, monkeypatch
+):
     run_as(monkeypatch, IS_MUTE)
-
-    async def main():
-        spec = ModelSpec("x")
-        assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
-        [before] = await supervisor.stats()
-        last = await asyncio.wait_for(last_of(supervisor, spec, ASK), 30)
-        assert isinstance(last, Failed) and last.error.code == "worker_died"
-        assert "no progress" in last.error.message
-        assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
-        [after] = await supervisor.stats()
-        assert after.pid != before.pid and after.restarts == 1
-        await supervisor.unload(None)
-
-    asyncio.run(main())
+    spec = ModelSpec("x")
+    assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
+    [before] = await supervisor.stats()
+    last = await asyncio.wait_for(last_of(supervisor, spec, ASK), 30)
+    assert isinstance(last, Failed) and last.error.code == "worker_died"
+    assert "no progress" in last.error.message
+    assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
+    [after] = await supervisor.stats()
+    assert after.pid != before.pid and after.restarts == 1
+    await supervisor.unload(None)
 
 
 READS = COMPUTES.replace("live_tokens=10, steps=", "live_tokens=")
@@ -101,24 +101,24 @@ READS = COMPUTES.replace("live_tokens=10, steps=", "live_tokens=")
 
 
 @pytest.mark.parametrize("code", [COMPUTES, READS])
-def test_a_worker_that_makes_steps_or_reads_is_left_alone(supervisor, quick, monkeypatch, code):
+@in_loop
+async def test_a_worker_that_makes_steps_or_reads_is_left_alone(
+    supervisor, quick, monkeypatch, code
+):
     run_as(monkeypatch, code)
-
-    async def main():
-        spec = ModelSpec("x")
-        asking = asyncio.create_task(last_of(supervisor, spec, ASK))
-        await asyncio.wait({asking}, timeout=2)
-        assert not asking.done()
-        [worker] = await supervisor.stats()
-        assert worker.restarts == 0
-        await supervisor.unload(None)
-        await asking
-
-    asyncio.run(main())
+    spec = ModelSpec("x")
+    asking = asyncio.create_task(last_of(supervisor, spec, ASK))
+    await asyncio.wait({asking}, timeout=2)
+    assert not asking.done()
+    [worker] = await supervisor.stats()
+    assert worker.restarts == 0
+    await supervisor.unload(None)
+    await asking
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGSTOP there")
-def test_a_stopped_worker_is_noticed_and_the_next_request_is_answered(
+@in_loop
+async def test_a_stopped_worker_is_noticed_and_the_next_request_is_answered(
     supervisor, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(worker_process, "STALL_S", 2.0)
@@ -127,18 +127,14 @@ def test_a_stopped_worker_is_noticed_and_the_next_request_is_answered(
     spec = ModelSpec(str(path), "tiny", settings=settings)
     sampling = SamplingParams(temperature=0)
     endless = Generate(Request(text="the", sampling=sampling, ignore_eos=True))
-
-    async def main():
-        speaks = asyncio.Event()
-        heard = Heard(lambda answer: isinstance(answer, Token) and speaks.set())
-        asking = asyncio.create_task(last_of(supervisor, spec, endless, heard))
-        await asyncio.wait_for(speaks.wait(), 60)
-        [worker] = await supervisor.stats()
-        os.kill(worker.pid, signal.SIGSTOP)
-        last = await asyncio.wait_for(asking, 60)
-        assert isinstance(last, Failed) and "no progress for" in last.error.message
-        short = Generate(Request(text="the", sampling=sampling, max_tokens=3))
-        assert isinstance(await last_of(supervisor, spec, short), Finished)
-        await supervisor.unload(None)
-
-    asyncio.run(main())
+    speaks = asyncio.Event()
+    heard = Heard(lambda answer: isinstance(answer, Token) and speaks.set())
+    asking = asyncio.create_task(last_of(supervisor, spec, endless, heard))
+    await asyncio.wait_for(speaks.wait(), 60)
+    [worker] = await supervisor.stats()
+    os.kill(worker.pid, signal.SIGSTOP)
+    last = await asyncio.wait_for(asking, 60)
+    assert isinstance(last, Failed) and "no progress for" in last.error.message
+    short = Generate(Request(text="the", sampling=sampling, max_tokens=3))
+    assert isinstance(await last_of(supervisor, spec, short), Finished)
+    await supervisor.unload(None)

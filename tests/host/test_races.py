@@ -11,6 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished
 from hearth.backends.contract.loaded import HostStats, ModelInfo
@@ -90,77 +91,63 @@ def stand_in(monkeypatch):
 
 
 @pytest.mark.parametrize("seen_dead", [False, True])
-def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, seen_dead):
+@in_loop
+async def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, seen_dead):
     stand_in(DIES_IN_A_FRAME, seen_dead=seen_dead)
-
-    async def main():
-        worker = WorkerProcess(ModelSpec("x"), "x", place, Breaker("x"))
-        with pytest.raises(WorkerDied, match="SIGKILL"):
-            await asyncio.wait_for(worker.start(), 30)
-        assert worker.died.is_set() and not worker.usable
-
-    asyncio.run(main())
+    worker = WorkerProcess(ModelSpec("x"), "x", place, Breaker("x"))
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        await asyncio.wait_for(worker.start(), 30)
+    assert worker.died.is_set() and not worker.usable
 
 
-def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(place, stand_in):
+@in_loop
+async def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(place, stand_in):
     worker = stand_in(HANGS)
-
-    async def main():
-        supervisor = Supervisor(place)
-        loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
-        await worker.started.wait()
-        loading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await loading
-        assert await asyncio.wait_for(worker.child.wait(), 30) != 0
-        assert supervisor.loaded == 0 and not supervisor.busy
-
-    asyncio.run(main())
+    supervisor = Supervisor(place)
+    loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
+    await worker.started.wait()
+    loading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert await asyncio.wait_for(worker.child.wait(), 30) != 0
+    assert supervisor.loaded == 0 and not supervisor.busy
 
 
-def test_unloading_ends_a_load(place, stand_in):
+@in_loop
+async def test_unloading_ends_a_load(place, stand_in):
     worker = stand_in(HANGS)
-
-    async def main():
-        supervisor = Supervisor(place)
-        loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
-        await worker.started.wait()
-        assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
-        with pytest.raises(WorkerDied, match="unloaded"):
-            await loading
-
-    asyncio.run(main())
+    supervisor = Supervisor(place)
+    loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
+    await worker.started.wait()
+    assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
+    with pytest.raises(WorkerDied, match="unloaded"):
+        await loading
 
 
-def test_a_worker_that_cannot_be_started_is_said(place, monkeypatch):
+@in_loop
+async def test_a_worker_that_cannot_be_started_is_said(place, monkeypatch):
     async def spawn(self):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
-
-    async def main():
-        supervisor = Supervisor(place)
-        for _ in range(2):
-            with pytest.raises(WorkerDied, match="No space left"):
-                await last_of(supervisor, ModelSpec("x"), Load())
-
-    asyncio.run(main())
+    supervisor = Supervisor(place)
+    for _ in range(2):
+        with pytest.raises(WorkerDied, match="No space left"):
+            await last_of(supervisor, ModelSpec("x"), Load())
 
 
-def test_a_model_that_comes_while_another_is_unloaded(model, place):
-    async def main():
-        supervisor = Supervisor(place)
-        spec = replace(model, settings=replace(QUICK, keep_alive_s=0.0))
-        assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
-        stranger = ModelSpec("/nowhere/else.gguf")
-        unloading = asyncio.create_task(supervisor.unload_idle())
-        await asyncio.sleep(0)  # It waits for the worker to leave from now on.
-        with pytest.raises(ModelNotFound):
-            await last_of(supervisor, stranger, Load())
-        await unloading
-        assert supervisor.loaded == 0
-
-    asyncio.run(main())
+@in_loop
+async def test_a_model_that_comes_while_another_is_unloaded(model, place):
+    supervisor = Supervisor(place)
+    spec = replace(model, settings=replace(QUICK, keep_alive_s=0.0))
+    assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
+    stranger = ModelSpec("/nowhere/else.gguf")
+    unloading = asyncio.create_task(supervisor.unload_idle())
+    await asyncio.sleep(0)  # It waits for the worker to leave from now on.
+    with pytest.raises(ModelNotFound):
+        await last_of(supervisor, stranger, Load())
+    await unloading
+    assert supervisor.loaded == 0
 
 
 async def _raw(place, *frames):
@@ -170,92 +157,71 @@ async def _raw(place, *frames):
     return (opened(frame) async for frames in sealed_frames(reader) for frame in frames), writer
 
 
-def test_a_cancel_right_behind_its_request_is_heard(model, place):
+@in_loop
+async def test_a_cancel_right_behind_its_request_is_heard(model, place):
     endless = replace(SHORT, max_tokens=8000, ignore_eos=True)
-
-    async def main():
-        async with attached(place) as host:
-            await host.backend(model).info()
-            answers, writer = await _raw(
-                place, Frame(1, Generate(endless), model), Frame(1, Cancel())
-            )
-            while not isinstance((frame := await anext(answers)).body, (Finished, Failed)):
-                pass
-            assert frame.body.reason == "cancelled"
-            writer.close()
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        await host.backend(model).info()
+        answers, writer = await _raw(place, Frame(1, Generate(endless), model), Frame(1, Cancel()))
+        while not isinstance((frame := await anext(answers)).body, (Finished, Failed)):
+            pass
+        assert frame.body.reason == "cancelled"
+        writer.close()
 
 
-def test_a_request_that_cannot_be_read_fails_alone(model, place):
+@in_loop
+async def test_a_request_that_cannot_be_read_fails_alone(model, place):
     bad = Request(messages=(Message("robot", "x"),))
-
-    async def main():
-        async with attached(place):
-            answers, writer = await _raw(
-                place, Frame(1, Generate(bad), model), Frame(2, GetStats())
-            )
-            first, second = await anext(answers), await anext(answers)
-            assert first.id == 1 and first.body.error.code == InvalidParameter.code
-            assert "robot" in first.body.error.message
-            assert second.id == 2 and isinstance(second.body, HostStats)
-            writer.close()
-
-    asyncio.run(main())
+    async with attached(place):
+        answers, writer = await _raw(place, Frame(1, Generate(bad), model), Frame(2, GetStats()))
+        first, second = await anext(answers), await anext(answers)
+        assert first.id == 1 and first.body.error.code == InvalidParameter.code
+        assert "robot" in first.body.error.message
+        assert second.id == 2 and isinstance(second.body, HostStats)
+        writer.close()
 
 
-def test_a_request_that_cannot_be_sent_is_refused_here(model, place):
-    async def main():
-        async with attached(place) as host:
-            with pytest.raises(InvalidParameter, match="cannot be sent"):
-                await collect(host.backend(model).generate(replace(SHORT, text="\udcff")))
-            assert (await host.stats()).workers == ()
-
-    asyncio.run(main())
+@in_loop
+async def test_a_request_that_cannot_be_sent_is_refused_here(model, place):
+    async with attached(place) as host:
+        with pytest.raises(InvalidParameter, match="cannot be sent"):
+            await collect(host.backend(model).generate(replace(SHORT, text="\udcff")))
+        assert (await host.stats()).workers == ()
 
 
-def test_nothing_is_imported_from_the_folder_one_is_in(model, place, tmp_path, monkeypatch):
+@in_loop
+async def test_nothing_is_imported_from_the_folder_one_is_in(model, place, tmp_path, monkeypatch):
     folder = tmp_path / "downloads"
     folder.mkdir()
     for name in ("msgspec", "queue", "numpy"):
         (folder / f"{name}.py").write_text("raise SystemExit('imported from the current folder')")
     monkeypatch.chdir(folder)
-
-    async def main():
-        async with attached(place) as host:
-            assert isinstance((await collect(host.backend(model).generate(SHORT)))[2], Finished)
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        assert isinstance((await collect(host.backend(model).generate(SHORT)))[2], Finished)
 
 
-def test_a_relative_path_is_meant_from_the_front_end(model, place, monkeypatch):
+@in_loop
+async def test_a_relative_path_is_meant_from_the_front_end(model, place, monkeypatch):
     folder, name = os.path.split(model.path)
-
-    async def main():
-        async with attached(place) as host:
-            monkeypatch.chdir(folder)
-            assert (await host.backend(replace(model, path=name)).info()).path == model.path
-
-    asyncio.run(main())
+    async with attached(place) as host:
+        monkeypatch.chdir(folder)
+        assert (await host.backend(replace(model, path=name)).info()).path == model.path
 
 
-def test_a_host_that_hangs_is_not_waited_for_for_ever(place, monkeypatch):
+@in_loop
+async def test_a_host_that_hangs_is_not_waited_for_for_ever(place, monkeypatch):
     monkeypatch.setattr(client_module, "_GREET_TIMEOUT_S", 0.05)
+    gone = asyncio.Event()
 
-    async def main():
-        gone = asyncio.Event()
+    async def mute(reader, writer):
+        await gone.wait()
+        writer.close()
 
-        async def mute(reader, writer):
-            await gone.wait()
-            writer.close()
-
-        async with await asyncio.start_unix_server(mute, path=place.address):
-            with pytest.raises(HostUnreachable, match="does not answer"):
-                async with HostClient.attach(place):
-                    pass
-            gone.set()
-
-    asyncio.run(main())
+    async with await asyncio.start_unix_server(mute, path=place.address):
+        with pytest.raises(HostUnreachable, match="does not answer"):
+            async with HostClient.attach(place):
+                pass
+        gone.set()
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from async_tests import in_loop
 from hearth.backends.contract.events import Failed, Finished, Token
 from hearth.backends.contract.loaded import HostStats
 from hearth.backends.contract.models import ModelSpec
@@ -75,29 +76,27 @@ class Deaf:
 
 
 @pytest.mark.parametrize("most", [20_000, 200_000])
-def test_a_stream_that_is_not_read_is_ended_with_an_error(monkeypatch, most):
+@in_loop
+async def test_a_stream_that_is_not_read_is_ended_with_an_error(monkeypatch, most):
     monkeypatch.setattr(host_module, "_MOST_UNSENT_BYTES", most)
-
-    async def main():
-        host, writer, reader = Talker(), Deaf(), asyncio.StreamReader()
-        serving = asyncio.create_task(Client(host, reader, writer).serve())
-        reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
-        await asyncio.wait_for(host.ended.wait(), 30)
-        assert host.tokens * 1000 < most + 5000
-        writer.reading.set()
-        reader.feed_data(encode(Frame(2, GetStats())))
-        await writer.until(b"HostStats")
-        frames = list(writer.frames())
-        stream = [frame.body for frame in frames if frame.id == 1]
-        assert all(isinstance(body, Token) for body in stream[:-1])
-        assert isinstance(stream[-1], Failed) and "does not read" in stream[-1].error.message
-        reader.feed_eof()
-        await serving
-
-    asyncio.run(main())
+    host, writer, reader = Talker(), Deaf(), asyncio.StreamReader()
+    serving = asyncio.create_task(Client(host, reader, writer).serve())
+    reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
+    await asyncio.wait_for(host.ended.wait(), 30)
+    assert host.tokens * 1000 < most + 5000
+    writer.reading.set()
+    reader.feed_data(encode(Frame(2, GetStats())))
+    await writer.until(b"HostStats")
+    frames = list(writer.frames())
+    stream = [frame.body for frame in frames if frame.id == 1]
+    assert all(isinstance(body, Token) for body in stream[:-1])
+    assert isinstance(stream[-1], Failed) and "does not read" in stream[-1].error.message
+    reader.feed_eof()
+    await serving
 
 
-def test_one_that_reads_gets_everything(monkeypatch):
+@in_loop
+async def test_one_that_reads_gets_everything(monkeypatch):
     monkeypatch.setattr(host_module, "_MOST_UNSENT_BYTES", 20_000)
 
     class Finite(Talker):
@@ -107,14 +106,11 @@ def test_one_that_reads_gets_everything(monkeypatch):
                 await asyncio.sleep(0)
             stream.put(Finished("stop"))
 
-    async def main():
-        host, writer, reader = Finite(), Deaf(), asyncio.StreamReader()
-        writer.reading.set()
-        serving = asyncio.create_task(Client(host, reader, writer).serve())
-        reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
-        await writer.until(b"Finished")
-        assert len(list(writer.frames())) == 501
-        reader.feed_eof()
-        await serving
-
-    asyncio.run(main())
+    host, writer, reader = Finite(), Deaf(), asyncio.StreamReader()
+    writer.reading.set()
+    serving = asyncio.create_task(Client(host, reader, writer).serve())
+    reader.feed_data(encode(Frame(1, Generate(Request(text="a")), SPEC)))
+    await writer.until(b"Finished")
+    assert len(list(writer.frames())) == 501
+    reader.feed_eof()
+    await serving

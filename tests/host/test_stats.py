@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from async_tests import in_loop
 from hearth.backends.contract.events import Finished
 from hearth.backends.contract.loaded import EngineStats, HostStats, ModelInfo
 from hearth.backends.contract.models import ModelSpec
@@ -80,68 +81,55 @@ async def loaded(supervisor):
     assert isinstance(await last_of(supervisor, SPEC, Load()), ModelInfo)
 
 
-def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
-    async def main():
-        async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
-            await loaded(supervisor)
-            [worker] = await supervisor.stats()
-            assert worker.engine == STATS
-            assert (worker.running, worker.waiting) == (3, 2)
-
-    asyncio.run(main())
+@in_loop
+async def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
+    async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+        await loaded(supervisor)
+        [worker] = await supervisor.stats()
+        assert worker.engine == STATS
+        assert (worker.running, worker.waiting) == (3, 2)
 
 
-def test_looking_keeps_no_model_from_being_idle(tmp_path, monkeypatch):
-    async def main():
-        async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
-            await loaded(supervisor)
-            [before] = await supervisor.stats()
-            [after] = await supervisor.stats()
-            assert after.idle_s > before.idle_s > 0.0
-            assert not supervisor.busy
-
-    asyncio.run(main())
+@in_loop
+async def test_looking_keeps_no_model_from_being_idle(tmp_path, monkeypatch):
+    async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+        await loaded(supervisor)
+        [before] = await supervisor.stats()
+        [after] = await supervisor.stats()
+        assert after.idle_s > before.idle_s > 0.0
+        assert not supervisor.busy
 
 
-def test_a_worker_that_does_not_answer_is_told_of_all_the_same(tmp_path, monkeypatch):
+@in_loop
+async def test_a_worker_that_does_not_answer_is_told_of_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 0.01)
-
-    async def main():
-        async with supervising(tmp_path, monkeypatch, answering(IS_MUTE)) as supervisor:
-            await loaded(supervisor)
-            [worker] = await supervisor.stats()
-            assert worker.engine is None and worker.info is not None
-            assert (worker.running, worker.waiting) == (0, 0)
-
-    asyncio.run(main())
+    async with supervising(tmp_path, monkeypatch, answering(IS_MUTE)) as supervisor:
+        await loaded(supervisor)
+        [worker] = await supervisor.stats()
+        assert worker.engine is None and worker.info is not None
+        assert (worker.running, worker.waiting) == (0, 0)
 
 
-def test_a_worker_that_dies_when_it_is_asked_keeps_nobody_waiting(tmp_path, monkeypatch):
+@in_loop
+async def test_a_worker_that_dies_when_it_is_asked_keeps_nobody_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
-
-    async def main():
-        async with supervising(tmp_path, monkeypatch, answering(DIES_WHEN_ASKED)) as supervisor:
-            await loaded(supervisor)
-            assert await asyncio.wait_for(supervisor.stats(), 30) == ()
-
-    asyncio.run(main())
+    async with supervising(tmp_path, monkeypatch, answering(DIES_WHEN_ASKED)) as supervisor:
+        await loaded(supervisor)
+        assert await asyncio.wait_for(supervisor.stats(), 30) == ()
 
 
-def test_a_worker_that_loads_is_not_asked(tmp_path, monkeypatch):
+@in_loop
+async def test_a_worker_that_loads_is_not_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
-
-    async def main():
-        async with supervising(tmp_path, monkeypatch, HANGS) as supervisor:
-            loading = asyncio.create_task(loaded(supervisor))
-            await supervisor.spawned.wait()
-            [worker] = await asyncio.wait_for(supervisor.stats(), 30)
-            assert worker.info is None and worker.engine is None
-            assert (worker.running, worker.waiting) == (0, 1)
-            loading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await loading
-
-    asyncio.run(main())
+    async with supervising(tmp_path, monkeypatch, HANGS) as supervisor:
+        loading = asyncio.create_task(loaded(supervisor))
+        await supervisor.spawned.wait()
+        [worker] = await asyncio.wait_for(supervisor.stats(), 30)
+        assert worker.info is None and worker.engine is None
+        assert (worker.running, worker.waiting) == (0, 1)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
 
 
 class Recorder:
@@ -196,36 +184,32 @@ class Notes:
     [Generate(Request(text="a")), Tokenize("a", False), ClearCache()],
     ids=lambda part: type(part).__name__,
 )
-def test_a_call_is_relayed_with_its_session(call):
-    async def main():
-        host, notes, reader = Recorder(), Notes(), asyncio.StreamReader()
-        serving = asyncio.create_task(Client(host, reader, notes).serve())
-        reader.feed_data(encode(Frame(1, call, SPEC, "me")) + encode(Frame(2, GetStats())))
-        await notes.both.wait()
-        reader.feed_eof()
-        await serving
-        assert host.calls == [(call, "me")]
-        assert {frame.id for frame in notes.frames} == {1, 2}
-
-    asyncio.run(main())
+@in_loop
+async def test_a_call_is_relayed_with_its_session(call):
+    host, notes, reader = Recorder(), Notes(), asyncio.StreamReader()
+    serving = asyncio.create_task(Client(host, reader, notes).serve())
+    reader.feed_data(encode(Frame(1, call, SPEC, "me")) + encode(Frame(2, GetStats())))
+    await notes.both.wait()
+    reader.feed_eof()
+    await serving
+    assert host.calls == [(call, "me")]
+    assert {frame.id for frame in notes.frames} == {1, 2}
 
 
-def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(tmp_path):
-    async def main():
-        host = Recorder()
-        place = place_in(tmp_path)
-        place.prepare()
+@in_loop
+async def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(tmp_path):
+    host = Recorder()
+    place = place_in(tmp_path)
+    place.prepare()
 
-        async def on_client(reader, writer):
-            await Client(host, reader, writer).serve()
+    async def on_client(reader, writer):
+        await Client(host, reader, writer).serve()
 
-        async with await listen(place, on_client):
-            for _ in range(2):
-                async with HostClient.attach(place) as client:
-                    await client.backend(SPEC).info()
-                    await client.backend(SPEC).info()
-        names = [session for _, session in host.calls]
-        assert names[0] == names[1] and names[2] == names[3]
-        assert all(names) and names[0] != names[2]
-
-    asyncio.run(main())
+    async with await listen(place, on_client):
+        for _ in range(2):
+            async with HostClient.attach(place) as client:
+                await client.backend(SPEC).info()
+                await client.backend(SPEC).info()
+    names = [session for _, session in host.calls]
+    assert names[0] == names[1] and names[2] == names[3]
+    assert all(names) and names[0] != names[2]

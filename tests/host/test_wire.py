@@ -7,6 +7,7 @@ import struct
 import msgspec
 import pytest
 
+from async_tests import in_loop
 from hearth.backends.contract.events import (
     ChoiceFinished,
     Embeddings,
@@ -204,16 +205,14 @@ def test_an_absurd_length_is_refused_before_it_is_read():
         read_frame(io.BytesIO(struct.pack(">IQ", MAX_FRAME_BYTES + 1, 1)))
 
 
-def test_what_came_before_a_frame_that_is_too_large_is_read():
-    async def read_all():
-        reader = asyncio.StreamReader()
-        reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">IQ", 1 << 31, 1))
-        frames = sealed_frames(reader)
-        assert list(map(opened, await anext(frames))) == [FRAMES[0], FRAMES[3]]
-        with pytest.raises(WireError, match="exceeds"):
-            await anext(frames)
-
-    asyncio.run(read_all())
+@in_loop
+async def test_what_came_before_a_frame_that_is_too_large_is_read():
+    reader = asyncio.StreamReader()
+    reader.feed_data(encode(FRAMES[0]) + encode(FRAMES[3]) + struct.pack(">IQ", 1 << 31, 1))
+    frames = sealed_frames(reader)
+    assert list(map(opened, await anext(frames))) == [FRAMES[0], FRAMES[3]]
+    with pytest.raises(WireError, match="exceeds"):
+        await anext(frames)
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from hearth.backends.contract.models import HostLimits
 from hearth.backends.host.residency import Residency
 
 GB = 10**9
@@ -91,6 +92,11 @@ class House:
         for key in keys:
             self.models.let_go(key)
         await calm()
+
+
+def one_at_a_time(**needs):
+    """A residency that allows one loaded model, over models a, b and c or those of `needs`."""
+    return House(FakeModels(**(needs or {"a": 1, "b": 1, "c": 1})), HostLimits(max_models=1))
 
 
 async def calm():
