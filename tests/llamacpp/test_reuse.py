@@ -146,6 +146,8 @@ def test_part_of_a_live_donor_is_exact_or_refused(
         assert other.found == (60 if ahead == 0 else 0)
     else:
         assert other.found == 60, "nothing was overwritten yet"
+    if kind == "f32_model":
+        assert runner.cache.cells == len(donor.tokens) - 1 + len(other.tokens) - 1 - 60
     truth.check(donor)
     truth.check(other)
 
@@ -170,11 +172,14 @@ def test_what_was_saved_is_exact_and_says_what_it_is(
     state = runner.cache.save(0)
     assert state is not None
     runner.cache.release(0, keep=False)
+    assert runner.cache.cells == 0
     assert runner.cache.restore(2, state, session.tokens[: session.computed])
     session.slot = 2
     part = begun(runner, 1, prompt[:70] + some_prompt(5, seed=11))
     if kind != "f32_model":
         assert part.found == 0, "a saved window or state is the end of its sequence"
+    else:
+        assert state.nbytes > session.computed * runner.info.kv_bytes_per_token
     advance(runner, [session, part], 20)
     truth.check(session)
     truth.check(part)

@@ -183,10 +183,15 @@ def test_warming_up_leaves_nothing_behind(load: Load, f32_model: Path) -> None:
     assert {runner.store.positions(i) for i in range(runner.store.sequences)} == {(-1, -1)}
 
 
+def small_runner(path: Path, **changes: int) -> Driven:
+    """A runner whose pool has a different size than planned."""
+    plan = plan_context(EXACT, preflight.check(path), weight_bytes=0, available_bytes=1 << 32)
+    return Driven(LlamaRunner(LlamaModel.open(path), replace(plan, **changes), threads=1))  # type: ignore[arg-type]
+
+
 def test_a_full_pool_is_busy_and_harms_nobody(f32_model: Path) -> None:
-    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
-    plan = replace(plan, context=300, pool_tokens=300, first_tokens=300, kept_tokens=0)
-    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
+    sizes = {"context": 300, "pool_tokens": 300, "first_tokens": 300, "kept_tokens": 0}
+    runner = small_runner(f32_model, **sizes)
     step(runner, Row(0, 0, [1] * 299, 0))
     assert runner.store.allocated_tokens == 300, "what llama.cpp adds is not used"
     assert not runner.cache.reserve(1, 2)
@@ -198,9 +203,7 @@ def test_a_full_pool_is_busy_and_harms_nobody(f32_model: Path) -> None:
 
 
 def test_more_than_was_reserved_is_busy_and_takes_nothing_away(f32_model: Path) -> None:
-    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
-    plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
-    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
+    runner = small_runner(f32_model, context=512, pool_tokens=512, first_tokens=256)
     step(runner, Row(0, 0, [1] * 250, 0))
     runner.cache.open(1, [2])
     with pytest.raises(Busy):
@@ -249,10 +252,10 @@ def test_info_is_what_the_file_says(load: Load, f32_model: Path) -> None:
 def test_memories_without_a_past_are_recognised(
     load: Load, hybrid_model: Path, window_model: Path
 ) -> None:
-    hybrid = load(hybrid_model).runner
-    assert not hybrid.info.keeps_past
+    hybrid, window = load(hybrid_model).runner, load(window_model).runner
     assert hybrid.store.sequences == 16, "each costs a state"
-    assert not load(window_model).runner.info.keeps_past
+    for runner in (hybrid, window):
+        assert not (runner.info.keeps_past or runner.info.can_roll_back)
 
 
 def test_a_template_of_the_settings_wins(load: Load, f32_model: Path) -> None:
@@ -286,9 +289,7 @@ def test_a_copy_that_llama_cpp_cannot_make_is_none_and_no_growth(
     def incomplete(*_: object) -> None:
         raise InternalError("llama.cpp wrote 0 of 9 bytes of a state.")
 
-    plan = plan_context(EXACT, preflight.check(f32_model), weight_bytes=0, available_bytes=1 << 32)
-    plan = replace(plan, context=512, pool_tokens=512, first_tokens=256)
-    runner = Driven(LlamaRunner(LlamaModel.open(f32_model), plan, threads=1))
+    runner = small_runner(f32_model, context=512, pool_tokens=512, first_tokens=256)
     step(runner, Row(0, 0, [1] * 250, 0))
     assert runner.cache.reserve(0, 300)
     with monkeypatch.context() as patch:

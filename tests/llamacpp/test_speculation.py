@@ -1,4 +1,4 @@
-"""Drafts change no token, in exact mode; there are none where the memory cannot roll back."""
+"""Drafts change no token, in exact mode."""
 
 from pathlib import Path
 
@@ -16,14 +16,4 @@ EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_thr
 def test_drafts_change_nothing_that_is_said(f32_model: Path, tmp_path: Path, kind: str) -> None:
     loaded = open_model(ModelSpec(str(f32_model), settings=EXACT), tmp_path)
     assert_drafts_change_nothing(Driven(loaded.runner), kind)
-    loaded.runner.close()
-
-
-@pytest.mark.parametrize("model", ["hybrid_model", "window_model"])
-def test_memories_without_a_past_cannot_roll_back(
-    request: pytest.FixtureRequest, tmp_path: Path, model: str
-) -> None:
-    path: Path = request.getfixturevalue(model)
-    loaded = open_model(ModelSpec(str(path), settings=EXACT), tmp_path)
-    assert not loaded.runner.info.can_roll_back
     loaded.runner.close()
