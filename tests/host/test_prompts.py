@@ -1,6 +1,6 @@
 """From a request to the prompt: what is the template's and what was typed are told apart."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -275,11 +275,8 @@ def test_the_template_is_learned_once_also_by_many_threads():
     request = Request(messages=(USER,), tools=(LOOK,))
     made.prepare(request)
     first = renderer.renders
-    threads = [threading.Thread(target=made.prepare, args=(request,)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(made.prepare, [request] * 4))
     assert renderer.renders == first + 4
 
 

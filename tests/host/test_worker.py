@@ -125,6 +125,16 @@ def handler_of(notes, preparer):
     return RequestHandler(notes, preparer, Words(), notes)
 
 
+def prepared(call, error=None):
+    """A handler that has prepared `call` as call 7, and its notes."""
+    notes, preparer = Notes(), SlowPreparer(error)
+    preparer.let.set()
+    handler = handler_of(notes, preparer)
+    handler.take(Frame(7, call))
+    handler._pool.shutdown()
+    return handler, notes
+
+
 @pytest.mark.parametrize("error", [None, TemplateError("no")])
 @pytest.mark.parametrize(
     "call", [GENERATE, SCORE, EMBED, RANK, RENDER], ids=lambda c: type(c).__name__
@@ -154,11 +164,7 @@ def test_a_call_that_is_cancelled_while_it_is_prepared_is_over_at_once(call, err
     ids=["one", "three choices", "score", "embed", "rank"],
 )
 def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
-    notes, preparer = Notes(), SlowPreparer()
-    preparer.let.set()
-    handler = handler_of(notes, preparer)
-    handler.take(Frame(7, call))
-    handler._pool.shutdown()
+    handler, notes = prepared(call)
     handler.take(Frame(7, Cancel()))
     assert notes.submitted == [work] and notes.cancelled == [7] and notes.said == []
 
@@ -174,21 +180,13 @@ def test_a_call_that_was_prepared_is_the_engine_s_as_a_whole(call, work):
     ids=lambda part: type(part).__name__,
 )
 def test_calls_that_need_no_sequence_are_answered(call, answer):
-    notes, preparer = Notes(), SlowPreparer()
-    preparer.let.set()
-    handler = handler_of(notes, preparer)
-    handler.take(Frame(7, call))
-    handler._pool.shutdown()
+    _, notes = prepared(call)
     assert notes.said == [(7, answer)] and notes.submitted == []
 
 
 @pytest.mark.parametrize("call", [GENERATE, SCORE, EMBED, RANK], ids=lambda c: type(c).__name__)
 def test_a_call_that_is_refused_is_not_the_engine_s(call):
-    notes, preparer = Notes(), SlowPreparer(TemplateError("no"))
-    preparer.let.set()
-    handler = handler_of(notes, preparer)
-    handler.take(Frame(7, call))
-    handler._pool.shutdown()
+    _, notes = prepared(call, TemplateError("no"))
     [(ident, failed)] = notes.said
     assert ident == 7 and failed.error.code == TemplateError.code
     assert notes.submitted == []
@@ -198,11 +196,7 @@ def test_a_library_that_panics_is_answered_for():
     class Panic(BaseException):
         pass
 
-    notes, preparer = Notes(), SlowPreparer(Panic("index out of bounds"))
-    preparer.let.set()
-    handler = handler_of(notes, preparer)
-    handler.take(Frame(7, GENERATE))
-    handler._pool.shutdown()
+    _, notes = prepared(GENERATE, Panic("index out of bounds"))
     [(ident, failed)] = notes.said
     assert ident == 7 and failed.error.code == "internal_error"
 

@@ -15,6 +15,7 @@ from hearth.backends.errors import DoesNotFit, HearthError, InvalidParameter, Un
 from hearth.backends.llamacpp.lib import load_library, set_fields
 from hearth.backends.llamacpp.load import Loaded, open_model
 from hearth.backends.llamacpp.params import (
+    ContextPlan,
     check_settings,
     gpu_layers,
     larger_pool,
@@ -50,6 +51,15 @@ def recurrent_header(**changes: int) -> Header:
     """2 layers with 1 MiB of state each, and no cost per token."""
     sizes = {"block_count": 2, "ssm__state_size": 128, "ssm__inner_size": 2048}
     return Header(head=0, kv_bytes=0, **(sizes | changes))
+
+
+def planned(
+    header: Header | None = None, *, available_bytes: int = 8 * GIB, **settings: Any
+) -> ContextPlan:
+    """The plan for a model with 1 GiB of weights."""
+    header = header or Header()
+    wanted = ModelSettings(**settings)
+    return plan_context(wanted, header, weight_bytes=GIB, available_bytes=available_bytes)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +153,7 @@ def test_gpu_layers_need_a_gpu() -> None:
 
 
 def test_context_is_what_the_model_was_trained_for_where_it_fits() -> None:
-    plan = plan_context(ModelSettings(), Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned()
     assert plan.context == 32768
     assert plan.pool_tokens == 8 * 32768
     assert plan.kept_tokens == plan.pool_tokens // 2
@@ -152,7 +162,7 @@ def test_context_is_what_the_model_was_trained_for_where_it_fits() -> None:
 
 
 def test_a_context_cut_to_what_fits_is_said() -> None:
-    plan = plan_context(ModelSettings(), Header(1 << 20), weight_bytes=GIB, available_bytes=2 * GIB)
+    plan = planned(Header(1 << 20), available_bytes=2 * GIB)
     assert plan.context < 1 << 20
     assert plan.context == plan.pool_tokens
     assert plan.context * 1024 * 1.5 + GIB < 2 * GIB
@@ -160,9 +170,8 @@ def test_a_context_cut_to_what_fits_is_said() -> None:
 
 
 def test_an_asked_context_beyond_memory_does_not_fit() -> None:
-    settings = ModelSettings(context=4_000_000)
     with pytest.raises(DoesNotFit) as caught:
-        plan_context(settings, Header(), weight_bytes=GIB, available_bytes=3 * GIB)
+        planned(available_bytes=3 * GIB, context=4_000_000)
     data = caught.value.data
     assert isinstance(data["needed_bytes"], int) and isinstance(data["available_bytes"], int)
     assert data["needed_bytes"] > data["available_bytes"]
@@ -171,46 +180,40 @@ def test_an_asked_context_beyond_memory_does_not_fit() -> None:
 
 def test_weights_beyond_memory_do_not_fit() -> None:
     with pytest.raises(DoesNotFit):
-        plan_context(ModelSettings(), Header(), weight_bytes=4 * GIB, available_bytes=3 * GIB)
+        planned(available_bytes=GIB // 2)
 
 
 def test_a_context_beyond_training_is_honoured_and_said() -> None:
-    settings = ModelSettings(context=40000)
-    plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(context=40000)
     assert plan.context == 40000
     assert "32,768" in plan.notices[0]
 
 
 def test_a_budget_bounds_pool_and_context() -> None:
-    settings = ModelSettings(kv_budget_bytes=1200 * 1024 + 5)
-    plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(kv_budget_bytes=1200 * 1024 + 5)
     assert plan.pool_tokens == plan.context == 768, "whole blocks, which llama.cpp cannot round up"
     assert "KV budget" in plan.notices[0]
 
 
 def test_a_budget_for_less_than_one_block_does_not_fit() -> None:
-    settings = ModelSettings(kv_budget_bytes=256 * 1024 - 1)
     with pytest.raises(DoesNotFit, match=r"262,144 bytes.*262,143 bytes"):
-        plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+        planned(kv_budget_bytes=256 * 1024 - 1)
 
 
 def test_a_context_beyond_the_budget_does_not_fit() -> None:
-    settings = ModelSettings(context=2000, kv_budget_bytes=1024 * 1024)
     with pytest.raises(DoesNotFit, match=r"2,000 tokens.*1,048,576 bytes") as caught:
-        plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+        planned(context=2000, kv_budget_bytes=1024 * 1024)
     assert caught.value.data["needed_bytes"] == 2048 * 1024
 
 
 def test_the_budget_that_an_error_names_is_enough() -> None:
-    settings = ModelSettings(context=2000, kv_budget_bytes=2048 * 1024)
-    plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(context=2000, kv_budget_bytes=2048 * 1024)
     assert (plan.context, plan.pool_tokens) == (2000, 2048)
 
 
 def test_a_pool_that_grows_leaves_the_budget_for_its_copy_and_for_texts() -> None:
     budget = 96_000 * 1024
-    settings = ModelSettings(kv_budget_bytes=budget)
-    plan = plan_context(settings, Header(1 << 20), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(Header(1 << 20), kv_budget_bytes=budget)
     cells = plan.first_tokens
     assert cells < plan.pool_tokens == budget // (2 * 1024) // 256 * 256, "its mask takes as much"
     assert plan.text_tokens == (budget - plan.pool_tokens * 1024) // 2048 // 256 * 256
@@ -222,32 +225,24 @@ def test_a_pool_that_grows_leaves_the_budget_for_its_copy_and_for_texts() -> Non
 
 
 def test_a_context_that_fits_without_a_copy_alone_is_taken_at_once() -> None:
-    settings = ModelSettings(context=90_000, kv_budget_bytes=96_000 * 1024)
-    plan = plan_context(settings, Header(1 << 20), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(Header(1 << 20), context=90_000, kv_budget_bytes=96_000 * 1024)
     assert plan.context == 90_000 and plan.first_tokens == plan.pool_tokens == 96_000
     assert plan.text_tokens is None
 
 
 def test_a_static_pool_is_taken_at_once_and_may_be_larger() -> None:
-    header = Header(1 << 20)
-    plans = [
-        plan_context(
-            ModelSettings(kv_pool=kind),  # type: ignore[arg-type]
-            header,
-            weight_bytes=GIB,
-            available_bytes=2 * GIB,
-        )
+    grows, static = (
+        planned(Header(1 << 20), available_bytes=2 * GIB, kv_pool=kind)
         for kind in ("grow", "static")
-    ]
-    assert plans[1].first_tokens == plans[1].pool_tokens > 1.4 * plans[0].pool_tokens
-    assert plans[0].first_tokens == 4096
+    )
+    assert static.first_tokens == static.pool_tokens > 1.4 * grows.pool_tokens
+    assert grows.first_tokens == 4096
 
 
 def test_a_smaller_fraction_of_memory_leaves_a_smaller_pool() -> None:
     def pool(fraction: float) -> int:
-        settings = ModelSettings(memory_fraction=fraction)
-        header = Header(1 << 20)
-        return plan_context(settings, header, weight_bytes=GIB, available_bytes=4 * GIB).pool_tokens
+        plan = planned(Header(1 << 20), available_bytes=4 * GIB, memory_fraction=fraction)
+        return plan.pool_tokens
 
     assert pool(0.5) < pool(1.0)
     assert GIB + pool(0.5) * 1024 * 1.5 <= 2 * GIB
@@ -255,8 +250,7 @@ def test_a_smaller_fraction_of_memory_leaves_a_smaller_pool() -> None:
 
 def test_there_are_ids_for_kept_prefixes_and_a_batch_for_each_id() -> None:
     for sessions in (1, 8, 250, 256):
-        settings = ModelSettings(max_sessions=sessions, max_batch_tokens=1)
-        plan = plan_context(settings, Header(), weight_bytes=GIB, available_bytes=8 * GIB)
+        plan = planned(max_sessions=sessions, max_batch_tokens=1)
         assert plan.slots == sessions
         assert plan.slots <= plan.sequences <= 256
         assert plan.batch >= plan.sequences
@@ -265,28 +259,21 @@ def test_there_are_ids_for_kept_prefixes_and_a_batch_for_each_id() -> None:
 
 def test_recurrent_states_are_few_and_counted() -> None:
     header = recurrent_header()
-    plan = plan_context(ModelSettings(), header, weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(header)
     assert plan.sequences == 16
     assert (plan.state_bytes, plan.kv_bytes_per_token) == (2 << 20, 0)
     assert plan.first_tokens == plan.pool_tokens == 8 * 32768
     needed = GIB + (256 << 20) + 16 * 2 * (1 << 20)
-    settings = ModelSettings(memory_fraction=1.0)
-    plan_context(settings, header, weight_bytes=GIB, available_bytes=needed)
+    planned(header, available_bytes=needed, memory_fraction=1.0)
     with pytest.raises(DoesNotFit):
-        plan_context(settings, header, weight_bytes=GIB, available_bytes=needed - 1)
+        planned(header, available_bytes=needed - 1, memory_fraction=1.0)
 
 
 def test_a_budget_counts_recurrent_states() -> None:
-    settings = ModelSettings(kv_budget_bytes=40 << 20)
-    plan = plan_context(settings, recurrent_header(), weight_bytes=GIB, available_bytes=8 * GIB)
+    plan = planned(recurrent_header(), kv_budget_bytes=40 << 20)
     assert plan.sequences == 10
     with pytest.raises(DoesNotFit):
-        plan_context(
-            ModelSettings(kv_budget_bytes=15 << 20),
-            recurrent_header(),
-            weight_bytes=GIB,
-            available_bytes=8 * GIB,
-        )
+        planned(recurrent_header(), kv_budget_bytes=15 << 20)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -170,18 +171,10 @@ def test_a_query_and_a_text_are_put_together_as_the_model_says(
 
 
 def test_threads_may_tokenize_together(tokenizer: LlamaTokenizer) -> None:
-    found: list[list[int]] = []
-    text = "hello the and in " * 50
-
-    def work() -> None:
-        found.append(tokenizer.encode(text, special=False, add_bos=False))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and all(ids == found[0] for ids in found)
+    encode = partial(tokenizer.encode, special=False, add_bos=False)
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(encode, ["hello the and in " * 50] * 4)
+    assert all(ids == first for ids in others)
 
 
 @pytest.mark.parametrize("char", ["!", "x", " ", "7", "語"])

@@ -23,6 +23,9 @@ ONCE = Request(text="Once", sampling=OFF, max_tokens=5)
 KINDS = sorted(DIALECTS)
 OPEN = sorted({"openai", "other"})
 TOOL = Tool("add", "Adds.", {"type": "object"}, True)
+REGEX = Constraint("regex", "a+")
+CHOICE = Constraint("choice", json.dumps(["a.", 'b"']))
+GRAMMAR = Constraint("grammar", "root ::= [ab]")
 
 
 def body(kind, request=ASK, **changes):
@@ -213,52 +216,35 @@ def test_a_prompt_that_must_be_computed_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"),
+    ("constraint", "kind", "sent"),
     [
-        ("hearth", {"response_format": {"type": "regex", "regex": "a+"}}),
-        ("vllm", {"structured_outputs": {"regex": "a+"}}),
-        ("sglang", {"regex": "a+"}),
+        (REGEX, "hearth", {"response_format": {"type": "regex", "regex": "a+"}}),
+        (REGEX, "vllm", {"structured_outputs": {"regex": "a+"}}),
+        (REGEX, "sglang", {"regex": "a+"}),
+        (CHOICE, "hearth", {"response_format": {"type": "choice", "choices": ["a.", 'b"']}}),
+        (CHOICE, "vllm", {"structured_outputs": {"choice": ["a.", 'b"']}}),
+        (CHOICE, "sglang", {"regex": '(a\\.|b")'}),
+        (CHOICE, "llama-server", {"grammar": 'root ::= "a." | "b\\""'}),
+        (GRAMMAR, "hearth", {"response_format": {"type": "grammar", "grammar": "root ::= [ab]"}}),
+        (GRAMMAR, "llama-server", {"grammar": "root ::= [ab]"}),
     ],
 )
-def test_regular_expressions(kind, sent) -> None:
-    made = body(kind, constraint=Constraint("regex", "a+"))
+def test_constraints_beyond_openais(constraint, kind, sent) -> None:
+    made = body(kind, constraint=constraint)
     assert {name: made[name] for name in sent} == sent
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"),
+    ("constraint", "kinds"),
     [
-        ("hearth", {"response_format": {"type": "choice", "choices": ["a.", 'b"']}}),
-        ("vllm", {"structured_outputs": {"choice": ["a.", 'b"']}}),
-        ("sglang", {"regex": '(a\\.|b")'}),
-        ("llama-server", {"grammar": 'root ::= "a." | "b\\""'}),
+        (REGEX, ("openai", "other", "llama-server")),
+        (CHOICE, ("openai", "other")),
+        (GRAMMAR, ("openai", "other", "vllm", "sglang")),
     ],
 )
-def test_choices(kind, sent) -> None:
-    made = body(kind, constraint=Constraint("choice", json.dumps(["a.", 'b"'])))
-    assert {name: made[name] for name in sent} == sent
-
-
-@pytest.mark.parametrize(
-    ("kind", "sent"),
-    [
-        ("hearth", {"response_format": {"type": "grammar", "grammar": "root ::= [ab]"}}),
-        ("llama-server", {"grammar": "root ::= [ab]"}),
-    ],
-)
-def test_grammars(kind, sent) -> None:
-    made = body(kind, constraint=Constraint("grammar", "root ::= [ab]"))
-    assert {name: made[name] for name in sent} == sent
-
-
-@pytest.mark.parametrize("kind", ["openai", "other", "vllm", "sglang"])
-def test_a_grammar_that_cannot_be_said_is_refused(kind) -> None:
-    assert refused(kind, constraint=Constraint("grammar", "root ::= [ab]")) == "constraint"
-
-
-@pytest.mark.parametrize("kind", ["openai", "other", "llama-server"])
-def test_a_constraint_that_cannot_be_said_is_refused(kind) -> None:
-    assert refused(kind, constraint=Constraint("regex", "a+")) == "constraint"
+def test_a_constraint_that_cannot_be_said_is_refused(constraint, kinds) -> None:
+    for kind in kinds:
+        assert refused(kind, constraint=constraint) == "constraint"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,18 +193,10 @@ def test_a_long_word_takes_no_quadratic_time(tiny: GgufTokenizer) -> None:
 
 
 def test_threads_may_tokenize_together(tiny: GgufTokenizer) -> None:
-    text = "hello the and in " * 50
-    found: list[list[int]] = []
-
-    def work() -> None:
-        found.append(tiny.encode(text, special=False, add_bos=False))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and all(ids == found[0] for ids in found)
+    encode = partial(tiny.encode, special=False, add_bos=False)
+    with ThreadPoolExecutor(4) as threads:
+        first, *others = threads.map(encode, ["hello the and in " * 50] * 4)
+    assert all(ids == first for ids in others)
 
 
 @pytest.mark.parametrize("model", ["rwkv", "bert", "t5", "gemma4", "none"])

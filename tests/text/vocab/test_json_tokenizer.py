@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -227,20 +227,16 @@ def test_threads_may_tokenize_together(lossless: list[JsonTokenizer]) -> None:
     expected = {
         special: tokenizer.encode(text, special=special, add_bos=False) for special in (True, False)
     }
-    wrong: list[list[int]] = []
 
-    def work(special: bool) -> None:
-        for _ in range(50):
-            found = tokenizer.encode(text, special=special, add_bos=False)
-            if found != expected[special]:
-                wrong.append(found)
+    def is_right(special: bool) -> bool:
+        return all(
+            tokenizer.encode(text, special=special, add_bos=False) == expected[special]
+            for _ in range(50)
+        )
 
-    threads = [threading.Thread(target=work, args=(n % 2 == 0,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert expected[True] != expected[False] and wrong == []
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(is_right, [True, False, True, False]))
+    assert expected[True] != expected[False]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "tiktoken.model", "vocab.json"])
