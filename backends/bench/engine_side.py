@@ -173,7 +173,6 @@ class EngineSide:
         for session, state in zip(sessions, states, strict=False):
             session.speculating = state
         begun = [one.new_tokens for one in sessions]
-        before = _by_position(states)
         steps = depth = 0
         drafting = states if self._has_drafters else []
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -185,10 +184,8 @@ class EngineSide:
                 now = (sum(one.drafted) for one in drafting)
                 depth += max(new - old for new, old in zip(now, sums, strict=True))
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-        drafted, accepted = (
-            tuple(new - (old[at] if at < len(old) else 0) for at, new in enumerate(counts))
-            for counts, old in zip(_by_position(states), before, strict=True)
-        )
+        drafted = summed([one.drafted for one in states])
+        accepted = summed([one.accepted for one in states])
         said = [one.tokens[one.prompt_tokens :] for one in sessions]
         new_tokens = sum(map(len, said)) - sum(begun)
         self.clear()
@@ -241,12 +238,6 @@ class EngineSide:
             raise InternalError("The engine had nothing to do before all tokens were there.")
 
 
-def _by_position(states: Sequence[Speculating]) -> tuple[list[int], list[int]]:
-    """Drafted tokens and accepted tokens of all sessions, by position in a draft."""
-    size = max((len(one.drafted) for one in states), default=0)
-    drafted, accepted = [0] * size, [0] * size
-    for one in states:
-        for at, (made, right) in enumerate(zip(one.drafted, one.accepted, strict=True)):
-            drafted[at] += made
-            accepted[at] += right
-    return drafted, accepted
+def summed(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The sums of `counts` at each position, as long as the longest of them."""
+    return tuple(map(sum, itertools.zip_longest(*counts, fillvalue=0)))

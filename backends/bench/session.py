@@ -48,9 +48,8 @@ def run_tests(job: Job) -> Iterator[Message]:
     with opened(job, facts, possible) as bench:
         yield bench.setup
         for case in possible:
-            room = bench.room
-            if case.pool_tokens(job.repeats) > room:
-                need = case.pool_tokens(job.repeats)
+            need, room = case.pool_tokens(job.repeats), bench.loaded.runner.info.pool_tokens
+            if need > room:
                 yield Skipped(
                     case.name, f"needs a pool of {need:,} tokens, and {room:,} fit into memory"
                 )
@@ -108,11 +107,6 @@ class Bench:
     beside: Mapping[str, Reference]
     """The other sides by their names in `Setup.beside`; empty: the engine is measured alone."""
     setup: Setup
-
-    @property
-    def room(self) -> int:
-        """Size of a pool in tokens."""
-        return self.loaded.runner.info.pool_tokens
 
 
 @contextmanager

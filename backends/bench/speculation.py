@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hearth.backends.bench.cases import Case, check_job
-from hearth.backends.bench.engine_side import EngineSide, Raced
+from hearth.backends.bench.engine_side import EngineSide, Raced, summed
 from hearth.backends.bench.job import Job, Message, Progress, Skipped, Speculated
 from hearth.backends.bench.measure import alternate, same_tokens
 from hearth.backends.bench.model_facts import read_facts
@@ -198,8 +198,8 @@ def compared(
     Args:
         draft_s: wall and CPU seconds to draft one token for all sessions; 0 for n-grams.
     """
-    drafted = _summed([one.drafted for one in raced])
-    accepted = _summed([one.accepted for one in raced])
+    drafted = summed([one.drafted for one in raced])
+    accepted = summed([one.accepted for one in raced])
     new_tokens, rows = sum(one.new_tokens for one in raced), sum(one.rows for one in raced)
     a_step = new_tokens / rows
     width = sum(drafted) / rows
@@ -293,11 +293,6 @@ def texts(loaded: Loaded, *, edits: bool) -> list[list[int]]:
         return [prompts.prepare(one).ids[-PROMPT_TOKENS:] for one in asked]
     finally:
         renderer.close()
-
-
-def _summed(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    size = max(map(len, counts), default=0)
-    return tuple(sum(one[at] for one in counts if at < len(one)) for at in range(size))
 
 
 def _now() -> tuple[float, float]:
