@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +46,7 @@ from hearth.backends.host.breaker import Breaker
 from hearth.backends.host.progress_watch import LONGEST_STEP_S, STALL_S, ProgressWatch
 from hearth.backends.machine.local_socket import HostPlace
 from hearth.backends.machine.logs import open_log
-from hearth.backends.machine.process import with_huge_pages
+from hearth.backends.machine.process import signal_name, with_huge_pages
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +93,6 @@ class Stream:
         self._cancel_in_worker()
         self.put(Failed(to_info(error)))
 
-    @property
-    def over(self) -> bool:
-        return self.ended.done()
-
     def bind(self, worker: WorkerProcess, ident: int) -> None:
         """The call was sent to `worker` under `ident`."""
         self._worker, self._ident = worker, ident
@@ -106,7 +101,7 @@ class Stream:
         """Request an early end: the worker answers `Finished`, or the stream ends here if the call
         has not been sent to a worker yet.
         """
-        if self.over:
+        if self.ended.done():
             return
         self._cancel_in_worker()
         if self._worker is None:
@@ -399,12 +394,7 @@ class WorkerProcess:
         code = self._process.returncode if self._process is not None else None
         if code is None:
             return "unknown cause"
-        if code < 0:
-            try:
-                return signal.Signals(-code).name
-            except ValueError:
-                return f"signal {-code}"
-        return f"exit code {code}"
+        return signal_name(-code) if code < 0 else f"exit code {code}"
 
     def _unloaded(self) -> WorkerDied:
         return WorkerDied(

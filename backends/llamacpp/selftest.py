@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from hearth.backends.errors import BackendUnavailable
 from hearth.backends.llamacpp import probe_model
 from hearth.backends.llamacpp.lib import INSTALL, load_library
 from hearth.backends.machine.json_file import write_json
-from hearth.backends.machine.process import die_with_parent
+from hearth.backends.machine.process import die_with_parent, signal_name
 
 TIMEOUT_S = 60.0
 NMSE_BOUND = 0.01
@@ -183,7 +182,7 @@ def _try(*, extra_buffers: bool, folder: Path) -> Outcome:
         return Outcome(f"the self-test did not end in {TIMEOUT_S:.0f} s", "", is_proof=False)
     info, errors = _report(done.stdout)
     if done.returncode < 0:
-        name = _signal_name(-done.returncode)
+        name = signal_name(-done.returncode)
         return Outcome(f"it died of {name}", info, is_proof=name in _CRASHES)
     if done.returncode:
         last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
@@ -209,13 +208,6 @@ def _report(output: bytes) -> tuple[str, dict[str, float]]:
             if "format" in said:
                 errors[str(said["format"])] = float(said["nmse"])
     return info, errors
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _load(path: Path, fingerprint: str) -> Verdict | None:

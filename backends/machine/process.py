@@ -33,6 +33,14 @@ def die_with_parent(parent: int) -> None:
         os._exit(0)
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, such as "SIGKILL"."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def take_private_pipes() -> tuple[int, int]:
     """Move stdin and stdout to private descriptors for frames; returns (input, output).
 

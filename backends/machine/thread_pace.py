@@ -46,7 +46,8 @@ class ThreadPace:
     def __init__(self, threads: int, most: int, step_s: float | None = None) -> None:
         self.threads = threads
         """Number of threads for the next step."""
-        self._chosen = threads
+        self.chosen = threads
+        """Number of threads without a trial, for steps that are not compared."""
         self._most = max(threads, most)
         self._rows = 1
         self._times: list[float] = []
@@ -54,7 +55,7 @@ class ThreadPace:
         self._known_s = step_s
         """Seconds of a step of `_rows` rows when it was last compared."""
         self._before_s = 0.0
-        """Seconds of a step with `_chosen` threads, measured before the current trial."""
+        """Seconds of a step with `chosen` threads, measured before the current trial."""
         self._rest_s = 0.0
         """Seconds of steps since the last trial."""
         self._interval_s = _FIRST_REST_S
@@ -66,7 +67,7 @@ class ThreadPace:
         if rows != self._rows:
             self._begin(rows)
         self._times.append(seconds)
-        if self.threads != self._chosen:
+        if self.threads != self.chosen:
             self._judge()
             return
         self._rest_s += seconds
@@ -82,22 +83,17 @@ class ThreadPace:
         if is_slower or self._rest_s >= self._interval_s:
             self._try(mean_s)
 
-    @property
-    def chosen(self) -> int:
-        """Number of threads without a trial, for steps that are not compared."""
-        return self._chosen
-
     def _begin(self, rows: int) -> None:
         """Start again with steps of another size; a trial in progress is dropped."""
         self._rows, self._known_s = rows, None
         self._times.clear()
-        self.threads = self._chosen
+        self.threads = self.chosen
 
     def _try(self, mean_s: float) -> None:
         """Start a trial with the next number of threads that is possible."""
         self._known_s, self._before_s, self._rest_s = mean_s, mean_s, 0.0
         for _ in _MOVES:
-            other = _MOVES[self._move](self._chosen)
+            other = _MOVES[self._move](self.chosen)
             if 1 <= other <= self._most:
                 self.threads = other
                 self._times.clear()
@@ -109,11 +105,11 @@ class ThreadPace:
         took_s = sum(self._times)
         most_s = _CLEARLY_FASTER * self._before_s * _WINDOW
         if took_s > most_s or took_s > _CLEARLY_LOST * self._before_s * len(self._times):
-            self.threads = self._chosen
+            self.threads = self.chosen
             self._move = (self._move + 1) % len(_MOVES)
             self._interval_s = min(2 * self._interval_s, _LONGEST_REST_S)
             self._times.clear()
         elif len(self._times) == _WINDOW:
-            self._chosen = self.threads  # The same change is tried next, it may help again.
+            self.chosen = self.threads  # The same change is tried next, it may help again.
             self._known_s = took_s / _WINDOW
             self._interval_s = _LEAST_REST_S

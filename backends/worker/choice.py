@@ -252,11 +252,3 @@ def _llamacpp_only(settings: ModelSettings, *, is_cpu: bool) -> str:
     if settings.extra_buffers is not None:
         return "extra_buffers"
     return ""
-
-
-def runner_of(spec: ModelSpec, cache_dir: Path | None) -> Runner | None:
-    """The runner that `choose` returns; None if it fails."""
-    try:
-        return choose(spec, cache_dir).runner
-    except (HearthError, OSError):
-        return None

@@ -11,7 +11,7 @@ from typing import Final
 from hearth.backends.contract.loaded import EngineStats, ModelInfo
 from hearth.backends.contract.models import ModelSpec
 from hearth.backends.errors import HearthError
-from hearth.backends.worker.choice import runner_of
+from hearth.backends.worker.choice import choose
 
 MOST_KNOWN: Final = 256
 """Number of results that `Footprints` caches, the most recently used ones."""
@@ -53,11 +53,9 @@ def _needed_bytes(cache_dir: Path | None, spec: ModelSpec, *_: int) -> int | Non
     from hearth.backends.llamacpp.footprint import needed_bytes as llamacpp_bytes
     from hearth.backends.native.footprint import needed_bytes as native_bytes
 
-    runner = runner_of(spec, cache_dir)
-    if runner is None:
-        return None
-    needed_bytes = native_bytes if runner == "native" else llamacpp_bytes
     try:
+        is_native = choose(spec, cache_dir).runner == "native"
+        needed_bytes = native_bytes if is_native else llamacpp_bytes
         return needed_bytes(Path(spec.path), spec.settings)
     except (HearthError, OSError):
         return None

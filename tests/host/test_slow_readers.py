@@ -26,7 +26,7 @@ class Talker:
         self.ended = asyncio.Event()
 
     async def call(self, spec, call, stream, session, cost):
-        while not stream.over:
+        while not stream.ended.done():
             stream.put(Token("x" * 1000))
             self.tokens += 1
             await asyncio.sleep(0)
