@@ -8,15 +8,14 @@ from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.app.host_connection import HostConnection
 from hearth.backends.contract.events import Finished
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import NoHost
 from hearth.backends.host import client
 from hearth.backends.host.client import HostClient
-from hosts import attached, collect, place_in, worker_when
+from hosts import QUICK, attached, collect, worker_when
 
-QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 ENDLESS = Request(
     text="the",
     sampling=SamplingParams(temperature=0.0),
@@ -38,8 +37,7 @@ def decodes(worker):
 
 
 @in_loop
-async def test_a_request_is_ended_for_whoever_asked_it(model, tmp_path):
-    place = place_in(tmp_path)
+async def test_a_request_is_ended_for_whoever_asked_it(model, place):
     async with attached(place) as one, HostClient.attach(place, start=False) as other:
         await one.backend(model).info()
         asking = asyncio.create_task(collect(one.backend(model).generate(ENDLESS)))
@@ -55,8 +53,7 @@ async def test_a_request_is_ended_for_whoever_asked_it(model, tmp_path):
 
 
 @in_loop
-async def test_looking_for_a_host_starts_none(tmp_path):
-    place = place_in(tmp_path)
+async def test_looking_for_a_host_starts_none(place):
     hosts = HostConnection(place, 0.2)
     assert await hosts.stats() is None
     assert await hosts.unload("endless") == 0
@@ -66,24 +63,20 @@ async def test_looking_for_a_host_starts_none(tmp_path):
     await hosts.close()
 
 
-def test_a_host_of_another_version_that_leaves_is_not_replaced(tmp_path, monkeypatch):
+@in_loop
+async def test_a_host_of_another_version_that_leaves_is_not_replaced(place, monkeypatch):
     async def leaves(place, limits):
         return None
 
     monkeypatch.setattr(client, "_greet", leaves)
     monkeypatch.setattr(client, "_start_host", lambda *_: pytest.fail("it started one"))
-
-    async def main():
-        async with HostClient.attach(place_in(tmp_path), start=False):
-            pass
-
     with pytest.raises(NoHost):
-        asyncio.run(main())
+        async with HostClient.attach(place, start=False):
+            pass
 
 
 @in_loop
-async def test_a_host_that_runs_is_found_and_asked(model, tmp_path):
-    place = place_in(tmp_path)
+async def test_a_host_that_runs_is_found_and_asked(model, place):
     hosts = HostConnection(place, 0.2)
     async with attached(place) as host:
         await host.backend(model).info()

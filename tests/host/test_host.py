@@ -20,7 +20,7 @@ from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished, Progress, Started, Token
 from hearth.backends.contract.messages import Message
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import (
@@ -33,10 +33,9 @@ from hearth.backends.errors import (
     WorkerDied,
 )
 from hearth.backends.host.client import HostClient
-from hosts import attached, collect, family, gone, place_in, wait_until, worker_when
+from hosts import QUICK, attached, collect, family, gone, place_in, wait_until, worker_when
 
 GREEDY = SamplingParams(temperature=0.0)
-QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 LONG = Request(text="the", sampling=GREEDY, max_tokens=400, ignore_eos=True)
 SHORT = replace(LONG, max_tokens=12)
 
@@ -52,11 +51,6 @@ def endless(tmp_path_factory):
     """The same with room for a stream that is surely still running when it is killed."""
     path = tiny_llama(tmp_path_factory.mktemp("model") / "endless.gguf", context=32768)
     return ModelSpec(str(path), "endless", settings=QUICK)
-
-
-@pytest.fixture
-def place(tmp_path):
-    return place_in(tmp_path)
 
 
 @in_loop

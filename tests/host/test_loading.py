@@ -17,10 +17,9 @@ from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.wire import Generate, Load, Tokenize, unsealed
 from hearth.backends.errors import Busy, ModelNotFound, WorkerDied
-from hearth.backends.host.supervisor import Supervisor
-from hearth.backends.host.worker_process import Stream, WorkerProcess
-from hosts import Heard, last_of, place_in
-from stand_ins import HANGS, IS_MUTE, answering
+from hearth.backends.host.worker_process import Stream
+from hosts import Heard, last_of
+from stand_ins import IS_MUTE, answering
 
 SPEC = ModelSpec("x")
 STARTS = """
@@ -37,38 +36,6 @@ frame = read_frame(sys.stdin.buffer)
 sys.stdout.buffer.write(encode(Frame(frame.id, Failed(to_info(ModelNotFound("gone"))))))
 sys.stdout.buffer.flush()
 """
-
-
-class Workers:
-    """Runs `code` in place of every worker; counts them."""
-
-    def __init__(self) -> None:
-        self.code = HANGS
-        self.children: list[asyncio.subprocess.Process] = []
-        self.started = asyncio.Event()
-
-    async def spawn(self, worker: WorkerProcess) -> asyncio.subprocess.Process:
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", self.code, stdin=pipe, stdout=pipe
-        )
-        self.children.append(child)
-        self.started.set()
-        return child
-
-
-@pytest.fixture
-def workers(monkeypatch):
-    made = Workers()
-    monkeypatch.setattr(WorkerProcess, "_spawn", lambda worker: made.spawn(worker))
-    return made
-
-
-@pytest.fixture
-def supervisor(tmp_path):
-    place = place_in(tmp_path)
-    place.prepare()
-    return Supervisor(place)
 
 
 def asking(supervisor, call=None, stream=None, spec=SPEC):

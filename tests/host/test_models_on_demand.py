@@ -10,13 +10,12 @@ import pytest
 from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Finished, Started
-from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
+from hearth.backends.contract.models import HostLimits, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.host.client import HostClient
-from hosts import attached, collect, place_in, workers_when
+from hosts import QUICK, attached, collect, workers_when
 
-QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 SHORT = Request(text="the", sampling=SamplingParams(temperature=0.0), max_tokens=8, ignore_eos=True)
 ENDLESS = replace(SHORT, max_tokens=30_000)
 ONE = HostLimits(max_models=1)
@@ -33,11 +32,6 @@ def models(tmp_path_factory):
         )
         for name in "abc"
     }
-
-
-@pytest.fixture
-def place(tmp_path):
-    return place_in(tmp_path)
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ A child process of a few lines stands for each worker.
 
 import asyncio
 import functools
-import sys
 from dataclasses import replace
 
 import pytest
@@ -22,7 +21,7 @@ from hearth.backends.host import worker_process
 from hearth.backends.host.supervisor import Supervisor
 from hearth.backends.host.worker_process import WorkerProcess
 from hosts import last_of, place_in
-from stand_ins import IS_MUTE, answering
+from stand_ins import IS_MUTE, answering, child_of
 
 ANSWERS = """
     from hearth.backends.contract.events import Finished
@@ -63,10 +62,7 @@ class House:
     async def spawn(self, worker):
         codes = self.codes.get(worker.name, [answering(ANSWERS)])
         code = codes.pop(0) if len(codes) > 1 else codes[0]
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdin=pipe, stdout=pipe
-        )
+        child = await child_of(code)
         self.loads.append(worker.name)
         self.children[worker.name] = child
         return child

@@ -17,7 +17,7 @@ from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import InvalidParameter, UnsupportedModel
 from hearth.backends.machine.local_socket import HostPlace
-from hosts import attached, collect, place_in
+from hosts import attached, collect
 from model_folders import CONFIG, write_folder
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -33,11 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {"tokenizer_config": {"chat_template": TEMPLATE, "eos_token": "</s>"}, "config": values}
     tokenizer_folders.write_folder(path, tokenizer_folders.byte_level(), **files)
     return write_folder(path, 3, "F32", seed=7, **values)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> HostPlace:
-    return place_in(tmp_path)
 
 
 def answers(

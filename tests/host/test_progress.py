@@ -11,15 +11,13 @@ from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished, Token
 from hearth.backends.contract.loaded import ModelInfo
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.contract.wire import Generate, Load
 from hearth.backends.host import worker_process
 from hearth.backends.host.progress_watch import ProgressWatch
-from hearth.backends.host.supervisor import Supervisor
-from hearth.backends.host.worker_process import WorkerProcess
-from hosts import Heard, last_of, place_in
+from hosts import QUICK, Heard, last_of
 from stand_ins import COMPUTES, IS_MUTE, answering
 
 ASK = Generate(Request(text="x"))
@@ -62,28 +60,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 0.02)
 
 
-@pytest.fixture
-def supervisor(tmp_path):
-    place = place_in(tmp_path)
-    place.prepare()
-    return Supervisor(place)
-
-
-def run_as(monkeypatch, code):
-    async def spawn(worker):
-        pipe = asyncio.subprocess.PIPE
-        return await asyncio.create_subprocess_exec(
-            sys.executable, "-c", answering(code), stdin=pipe, stdout=pipe
-        )
-
-    monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
-
-
 @in_loop
 async def test_a_worker_that_hangs_is_ended_and_its_callers_are_told_why(
-    supervisor, quick, monkeypatch
+    supervisor, quick, workers
 ):
-    run_as(monkeypatch, IS_MUTE)
+    workers.code = answering(IS_MUTE)
     spec = ModelSpec("x")
     assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
     [before] = await supervisor.stats()
@@ -102,10 +83,8 @@ READS = COMPUTES.replace("live_tokens=10, steps=", "live_tokens=")
 
 @pytest.mark.parametrize("code", [COMPUTES, READS])
 @in_loop
-async def test_a_worker_that_makes_steps_or_reads_is_left_alone(
-    supervisor, quick, monkeypatch, code
-):
-    run_as(monkeypatch, code)
+async def test_a_worker_that_makes_steps_or_reads_is_left_alone(supervisor, quick, workers, code):
+    workers.code = answering(code)
     spec = ModelSpec("x")
     asking = asyncio.create_task(last_of(supervisor, spec, ASK))
     await asyncio.wait({asking}, timeout=2)
@@ -123,8 +102,7 @@ async def test_a_stopped_worker_is_noticed_and_the_next_request_is_answered(
 ):
     monkeypatch.setattr(worker_process, "STALL_S", 2.0)
     path = tiny_llama(tmp_path / "tiny.gguf", context=8192)
-    settings = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
-    spec = ModelSpec(str(path), "tiny", settings=settings)
+    spec = ModelSpec(str(path), "tiny", settings=QUICK)
     sampling = SamplingParams(temperature=0)
     endless = Generate(Request(text="the", sampling=sampling, ignore_eos=True))
     speaks = asyncio.Event()

@@ -5,7 +5,6 @@ Where a worker must hang or die at a certain byte, a child process of a few line
 
 import asyncio
 import os
-import sys
 from dataclasses import replace
 
 import psutil
@@ -16,7 +15,7 @@ from gguf_builder import tiny_llama
 from hearth.backends.contract.events import Failed, Finished
 from hearth.backends.contract.loaded import HostStats, ModelInfo
 from hearth.backends.contract.messages import Message
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.contract.wire import (
@@ -33,14 +32,11 @@ from hearth.backends.errors import HostUnreachable, InvalidParameter, ModelNotFo
 from hearth.backends.host import client as client_module
 from hearth.backends.host.breaker import Breaker
 from hearth.backends.host.client import HostClient
-from hearth.backends.host.supervisor import Supervisor
 from hearth.backends.host.worker_process import WorkerProcess
-from hosts import attached, collect, last_of, place_in, wait_until
+from hosts import QUICK, attached, collect, last_of, place_in, wait_until
 
-QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 SHORT = Request(text="the", sampling=SamplingParams(temperature=0.0), max_tokens=5)
 
-HANGS = "import sys; sys.stdin.read()"
 DIES_IN_A_FRAME = (
     r"import os; os.write(1, b'\0\0\0\x50\0\0\0\0\0\0\0\1abc'); os.kill(os.getpid(), 9)"
 )
@@ -52,48 +48,21 @@ def model(tmp_path_factory):
     return ModelSpec(str(path), "tiny", settings=QUICK)
 
 
-@pytest.fixture
-def place(tmp_path):
-    place = place_in(tmp_path)
-    place.prepare()
-    return place
-
-
-class StandIn:
-    """A child that runs `code` in place of every worker."""
-
-    def __init__(self, code, *, seen_dead=False):
-        self.code = code
-        self.seen_dead = seen_dead
-        self.started = asyncio.Event()
-
-    async def spawn(self, worker):
-        pipe = asyncio.subprocess.PIPE
-        self.child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", self.code, stdin=pipe, stdout=pipe
-        )
-        if self.seen_dead:
-            # The host's loop stands still until the child is dead: its last bytes, the end of its
-            # pipes and its exit are all seen in one turn.
-            wait_until(lambda: not psutil.pid_exists(self.child.pid))
-        self.started.set()
-        return self.child
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    def make(code, **how):
-        made = StandIn(code, **how)
-        monkeypatch.setattr(WorkerProcess, "_spawn", lambda worker: made.spawn(worker))
-        return made
-
-    return make
-
-
 @pytest.mark.parametrize("seen_dead", [False, True])
 @in_loop
-async def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, seen_dead):
-    stand_in(DIES_IN_A_FRAME, seen_dead=seen_dead)
+async def test_a_worker_killed_inside_a_frame_ends_its_streams(place, workers, seen_dead):
+    spawn = workers.spawn
+
+    async def spawn_and_wait(worker):
+        # The host's loop stops until the child is dead: its last bytes, the end of its pipes and
+        # its exit are all seen in one turn.
+        child = await spawn(worker)
+        wait_until(lambda: not psutil.pid_exists(child.pid))
+        return child
+
+    workers.code = DIES_IN_A_FRAME
+    if seen_dead:
+        workers.spawn = spawn_and_wait
     worker = WorkerProcess(ModelSpec("x"), "x", place, Breaker("x"))
     with pytest.raises(WorkerDied, match="SIGKILL"):
         await asyncio.wait_for(worker.start(), 30)
@@ -101,44 +70,38 @@ async def test_a_worker_killed_inside_a_frame_ends_its_streams(place, stand_in, 
 
 
 @in_loop
-async def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(place, stand_in):
-    worker = stand_in(HANGS)
-    supervisor = Supervisor(place)
+async def test_a_front_end_that_leaves_while_its_model_loads_leaves_no_worker(supervisor, workers):
     loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
-    await worker.started.wait()
+    await workers.started.wait()
     loading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await loading
-    assert await asyncio.wait_for(worker.child.wait(), 30) != 0
+    assert await asyncio.wait_for(workers.children[0].wait(), 30) != 0
     assert supervisor.loaded == 0 and not supervisor.busy
 
 
 @in_loop
-async def test_unloading_ends_a_load(place, stand_in):
-    worker = stand_in(HANGS)
-    supervisor = Supervisor(place)
+async def test_unloading_ends_a_load(supervisor, workers):
     loading = asyncio.create_task(last_of(supervisor, ModelSpec("x"), Load()))
-    await worker.started.wait()
+    await workers.started.wait()
     assert await asyncio.wait_for(supervisor.unload("x"), 30) == 1
     with pytest.raises(WorkerDied, match="unloaded"):
         await loading
 
 
 @in_loop
-async def test_a_worker_that_cannot_be_started_is_said(place, monkeypatch):
+async def test_a_worker_that_cannot_be_started_is_said(supervisor, monkeypatch):
     async def spawn(self):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
-    supervisor = Supervisor(place)
     for _ in range(2):
         with pytest.raises(WorkerDied, match="No space left"):
             await last_of(supervisor, ModelSpec("x"), Load())
 
 
 @in_loop
-async def test_a_model_that_comes_while_another_is_unloaded(model, place):
-    supervisor = Supervisor(place)
+async def test_a_model_that_comes_while_another_is_unloaded(model, supervisor):
     spec = replace(model, settings=replace(QUICK, keep_alive_s=0.0))
     assert isinstance(await last_of(supervisor, spec, Load()), ModelInfo)
     stranger = ModelSpec("/nowhere/else.gguf")

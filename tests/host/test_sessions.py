@@ -10,14 +10,13 @@ import pytest
 from async_tests import in_loop
 from gguf_builder import tiny_llama
 from hearth.backends.contract.events import ChoiceFinished, Finished, Progress, Started, Token
-from hearth.backends.contract.models import ModelSettings, ModelSpec
+from hearth.backends.contract.models import ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
 from hearth.backends.errors import Busy, InvalidParameter, PromptTooLong
 from hearth.backends.host.client import HostClient
-from hosts import attached, collect, place_in
+from hosts import QUICK, attached, collect
 
-QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 PROMPT = "the quick hello and a long enough prompt that something of it can be kept"
 SHORT = Request(
     text=PROMPT, sampling=SamplingParams(temperature=0.0), max_tokens=12, ignore_eos=True
@@ -29,11 +28,6 @@ SEEDED = replace(SHORT, sampling=SamplingParams(temperature=1.0, seed=5))
 def model(tmp_path_factory):
     path = tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", context=8192)
     return ModelSpec(str(path), "tiny", settings=QUICK)
-
-
-@pytest.fixture
-def place(tmp_path):
-    return place_in(tmp_path)
 
 
 def ids_by_choice(events):

@@ -5,8 +5,6 @@ A child process of a few lines stands for the worker, and a recorder for the sup
 
 import asyncio
 import io
-import sys
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -29,10 +27,8 @@ from hearth.backends.contract.wire import (
 from hearth.backends.host import worker_process
 from hearth.backends.host.client import HostClient
 from hearth.backends.host.host import Client
-from hearth.backends.host.supervisor import Supervisor
-from hearth.backends.host.worker_process import WorkerProcess
 from hearth.backends.machine.local_socket import listen
-from hosts import last_of, place_in
+from hosts import last_of
 from stand_ins import HANGS, IS_MUTE, answering
 
 SPEC = ModelSpec("x")
@@ -49,41 +45,13 @@ DIES_WHEN_ASKED = """
 """
 
 
-@asynccontextmanager
-async def supervising(tmp_path, monkeypatch, code):
-    """A supervisor whose workers run `code`."""
-    place = place_in(tmp_path)
-    place.prepare()
-
-    supervisor = Supervisor(place)
-    supervisor.spawned = asyncio.Event()
-    children = []
-
-    async def spawn(worker):
-        pipe = asyncio.subprocess.PIPE
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, stdin=pipe, stdout=pipe
-        )
-        children.append(child)
-        supervisor.spawned.set()
-        return child
-
-    monkeypatch.setattr(WorkerProcess, "_spawn", spawn)
-    try:
-        yield supervisor
-    finally:
-        await supervisor.unload(None)
-        for child in children:
-            await child.wait()
-
-
 async def loaded(supervisor):
     assert isinstance(await last_of(supervisor, SPEC, Load()), ModelInfo)
 
 
 @in_loop
-async def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
-    async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+async def test_a_loaded_worker_says_what_its_engine_does(supervisor, workers):
+    async with workers.running(answering(SAYS_STATS), supervisor):
         await loaded(supervisor)
         [worker] = await supervisor.stats()
         assert worker.engine == STATS
@@ -91,8 +59,8 @@ async def test_a_loaded_worker_says_what_its_engine_does(tmp_path, monkeypatch):
 
 
 @in_loop
-async def test_looking_keeps_no_model_from_being_idle(tmp_path, monkeypatch):
-    async with supervising(tmp_path, monkeypatch, answering(SAYS_STATS)) as supervisor:
+async def test_looking_keeps_no_model_from_being_idle(supervisor, workers):
+    async with workers.running(answering(SAYS_STATS), supervisor):
         await loaded(supervisor)
         [before] = await supervisor.stats()
         [after] = await supervisor.stats()
@@ -101,9 +69,11 @@ async def test_looking_keeps_no_model_from_being_idle(tmp_path, monkeypatch):
 
 
 @in_loop
-async def test_a_worker_that_does_not_answer_is_told_of_all_the_same(tmp_path, monkeypatch):
+async def test_a_worker_that_does_not_answer_is_told_of_all_the_same(
+    supervisor, workers, monkeypatch
+):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 0.01)
-    async with supervising(tmp_path, monkeypatch, answering(IS_MUTE)) as supervisor:
+    async with workers.running(answering(IS_MUTE), supervisor):
         await loaded(supervisor)
         [worker] = await supervisor.stats()
         assert worker.engine is None and worker.info is not None
@@ -111,19 +81,21 @@ async def test_a_worker_that_does_not_answer_is_told_of_all_the_same(tmp_path, m
 
 
 @in_loop
-async def test_a_worker_that_dies_when_it_is_asked_keeps_nobody_waiting(tmp_path, monkeypatch):
+async def test_a_worker_that_dies_when_it_is_asked_keeps_nobody_waiting(
+    supervisor, workers, monkeypatch
+):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
-    async with supervising(tmp_path, monkeypatch, answering(DIES_WHEN_ASKED)) as supervisor:
+    async with workers.running(answering(DIES_WHEN_ASKED), supervisor):
         await loaded(supervisor)
         assert await asyncio.wait_for(supervisor.stats(), 30) == ()
 
 
 @in_loop
-async def test_a_worker_that_loads_is_not_asked(tmp_path, monkeypatch):
+async def test_a_worker_that_loads_is_not_asked(supervisor, workers, monkeypatch):
     monkeypatch.setattr(worker_process, "_STATS_TIMEOUT_S", 3600.0)
-    async with supervising(tmp_path, monkeypatch, HANGS) as supervisor:
+    async with workers.running(HANGS, supervisor):
         loading = asyncio.create_task(loaded(supervisor))
-        await supervisor.spawned.wait()
+        await workers.started.wait()
         [worker] = await asyncio.wait_for(supervisor.stats(), 30)
         assert worker.info is None and worker.engine is None
         assert (worker.running, worker.waiting) == (0, 1)
@@ -197,10 +169,8 @@ async def test_a_call_is_relayed_with_its_session(call):
 
 
 @in_loop
-async def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(tmp_path):
+async def test_calls_that_name_no_session_are_for_the_front_end_that_sends_them(place):
     host = Recorder()
-    place = place_in(tmp_path)
-    place.prepare()
 
     async def on_client(reader, writer):
         await Client(host, reader, writer).serve()

@@ -105,24 +105,22 @@ def test_a_frame_survives_the_way(frame):
 
 
 @pytest.mark.parametrize("size", [1, 11, 13, 100, 100_000])
-def test_asynchronous_reading_agrees_and_ends_cleanly(size):
+@in_loop
+async def test_asynchronous_reading_agrees_and_ends_cleanly(size):
     data = b"".join(map(encode, FRAMES))
+    reader, read = asyncio.StreamReader(), []
 
-    async def feed(reader):
+    async def feed():
         for at in range(0, len(data), size):
             reader.feed_data(data[at : at + size])
             await asyncio.sleep(0)
         reader.feed_eof()
 
-    async def read_all():
-        reader, found = asyncio.StreamReader(), []
-        async with asyncio.TaskGroup() as group:
-            group.create_task(feed(reader))
-            async for frames in sealed_frames(reader):
-                found += map(opened, frames)
-        return found
-
-    assert asyncio.run(read_all()) == FRAMES
+    async with asyncio.TaskGroup() as group:
+        group.create_task(feed())
+        async for frames in sealed_frames(reader):
+            read += map(opened, frames)
+    assert read == FRAMES
 
 
 @pytest.mark.parametrize(
@@ -216,15 +214,12 @@ async def test_what_came_before_a_frame_that_is_too_large_is_read():
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda f: type(f.body).__name__)
-def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
-    async def read_one():
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        (sealed,) = await anext(sealed_frames(reader))
-        return sealed
-
-    data = encode(frame)
-    relayed = encode(Frame(99, asyncio.run(read_one())))
+@in_loop
+async def test_what_is_relayed_is_the_same_bytes_under_another_id(frame):
+    data, reader = encode(frame), asyncio.StreamReader()
+    reader.feed_data(data)
+    (sealed,) = await anext(sealed_frames(reader))
+    relayed = encode(Frame(99, sealed))
     assert relayed == data[:5] + (99).to_bytes(7, "big") + data[12:]
     assert read_frame(io.BytesIO(relayed)).body == frame.body
 

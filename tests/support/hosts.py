@@ -12,11 +12,14 @@ from pathlib import Path
 import psutil
 
 from hearth.backends.contract.events import Failed, Finished, Token
-from hearth.backends.contract.models import HostLimits, ModelSpec
+from hearth.backends.contract.models import HostLimits, ModelSettings, ModelSpec
 from hearth.backends.contract.wire import Answer, Call, Sealed, unsealed
 from hearth.backends.host.client import HostClient, HostPlace
 from hearth.backends.host.supervisor import Supervisor
 from hearth.backends.host.worker_process import Stream
+
+QUICK = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
+"""Exact mode on one thread."""
 
 
 def place_in(folder: Path) -> HostPlace:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import textwrap
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hearth.backends.host.supervisor import Supervisor
+from hearth.backends.host.worker_process import WorkerProcess
 
 _LOADS = """
     import sys
@@ -44,3 +52,34 @@ IS_MUTE = """
 def answering(how: str) -> str:
     """The code of a worker that loads and then calls `answer(frame)`, which `how` defines."""
     return textwrap.dedent(how) + textwrap.dedent(_LOADS)
+
+
+async def child_of(code: str) -> Process:
+    """A child process that runs `code`, with pipes like those of a worker."""
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=PIPE, stdout=PIPE)
+
+
+class StandIns:
+    """Children that run `code` in place of every worker; `started` is set with the first."""
+
+    def __init__(self) -> None:
+        self.code = HANGS
+        self.children: list[Process] = []
+        self.started = asyncio.Event()
+
+    async def spawn(self, worker: WorkerProcess) -> Process:
+        child = await child_of(self.code)
+        self.children.append(child)
+        self.started.set()
+        return child
+
+    @asynccontextmanager
+    async def running(self, code: str, supervisor: Supervisor) -> AsyncIterator[None]:
+        """The workers of `supervisor` run `code`; after the block, they have ended."""
+        self.code = code
+        try:
+            yield
+        finally:
+            await supervisor.unload(None)
+            for child in self.children:
+                await child.wait()
