@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 import llama_shim
+from commands import hearth
 
 
 @pytest.fixture
@@ -15,13 +14,6 @@ def environ(tmp_path):
     shim = llama_shim.crashing(tmp_path / "shim")
     path = os.pathsep.join(filter(None, [str(shim), os.environ.get("PYTHONPATH", "")]))
     return {**os.environ, "PYTHONPATH": path, "HEARTH_HOME": str(tmp_path / "home")}
-
-
-def hearth(environ, *arguments, **options):
-    command = [sys.executable, "-m", "hearth.app.cli.main", *arguments]
-    return subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=90, **options
-    )
 
 
 def test_run_answers_and_says_why_it_is_slower(environ, guide_q8):

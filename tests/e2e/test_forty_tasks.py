@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import drawn
+from commands import HEARTH
 from drawn import ALTERNATE_OFF, ALTERNATE_ON, AppTerminal
 from gguf_builder import tiny_llama, tiny_vocabulary
 from hub_server import Fault, HubServer, Repo, hub_server
@@ -773,8 +774,7 @@ def kill_and_resume_a_quantization(session: TerminalSession, models: Path) -> No
     if not expected.exists():
         command = ["quantize", str(source), "Q4_K_M", "--no-check", "-o", str(expected)]
         environ = {**os.environ, "HEARTH_HOME": str(models / "home")}
-        program = [sys.executable, "-m", "hearth.app.cli.main"]
-        subprocess.run([*program, *command], env=environ, check=True, capture_output=True)
+        subprocess.run([*HEARTH, *command], env=environ, check=True, capture_output=True)
     assert digest(made) == digest(expected)
 
 

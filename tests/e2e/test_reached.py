@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from commands import HEARTH, hearth
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="reads POSIX files")
 
 HERE, THERE = "198.18.77.1", "198.18.77.2"
@@ -44,8 +46,7 @@ class Reached:
     def __init__(self, home: Path) -> None:
         environ = {**os.environ, "HEARTH_HOME": str(home), "HEARTH_HOST_IDLE_S": "0.2"}
         environ.pop("HEARTH_API_KEY", None)
-        command = [sys.executable, "-m", "hearth.app.cli.main", "serve", "--port", "0"]
-        command += ["--host", "0.0.0.0", "--generate-key"]
+        command = [*HEARTH, "serve", "--port", "0", "--host", "0.0.0.0", "--generate-key"]
         self.process = subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -152,8 +153,5 @@ def test_it_is_reached_from_another_network_namespace(namespace, reached) -> Non
 def test_without_a_key_it_does_not_start(home) -> None:
     environ = {**os.environ, "HEARTH_HOME": str(home)}
     environ.pop("HEARTH_API_KEY", None)
-    command = [sys.executable, "-m", "hearth.app.cli.main", "serve", "--host", "0.0.0.0"]
-    ended = subprocess.run(
-        [*command, "--port", "0"], env=environ, capture_output=True, text=True, timeout=60
-    )
+    ended = hearth(environ, "serve", "--host", "0.0.0.0", "--port", "0")
     assert ended.returncode == 2 and "--generate-key" in ended.stderr and not ended.stdout

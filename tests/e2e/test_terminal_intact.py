@@ -1,25 +1,15 @@
 """A worker killed in the middle of an answer at a real terminal: said in words, nothing lost."""
 
-import contextlib
 import sys
 
-import psutil
 import pytest
 
+from commands import HEARTH
 from gguf_builder import SPECIALS, tiny_llama, tiny_vocabulary
+from hosts import processes_in
 from terminals import open_terminal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals here")
-
-
-def worker_of(home):
-    """The worker process of the host that lives in `home`."""
-    for process in psutil.process_iter(["cmdline"]):
-        with contextlib.suppress(psutil.Error):
-            words = process.info["cmdline"] or []
-            if "hearth.backends.worker" in words and any(w.startswith(str(home)) for w in words):
-                return process
-    raise AssertionError("no worker runs")
 
 
 def never_ending():
@@ -31,7 +21,7 @@ def never_ending():
 def test_a_killed_worker_leaves_chat_and_terminal_intact(tmp_path):
     home = tmp_path / "home"
     model = tiny_llama(tmp_path / "endless.gguf", context=32768)
-    command = [sys.executable, "-m", "hearth.app.cli.main", "chat", "--plain", str(model)]
+    command = [*HEARTH, "chat", "--plain", str(model)]
     env = {
         "HEARTH_HOME": str(home),
         "HEARTH_KEEP_ALIVE_S": "1",
@@ -45,7 +35,8 @@ def test_a_killed_worker_leaves_chat_and_terminal_intact(tmp_path):
         chat.send("hello")
         for _ in range(3):
             chat.expect("\ufffd")  # random weights babble broken UTF-8, shown as U+FFFD
-        worker_of(home).kill()
+        [worker] = processes_in(home, "hearth.backends.worker")
+        worker.kill()
         chat.expect("died (SIGKILL)")
         chat.expect("> ")
         assert chat.modes() == at_prompt

@@ -62,6 +62,16 @@ def family(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
+def processes_in(home: Path, module: str | None = None) -> list[psutil.Process]:
+    """The processes that run `module`, or any, with files in `home`."""
+    processes = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if module in (None, *words) and any(word.startswith(str(home)) for word in words):
+            processes.append(process)
+    return processes
+
+
 class Heard(Stream):
     """A stream that remembers its answers, and passes each to `also`."""
 

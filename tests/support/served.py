@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import httpx2
 import openai
 import psutil
 
+from commands import HEARTH
 from hearth.app.chosen import with_settings
 from hearth.app.library.local import Library
 from hearth.app.paths import find_paths
@@ -42,9 +42,8 @@ class Served:
     def __init__(self, home: Path, settings: Mapping[str, str], options: Sequence[str]) -> None:
         self.environ = {**os.environ, "HEARTH_HOME": str(home), **settings}
         self.environ.pop("HEARTH_API_KEY", None)
-        command = [sys.executable, "-m", "hearth.app.cli.main", "serve", "guide", "--port", "0"]
         self.process = subprocess.Popen(
-            [*command, *options],
+            [*HEARTH, "serve", "guide", "--port", "0", *options],
             env=self.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
