@@ -1,6 +1,5 @@
 """A llama.cpp that dies on quantised files unless weights stay as they are: Hearth answers."""
 
-import json
 import os
 
 import pytest
@@ -17,13 +16,11 @@ def environ(tmp_path):
 
 
 def test_run_answers_and_says_why_it_is_slower(environ, guide_q8):
-    command = ("run", "--backend", "llamacpp", str(guide_q8))
-    done = hearth(environ, *command, "How do I download a model?", "--temperature", "0")
+    command = ("run", "--backend", "llamacpp", str(guide_q8), "How do I download a model?")
+    done = hearth(environ, *command, "--temperature", "0")
     assert done.returncode == 0, done.stderr
     assert "hearth pull" in done.stdout
     assert "slower" in done.stderr and "hearth doctor" in done.stderr
-    again = hearth(environ, *command, "hi", "--json")
-    assert json.loads(again.stdout)["text"]
 
 
 def test_doctor_names_cause_and_cure(environ):
@@ -31,9 +28,3 @@ def test_doctor_names_cause_and_cure(environ):
     assert done.returncode == 1
     assert "SIGSEGV" in done.stdout or "GCC" in done.stdout
     assert "pip install --force-reinstall --no-cache-dir" in done.stdout
-
-
-def test_an_unquantised_file_needs_no_self_test(environ, guide):
-    done = hearth(environ, "run", str(guide), "hi", "--temperature", "0")
-    assert done.returncode == 0 and done.stdout.strip()
-    assert "slower" not in done.stderr

@@ -8,8 +8,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 import openai
 import pytest
 
+from commands import hearth
 from model_folders import write_folder
 from served import Served, served
 from tiny_checkpoints import VOCABULARY
@@ -62,14 +61,6 @@ def ask(server: Served, model: str, messages: Any = STORY, **more: Any) -> Any:
     return server.openai.chat.completions.create(model=model, messages=messages, **more)
 
 
-def hearth(server: Served, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in the home of the server."""
-    command = [sys.executable, "-m", "hearth.app.cli.main", *arguments]
-    return subprocess.run(
-        command, env=server.environ, capture_output=True, text=True, timeout=90, check=False
-    )
-
-
 def test_a_chat_streamed_and_whole(server: Served, model: str) -> None:
     given: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
     whole = ask(server, model, **given)
@@ -90,17 +81,6 @@ def test_the_guide_knows_what_a_token_is(server: Served) -> None:
     question = [{"role": "user", "content": "What is a token?"}]
     [choice] = ask(server, "guide", question, temperature=0).choices
     assert "token" in choice.message.content and choice.finish_reason == "stop"
-
-
-def test_several_answers_and_seeds(server: Served, model: str) -> None:
-    def texts(seed: int) -> list[str]:
-        found = ask(server, model, temperature=1, seed=seed, n=2, max_tokens=24)
-        assert [choice.index for choice in found.choices] == [0, 1]
-        return [choice.message.content for choice in found.choices]
-
-    first = texts(7)
-    assert first[0] != first[1]
-    assert texts(7) == first and texts(8) != first
 
 
 def test_log_probabilities(server: Served, model: str) -> None:
@@ -133,15 +113,6 @@ def test_an_answer_by_a_schema(server: Served, model: str) -> None:
     assert isinstance(answer["fox"], bool) and answer["den"] in ("north", "south")
 
 
-def test_a_stop_string(server: Served, model: str) -> None:
-    given: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
-    full = ask(server, model, **given).choices[0].message.content
-    stop = full[4:6]
-    [choice] = ask(server, model, **given, stop=[stop]).choices
-    assert choice.message.content == full.split(stop)[0]
-    assert choice.finish_reason == "stop"
-
-
 def test_embeddings(server: Served, model: str) -> None:
     texts = ["a fox", "the moon and the stars", "a fox"]
     found = server.openai.embeddings.create(model=model, input=texts)
@@ -162,7 +133,7 @@ def test_what_cannot_be_run_is_refused_by_its_name(
     said = re.compile(REFUSED[name], re.DOTALL)
     with pytest.raises(openai.UnprocessableEntityError, match=said):
         ask(server, name)
-    done = hearth(server, "run", str(models[name]), "hello", *NATIVE)
+    done = hearth(server.environ, "run", str(models[name]), "hello", *NATIVE)
     assert done.returncode != 0 and not done.stdout
     assert said.search(done.stderr) and "Traceback" not in done.stderr
 
@@ -173,11 +144,11 @@ def test_the_command_line_says_the_same(
     """It asks the model that is loaded already, and that is our own runner's."""
     name = str(models[FOLDER]) if model == FOLDER else model
     given = ("--temperature", "0", "--max-tokens", "24")
-    done = hearth(server, "run", name, STORY[0]["content"], *NATIVE, *given)
+    done = hearth(server.environ, "run", name, STORY[0]["content"], *NATIVE, *given)
     assert done.returncode == 0, done.stderr
     endpoint = ask(server, model, temperature=0, max_tokens=24).choices[0].message.content
     assert done.stdout.strip() == endpoint.strip()
-    listed = json.loads(hearth(server, "ps", "--json").stdout)["workers"]
+    listed = json.loads(hearth(server.environ, "ps", "--json").stdout)["workers"]
     assert {worker["name"]: worker["info"]["backend"] for worker in listed} == {
         "guide": "native",
         FOLDER: "native",

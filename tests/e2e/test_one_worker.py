@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import openai
 import psutil
 import pytest
 
+from commands import HEARTH, hearth
 from hosts import gone
 from terminals import Terminal, open_terminal
 
@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.timeout(180),
     pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are another matter there"),
 ]
-HEARTH = [sys.executable, "-m", "hearth.app.cli.main"]
 STORY = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 
@@ -55,14 +54,7 @@ class House:
         )
 
     def ps(self) -> dict[str, Any]:
-        done = subprocess.run(
-            [*HEARTH, "ps", "--json"],
-            env={**os.environ, **self.environ},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        done = hearth({**os.environ, **self.environ}, "ps", "--json")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
@@ -133,15 +125,14 @@ class Reading:
         assert not self._thread.is_alive()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-def test_one_worker_for_three_and_a_chat_that_goes_harms_nobody(house, how) -> None:
+def test_one_worker_for_three_and_a_chat_that_goes_harms_nobody(house) -> None:
     chat = house.chat()
     _, client = house.serve()
     answered(chat)
     worker = worker_of(house, clients=2)
     reading = Reading(client)
     chat.send("Tell me a long story about a fox.")
-    chat.process.send_signal(how)
+    chat.process.send_signal(signal.SIGHUP)
     chat.process.wait(30)
     reading.end()
     assert (reading.reason, reading.error) == ("length", None)
@@ -151,7 +142,7 @@ def test_one_worker_for_three_and_a_chat_that_goes_harms_nobody(house, how) -> N
     assert worker_of(house, clients=2) == worker
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_an_endpoint_that_goes_harms_no_chat_and_looks_finished_to_nobody(house, how) -> None:
     server, client = house.serve()
     chat = house.chat()

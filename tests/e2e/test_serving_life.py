@@ -22,7 +22,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are ano
 
 SOON = {"HEARTH_HOST_IDLE_S": "0.2", "HEARTH_KEEP_ALIVE_S": "2"}
 """When a model that nobody asks, and a host without models, leave."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class LeavingServer(Served):
@@ -81,12 +80,11 @@ def server() -> Iterator[LeavingServer]:
             gone(one.family)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_what_runs_is_finished_what_is_new_is_refused_and_nothing_is_left(server, number) -> None:
+def test_what_runs_is_finished_what_is_new_is_refused_and_nothing_is_left(server) -> None:
     with closing(server.story(tokens=600)) as connection:
         response = connection.getresponse()
         first = response.readline()
-        server.process.send_signal(number)
+        server.process.send_signal(signal.SIGTERM)
         server.draining()
         assert server.status_of("/v1/models") == (503, "close")
         assert server.status_of("/health")[0] == 503
