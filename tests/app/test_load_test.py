@@ -81,7 +81,7 @@ def test_requests_arrive_at_their_own_times() -> None:
         found = asyncio.run(arrive(target, Load(8, 10, 8), per_second=1e6, salt=3))
     assert (found.requests, found.failed, found.concurrency) == (8, 0, 8)
     assert len({body["messages"][0]["content"] for _, _, body in fake.requests}) == 8
-    assert fake.most > 1  # They do not wait for each other.
+    assert fake.connections > 1  # They do not wait for each other.
 
 
 @pytest.mark.parametrize("path", ["", "/completions"])
@@ -94,7 +94,7 @@ def test_all_requests_are_made_and_counted(path: str) -> None:
     assert found.tok_per_s > 0
     times = (found.ttft_p50_s, found.ttft_p95_s, found.itl_p50_s, found.itl_p95_s, found.itl_p99_s)
     assert all(seconds is not None and seconds >= 0 for seconds in times)
-    assert 1 <= fake.most <= 3
+    assert 1 <= fake.connections <= 3
 
 
 def test_the_request_is_what_an_openai_server_expects() -> None:
