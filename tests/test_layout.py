@@ -46,9 +46,7 @@ def test_each_folder_says_what_lives_there(room: str) -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    silent = [
-        str(module) for module in modules(*CODE_FOLDERS) if not ast.get_docstring(module.tree)
-    ]
+    silent = [str(module) for module in modules(*CODE_FOLDERS) if not module.has_docstring]
     assert silent == []
 
 

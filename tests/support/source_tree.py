@@ -6,7 +6,7 @@ import ast
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,17 +31,33 @@ class Module:
     path: Path
     name: str
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
+        """Parsed at each access: the trees of all modules take hundreds of megabytes."""
         return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+
+    @property
+    def has_docstring(self) -> bool:
+        return self._outline[0]
+
+    @property
+    def imports(self) -> list[Import]:
+        """Every import anywhere in the file, including functions and `TYPE_CHECKING` blocks."""
+        return self._outline[1]
+
+    @cached_property
+    def _outline(self) -> tuple[bool, list[Import]]:
+        """Has it a docstring, and its imports."""
+        tree = self.tree
+        return bool(ast.get_docstring(tree)), list(self.imports_in(tree))
 
     @property
     def room(self) -> str:
         return self.path.relative_to(ROOT).parts[0]
 
-    def imports(self) -> Iterator[Import]:
-        """Every import anywhere in the file, including functions and `TYPE_CHECKING` blocks."""
-        for node in ast.walk(self.tree):
+    def imports_in(self, tree: ast.Module) -> Iterator[Import]:
+        """The imports in `tree`, if it is that of this module."""
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 yield from (Import(alias.name, node.lineno) for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -81,13 +97,14 @@ def tracked_files() -> list[Path]:
     return sorted(path for path in found if path.is_file() and not _is_skipped(path))
 
 
+@cache
+def _all_modules() -> list[Module]:
+    return [Module(path, _module_name(path)) for path in tracked_files() if path.suffix == ".py"]
+
+
 def modules(*folders: str) -> list[Module]:
     """The Python files of some top-level folders."""
-    return [
-        Module(path, _module_name(path))
-        for path in tracked_files()
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
-    ]
+    return [module for module in _all_modules() if module.room in folders]
 
 
 def _is_skipped(path: Path) -> bool:
