@@ -15,14 +15,8 @@ from hearth.backends.contract.sampling import SamplingParams
 from hostile_templates import HOSTILE
 from hosts import attached, collect
 
-SOME = (
-    "class of a tuple",
-    "globals of cycler",
-    "nested loops",
-    "undefined call",
-    "own exception",
-    "syntax error",
-)
+SOME = ("class of a tuple", "nested loops", "syntax error")
+"""One that the sandbox refuses, one that takes too long, and one that cannot be compiled."""
 LIMIT_S = 1.5
 SETTINGS = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 STREAM = Request(

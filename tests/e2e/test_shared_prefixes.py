@@ -1,46 +1,19 @@
 """What is known is not computed again, counted in tokens: through host and worker."""
 
 import asyncio
-from dataclasses import replace
 
-import pytest
-
-from hearth.backends.contract.loaded import EngineStats
 from hearth.backends.contract.messages import Message
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.contract.requests import Request
 from hearth.backends.contract.sampling import SamplingParams
-from hosts import attached, collect
-from model_shapes import SHAPES
-from random_models import write_model
+from hosts import attached, collect, worker_when
 
 GREEDY = SamplingParams(temperature=0.0)
 
 
-@pytest.fixture(scope="module")
-def real_shape(tmp_path_factory):
-    """Random weights in the shape of Qwen3-0.6B, Q4_K_M."""
-    shape = replace(SHAPES["qwen3-0.6b"], vocabulary="synthetic")
-    path = tmp_path_factory.mktemp("random") / "qwen3.gguf"
-    yield write_model(shape, "q4_k_m", path)
-    path.unlink()
-
-
-async def stats_after(host, computed: int) -> EngineStats:
-    """Once `computed` tokens are counted: the counts may be a tenth of a second old."""
-    for _ in range(100):
-        [worker] = (await host.stats()).workers
-        assert worker.engine is not None
-        if worker.engine.computed_tokens == computed:
-            return worker.engine
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{worker.engine.computed_tokens} tokens computed, not {computed}")
-
-
-@pytest.mark.timeout(300)
-def test_eight_requests_that_share_a_thousand_tokens_compute_them_once(real_shape, place):
-    prefix = tuple((k * 7919) % 150_000 + 100 for k in range(1000))
-    spec = ModelSpec(str(real_shape), settings=ModelSettings(context=2048, max_sessions=8))
+def test_eight_requests_that_share_a_thousand_tokens_compute_them_once(guide, place):
+    prefix = tuple((k * 7919) % 4000 + 20 for k in range(1000))
+    spec = ModelSpec(str(guide), settings=ModelSettings(context=2048, max_sessions=8))
 
     async def main():
         async with attached(place) as host:
@@ -59,8 +32,9 @@ def test_eight_requests_that_share_a_thousand_tokens_compute_them_once(real_shap
             assert [end.usage.completion_tokens for end in ends] == [4] * 8
             assert sorted(end.usage.cached_tokens for end in ends) == [0] + [1000] * 7
             # The prefix once, three more tokens of each prompt, and all but the last token said.
-            stats = await stats_after(host, 1000 + 8 * 3 + 8 * 3)
-            assert stats.live_tokens == 0
+            computed = 1000 + 8 * 3 + 8 * 3
+            worker = await worker_when(host, lambda one: one.engine.computed_tokens == computed)
+            assert worker.engine.live_tokens == 0
 
     asyncio.run(main())
 
@@ -74,12 +48,13 @@ def test_the_second_turn_of_a_chat_computes_only_what_is_new(guide, place):
             text, ids, end = await collect(backend.generate(first))
             assert end.usage.cached_tokens == 0
             before = end.usage.prompt_tokens + len(ids)
-            await stats_after(host, before)
+            await worker_when(host, lambda one: one.engine.computed_tokens == before)
             chat = (question, Message("assistant", text), Message("user", "And where is it then?"))
             second = Request(messages=chat, sampling=GREEDY, max_tokens=1, ignore_eos=True)
             _, _, end = await collect(backend.generate(second))
             computed = end.usage.prompt_tokens - end.usage.cached_tokens
-            await stats_after(host, before + computed)
+            after = before + computed
+            await worker_when(host, lambda one: one.engine.computed_tokens == after)
             # All of the first question and its answer is found.
             assert end.usage.cached_tokens >= before - 1
             assert computed < 20

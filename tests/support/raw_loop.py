@@ -39,8 +39,15 @@ class RawModel:
         assert self._context
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
 
-    def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
-        """The `count` most likely next tokens, one after the other; end tokens do not stop it."""
+    def end_ids(self) -> list[int]:
+        """Tokens that end generation."""
+        vocab = self._api.llama_model_get_vocab(self._model)
+        return [i for i in range(self._vocab_size) if self._api.llama_vocab_is_eog(vocab, i)]
+
+    def greedy(self, prompt: Sequence[int], count: int, banned: Sequence[int] = ()) -> list[int]:
+        """The `count` most likely next tokens that are not `banned`, one after the other; end
+        tokens do not stop it.
+        """
         api = self._api
         api.llama_memory_clear(api.llama_get_memory(self._context), True)
         found: list[int] = []
@@ -50,7 +57,9 @@ class RawModel:
             assert (
                 api.llama_decode(self._context, api.llama_batch_get_one(tokens, len(pending))) == 0
             )
-            pending = [int(np.argmax(self.logits()))]
+            logits = self.logits()
+            logits[list(banned)] = -np.inf
+            pending = [int(np.argmax(logits))]
             found += pending
         return found
 
