@@ -3,13 +3,21 @@ its words are those of a bare loop.
 """
 
 import threading
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from driven import Driven
 from guide_forms import guide_path
+from guide_sessions import (
+    NO_END,
+    ask_all,
+    check_prefixes_of_a_running_one,
+    check_together,
+    encoded,
+    runners,
+    said_by_a_raw_loop,
+)
 from hearth.backends.contract.models import ModelSettings, ModelSpec
 from hearth.backends.engine import background, scheduler
 from hearth.backends.engine.kv.manager import KvManager
@@ -20,7 +28,6 @@ from speakers import at_rest, drain, generation
 
 EXACT = ModelSettings(kv_type="f32", flash_attention=False, threads=1, batch_threads=1)
 TOKENS = 48
-NO_END = frozenset[int]()  # A raw loop knows of no end.
 TEXTS = [
     "How do I download a model?",
     "Where are the settings?",
@@ -43,111 +50,48 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def truth(guide_f32):
-    """[(prompt, what a raw loop says)] of sixteen prompts."""
-    loaded = open_model(ModelSpec(str(guide_f32), settings=EXACT))
-    prompts = [loaded.tokenizer.encode(text, special=False, add_bos=True) for text in TEXTS]
-    loaded.runner.close()
-    raw = RawModel(guide_f32)
-    try:
-        return [(prompt, raw.greedy(prompt, TOKENS)) for prompt in prompts]
-    finally:
-        raw.close()
+    """[(prompt, what a raw loop of llama.cpp says)] of sixteen prompts."""
+    prompts = encoded(open_model, guide_f32, TEXTS)
+    return said_by_a_raw_loop(guide_f32, prompts, TOKENS)
 
 
 @pytest.fixture
 def runner_of(guide_f32):
     """`runner_of(**settings)`: the f32 guide in exact mode, closed after the test."""
-    opened = []
-
-    def make(**changes):
-        spec = ModelSpec(str(guide_f32), settings=replace(EXACT, **changes))
-        opened.append(open_model(spec))
-        return Driven(opened[-1].runner)
-
-    yield make
-    for loaded in opened:
-        loaded.runner.close()
-
-
-def ask_all(runner, prompts, tokens=TOKENS):
-    """What each of `prompts` is answered when all are asked at once."""
-    engine = runner.engine()
-    heard = []
-    for ident, prompt in enumerate(prompts):
-        made, listener = generation(ident, prompt, runner, tokens=tokens, end_ids=NO_END)
-        engine.submit(made)
-        heard.append(listener)
-    drain(engine, 100_000)
-    assert at_rest(engine, runner)
-    return [listener.ids for listener in heard], engine
-
-
-def said_in(truth):
-    return [said for _, said in truth]
-
-
-def prompts_of(truth):
-    return [prompt for prompt, _ in truth]
+    with runners(open_model, guide_f32, EXACT) as make:
+        yield make
 
 
 def test_alone_they_say_what_a_raw_loop_says(truth, runner_of):
     runner = runner_of()
-    alone = [ask_all(runner, [prompt])[0][0] for prompt in prompts_of(truth)]
-    assert alone == said_in(truth)
+    for one in truth:
+        check_together(runner, [one], preempted=False)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])
 def test_eight_at_once_say_the_same(truth, runner_of, chunk):
     runner = runner_of(max_sessions=8, max_batch_tokens=chunk)
-    together, engine = ask_all(runner, prompts_of(truth))
-    assert together == said_in(truth)
-    assert engine.stats().preemptions == 0
+    check_together(runner, truth, preempted=False)
 
 
 def test_when_put_aside_and_brought_back_they_say_the_same(truth, runner_of):
     tokens_bytes = runner_of().info.kv_bytes_per_token
     runner = runner_of(max_sessions=8, kv_budget_bytes=256 * tokens_bytes, context=256)
-    together, engine = ask_all(runner, prompts_of(truth))
-    assert together == said_in(truth)
-    assert engine.stats().preemptions > 0
+    check_together(runner, truth, preempted=True)
 
 
 def test_when_put_aside_without_a_copy_they_say_the_same(truth, runner_of, monkeypatch):
     tokens_bytes = runner_of().info.kv_bytes_per_token
     runner = runner_of(max_sessions=8, kv_budget_bytes=256 * tokens_bytes, context=256)
     monkeypatch.setattr(KvManager, "copy_out", lambda self, slot, grows: None)
-    together, engine = ask_all(runner, prompts_of(truth))
-    assert together == said_in(truth)
-    assert engine.stats().preemptions > 0
+    check_together(runner, truth, preempted=True)
 
 
 def test_with_the_prefix_of_one_that_still_speaks_they_say_the_same(truth, runner_of):
-    runner = runner_of(max_sessions=8)
-    for prompt, said in truth[:6]:
-        engine = runner.engine()
-        donor, _ = generation(1, prompt, runner, tokens=200, end_ids=NO_END)
-        engine.submit(donor)
-        while donor.new_tokens < 20:
-            engine.run_once()
-        # What the donor has said so far, as a prompt: all but its last token is in the memory.
-        heard = []
-        for ident, length in enumerate((1, 10, 18), 2):
-            made, listener = generation(
-                ident, prompt + said[:length], runner, tokens=TOKENS - length, end_ids=NO_END
-            )
-            engine.submit(made)
-            heard.append((length, made, listener))
-        while not all(listener.over for _, _, listener in heard):
-            engine.run_once()
-        assert not donor.done
-        for length, made, listener in heard:
-            assert made.cached == len(prompt) + length - 1
-            assert said[:length] + listener.ids == said
-        engine.cancel(1)
-        drain(engine)
+    check_prefixes_of_a_running_one(runner_of(max_sessions=8), truth[:6])
 
 
-@pytest.mark.parametrize("shared", [0, 1, 30])
+@pytest.mark.parametrize("shared", [0, 30])
 def test_when_computed_beside_the_steps_they_say_the_same(
     guide_f32, runner_of, monkeypatch, shared
 ):
@@ -155,11 +99,7 @@ def test_when_computed_beside_the_steps_they_say_the_same(
     monkeypatch.setattr(scheduler, "WORTH_HOLDING", 1_000)  # The others wait for the background.
     prompts = [[(41 * n + k * k + 3 * k) % 4000 + 20 for k in range(700)] for n in range(3)]
     prompts = [prompts[0][:shared] + prompt[shared:] for prompt in prompts]
-    raw = RawModel(guide_f32)
-    try:
-        expected = [raw.greedy(prompt, TOKENS) for prompt in prompts]
-    finally:
-        raw.close()
+    expected = [said for _, said in said_by_a_raw_loop(guide_f32, prompts, TOKENS)]
     runner = runner_of(threads=2, batch_threads=2, context=2000)
     engine = runner.engine()
     streaming, _ = generation(9, prompts[0][:40], runner, tokens=1500, end_ids=NO_END)
