@@ -136,7 +136,7 @@ def settled() -> int:
     """What `generated` says when it does not change any more."""
     last, now = -1, generated()
     while now != last:
-        time.sleep(1.5)
+        time.sleep(0.5)
         last, now = now, generated()
     return now
 
